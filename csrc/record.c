@@ -546,8 +546,8 @@ void ps_blank_write(uint8_t *p, int32_t remaining) {
  *   20      B      ITEM_BODY
  *   20+B    2      properties length, then the properties
  *
- * Upstream: common/.../message/MessageDecoder.encodeMessage, store/.../MessageExtEncoder.encode of a
- * batch. */
+ * Upstream: common/.../message/MessageDecoder.encodeMessage, store/.../MessageExtEncoder.encode of
+ * a batch. */
 enum { ITEM_FLAG = 12, ITEM_BODY_LEN = 16, ITEM_BODY = 20 };
 
 int ps_batch_item_next(const uint8_t *payload, int64_t len, int64_t *at, ps_batch_item *out) {
