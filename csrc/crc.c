@@ -1,14 +1,14 @@
 /* CRC-32/ISO-HDLC, four ways.
  *
  * P(x) = x^32 + 0x04C11DB7. Bytes are taken least significant bit first, so a register loaded from
- * memory holds the polynomial mirrored: bit i of 128 is the coefficient of x^(127-i), and a carry-less
- * product of two 64-bit halves a and b is x * A * B. A constant that multiplies by x^m is therefore
- * X(m) = mirror64(x^(m-1) mod P).
+ * memory holds the polynomial mirrored: bit i of 128 is the coefficient of x^(127-i), and a
+ * carry-less product of two 64-bit halves a and b is x * A * B. A constant that multiplies by x^m
+ * is therefore X(m) = mirror64(x^(m-1) mod P).
  *
- * Folding: a block of 128 bits that stands j blocks before another weighs x^(128 j) times as much, so
- * its halves times X(128 j + 64) and X(128 j) may be added to the later block. All blocks that remain
- * at the end are folded onto the last at once, each by its own distance: the products do not wait for
- * one another, which is what makes short messages fast.
+ * Folding: a block of 128 bits that stands j blocks before another weighs x^(128 j) times as much,
+ * so its halves times X(128 j + 64) and X(128 j) may be added to the later block. All blocks that
+ * remain at the end are folded onto the last at once, each by its own distance: the products do not
+ * wait for one another, which is what makes short messages fast.
  *
  * Upstream: common/.../UtilAll.crc32 (java.util.zip.CRC32). */
 #include "crc.h"
@@ -67,8 +67,8 @@ static uint32_t crc_plain(uint32_t crc, const uint8_t *p, size_t len) {
     uint32_t c = ~crc;
     for (; len >= 8; len -= 8, p += 8) {
         c ^= __builtin_bswap32(be32_get(p));
-        c = SLICE[7][c & 255] ^ SLICE[6][c >> 8 & 255] ^ SLICE[5][c >> 16 & 255] ^ SLICE[4][c >> 24] ^
-            SLICE[3][p[4]] ^ SLICE[2][p[5]] ^ SLICE[1][p[6]] ^ SLICE[0][p[7]];
+        c = SLICE[7][c & 255] ^ SLICE[6][c >> 8 & 255] ^ SLICE[5][c >> 16 & 255] ^
+            SLICE[4][c >> 24] ^ SLICE[3][p[4]] ^ SLICE[2][p[5]] ^ SLICE[1][p[6]] ^ SLICE[0][p[7]];
     }
     for (; len > 0; len--, p++) c = SLICE[0][(c ^ *p) & 255] ^ c >> 8;
     return ~c;
@@ -84,9 +84,9 @@ static uint32_t crc_plain(uint32_t crc, const uint8_t *p, size_t len) {
 
 enum { BLOCK = 16, WIDE = 64, FOLD_MAX = 20 };
 
-/* FOLD[FOLD_MAX - j] moves a block on by j blocks: X(128 j + 64) for its first half, X(128 j) for its
- * second. They descend so that one load has the constants for neighbouring blocks. Moving on by 0
- * blocks is X(0), made of 1/x mod P = P >> 1: it changes the bits but not the remainder. */
+/* FOLD[FOLD_MAX - j] moves a block on by j blocks: X(128 j + 64) for its first half, X(128 j) for
+ * its second. They descend so that one load has the constants for neighbouring blocks. Moving on by
+ * 0 blocks is X(0), made of 1/x mod P = P >> 1: it changes the bits but not the remainder. */
 static const uint64_t FOLD[FOLD_MAX + 1][2] __attribute__((aligned(64))) = {
     {0xC2D4D8B300000000u, 0xF8D22C1A00000000u}, {0xC0586E2800000000u, 0x2032BFB500000000u},
     {0xCBD5B26D00000000u, 0x104538CE00000000u}, {0xFCDA35EC00000000u, 0xED5B10CC00000000u},
@@ -109,7 +109,7 @@ INLINE const uint64_t *fold_by(size_t behind) {
 /* Turning the 128 bits V = H x^64 + L that are left into V x^32 mod P, by Barrett's method:
  * T = H (x^96 mod P) + L x^32 is congruent and has 96 bits, its upper 64 are U; the quotient is
  * q = U MU / x^64 with MU = floor(x^96 / P), whose own x^64 is the addition of U below; the rest is
- * the low 32 bits of T + q P. The constants are placed so that every product needs no shift but one. */
+ * the low 32 bits of T + q P. The constants are placed so that only one product needs a shift. */
 #define X96 0xCCAA009Eu         /* mirror32(x^95 mod P) */
 #define MU 0x5A72D812FB808B20u  /* mirror64(floor(x^96 / P) - x^64) */
 #define POLY 0x1DB710640u       /* mirror32(P - x^32), one bit up */
@@ -132,8 +132,8 @@ WITH_PCLMUL INLINE __m128i block_fold(__m128i v, const uint64_t *by) {
     return _mm_xor_si128(_mm_clmulepi64_si128(v, k, 0x00), _mm_clmulepi64_si128(v, k, 0x11));
 }
 
-/* Adds the 1 to 15 bytes before `end` to v, which stands for all that comes before them; at least 16
- * bytes may be read before `end`. The 16 bytes of v and the new ones are cut into a first part that is
+/* Adds the 1 to 15 bytes before `end` to v, which stands for all that comes before them; at least
+ * 16 bytes may be read before `end`. The 16 bytes of v and the new ones are cut into a first part
  * as long as the new ones and a last part of 16 bytes, and the first is folded onto the last. */
 WITH_PCLMUL INLINE __m128i bytes_fold(__m128i v, const uint8_t *end, size_t len) {
     static const uint8_t places[3 * BLOCK] = {
@@ -262,7 +262,8 @@ static bool has_vpclmul(void) {
 #include <sys/auxv.h>
 #endif
 
-__attribute__((target("+crc"))) static uint32_t crc_armv8(uint32_t crc, const uint8_t *p, size_t len) {
+__attribute__((target("+crc")))
+static uint32_t crc_armv8(uint32_t crc, const uint8_t *p, size_t len) {
     uint32_t c = ~crc;
     for (; len >= 8; len -= 8, p += 8) c = __crc32d(c, __builtin_bswap64(be64_get(p)));
     for (; len > 0; len--, p++) c = __crc32b(c, *p);
