@@ -1,0 +1,162 @@
+# The one entry for developers: `make help` lists what there is.
+# Everything runs in .venv, which `setup` makes; `build` compiles csrc/ whenever a source is newer.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+PY := .venv/bin/python
+JOBS ?= 2
+MAKEFLAGS += --no-print-directory
+
+C_SOURCES := $(wildcard csrc/*.c)
+C_HEADERS := $(wildcard csrc/*.h csrc/*.def)
+C_FLAGS := -std=gnu11 -g -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
+ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+TSAN := -fsanitize=thread
+# The thread sanitizer of older compilers wants a fixed memory layout.
+FIXED := $(if $(shell command -v setarch),setarch -R,)
+# Two builds in one tree at the same time would write the same files.
+LOCK := $(if $(shell command -v flock),flock .venv/.lock,)
+
+ASAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/asan/%.o)
+TSAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/tsan/%.o)
+C_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/test_*.c)))
+C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/tsan_*.c)))
+C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h)
+
+PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
+CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test test-c tsan test-py crash bench bench-peers lint format typecheck \
+        errors docs-check wheel clean c-tests-built c-tsan-built
+.DELETE_ON_ERROR:
+
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Begin
+
+setup: .venv/.stamp ## make .venv and install everything that developers need into it
+
+# The core is left out here and compiled once, by `build`. compat: every folder of the tree can be
+# imported, those that come later too.
+.venv/.stamp: pyproject.toml setup.py
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@$(PY) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"'
+	$(PY) -m pip install -q --disable-pip-version-check "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
+	PS_SKIP_EXT=1 $(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
+	  --config-settings editable_mode=compat -e '.[dev]'
+	@touch $@
+
+build: pystore/_core.abi3.so ## compile the C core in place, when a source is newer
+
+pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) pystore/_build.py setup.py | .venv/.stamp
+	@$(LOCK) $(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+demo: build ## the round trip of the README, on the flights of 2013
+	@$(PY) -m demo.flights
+
+##@ Test
+
+test: build ## everything: C under sanitizers, threads, then the Python suite
+	@$(MAKE) test-c
+	@$(MAKE) tsan
+	@$(PY) -m pytest -q
+
+test-py: build ## the Python suite alone
+	@$(PY) -m pytest -q
+
+test-c: ## C tests under the address and undefined behaviour sanitizers
+	@$(MAKE) -s -j$(JOBS) c-tests-built
+	@$(call run_each,$(C_TESTS),)
+
+tsan: ## C tests of the threads under the thread sanitizer
+	@$(MAKE) -s -j$(JOBS) c-tsan-built
+	@$(call run_each,$(C_TSAN_TESTS),$(FIXED))
+
+crash: build ## the long crash campaign: kill, cut, recover, compare
+	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q
+
+##@ Measure
+
+bench: build ## benches of the store; machine and settings are printed with the figures
+	@$(PY) -m pytest benches -q --benchmark-only
+
+bench-peers: build ## the same work by the peers, side by side
+	@$(PY) -m benches.peers
+
+##@ Check
+
+lint: build ## style, format, types and stale generated files; changes nothing
+	@.venv/bin/ruff check $(CODE)
+	@.venv/bin/ruff format --check -q $(CODE)
+	@.venv/bin/mypy $(PACKAGES)
+	@$(PY) tools/gen_errors.py --check
+
+typecheck: build ## types alone
+	@.venv/bin/mypy $(PACKAGES)
+
+format: build ## rewrite what the formatter and the linter can mend
+	@.venv/bin/ruff check --fix -q $(CODE)
+	@.venv/bin/ruff format -q $(CODE)
+
+errors: build ## regenerate pystore/_errors.py and docs/errors.md from csrc/errors.def
+	@$(PY) tools/gen_errors.py
+
+docs-check: build ## links, lengths and machine paths in the documents
+	@$(PY) -m pytest -q tests/tidy
+
+##@ Ship
+
+wheel: build ## build the wheel and try it in a clean environment
+	@rm -rf build/dist build/smoke
+	@$(PY) -m build -q --outdir build/dist
+	@$(PY) -m venv build/smoke
+	@build/smoke/bin/python -m pip install -q --disable-pip-version-check build/dist/*.whl
+	@cd build/smoke && bin/python -c 'import pystore, pystore._core; print(pystore.__file__)'
+	@cd build/smoke && bin/pystore --help
+	@ls -l build/dist
+
+clean: ## remove what builds left; .venv stays
+	@rm -rf build dist *.egg-info pystore/_core*.so pystore/_core*.c
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+# ---- the C tests: the core is compiled once a sanitizer ----
+
+# $(call run_each,PROGRAMS,PREFIX): runs each, prints its name and result, stops at the first failure.
+define run_each
+set -e; for program in $(1); do \
+  name=$${program##*/}; start=$$(date +%s.%N); \
+  if $(2) $$program >build/ctests/$$name.log 2>&1; then \
+    printf '%-28s ok      %6.2f s\n' $$name $$(echo "$$(date +%s.%N) $$start" | awk '{print $$1 - $$2}'); \
+  else \
+    printf '%-28s FAILED (exit %d)\n' $$name $$?; cat build/ctests/$$name.log; exit 1; \
+  fi; \
+done
+endef
+
+c-tests-built: $(C_TESTS)
+c-tsan-built: $(C_TSAN_TESTS)
+
+# Objects that only a chain of rules names are kept.
+.SECONDARY: $(ASAN_OBJECTS) $(TSAN_OBJECTS)
+
+build/asan/%.o: csrc/%.c $(C_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(ASAN) -c -o $@ $<
+
+build/tsan/%.o: csrc/%.c $(C_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(TSAN) -c -o $@ $<
+
+build/ctests/test_%: csrc/tests/test_%.c $(ASAN_OBJECTS) $(C_TEST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS)
+
+build/ctests/tsan_%: csrc/tests/tsan_%.c $(TSAN_OBJECTS) $(C_TEST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(TSAN) -o $@ $< $(TSAN_OBJECTS)
