@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 
 class BuildExt(build_ext):
-    """Compiles the C files side by side: they are independent, and setuptools takes one at a time."""
+    """Compiles the C files side by side: setuptools alone takes one after the other."""
 
     def build_extension(self, ext: Any) -> None:
         compiler = self.compiler

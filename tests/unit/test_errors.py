@@ -1,0 +1,153 @@
+"""The exceptions follow from csrc/errors.def and behave as the builtins that they derive from."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import pickle
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pystore import _errors
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = list(_errors.by_code.values())
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_errors", ROOT / "tools" / "gen_errors.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_files_follow_from_the_table(generator):
+    assert generator.stale() == [], "run `make errors`"
+
+
+def test_the_table_is_whole(generator):
+    entries = generator.parse((ROOT / "csrc" / "errors.def").read_text(encoding="utf-8"))
+    assert {entry.code: entry.cls for entry in entries} == {
+        code: cls.__name__ for code, cls in _errors.by_code.items()
+    }
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_class_can_be_made_raised_and_pickled(cls):
+    with pytest.raises(_errors.StoreError) as caught:
+        raise cls("it broke", where="/store/commitlog", offset=42, pid=7, errno=errno.ENOSPC)
+    made = caught.value
+    assert type(made) is cls
+    assert made.text == "it broke"
+    assert (made.where, made.offset, made.pid, made.errno) == (
+        "/store/commitlog",
+        42,
+        7,
+        errno.ENOSPC,
+    )
+    assert str(made) == f"it broke: /store/commitlog (at offset 42) — {cls.next_step}"
+    again = pickle.loads(pickle.dumps(made))
+    assert type(again) is cls
+    assert str(again) == str(made)
+    assert vars(again) == vars(made)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_class_says_what_it_means_and_what_to_do(cls):
+    doc = " ".join((cls.__doc__ or "").split())
+    assert cls.meaning.lower() in doc.lower()
+    assert cls.next_step in doc
+    bare = cls()
+    assert str(bare) == f"{cls.meaning} — {cls.next_step}"
+    assert str(pickle.loads(pickle.dumps(bare))) == str(bare)
+    assert bare.where is None and bare.offset is None and bare.pid is None
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (_errors.MessageIllegal, ValueError),
+        (_errors.TopicIllegal, _errors.MessageIllegal),
+        (_errors.NotAStore, FileNotFoundError),
+        (_errors.StoreLocked, BlockingIOError),
+        (_errors.Forbidden, PermissionError),
+        (_errors.FlushFailed, OSError),
+        (_errors.OutOfMemory, MemoryError),
+        (_errors.NotFound, LookupError),
+    ],
+)
+def test_the_builtin_that_a_caller_expects_catches_it(cls, builtin):
+    assert issubclass(cls, builtin)
+    assert issubclass(cls, _errors.StoreError)
+
+
+def test_os_errors_carry_errno_strerror_and_filename():
+    made = _errors.make(_errors.StoreIOError.code, "cannot sync", "/store/x", -1, 0, errno.EIO)
+    assert isinstance(made, OSError)
+    assert (made.errno, made.filename) == (errno.EIO, "/store/x")
+    assert made.strerror == f"cannot sync ({os.strerror(errno.EIO)})"
+
+
+def test_os_errors_have_the_errno_of_their_builtin_without_a_system_call():
+    assert _errors.NotAStore().errno == errno.ENOENT
+    assert _errors.StoreLocked().errno == errno.EAGAIN
+    assert _errors.Forbidden().errno == errno.EACCES
+    assert _errors.DiskFull().errno == errno.ENOSPC
+    assert _errors.MessageIllegal().errno is None
+
+
+def test_make_takes_the_empty_values_of_the_core_for_none():
+    made = _errors.make(_errors.StoreClosed.code)
+    assert type(made) is _errors.StoreClosed
+    assert (made.where, made.offset, made.pid, made.errno) == (None, None, None, None)
+    assert made.text == _errors.StoreClosed.meaning
+
+
+def test_make_keeps_offset_zero():
+    assert _errors.make(_errors.RecordDamaged.code, "bad magic", offset=0).offset == 0
+
+
+def test_make_does_not_repeat_a_cause_that_the_text_names():
+    cause = os.strerror(errno.EIO)
+    made = _errors.make(_errors.FlushFailed.code, f"msync: {cause}", sys_errno=errno.EIO)
+    assert made.text == f"msync: {cause}"
+
+
+def test_an_unknown_code_is_a_plain_store_error_that_keeps_the_code():
+    made = _errors.make(-9999, "something new")
+    assert type(made) is _errors.StoreError
+    assert made.code == -9999
+    assert pickle.loads(pickle.dumps(made)).code == -9999
+
+
+def test_every_class_is_public():
+    assert {cls.__name__ for cls in CLASSES} <= set(_errors.__all__)
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ('PS_ERROR(A, -1, A, "Nowhere", "", "m", "n")', "Nowhere"),
+        ('PS_ERROR(A, -1, A, "ValueError", "", "m")', "fields"),
+        ('PS_ERROR(A, 1, A, "ValueError", "", "m", "n")', "negative"),
+        ('PS_ERROR(A, -1, A, "", "", "m", "n") PS_ERROR(B, -1, B, "", "", "m", "n")', "twice"),
+        ('OTHER(A, -1, A, "", "", "m", "n")', "PS_ERROR"),
+        ("PS_ERROR(A, -1, A, $", "cannot read"),
+    ],
+)
+def test_a_wrong_table_is_refused_with_its_fault(generator, table, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        generator.parse(table)
+
+
+def test_a_class_without_a_place_in_the_tree_hangs_under_the_root(generator):
+    (entry,) = generator.parse('PS_ERROR(A, -1, A, "ValueError", "", "one " "two", "n")')
+    assert entry.bases == ("StoreError", "ValueError")
+    assert entry.meaning == "one two"
