@@ -1,0 +1,815 @@
+"""The settings of a store: one table under upstream's names, its reader, and its way into C.
+
+Entry points: :func:`load` (a broker.conf and keywords to :class:`Settings`), :func:`fill`
+(:class:`Settings` to a ``ps_conf`` of csrc/pystore.h) and :data:`TABLE` (what docs/settings.md is
+made from). Names, types and defaults come from upstream's own classes
+(pystore/_upstream_settings.py); what the store does with a setting stands in :data:`_USED`.
+
+Upstream ignores an unknown name and a value that it cannot read, without a word. Here both are
+refused, with the place and the nearest name: a setting that silently does nothing has cost people
+their messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import operator
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pystore._errors import BadArgument
+from pystore._upstream_settings import OTHER_VERSIONS, UPSTREAM
+
+__all__ = [
+    "TABLE",
+    "Setting",
+    "Settings",
+    "Value",
+    "fill",
+    "host_bytes",
+    "load",
+    "parse_properties",
+]
+
+Value = int | float | bool | str | None
+
+_INT_MAX = 2**31 - 1
+_INT_MIN = -(2**31)
+_LONG_MAX = 2**63 - 1
+_LONG_MIN = -(2**63)
+#: A broker.conf is a few kilobytes; what is larger is another file, and is not read into memory.
+_CONF_MAX_BYTES = 4 << 20
+#: ps_conf.level_delay_ms has room for so many.
+_LEVELS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    name: upstream's. type: int, long, boolean, double or String. default: upstream's, or this
+    store's where upstream takes it from the machine; None when there is none. origin: the
+    upstream class, or the version when only another version than 5.3.3 has it. used_by: "store",
+    "metadata", "broker" (accepted, takes effect in the broker) or "none" (accepted so that one file
+    serves both, without effect). field: the ps_conf field it goes into. low, high: range of a
+    number, both inclusive. choices: the allowed texts. clamp: values outside are moved to this
+    range when used, as upstream does (spec section 9). encode: value to field, for one number.
+    """
+
+    name: str
+    type: str
+    default: Value
+    origin: str
+    used_by: str
+    unit: str = ""
+    meaning: str = ""
+    field: str | None = None
+    low: int = _INT_MIN
+    high: int = _INT_MAX
+    choices: tuple[str, ...] = ()
+    clamp: tuple[int, int] | None = None
+    check: Callable[[str], object] | None = None
+    encode: Callable[[Any], int] | None = None
+
+
+# ---- meanings of the texts that have a grammar ----
+
+
+def _delay_levels_ms(text: str) -> list[int]:
+    """``"1s 5s 2h"`` as milliseconds: the grammar of upstream's messageDelayLevel.
+
+    Raises ValueError.
+    """
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    levels = []
+    for word in text.split():
+        match = re.fullmatch(r"([0-9]{1,9})([smhd])", word)
+        if match is None:
+            raise ValueError(
+                f"'{word}' is no delay: write a number and s, m, h or d, as in 10s or 2h"
+            )
+        levels.append(int(match[1]) * units[match[2]])
+    if len(levels) > _LEVELS_MAX:
+        raise ValueError(f"{len(levels)} levels are given, {_LEVELS_MAX} are possible")
+    return levels
+
+
+def _hours_mask(text: str) -> int:
+    """``"04;16"`` as a mask, bit h for local hour h. Raises ValueError."""
+    mask = 0
+    for word in filter(None, (part.strip() for part in text.split(";"))):
+        if not re.fullmatch(r"[0-9]{1,2}", word) or int(word) > 23:
+            raise ValueError(
+                f"'{word}' is no hour: write hours from 00 to 23 with ';' between them"
+            )
+        mask |= 1 << int(word)
+    return mask
+
+
+def _not_empty(text: str) -> None:
+    if not text:
+        raise ValueError("it is empty")
+
+
+def _must_be(*allowed: object, why: str) -> Callable[[object], None]:
+    """A check that refuses what would make another layout on disk than this store reads."""
+
+    def check(value: object) -> None:
+        if value not in allowed:
+            raise ValueError(why)
+
+    return check
+
+
+# ---- the table ----
+
+_CLAMP_WARNING = (35, 90)
+_CLAMP_FORCIBLY = (30, 85)
+_CLAMP_USED = (10, 95)
+
+
+def _row(
+    used_by: str, unit: str, meaning: str, field: str | None = None, **more: Any
+) -> dict[str, Any]:
+    return {"used_by": used_by, "unit": unit, "meaning": meaning, "field": field, **more}
+
+
+_USED: dict[str, dict[str, Any]] = {
+    # where
+    "storePathRootDir": _row("store", "path", "folder of the store", "root"),
+    "storePathCommitLog": _row(
+        "store",
+        "paths",
+        "folders of the commit log, separated by commas; default commitlog/ in the store's folder",
+        "commitlog_dirs",
+    ),
+    "brokerIP1": _row(
+        "store",
+        "address",
+        "address written into each record as its store host; IPv4 or IPv6",
+        "store_host",
+        default="127.0.0.1",
+        check=_not_empty,
+    ),
+    "listenPort": _row(
+        "store",
+        "port",
+        "port written into each record's store host",
+        "store_host",
+        low=0,
+        high=65535,
+    ),
+    # sizes
+    "mappedFileSizeCommitLog": _row(
+        "store", "bytes", "size of one commit log file", "commitlog_file_size", low=4096
+    ),
+    "mappedFileSizeConsumeQueue": _row(
+        "store",
+        "bytes",
+        "size of one consume queue file, rounded up to whole units of 20",
+        "consumequeue_file_size",
+        low=20,
+        high=_INT_MAX - 20,
+    ),
+    "maxHashSlotNum": _row("store", "slots", "hash slots of one index file", "index_slots", low=1),
+    "maxIndexNum": _row("store", "entries", "entries of one index file", "index_entries", low=2),
+    "maxMessageSize": _row(
+        "store",
+        "bytes",
+        "longest body; a record may be 65536 longer",
+        "max_message_size",
+        low=1,
+        high=_INT_MAX - 65536,
+    ),
+    # flushing
+    "flushDiskType": _row(
+        "store",
+        "",
+        "SYNC_FLUSH acknowledges a message once it is on the disk, ASYNC_FLUSH before",
+        "sync_flush",
+        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+        encode=lambda value: int(value == "SYNC_FLUSH"),
+    ),
+    "flushIntervalCommitLog": _row(
+        "store", "ms", "pause between flushes of the log", "flush_interval_ms", low=1
+    ),
+    "flushCommitLogLeastPages": _row(
+        "store", "pages", "dirty pages of 4096 bytes a flush waits for", "flush_least_pages", low=0
+    ),
+    "flushCommitLogThoroughInterval": _row(
+        "store", "ms", "after so long any dirty byte is flushed", "flush_thorough_ms", low=0
+    ),
+    "flushIntervalConsumeQueue": _row(
+        "store", "ms", "pause between flushes of the queues", "queue_flush_interval_ms", low=1
+    ),
+    "flushConsumeQueueLeastPages": _row(
+        "store",
+        "pages",
+        "dirty pages a flush of a queue waits for",
+        "queue_flush_least_pages",
+        low=0,
+    ),
+    "flushConsumeQueueThoroughInterval": _row(
+        "store",
+        "ms",
+        "after so long any dirty byte of the queues is flushed",
+        "queue_flush_thorough_ms",
+        low=0,
+    ),
+    "syncFlushTimeout": _row(
+        "store", "ms", "wait of a put for the disk under SYNC_FLUSH", "sync_flush_timeout_ms", low=1
+    ),
+    # checks
+    "enabledAppendPropCRC": _row(
+        "store", "", "write a CRC of the whole record into its properties", "append_prop_crc"
+    ),
+    "forceVerifyPropCRC": _row(
+        "store", "", "recovery demands that CRC in place of the body's", "force_verify_prop_crc"
+    ),
+    "checkCRCOnRecover": _row("store", "", "recovery checks body CRCs", "check_crc_on_recover"),
+    # form
+    "messageIndexEnable": _row("store", "", "keep the index of keys", "message_index_enable"),
+    "autoMessageVersionOnTopicLen": _row(
+        "store", "", "write records of version 2 for topics over 127 bytes", "long_topic_v2"
+    ),
+    "messageDelayLevel": _row(
+        "store",
+        "levels",
+        "delay of each level: numbers with s, m, h or d",
+        "level_delay_ms",
+        check=_delay_levels_ms,
+    ),
+    # cleaning
+    "cleanResourceInterval": _row(
+        "store",
+        "ms",
+        "pause between rounds of cleaning; 0: none by itself",
+        "clean_interval_ms",
+        low=0,
+    ),
+    "fileReservedTime": _row(
+        "store", "hours", "age at which a file of the log may go", "file_reserved_hours", low=0
+    ),
+    "deleteWhen": _row(
+        "store",
+        "hours",
+        "local hours at which expired files go, separated by ';'",
+        "delete_when_hours",
+        check=_hours_mask,
+        encode=_hours_mask,
+    ),
+    "diskMaxUsedSpaceRatio": _row(
+        "store",
+        "percent",
+        "disk use from which expired files go at any hour",
+        "disk_max_used_ratio",
+        clamp=_CLAMP_USED,
+    ),
+    "diskSpaceCleanForciblyRatio": _row(
+        "store",
+        "percent",
+        "disk use from which files go although not expired",
+        "disk_clean_ratio",
+        clamp=_CLAMP_FORCIBLY,
+    ),
+    "diskSpaceWarningLevelRatio": _row(
+        "store",
+        "percent",
+        "disk use from which puts are refused",
+        "disk_warning_ratio",
+        clamp=_CLAMP_WARNING,
+    ),
+    "cleanFileForciblyEnable": _row(
+        "store", "", "allow files to go although not expired", "clean_forcibly"
+    ),
+    "deleteFileBatchMax": _row(
+        "store", "files", "files deleted in one round at most", "delete_batch_max", low=1
+    ),
+    # reading
+    "maxTransferCountOnMessageInMemory": _row(
+        "store", "messages", "most messages of a read from memory", "max_messages_in_memory", low=0
+    ),
+    "maxTransferBytesOnMessageInMemory": _row(
+        "store", "bytes", "most bytes of a read from memory", "max_bytes_in_memory", low=0
+    ),
+    "maxTransferCountOnMessageInDisk": _row(
+        "store", "messages", "most messages of a read from disk", "max_messages_in_disk", low=0
+    ),
+    "maxTransferBytesOnMessageInDisk": _row(
+        "store", "bytes", "most bytes of a read from disk", "max_bytes_in_disk", low=0
+    ),
+    "accessMessageInMemoryMaxRatio": _row(
+        "store",
+        "percent",
+        "part of the memory that the newest messages are taken to lie in",
+        "memory_ratio",
+        low=0,
+        high=100,
+    ),
+    # metadata
+    "brokerClusterName": _row(
+        "metadata", "", "names the built-in topics of the cluster", check=_not_empty
+    ),
+    "brokerName": _row(
+        "metadata",
+        "",
+        "names the built-in topics of the broker; upstream takes the host's name",
+        default="DEFAULT_BROKER",  # upstream's own when the host has no name; the same everywhere
+        check=_not_empty,
+    ),
+    "defaultTopicQueueNums": _row(
+        "metadata", "queues", "queues of a topic that a put creates", low=1, high=65536
+    ),
+    "autoCreateTopicEnable": _row("metadata", "", "a new store has the topic TBW102"),
+    "clusterTopicEnable": _row("metadata", "", "the cluster's topic may be read and written"),
+    "brokerTopicEnable": _row("metadata", "", "the broker's topic may be read and written"),
+    "traceTopicEnable": _row("metadata", "", "a new store has the trace topic"),
+    "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty),
+    "timerWheelEnable": _row("metadata", "", "a new store has the topic rmq_sys_wheel_timer"),
+    "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=65536),
+    "flushConsumerOffsetInterval": _row(
+        "metadata", "ms", "pause between exports of consumerOffset.json", low=0
+    ),
+    "flushDelayOffsetInterval": _row(
+        "metadata", "ms", "pause between exports of delayOffset.json", low=0
+    ),
+    "consumerOffsetUpdateVersionStep": _row(
+        "metadata", "commits", "commits between two versions of consumerOffset.json", low=1
+    ),
+    "delayOffsetUpdateVersionStep": _row(
+        "metadata", "updates", "updates between two versions of delayOffset.json", low=1
+    ),
+    # what this store cannot honour, and must not pretend to
+    "enableDLegerCommitLog": _row(
+        "store",
+        "",
+        "must be false: a DLedger commit log has another layout",
+        check=_must_be(
+            False, why="a DLedger commit log has another layout, which is not supported"
+        ),
+    ),
+    "storeType": _row(
+        "store",
+        "",
+        "must be default: queues in RocksDB are not supported",
+        check=_must_be("default", why="queues in RocksDB are not supported; leave it at 'default'"),
+    ),
+    "readOnlyCommitLogStorePaths": _row(
+        "store",
+        "paths",
+        "must be empty: name all folders in storePathCommitLog",
+        check=_must_be(
+            "", why="name these folders in storePathCommitLog as well and leave this out"
+        ),
+    ),
+    "brokerRole": _row("broker", "", "role", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")),
+}
+
+#: MessageStoreConfig settings that act in a broker around the store, not in the store.
+_STORE_CONFIG_OF_BROKER = re.compile(
+    r"ha[A-Z]|timer|inSyncReplicas|minInSyncReplicas|totalReplicas|slaveTimeout|brokerRole|"
+    r"enableScheduleAsyncDeliver|scheduleAsyncDeliver|defaultQueryMaxNum|maxTopicLength|"
+    r"offsetCheckInSlave|osPageCacheBusyTimeOutMills|putMessageTimeout|pullBatchMaxMessageCount"
+)
+
+#: Read by BrokerStartup itself, so that no class has them.
+_STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
+
+
+def _make_table() -> dict[str, Setting]:
+    table: dict[str, Setting] = {}
+
+    def add(name: str, kind: str, default: Value, origin: str, used_by: str) -> None:
+        row: dict[str, Any] = {"default": default, "used_by": used_by}
+        if kind == "long":
+            row |= {"low": _LONG_MIN, "high": _LONG_MAX}
+        table[name] = Setting(name=name, type=kind, origin=origin, **row | _USED.get(name, {}))
+
+    for origin, settings in UPSTREAM.items():
+        for name, (kind, default) in settings.items():
+            acts = origin != "MessageStoreConfig" or _STORE_CONFIG_OF_BROKER.match(name)
+            add(name, kind, default, origin, "broker" if acts else "none")
+    for name in _STARTUP:
+        add(name, "String", None, "BrokerStartup", "broker")
+    for name, (kind, version) in OTHER_VERSIONS.items():
+        add(name, kind, None, version, "none")
+    return table
+
+
+#: Every setting that is accepted, by name.
+TABLE: dict[str, Setting] = _make_table()
+
+
+# ---- Java's properties files ----
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK = " \t\f"
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their continuations joined, comments and blank ones left out; 1-based numbers."""
+    lines = re.split(r"\r\n|\r|\n", text)
+    at = 0
+    while at < len(lines):
+        number, line = at + 1, lines[at].lstrip(_BLANK)
+        at += 1
+        if not line or line[0] in "#!":
+            continue
+        # An odd number of backslashes at the end: the last one continues the line.
+        while (len(line) - len(line.rstrip("\\"))) % 2 == 1:
+            more = lines[at].lstrip(_BLANK) if at < len(lines) else ""
+            at += 1
+            line = line[:-1] + more
+        yield number, line
+
+
+def _unescape(text: str) -> str:
+    """Raises ValueError at a \\u that four hexadecimal digits do not follow."""
+    if "\\" not in text:
+        return text
+
+    def one(match: re.Match[str]) -> str:
+        what = match[1]
+        if what[0] != "u":
+            return _ESCAPES.get(what, what)
+        if len(what) != 5:
+            raise ValueError("\\u is not followed by four hexadecimal digits")
+        return chr(int(what[1:], 16))
+
+    plain = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", one, text, flags=re.DOTALL)
+    # Java's \u escapes are UTF-16 units: two of them may be one character.
+    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+def parse_properties(text: str) -> dict[str, tuple[int, str]]:
+    """The text of a Java properties file as name: (line number, value), the last of equal names.
+
+    Syntax of java.util.Properties.load: ``=``, ``:`` or white space between name and value; ``#``
+    and ``!`` comments; a backslash at the end continues a line; ``\\uXXXX``, ``\\t``, ``\\n``,
+    ``\\r``, ``\\f``. White space at the end of a value is dropped, as upstream
+    does when it uses the value.
+
+    Raises: ValueError with the line number, for a broken ``\\u`` escape.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for number, line in _logical_lines(text):
+        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", line, re.DOTALL)
+        assert match is not None  # every part of the pattern may be empty
+        try:
+            found[_unescape(match[1])] = (number, _unescape(line[match.end() :]).strip())
+        except (ValueError, UnicodeError) as bad:
+            raise ValueError(f"line {number}: {bad}") from None
+    return found
+
+
+def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_CONF_MAX_BYTES + 1)
+    except OSError as failed:
+        raise BadArgument(
+            f"the settings cannot be read ({failed.strerror})", where=str(path)
+        ) from failed
+    if len(data) > _CONF_MAX_BYTES:
+        raise BadArgument(f"no settings file is larger than {_CONF_MAX_BYTES} bytes", str(path))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")  # what Java reads such a file as
+    try:
+        return parse_properties(text)
+    except ValueError as bad:
+        raise BadArgument(str(bad), where=str(path)) from None
+
+
+# ---- values ----
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, str):
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", value.strip()):
+            raise ValueError("it is no whole number")
+        return int(value)
+    if isinstance(value, bool):
+        raise ValueError("it is true or false where a number is wanted")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError("it is no whole number") from None
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError("it is neither true nor false")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise ValueError("it is no text")
+    if "\0" in value:
+        raise ValueError("it holds a zero character")
+    return value.strip()
+
+
+def _convert(row: Setting, value: object) -> Value:
+    """Raises ValueError that says what is wrong with the value, as part of a sentence."""
+    result: Value
+    if row.type in ("int", "long"):
+        number = _integer(value)
+        if not row.low <= number <= row.high:
+            raise ValueError(f"it is not between {row.low} and {row.high}")
+        result = number
+    elif row.type == "boolean":
+        result = _boolean(value)
+    elif row.type == "double":
+        try:
+            result = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ValueError("it is no number") from None
+        if not math.isfinite(result):
+            raise ValueError("it is no finite number")
+    else:
+        result = _text(value)
+        if row.choices and result not in row.choices:
+            raise ValueError(f"it is none of {', '.join(row.choices)}")
+    if row.check is not None:
+        row.check(result)  # type: ignore[arg-type]
+    return result
+
+
+def _nearest(name: str) -> str:
+    known = {each.lower(): each for each in TABLE}
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    return f"; the nearest name is '{known[near[0]]}'" if near else ""
+
+
+class Settings:
+    """All settings by upstream's names: ``s.maxMessageSize`` or ``s["maxMessageSize"]``.
+
+    Immutable; made by :func:`load`. A value has the type of its row in :data:`TABLE`; ratios are
+    kept as given and clamped when used.
+    """
+
+    __slots__ = ("_sources", "_values")
+
+    def __init__(self, values: Mapping[str, Value], sources: Mapping[str, str]) -> None:
+        """values: converted values of the names given. sources: where each was given."""
+        self._values = dict(values)
+        self._sources = dict(sources)
+
+    def __getitem__(self, name: str) -> Any:
+        """Raises KeyError for a name that upstream does not have."""
+        if name in self._values:
+            return self._values[name]
+        return TABLE[name].default
+
+    def __getattr__(self, name: str) -> Any:
+        # Slots that are not set yet (copying, unpickling) come here too.
+        if name.startswith("_") or name not in TABLE:
+            raise AttributeError(f"there is no setting '{name}'{_nearest(name)}")
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in TABLE
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={self._values[name]!r}" for name in sorted(self._values))
+        return f"Settings({given})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self.as_dict() == other.as_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def explicit(self) -> frozenset[str]:
+        """Names that the file or the keywords gave."""
+        return frozenset(self._values)
+
+    def source(self, name: str) -> str:
+        """``keyword``, ``path:line`` or ``default``. Raises KeyError for an unknown name."""
+        return self._sources.get(name) or ("default" if TABLE[name] else "")
+
+    def as_dict(self) -> dict[str, Value]:
+        """Every setting with its value."""
+        return {name: self[name] for name in TABLE}
+
+    def replaced(self, **overrides: object) -> Settings:
+        """A copy with some settings changed. Raises BadArgument as :func:`load` does."""
+        changed = load(None, overrides)
+        return Settings(self._values | changed._values, self._sources | changed._sources)
+
+    def clamped(self, name: str) -> int:
+        """A ratio in percent, moved into the range that upstream allows it (spec section 9)."""
+        row = TABLE[name]
+        low, high = row.clamp if row.clamp is not None else (row.low, row.high)
+        return max(low, min(high, int(self[name])))
+
+    @property
+    def root(self) -> Path | None:
+        """storePathRootDir, absolute, or None when it was not given."""
+        text = self["storePathRootDir"]
+        return Path(os.path.abspath(text)) if text else None  # noqa: PTH100 - keeps symbolic links
+
+    def commitlog_dirs(self, root: str | os.PathLike[str]) -> list[Path]:
+        """Folders of the commit log, absolute, for a store that lies in ``root``.
+
+        A folder that the settings file puts inside its own storePathRootDir is taken inside
+        ``root`` instead: a copy of a store, opened with the original's broker.conf, must not reach
+        into the original. Raises: BadArgument when storePathCommitLog holds nothing but commas.
+        """
+        here = Path(os.path.abspath(root))  # noqa: PTH100 - keeps symbolic links
+        text = self["storePathCommitLog"]
+        if not text:
+            return [here / "commitlog"]
+        dirs = []
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            path = Path(os.path.abspath(part))  # noqa: PTH100
+            from_file = self.source("storePathCommitLog") != "keyword"
+            if from_file and self.root is not None and path.is_relative_to(self.root):
+                path = here / path.relative_to(self.root)
+            dirs.append(path)
+        if not dirs:
+            raise BadArgument(f"storePathCommitLog = '{text}' names no folder")
+        return dirs
+
+    @property
+    def store_host(self) -> bytes:
+        """brokerIP1 and listenPort as they stand in a record: 4 or 16 address bytes, i32 port.
+
+        A host name is looked up (IPv4 preferred), as upstream does. Raises: BadArgument when that
+        fails.
+        """
+        return _address(self["brokerIP1"]) + int(self["listenPort"]).to_bytes(4, "big")
+
+    @property
+    def delay_levels_ms(self) -> list[int]:
+        """messageDelayLevel in milliseconds; level n is item n-1."""
+        return _delay_levels_ms(self["messageDelayLevel"])
+
+    @property
+    def delete_hours(self) -> int:
+        """deleteWhen as a mask: bit h for local hour h."""
+        return _hours_mask(self["deleteWhen"])
+
+
+def _literal(text: str) -> bytes:
+    """4 or 16 bytes of an address; an IPv4 one within IPv6 becomes 4, as Java's InetAddress has it.
+
+    Raises ValueError.
+    """
+    address = ipaddress.ip_address(text[1:-1] if text[:1] + text[-1:] == "[]" else text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.packed
+    return address.packed
+
+
+def host_bytes(host: str) -> bytes:
+    """``"10.0.0.1:40000"`` or ``"[::1]:40000"`` as it stands in a record: address bytes, i32 port.
+
+    Without a port it is 0. Names are not looked up. Raises: BadArgument.
+    """
+    address, colon, port = host.rpartition(":")
+    if not colon or (":" in address and not address.endswith("]")):
+        address, port = host, "0"  # no port, or an IPv6 address without brackets
+    try:
+        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+            raise ValueError(f"'{port}' is no port")
+        return _literal(address) + int(port).to_bytes(4, "big")
+    except ValueError as bad:
+        raise BadArgument(f"'{host}' is no address:port ({bad})") from None
+
+
+def _address(text: str) -> bytes:
+    """4 or 16 bytes of an address or of a host name, which is looked up. Raises BadArgument."""
+    try:
+        return _literal(text)
+    except ValueError:
+        try:
+            found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as failed:
+            raise BadArgument(
+                f"brokerIP1 = '{text}' is neither an address nor a host name that is known here"
+            ) from failed
+        texts = sorted({str(each[4][0]) for each in found}, key=lambda each: (":" in each, each))
+        return _literal(texts[0])
+
+
+def load(
+    conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Settings:
+    """The settings of a broker.conf with keywords over them.
+
+    conf: path of a properties file, or a mapping of names to values, or None. overrides: keywords;
+    they win; a value of None counts as not given. Values are of the setting's type, or text as a
+    file would hold it ("4194304", "true").
+
+    Raises: BadArgument for a name that no upstream version has (with the nearest one that exists),
+    a value of the wrong type or out of its range, each with its place, and for a file that cannot
+    be read.
+    """
+    given: list[tuple[str, object, str]] = []
+    if isinstance(conf, Mapping):
+        given += [(name, value, "conf") for name, value in conf.items() if value is not None]
+    elif conf is not None:
+        path = Path(conf)
+        for name, (line, text) in _read_conf(path).items():
+            given.append((name, text, f"{path}:{line}"))
+    if overrides is not None:
+        given += [
+            (name, value, "keyword") for name, value in overrides.items() if value is not None
+        ]
+
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+    for name, value, source in given:
+        row = TABLE.get(name) if isinstance(name, str) else None
+        if row is None:
+            raise BadArgument(f"'{name}' ({source}) is no setting{_nearest(str(name))}")
+        try:
+            values[name] = _convert(row, value)
+        except ValueError as bad:
+            raise BadArgument(f"{name} = {value!r} ({source}): {bad}") from None
+        sources[name] = source
+    return Settings(values, sources)
+
+
+# ---- into C ----
+
+#: Sizes that an existing store tells by itself unless someone insists.
+_SIZES = frozenset(
+    {"mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum"}
+)
+
+
+def fill(
+    ffi: Any,
+    settings: Settings,
+    root: str | os.PathLike[str],
+    init: Callable[[Any], object] | None = None,
+) -> tuple[Any, list[Any]]:
+    """A ``ps_conf *`` filled from the table, and the objects that must live as long as it is used.
+
+    ffi: that of pystore._core. root: folder of the store, which wins over storePathRootDir. init:
+    fills in the fields that no setting reaches; default ``lib.ps_conf_init``. adopt_sizes is set
+    unless one of the four file sizes was given: an existing store then tells its sizes itself.
+
+    Raises: BadArgument when brokerIP1 cannot be resolved or storePathCommitLog names nothing.
+    """
+    if init is None:
+        from pystore._core import lib
+
+        init = lib.ps_conf_init
+    conf = ffi.new("ps_conf *")
+    init(conf)
+
+    root_text = ffi.new("char[]", os.fsencode(os.path.abspath(root)))  # noqa: PTH100
+    conf.root = root_text
+    keepalive = [root_text]
+    if settings["storePathCommitLog"]:  # else NULL: a comma in the root must not split it
+        dirs = [os.fsencode(each) for each in settings.commitlog_dirs(root)]
+        if any(b"," in each for each in dirs):
+            raise BadArgument(
+                "a commit log folder has a comma in its path, which separates folders"
+            )
+        keepalive.append(ffi.new("char[]", b",".join(dirs)))
+        conf.commitlog_dirs = keepalive[-1]
+
+    host = settings.store_host
+    ffi.memmove(conf.store_host, host, len(host))
+    conf.store_host_len = len(host)
+
+    levels = settings.delay_levels_ms
+    conf.level_count = len(levels)
+    for at, delay in enumerate(levels):
+        conf.level_delay_ms[at] = delay
+
+    for row in TABLE.values():
+        if row.field is None or row.field in _COMPOSED:
+            continue
+        if row.clamp is not None:
+            number = settings.clamped(row.name)
+        elif row.encode is not None:
+            number = row.encode(settings[row.name])
+        else:
+            number = int(settings[row.name])
+        setattr(conf, row.field, number)
+    conf.adopt_sizes = int(not (_SIZES & settings.explicit))
+    return conf, keepalive
+
+
+#: Fields that fill() makes from more than one number.
+_COMPOSED = frozenset({"root", "commitlog_dirs", "store_host", "level_delay_ms"})
