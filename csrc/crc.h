@@ -1,0 +1,19 @@
+/* CRC-32/ISO-HDLC (zlib's), by the widest instructions the processor has. */
+#ifndef PS_CRC_H
+#define PS_CRC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Continues `crc` (0 at the start) over `len` bytes; the same values as zlib's crc32().
+ * Thread-safe; the implementation is chosen once, from the processor's own feature bits. */
+uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);
+
+/* The same by a named implementation, for tests and benches: "plain", "pclmul", "vpclmul", "armv8".
+ * Returns 0, or -1 when this processor lacks it. */
+int ps_crc32_by(const char *name, uint32_t crc, const void *data, size_t len, uint32_t *out);
+
+/* The name of the implementation that ps_crc32 uses here. */
+const char *ps_crc32_name(void);
+
+#endif

@@ -1,0 +1,86 @@
+"""Apache RocketMQ's message store inside a Python process: the same bytes on disk, without a JVM.
+
+    with pystore.open("store") as store:
+        put = store.put("orders", b"...", tags="paid", keys="order-17")
+        for message in store.read("orders", put.queue, put.queue_offset):
+            print(message.tags, bytes(message.body))
+
+    with pystore.Reader("store") as reader:     # a live broker's folder, or a crashed one's
+        for message in reader.query("orders", "order-17"):
+            print(message)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from pystore import _errors
+from pystore._arrow import COLUMNS, ArrowStream
+from pystore._enums import PutStatus
+from pystore._errors import *  # noqa: F403  every exception class of the error table
+from pystore._messages import Batch, GetStatus, Message
+from pystore._report import Action, RecoveryMode, RecoveryReport, ReportItem
+from pystore._store import (
+    CleanReport,
+    Info,
+    Progress,
+    PutManyResult,
+    PutResult,
+    QueueInfo,
+    Reader,
+    Store,
+)
+from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "COLUMNS",
+    "Action",
+    "ArrowStream",
+    "Batch",
+    "CleanReport",
+    "GetStatus",
+    "Info",
+    "Message",
+    "Metadata",
+    "Progress",
+    "PutManyResult",
+    "PutResult",
+    "PutStatus",
+    "QueueInfo",
+    "Reader",
+    "RecoveryMode",
+    "RecoveryReport",
+    "ReportItem",
+    "Store",
+    "SubscriptionGroup",
+    "TopicConfig",
+    "open",
+    *sorted(c.__name__ for c in _errors.by_code.values()),
+    "StoreError",
+]
+
+
+def open(
+    path: str | os.PathLike[str],
+    conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
+    *,
+    progress: Progress | None = None,
+    **settings: object,
+) -> Store:
+    """Opens the store at `path` for writing: makes it when it is missing, recovers it when needed.
+
+    path: storePathRootDir, the folder that holds ``commitlog``. conf: a ``broker.conf``, or a mapping.
+    settings: upstream's names, e.g. ``mappedFileSizeCommitLog=4 << 20``; they win over `conf`; see
+    docs/settings.md. Sizes that existing files tell are taken from them. progress: called a few times
+    a second with (phase, bytes done, bytes in all) while a long recovery runs; Ctrl-C ends it and
+    leaves the folder to the next open.
+
+    Returns a Store, a context manager; ``store.report`` says what recovery kept and cut.
+
+    Raises: StoreLocked (with ``pid``) when another process writes there, NotAStore, Forbidden,
+    FileSizeMismatch, StrayFile, MissingSegment, NewerLayout, BadArgument for unknown settings.
+    """
+    return Store(path, conf, progress=progress, **settings)

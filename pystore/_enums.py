@@ -1,0 +1,39 @@
+"""Status values under upstream's names."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["PutStatus"]
+
+
+class PutStatus(enum.Enum):
+    """How a put ended (spec store.md section 9; upstream ``PutMessageStatus``).
+
+    The first four mean that the message is stored. The others come as the ``status`` of the
+    exception that a refused put raises.
+    """
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+
+    @property
+    def stored(self) -> bool:
+        """Whether the message is in the log."""
+        return self in _STORED
+
+
+_STORED = frozenset(
+    (
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    )
+)

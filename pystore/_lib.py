@@ -1,0 +1,54 @@
+"""The C core as Python sees it: the loaded library, checked once, and its errors as exceptions.
+
+Everything that calls into C goes through ``lib`` and ``ffi`` of this module. cffi lets go of the
+GIL around every call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from pystore import _errors
+from pystore._core import ffi, lib
+
+__all__ = ["ffi", "lib", "raise_error", "text_of"]
+
+#: What this package was written against: raised together with ``PS_ABI`` in csrc/pystore.h.
+ABI = 1
+
+_SIZED = ("ps_conf", "ps_report", "ps_info", "ps_view", "ps_put_result", "ps_scan")
+
+
+def _check_library() -> None:
+    """Refuses a compiled core that does not belong to these Python files.
+
+    Raises: ImportError naming what differs; rebuilding (``make build``) mends it.
+    """
+    if lib.ps_abi() != ABI:
+        raise ImportError(f"pystore._core has ABI {lib.ps_abi()}, not {ABI}: run `make build`")
+    for which, name in enumerate(_SIZED):
+        if lib.ps_struct_size(which) != ffi.sizeof(name):
+            raise ImportError(f"struct {name} differs between C and Python: run `make build`")
+
+
+_check_library()
+
+
+def text_of(chars: Any) -> str:
+    """A C string as str; bytes that are no UTF-8 are shown escaped."""
+    return ffi.string(chars).decode("utf-8", "backslashreplace")
+
+
+def raise_error(error: Any, code: int | None = None) -> NoReturn:
+    """Raises the exception of a ``ps_error``.
+
+    error: cdata ``ps_error`` (not a pointer). code: overrides the one inside when that is 0.
+    """
+    raise _errors.make(
+        int(error.code) or int(code or 0),
+        text_of(error.text),
+        where=text_of(error.where) or None,
+        offset=None if error.offset < 0 else int(error.offset),
+        pid=int(error.pid) or None,
+        sys_errno=int(error.sys_errno) or None,
+    )

@@ -1,0 +1,357 @@
+"""Messages as views on the store's own mapping, and the batches that keep the mapping alive."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any, overload
+
+from pystore._errors import RecordDamaged
+from pystore._lib import ffi, lib
+
+__all__ = ["Batch", "GetStatus", "Message", "encode_properties", "inflate", "parse_properties"]
+
+_COMPRESSED = 0x1
+_BORN_V6 = 0x10
+_STORE_V6 = 0x20
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an attack
+
+
+class GetStatus(enum.IntEnum):
+    """What a read met (spec store.md section 10; upstream ``GetMessageStatus``)."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """Properties as upstream's parser reads them: the last of equal names wins, empty ones drop out.
+
+    raw: ``NAME 0x01 VALUE 0x02 ...`` in UTF-8, the last separator optional (section 2.4).
+    """
+    found = {}
+    for part in raw.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = part.partition("\x01")
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def encode_properties(properties: dict[str, str]) -> bytes:
+    """The encoded form of a mapping; names and values are checked by the store (section 2.4)."""
+    return "".join(f"{k}\x01{v}\x02" for k, v in properties.items()).encode()
+
+
+def inflate(kind: int, data: bytes | memoryview) -> bytes:
+    """A compressed body in full.
+
+    kind: bits 8 to 10 of sysFlag: 0 and 3 zlib, 1 LZ4 frame, 2 Zstandard (section 2.3).
+    Raises: ValueError when the bytes are no such stream, or inflate to more than 256 MiB.
+    """
+    if kind in (0, 3):
+        stream = zlib.decompressobj()
+        out = stream.decompress(data, _LARGEST_BODY)
+        if not stream.eof:
+            raise ValueError("the zlib stream is cut off or too large")
+        return out
+    if kind == 1:
+        import lz4.frame
+
+        reader = lz4.frame.LZ4FrameDecompressor()
+        try:
+            out = reader.decompress(data, max_length=_LARGEST_BODY)
+        except RuntimeError as e:
+            raise ValueError(f"bad LZ4 frame: {e}") from e
+        if not reader.eof:
+            raise ValueError("the LZ4 frame is cut off or too large")
+        return bytes(out)
+    if kind == 2:
+        import zstandard
+
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(bytes(data)) as source:
+                out = source.read(_LARGEST_BODY)
+        except zstandard.ZstdError as e:
+            raise ValueError(f"bad Zstandard frame: {e}") from e
+        return bytes(out)
+    raise ValueError(f"unknown compression type {kind}")
+
+
+def _host_text(raw: memoryview) -> str:
+    """``address:port`` of a host field, IPv6 written out in full groups as Java does."""
+    address, port = bytes(raw[:-4]), _INT.unpack(raw[-4:])[0]
+    if len(address) == 4:
+        return f"{ipaddress.IPv4Address(address)}:{port}"
+    groups = struct.unpack(">8H", address)
+    return ":".join(f"{g:x}" for g in groups) + f":{port}"
+
+
+class Message:
+    """One message of a batch. Every attribute is decoded when asked for; nothing is copied before.
+
+    Field names are upstream's (section 2.1). Times are milliseconds since 1970.
+    """
+
+    __slots__ = ("_batch", "_i")
+
+    def __init__(self, batch: Batch, i: int) -> None:
+        self._batch = batch
+        self._i = i
+
+    @property
+    def raw_body(self) -> memoryview:
+        """The stored bytes, compressed or not; a read-only view on the mapping."""
+        batch = self._batch
+        i = self._i
+        return batch._map_of(i)[batch._starts[i] : batch._ends[i]]
+
+    @property
+    def body(self) -> memoryview | bytes:
+        """The body: a read-only view on the mapping, or bytes when it had to be inflated.
+
+        Raises: RecordDamaged when a compressed body does not inflate.
+        """
+        if self._batch._compressed and self.sys_flag & _COMPRESSED:
+            try:
+                return inflate((self.sys_flag >> 8) & 7, self.raw_body)
+            except (ValueError, zlib.error, EOFError) as e:
+                raise RecordDamaged(
+                    f"the compressed body does not inflate: {e}", offset=self.physical_offset
+                ) from e
+        return self.raw_body
+
+    @property
+    def record(self) -> memoryview:
+        """The whole record as it lies in the log."""
+        v = self._view
+        return self._batch._map_of(self._i)[v.start : v.start + v.size]
+
+    @property
+    def _view(self) -> Any:
+        return self._batch._views[self._i]
+
+    @property
+    def topic(self) -> str:
+        v = self._view
+        return bytes(self.record[v.topic_start : v.topic_start + v.topic_len]).decode(
+            "utf-8", "replace"
+        )
+
+    @property
+    def queue(self) -> int:
+        return int(_INT.unpack_from(self.record, 12)[0])
+
+    @property
+    def queue_offset(self) -> int:
+        return int(self._view.queue_offset)
+
+    @property
+    def physical_offset(self) -> int:
+        return int(self._view.physical_offset)
+
+    @property
+    def size(self) -> int:
+        """totalSize of the record, bytes."""
+        return int(self._view.size)
+
+    @property
+    def magic(self) -> int:
+        return int.from_bytes(self.record[4:8], "big")
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body, bit 31 dropped."""
+        return int(_INT.unpack_from(self.record, 8)[0])
+
+    @property
+    def flag(self) -> int:
+        return int(_INT.unpack_from(self.record, 16)[0])
+
+    @property
+    def sys_flag(self) -> int:
+        return int(self._view.sys_flag)
+
+    @property
+    def born_timestamp(self) -> int:
+        return int(_LONG.unpack_from(self.record, 40)[0])
+
+    @property
+    def store_timestamp(self) -> int:
+        return int(self._view.store_timestamp)
+
+    @property
+    def _born_len(self) -> int:
+        return 20 if self.sys_flag & _BORN_V6 else 8
+
+    @property
+    def _store_len(self) -> int:
+        return 20 if self.sys_flag & _STORE_V6 else 8
+
+    @property
+    def born_host(self) -> str:
+        return _host_text(self.record[48 : 48 + self._born_len])
+
+    @property
+    def store_host(self) -> str:
+        return _host_text(self._store_host_raw)
+
+    @property
+    def _store_host_raw(self) -> memoryview:
+        at = 56 + self._born_len
+        return self.record[at : at + self._store_len]
+
+    @property
+    def reconsume_times(self) -> int:
+        return int(self._view.reconsume_times)
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        at = 60 + self._born_len + self._store_len
+        return int(_LONG.unpack_from(self.record, at)[0])
+
+    @property
+    def raw_properties(self) -> bytes:
+        v = self._view
+        return bytes(self.record[v.properties_start : v.properties_start + v.properties_len])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return parse_properties(self.raw_properties)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        """The tokens of KEYS."""
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def uniq_key(self) -> str | None:
+        """The id the client gave it (UNIQ_KEY), if any."""
+        return self.properties.get("UNIQ_KEY")
+
+    @property
+    def offset_message_id(self) -> str:
+        """Store host, port and physical offset in hexadecimal (section 2.7)."""
+        return (bytes(self._store_host_raw) + _LONG.pack(self.physical_offset)).hex().upper()
+
+    @property
+    def message_id(self) -> str:
+        """``uniq_key`` where there is one, else ``offset_message_id``, as official clients show it."""
+        return self.uniq_key or self.offset_message_id
+
+    def __repr__(self) -> str:
+        return (
+            f"<Message {self.topic}/{self.queue}@{self.queue_offset} at {self.physical_offset},"
+            f" {len(self.raw_body)} bytes>"
+        )
+
+
+class Batch(Sequence[Message]):
+    """Messages that one call read, with what the store said about the place.
+
+    status: GetStatus. next_offset: where to read on (a queue offset, or a log offset for reads of
+    the log). min_offset, max_offset: of the queue at that moment.
+
+    Views into it stay valid as long as the batch, or the view itself, is alive, even when the store
+    is closed or the segment deleted in the meantime.
+    """
+
+    __slots__ = (
+        "status",
+        "next_offset",
+        "min_offset",
+        "max_offset",
+        "outcome",
+        "suggest_slave",
+        "_handle",
+        "_count",
+        "_views",
+        "_maps",
+        "_starts",
+        "_ends",
+        "_compressed",
+    )
+
+    def __init__(self, handle: Any) -> None:
+        handle = ffi.gc(handle, lib.ps_batch_free)
+        info = ffi.new("ps_batch_info *")
+        lib.ps_batch_get(handle, info)
+        self._handle = handle
+        self.status = GetStatus(info.status)
+        self.next_offset = int(info.next_offset)
+        self.min_offset = int(info.min_offset)
+        self.max_offset = int(info.max_offset)
+        self.outcome = int(info.outcome)
+        self.suggest_slave = bool(info.suggest_slave)
+        self._count = n = int(info.count)
+        self._compressed = int(info.compressed)
+        self._views = info.views
+        self._starts = memoryview(ffi.buffer(info.body_starts, 8 * n)).cast("q") if n else ()
+        self._ends = memoryview(ffi.buffer(info.body_ends, 8 * n)).cast("q") if n else ()
+        self._maps = tuple(
+            _mapping(handle, info.segments[i]) for i in range(info.segment_count)
+        )
+
+    def _map_of(self, i: int) -> memoryview:
+        maps = self._maps
+        return maps[0] if len(maps) == 1 else maps[self._views[i].segment]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(Message, repeat(self, self._count), range(self._count))
+
+    @overload
+    def __getitem__(self, i: int) -> Message: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Message]: ...
+    def __getitem__(self, i: int | slice) -> Message | list[Message]:
+        if isinstance(i, slice):
+            return [Message(self, k) for k in range(*i.indices(self._count))]
+        if not -self._count <= i < self._count:
+            raise IndexError(f"message {i} of a batch of {self._count}")
+        return Message(self, i % self._count)
+
+    def raw_bodies(self) -> list[memoryview]:
+        """Every stored body as a read-only view: the quickest way through a backlog."""
+        maps = self._maps
+        if len(maps) == 1:
+            m = maps[0]
+            return [m[a:b] for a, b in zip(self._starts, self._ends)]
+        return [m.raw_body for m in self]
+
+    def bodies(self) -> list[memoryview | bytes]:
+        """Every body, inflated where it is compressed; views else."""
+        if self._compressed:
+            return [m.body for m in self]
+        return list(self.raw_bodies())
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.status.name}, {self._count} messages, next {self.next_offset}>"
+
+
+def _mapping(handle: Any, segment: Any) -> memoryview:
+    """A read-only view on a segment that keeps the batch's reference on the mapping alive.
+
+    cffi's gc gives a new pointer whose destructor holds the batch: the buffer holds the pointer, and
+    each slice of the view holds the buffer.
+    """
+    kept = ffi.gc(ffi.cast("uint8_t *", segment.map), lambda _: handle)
+    return memoryview(ffi.buffer(kept, segment.size)).toreadonly()
