@@ -1,0 +1,116 @@
+"""Upstream's configuration JSON: read both of its forms, write the one that every version reads.
+
+Upstream writes maps with integer keys without quotes (``{0:5,1:7}``), which no strict parser takes
+(spec section 8, trap 25). :func:`loads` takes that and the strict form; :func:`dumps` writes quoted
+keys, which 4.9, 5.3 and 5.5 all read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+__all__ = ["dumps", "loads"]
+
+#: Deeper than any file of upstream's (6); what is deeper is hostile, and would exhaust the stack.
+MAX_DEPTH = 64
+
+# A string, whole, so that nothing inside one is taken for a key; or an integer key. A string
+# without an end runs to the end of the text, which keeps the scan linear; the parser refuses it.
+_TOKEN = re.compile(
+    r"""  "(?: [^"\\]++ | \\. )*+ (?: " | \\?\Z )
+        | (?P<before> [{,]\s*+ ) (?P<key> -?[0-9]++ ) (?P<after> \s*+: ) """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def _quote_key(match: re.Match[str]) -> str:
+    key = match["key"]
+    return match[0] if key is None else f'{match["before"]}"{key}"{match["after"]}'
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of a configuration file")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+def _check_depth(value: object) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below.extend(each.values())
+            elif isinstance(each, list):
+                below.extend(each)
+        if not below:
+            return
+        level = below
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+_STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite}
+
+
+def loads(data: bytes | str) -> Any:
+    """The value that a configuration file holds; every key of an object is a str.
+
+    data: UTF-8 bytes or text. Of equal keys the last one wins, as upstream has it.
+
+    Raises: ValueError that says what is wrong and in which line: not UTF-8, empty, torn, followed
+    by anything but white space, nested deeper than :data:`MAX_DEPTH`.
+    """
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+    except UnicodeDecodeError as bad:
+        raise ValueError(f"byte {bad.start} is no UTF-8") from None
+    if not text.strip():
+        raise ValueError("it is empty")
+    try:
+        try:
+            value = json.loads(text, **_STRICT)
+        except json.JSONDecodeError:
+            value = json.loads(_TOKEN.sub(_quote_key, text), **_STRICT)
+    except json.JSONDecodeError as bad:
+        raise ValueError(f"line {bad.lineno}: {bad.msg}") from None
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    _check_depth(value)
+    return value
+
+
+def _order(key: str) -> tuple[bool, int, str]:
+    """Integer keys by number, before all others by text."""
+    number = re.fullmatch(r"-?[0-9]{1,20}", key)
+    return (False, int(key), key) if number else (True, 0, key)
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        texts = {str(key): each for key, each in value.items()}
+        return {key: _sorted(texts[key]) for key in sorted(texts, key=_order)}
+    if isinstance(value, list | tuple):
+        return [_sorted(each) for each in value]
+    return value
+
+
+def dumps(value: object) -> bytes:
+    """A configuration file in upstream's layout: tabs, no space after colons, keys sorted, UTF-8.
+
+    value: dicts with str or int keys, lists, str, int, float, bool, None. Integer keys are quoted
+    and sorted by number. Raises: ValueError for NaN and infinities, TypeError for other types.
+    """
+    form: dict[str, Any] = {"indent": "\t", "separators": (",", ":"), "allow_nan": False}
+    ordered = _sorted(value)
+    try:
+        return json.dumps(ordered, ensure_ascii=False, **form).encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can carry
+        return json.dumps(ordered, ensure_ascii=True, **form).encode()
