@@ -408,11 +408,14 @@ typedef struct ps_scan {
 typedef struct ps_scan_stats {
     int64_t rows, bytes, skipped, batches;
     int64_t first_skipped; /* physical offset, -1 none */
+    int32_t refs;          /* kept by the two calls below */
 } ps_scan_stats;
+ps_scan_stats *ps_scan_stats_new(void); /* NULL: no memory */
+void ps_scan_stats_free(ps_scan_stats *stats);
 
 /* Fills *stream (struct ArrowArrayStream of the Arrow C stream interface). The spec is copied. The stream
- * holds its own reference on the store's mappings, not on the store: release it before ps_store_free.
- * stats may be NULL; it is written as the stream is read and must outlive it. */
+ * holds its own references on the store and on stats, so they may be freed before it; reading a closed
+ * store fails. stats may be NULL; it is written as the stream is read. */
 int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream, ps_scan_stats *stats, ps_error *error);
 
 /* ---- codec, for tools and tests ---- */

@@ -476,12 +476,34 @@ static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
     return 0;
 }
 
+/* A reader of a crashed store: the last records may have no index entries yet. They are read one by one. */
+static int query_tail(ps_store *s, query *q) {
+    int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log_end), avail;
+    int code = 0;
+    while (code == 0 && at < end) {
+        ps_record r;
+        ps_mapfile *mf;
+        const uint8_t *p = ps_log_at(s, at, end, &avail, &mf);
+        ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
+        int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : end;
+        ps_mapfile_unref(mf);
+        if (o != PS_REC_OK && o != PS_REC_BLANK)
+            break;
+        if (o == PS_REC_OK) {
+            code = keep_matches(s, q, &at, 1);
+            next = at + r.size;
+        }
+        at = next;
+    }
+    return code;
+}
+
 static int run_query(ps_store *s, query *q) {
     int64_t places[QUERY_STEP], skip = 0;
     int32_t n;
-    int code = 0;
-    if (s->st_index == NULL)
-        return 0;
+    int code = s->st_readonly ? query_tail(s, q) : 0;
+    if (s->st_index == NULL || code < 0)
+        return code;
     do {
         n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin, q->end, &skip,
                            places, QUERY_STEP);

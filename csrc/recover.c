@@ -44,8 +44,8 @@ void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t r
     i->from_at = from;
     i->to_at = to;
     i->records = records;
-    snprintf(i->what, sizeof i->what, "%s", what);
-    snprintf(i->why, sizeof i->why, "%s", why);
+    snprintf(i->what, sizeof i->what, "%.255s", what);
+    snprintf(i->why, sizeof i->why, "%.127s", why);
 }
 
 typedef struct scan {
@@ -432,6 +432,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
     if (s->st_log.ss_count > 0) {
         c.queues_after = furthest_unit(s);
         start_normal(&c);
+        atomic_store(&s->st_index_tail, c.at);
         code = scan_log(&c, e);
         if (code == 0) {
             hide_units(s, c.at);

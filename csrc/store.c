@@ -113,6 +113,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, conf->root, "no memory");
         return NULL;
     }
+    atomic_init(&s->st_refs, 1);
     s->st_io = io != NULL ? io : ps_io_system();
     s->st_conf = *conf;
     s->st_conf.root = s->st_root;
@@ -386,16 +387,27 @@ void ps_store_abandon(ps_store *s) {
     pthread_mutex_unlock(&s->st_close_lock);
 }
 
-void ps_store_free(ps_store *s) {
-    if (s == NULL)
+ps_store *ps_store_ref(ps_store *s) {
+    atomic_fetch_add(&s->st_refs, 1);
+    return s;
+}
+
+void ps_store_unref(ps_store *s) {
+    if (atomic_fetch_sub(&s->st_refs, 1) != 1)
         return;
-    ps_store_close(s, NULL);
     ps_topics_free(s);
     for (int32_t i = 0; i < s->st_dirs.count; i++)
         free(s->st_dirs.path[i]);
     pthread_rwlock_destroy(&s->st_topic_lock);
     free(s->st_root);
     free(s);
+}
+
+void ps_store_free(ps_store *s) {
+    if (s == NULL)
+        return;
+    ps_store_close(s, NULL);
+    ps_store_unref(s);
 }
 
 /* The threads are the parent's and a lock may be held by one of them, so nothing is joined, flushed or
@@ -524,6 +536,8 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
             code = ps_reader_extend_locked(s, e);
         if (code == 0 && s->st_index != NULL)
             code = ps_index_refresh(s->st_index, e);
+        if (code == 0 && s->st_index != NULL && ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))
+            atomic_store(&s->st_index_tail, ps_index_end(s->st_index));
         pthread_mutex_unlock(&s->st_dispatch_lock);
     }
     ps_leave(s);

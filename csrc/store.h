@@ -40,6 +40,7 @@ struct ps_store {
     ps_dirs st_dirs;             /* commit log folders, sorted */
     bool st_readonly;
     int st_lock_fd;
+    _Atomic int32_t st_refs;     /* the handle's own, and one a stream that reads from it */
     _Atomic int32_t st_users;    /* calls under way */
     _Atomic bool st_closed;
     _Atomic bool st_stopping;
@@ -91,6 +92,8 @@ struct ps_store {
     _Atomic int64_t st_physic_timestamp; /* ms: everything stored until then is on the disk */
     ps_topic *st_recent_topic;        /* dispatch lock: the topic of the last record */
 
+    _Atomic int64_t st_index_tail;    /* readers: records from here on may lack their index entries */
+
     /* queues */
     pthread_rwlock_t st_topic_lock;   /* the table's shape; topics live as long as the store */
     ps_topic **st_buckets;
@@ -123,6 +126,10 @@ static inline int ps_enter(ps_store *s) {
     return 0;
 }
 static inline void ps_leave(ps_store *s) { atomic_fetch_sub(&s->st_users, 1); }
+
+/* The memory of a store, closed or not, lives until the last reference is dropped. */
+ps_store *ps_store_ref(ps_store *s);
+void ps_store_unref(ps_store *s);
 
 int64_t ps_now_ms(void);
 

@@ -1,0 +1,959 @@
+/* Scans: messages of a queue range or of a log range as an Arrow C stream.
+ *
+ * A queue scan walks units and looks into the log only when a column or a filter asks for it. A log
+ * scan walks the records as they lie. Either way a block of rows is gathered first, with nothing but
+ * pointers in it and the log's cache lines asked for ahead of use, and then goes into the batch one
+ * column at a time (arrow.c).
+ *
+ * What is read is hostile: a unit is checked against the segment it points into, a record against the
+ * unit, its magic, its own place and its lengths, each before the next is used. The checks are those of
+ * ps_record_decode, for the parts that are asked for: a scan that wants neither topic nor properties
+ * does not touch the end of a record.
+ *
+ * Damage ends the batch before it. The next call reports it, and goes on reporting it, unless the scan
+ * steps over damage: a queue scan to the next unit, a log scan by the record's size where that can be
+ * believed, else to the next file. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "arrow.h"
+#include "bytes.h"
+#include "store.h"
+
+#define BLOCK 64                     /* rows gathered before they go into the columns: fits the L1 cache */
+#define AHEAD 12                     /* units whose records are asked for ahead of use */
+#define UNITS_A_STEP 4096            /* units looked at between two looks at whether the store was closed */
+#define RECORDS_A_STEP 1024          /* the same for records of a log scan */
+#define CACHED 4                     /* segments held: neighbours of a queue's tail may lie in two or three */
+#define LINE 64
+#define PREFETCH_MAX 1024            /* bytes of a longer record are left to the processor's own prefetch */
+#define BATCH_ROWS 8192
+#define BATCH_ROWS_MAX (1 << 24)
+#define BATCH_BYTES (4LL << 20)
+#define BATCH_BYTES_MAX (256LL << 20) /* six times as much, what JSON escapes can make of it, is below 2^31 */
+#define INFLATED_MAX (256LL << 20)
+#define INFLATED_FIRST 4096
+#define COMPRESSION_ZLIB 3
+#define BROKER_NAME_MAX 32767
+#define NO_UNIT (-1)                 /* as a size: the queue has no unit there */
+
+static const char HALF_TOPIC[] = "RMQ_SYS_TRANS_HALF_TOPIC";
+static const char OP_TOPIC[] = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
+
+/* A set of names, sorted by length, then by bytes. */
+typedef struct name {
+    const char *nm_text;
+    int32_t nm_len;
+} name;
+
+typedef struct names {
+    char *ns_text; /* our copy */
+    name *ns_items;
+    int32_t ns_count;
+} names;
+
+typedef struct segment {
+    ps_mapfile *sg_held;
+    const uint8_t *sg_map;
+    int64_t sg_from, sg_to; /* physical offsets that may be read */
+} segment;
+
+/* A unit that passed the filters a unit can decide. */
+typedef struct candidate {
+    int64_t ca_offset;
+    int64_t ca_physical; /* NO_UNIT: how many offsets have none */
+    int32_t ca_size;
+} candidate;
+
+typedef struct scanner {
+    ps_store *sn_store;
+    ps_topic *sn_topic;          /* NULL: a log scan */
+    ps_queue *sn_queue;
+    ps_scan sn_spec;             /* its strings are not ours: names and layout hold copies */
+    ps_scan_stats *sn_stats, sn_own_stats;
+    ps_arrow_layout sn_layout;
+    ps_arrow_pool *sn_pool;
+    names sn_tags, sn_topics;
+    int32_t *sn_tag_hashes;      /* sorted */
+    bool sn_record, sn_tail, sn_find; /* what rows need: the record, its end, TAGS, KEYS and UNIQ_KEY */
+    bool sn_body, sn_timed, sn_hashed;
+    int32_t sn_fixed_bytes;      /* of a row, whatever the message */
+    int32_t sn_body_columns, sn_topic_columns, sn_property_columns;
+
+    int64_t sn_at, sn_end;       /* next unit or record to be looked at */
+    int64_t sn_log_min, sn_log_end;
+    int64_t sn_bytes;            /* in the batch so far */
+    int32_t sn_rows;
+    int sn_failed;               /* errno of a failure for good */
+
+    ps_mapfile *sn_unit_file;    /* the run of units being walked */
+    const uint8_t *sn_units;
+    int64_t sn_unit_count;
+    segment sn_segments[CACHED]; /* most recently used first */
+    uint8_t *sn_inflated;
+    int64_t sn_inflated_room, sn_inflated_at; /* the record it belongs to */
+    int32_t sn_inflated_len;
+
+    int32_t sn_candidate_at, sn_candidate_count;
+    candidate sn_candidates[BLOCK];
+    ps_row sn_row[BLOCK];
+    uint8_t sn_tail_units[BLOCK * PS_UNIT];
+    char sn_error[768];
+} scanner;
+
+/* How gathering a block ended; negative: an errno, with sn_error set. */
+enum { BLOCK_DONE = 0, BATCH_DONE = 1 };
+
+static int fail(scanner *sn, int err, const char *text, ...) __attribute__((format(printf, 3, 4)));
+static int fail(scanner *sn, int err, const char *text, ...) {
+    va_list args;
+    va_start(args, text);
+    vsnprintf(sn->sn_error, sizeof sn->sn_error, text, args);
+    va_end(args);
+    return -err;
+}
+
+/* ---- names ---- */
+
+static int name_order(const name *a, const char *text, int32_t len) {
+    if (a->nm_len != len)
+        return a->nm_len < len ? -1 : 1;
+    return memcmp(a->nm_text, text, (size_t)len);
+}
+
+static int by_name(const void *a, const void *b) {
+    const name *y = b;
+    return name_order(a, y->nm_text, y->nm_len);
+}
+
+static int by_number(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool names_have(const names *ns, const uint8_t *text, int32_t len) {
+    int32_t low = 0, high = ns->ns_count;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        int order = name_order(&ns->ns_items[mid], (const char *)text, len);
+        if (order == 0)
+            return true;
+        if (order < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return false;
+}
+
+/* Takes `count` names joined by 0x00 apart. */
+static int names_split(names *ns, const char *what, const char *text, int32_t len, int32_t count,
+                       ps_error *e) {
+    int32_t at = 0, found = 0;
+    if (text == NULL || count == 0)
+        return 0;
+    if (count < 0 || len < 0 || count > len + 1)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: %d names cannot be %d bytes", what, count, len);
+    ns->ns_text = malloc((size_t)len + 1);
+    ns->ns_items = malloc((size_t)count * sizeof *ns->ns_items);
+    if (ns->ns_text == NULL || ns->ns_items == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+    memcpy(ns->ns_text, text, (size_t)len);
+    ns->ns_text[len] = 0;
+    for (; at <= len && found < count; found++) {
+        int32_t n = (int32_t)strlen(ns->ns_text + at);
+        ns->ns_items[found] = (name){ns->ns_text + at, n};
+        at += n + 1;
+    }
+    if (found != count || at != len + 1)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: not %d names joined by 0x00", what, count);
+    ns->ns_count = count;
+    qsort(ns->ns_items, (size_t)count, sizeof *ns->ns_items, by_name);
+    return 0;
+}
+
+/* ---- records ---- */
+
+static inline const segment *segment_cached(scanner *sn, int64_t physical) {
+    for (int32_t i = 0; i < CACHED; i++) {
+        segment *sg = &sn->sn_segments[i];
+        if (physical < sg->sg_from || physical >= sg->sg_to)
+            continue;
+        if (i > 0) {
+            segment moved = *sg;
+            memmove(&sn->sn_segments[1], &sn->sn_segments[0], (size_t)i * sizeof *sg);
+            sn->sn_segments[0] = moved;
+        }
+        return &sn->sn_segments[0];
+    }
+    return NULL;
+}
+
+/* Takes the segment into the cache and lets another go: no row may still point into it. */
+static const segment *segment_load(scanner *sn, int64_t physical) {
+    ps_mapfile *mf;
+    int64_t avail;
+    if (ps_log_at(sn->sn_store, physical, sn->sn_log_end, &avail, &mf) == NULL) {
+        ps_mapfile_unref(mf);
+        return NULL;
+    }
+    ps_mapfile_unref(sn->sn_segments[CACHED - 1].sg_held);
+    memmove(&sn->sn_segments[1], &sn->sn_segments[0], (CACHED - 1) * sizeof(segment));
+    sn->sn_segments[0] = (segment){mf, mf->mf_map, mf->mf_base, physical + avail};
+    return &sn->sn_segments[0];
+}
+
+/* The record of `size` bytes at p, all of which may be read. What is set beyond the fixed part depends
+ * on `tail`. The conditions are ps_record_decode's. */
+static inline bool row_parse(const uint8_t *p, int32_t size, int64_t place, bool tail, ps_row *r) {
+    uint32_t magic = be32_get(p + PS_AT_MAGIC);
+    int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG), v2 = magic == PS_MAGIC_V2;
+    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8, store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
+    int32_t left = size - PS_RECORD_FIXED + 16 - v2 - born_len - store_len;
+    if ((magic != PS_MAGIC_V1 && !v2) || (int32_t)be32_get(p + PS_AT_SIZE) != size || left < 0 ||
+        (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET) != place)
+        return false;
+    r->rw_start = p;
+    r->rw_middle = p + PS_AT_BORN_HOST + born_len;
+    r->rw_late = r->rw_middle + PS_MIDDLE_STORE_HOST + store_len;
+    r->rw_sys_flag = sys_flag;
+    r->rw_body = r->rw_late + PS_LATE_BODY;
+    r->rw_body_len = (int32_t)be32_get(r->rw_late + PS_LATE_BODY_LEN);
+    if (r->rw_body_len < 0 || r->rw_body_len > left)
+        return false;
+    if (!tail)
+        return true;
+    left -= r->rw_body_len;
+    const uint8_t *topic = r->rw_body + r->rw_body_len;
+    r->rw_topic_len = v2 ? (int16_t)be16_get(topic) : (int8_t)topic[0];
+    r->rw_topic = topic + 1 + v2;
+    if (r->rw_topic_len < 0 || r->rw_topic_len > left)
+        return false;
+    r->rw_properties_len = (int16_t)be16_get(r->rw_topic + r->rw_topic_len);
+    r->rw_properties = r->rw_topic + r->rw_topic_len + 2;
+    return r->rw_properties_len == left - r->rw_topic_len;
+}
+
+/* Bit i is set where p[i] separates two properties, for 64 bytes. */
+static inline uint64_t separators(const uint8_t *p) {
+    uint64_t mask = 0;
+#ifdef __SSE2__
+    const __m128i separator = _mm_set1_epi8(PS_PROPERTY_SEPARATOR);
+    for (int i = 0; i < 4; i++) {
+        __m128i part = _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i));
+        uint32_t hits = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(part, separator));
+        mask |= (uint64_t)hits << (16 * i);
+    }
+#else
+    for (int i = 0; i < 64; i++)
+        mask |= (uint64_t)(p[i] == PS_PROPERTY_SEPARATOR) << i;
+#endif
+    return mask;
+}
+
+/* As in ps_property_find: a name counts when its value has at least a byte, and the last one wins. */
+static inline void property_note(ps_row *r, const uint8_t *p, int64_t len) {
+    if (len > 5 && p[4] == PS_NAME_SEPARATOR) {
+        if (memcmp(p, "TAGS", 4) == 0) {
+            r->rw_tags = p + 5;
+            r->rw_tags_len = (int32_t)len - 5;
+        } else if (memcmp(p, "KEYS", 4) == 0) {
+            r->rw_keys = p + 5;
+            r->rw_keys_len = (int32_t)len - 5;
+        }
+    } else if (len > 9 && p[8] == PS_NAME_SEPARATOR && memcmp(p, "UNIQ_KEY", 8) == 0) {
+        r->rw_uniq = p + 9;
+        r->rw_uniq_len = (int32_t)len - 9;
+    }
+}
+
+/* One pass over the properties for the three that columns want. A last window shorter than 64 bytes is
+ * read so that it ends with the record, whose first 91 bytes make sure that it also starts in it. */
+static inline void properties_find(ps_row *r) {
+    const uint8_t *part = r->rw_properties, *end = part + r->rw_properties_len;
+    r->rw_tags = r->rw_keys = r->rw_uniq = NULL;
+    r->rw_tags_len = r->rw_keys_len = r->rw_uniq_len = 0;
+    for (const uint8_t *at = part; at < end; at += 64) {
+        int64_t left = end - at;
+        uint64_t mask = left >= 64 ? separators(at) : separators(end - 64) >> (64 - left);
+        for (; mask != 0; mask &= mask - 1) {
+            const uint8_t *stop = at + __builtin_ctzll(mask);
+            property_note(r, part, stop - part);
+            part = stop + 1;
+        }
+    }
+    property_note(r, part, end - part);
+}
+
+/* ---- filters ---- */
+
+static bool is_topic(const ps_row *r, const char *topic, int32_t len) {
+    return r->rw_topic_len == len && memcmp(r->rw_topic, topic, (size_t)len) == 0;
+}
+
+static bool log_row_wanted(const scanner *sn, const ps_row *r) {
+    const ps_scan *spec = &sn->sn_spec;
+    if (spec->queue_filter >= 0 && (int32_t)be32_get(r->rw_start + PS_AT_QUEUE_ID) != spec->queue_filter)
+        return false;
+    if (spec->committed_only) {
+        int32_t type = r->rw_sys_flag & PS_SYS_TX_MASK;
+        if (type == PS_SYS_TX_PREPARED || type == PS_SYS_TX_ROLLBACK)
+            return false;
+        /* Half messages lie in a topic of their own since 4.3, with no type. Who names it wants it. */
+        if (sn->sn_topics.ns_count == 0 && (is_topic(r, HALF_TOPIC, sizeof HALF_TOPIC - 1) ||
+                                            is_topic(r, OP_TOPIC, sizeof OP_TOPIC - 1)))
+            return false;
+    }
+    return sn->sn_topics.ns_count == 0 || names_have(&sn->sn_topics, r->rw_topic, r->rw_topic_len);
+}
+
+static inline bool row_wanted(const scanner *sn, ps_row *r) {
+    if (sn->sn_timed) {
+        int64_t stored = (int64_t)be64_get(r->rw_middle + PS_MIDDLE_STORE_TIMESTAMP);
+        if (stored < sn->sn_spec.store_time_min || stored > sn->sn_spec.store_time_max)
+            return false;
+    }
+    if (sn->sn_topic == NULL && !log_row_wanted(sn, r))
+        return false;
+    if (sn->sn_find)
+        properties_find(r);
+    if (sn->sn_tags.ns_count == 0)
+        return true;
+    return r->rw_tags != NULL && names_have(&sn->sn_tags, r->rw_tags, r->rw_tags_len);
+}
+
+/* Whether a unit's tags code may belong to one of the tags. Codes below 32 bits are addresses in the
+ * queue's extension, which say nothing about tags. */
+static inline bool code_wanted(const scanner *sn, int64_t code) {
+    int32_t low = 0, high = sn->sn_tags.ns_count, hash = (int32_t)code;
+    if (code < INT32_MIN)
+        return true;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (sn->sn_tag_hashes[mid] == hash)
+            return true;
+        if (sn->sn_tag_hashes[mid] < hash)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return false;
+}
+
+/* ---- bodies ---- */
+
+/* Inflates into the scanner's own room. 0, or PS_E_DAMAGED, PS_E_NO_MEMORY. The row must be the last of
+ * its block, since the next body takes its place. */
+static int row_inflate(scanner *sn, ps_row *r) {
+    int32_t type = (r->rw_sys_flag & PS_SYS_COMPRESSION_MASK) >> PS_SYS_COMPRESSION_SHIFT;
+    int64_t want = 4LL * r->rw_body_len, got = 0;
+    if (r->rw_body_len == 0)
+        return 0;
+    if (sn->sn_inflated_at != r->rw_physical) {
+        want = want < INFLATED_FIRST ? INFLATED_FIRST : want < INFLATED_MAX ? want : INFLATED_MAX;
+        for (;;) {
+            if (want > sn->sn_inflated_room) {
+                free(sn->sn_inflated);
+                sn->sn_inflated_room = 0;
+                sn->sn_inflated_at = -1;
+                sn->sn_inflated = malloc((size_t)want);
+                if (sn->sn_inflated == NULL)
+                    return PS_E_NO_MEMORY;
+                sn->sn_inflated_room = want;
+            }
+            got = sn->sn_spec.inflate(sn->sn_spec.inflate_arg, type ? type : COMPRESSION_ZLIB, r->rw_body,
+                                      r->rw_body_len, sn->sn_inflated, sn->sn_inflated_room);
+            if (got < 0 || got > INFLATED_MAX)
+                return PS_E_DAMAGED;
+            if (got <= sn->sn_inflated_room)
+                break;
+            /* At least twice as much, so that a callback that only asks for a little more still ends. */
+            want = got > 2 * sn->sn_inflated_room ? got : 2 * sn->sn_inflated_room;
+            want = want < INFLATED_MAX ? want : INFLATED_MAX;
+        }
+        sn->sn_inflated_at = r->rw_physical;
+        sn->sn_inflated_len = (int32_t)got;
+    }
+    r->rw_body = sn->sn_inflated;
+    r->rw_body_len = sn->sn_inflated_len;
+    return 0;
+}
+
+static inline bool row_crc_good(const ps_row *r) {
+    uint32_t crc = ps_crc32(0, r->rw_body, (size_t)r->rw_body_len) & 0x7FFFFFFF;
+    return r->rw_body_len == 0 || (int32_t)crc == (int32_t)be32_get(r->rw_start + PS_AT_BODY_CRC);
+}
+
+/* Counts the row's bytes in. False when the batch is full without it; one row always fits. */
+static inline bool row_fits(scanner *sn, const ps_row *r, int32_t count) {
+    int64_t bytes = sn->sn_fixed_bytes;
+    if (sn->sn_record)
+        bytes += (int64_t)r->rw_body_len * sn->sn_body_columns;
+    if (sn->sn_tail)
+        bytes += (int64_t)r->rw_topic_len * sn->sn_topic_columns +
+                 (int64_t)r->rw_properties_len * sn->sn_property_columns;
+    if (sn->sn_find)
+        bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len;
+    if (sn->sn_bytes + bytes > sn->sn_layout.ly_bytes && sn->sn_rows + count > 0)
+        return false;
+    sn->sn_bytes += bytes;
+    return true;
+}
+
+/* ---- damage ---- */
+
+/* What is wrong at `physical`, for the error's text; *size is the record's where it can be believed. */
+static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size, int32_t *size) {
+    const segment *sg = segment_cached(sn, physical);
+    ps_record rec = {0};
+    *size = 0;
+    if (sg == NULL)
+        return physical < atomic_load(&sn->sn_store->st_log_min) ? "deleted" : "not in the log";
+    int64_t avail = sg->sg_to - physical;
+    ps_rec_outcome o = ps_record_check(sg->sg_map + (physical - sg->sg_from), avail, physical,
+                                       PS_CHECK_BODY_CRC, &rec);
+    if ((o == PS_REC_OK || o == PS_REC_SIZE || o == PS_REC_CRC || o == PS_REC_PLACE) &&
+        rec.size >= PS_RECORD_FIXED && rec.size <= avail)
+        *size = rec.size;
+    if (o == PS_REC_BLANK || (o == PS_REC_OK && unit_size != 0 && rec.size != unit_size))
+        return "not the record that the unit describes";
+    return o == PS_REC_OK ? "body does not inflate" : ps_rec_outcome_name(o);
+}
+
+/* Answers 0 when the scan steps over damage, and counts it. Else the batch ends before it, or, when
+ * there is nothing before it, the scan fails. */
+static int damage_met(scanner *sn, int32_t count, int64_t skipped, int64_t physical) {
+    if (sn->sn_spec.skip_damaged) {
+        if (sn->sn_stats->skipped == 0)
+            sn->sn_stats->first_skipped = physical;
+        sn->sn_stats->skipped += skipped;
+        return BLOCK_DONE;
+    }
+    return sn->sn_rows + count > 0 ? BATCH_DONE : -EIO;
+}
+
+static int unit_damaged(scanner *sn, const candidate *c, int32_t count) {
+    const char *topic = sn->sn_topic->tp_name;
+    int32_t id = sn->sn_queue->cq_id, size;
+    bool missing = c->ca_size == NO_UNIT;
+    int code = damage_met(sn, count, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
+    if (code >= 0)
+        return code;
+    if (missing)
+        return fail(sn, EIO, "queue %s/%d has no unit at offset %lld: it was deleted or is missing", topic,
+                    id, (long long)c->ca_offset);
+    const char *why = damage_name(sn, c->ca_physical, c->ca_size, &size);
+    return fail(sn, EIO, "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
+                "be read: %s", topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
+}
+
+/* Moves sn_at behind the damage when it is stepped over. */
+static int log_damaged(scanner *sn, int32_t count) {
+    int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.ss_file_size;
+    int64_t log_min = atomic_load(&sn->sn_store->st_log_min);
+    int32_t size;
+    const char *why = damage_name(sn, at, 0, &size);
+    int code = damage_met(sn, count, 1, at);
+    if (code < 0)
+        return fail(sn, EIO, "log: the record at physical offset %lld cannot be read: %s", (long long)at,
+                    why);
+    if (code == BLOCK_DONE && size > 0)
+        sn->sn_at = at + size;
+    else if (code == BLOCK_DONE)
+        sn->sn_at = at < log_min ? log_min : (at / file_size + 1) * file_size;
+    return code;
+}
+
+/* ---- queue scans ---- */
+
+/* Opens the run of units at sn_at. False when the queue has none there. */
+static bool units_open(scanner *sn) {
+    ps_unit u;
+    ps_mapfile_unref(sn->sn_unit_file);
+    sn->sn_unit_file = ps_queue_run(sn->sn_queue, sn->sn_at, &sn->sn_units, &sn->sn_unit_count);
+    if (sn->sn_unit_file != NULL)
+        return sn->sn_unit_count > 0;
+    /* The tail of a reader is copied, a block at a time. */
+    sn->sn_units = sn->sn_tail_units;
+    sn->sn_unit_count = 0;
+    while (sn->sn_unit_count < BLOCK && sn->sn_at + sn->sn_unit_count < sn->sn_end &&
+           ps_queue_unit(sn->sn_queue, sn->sn_at + sn->sn_unit_count, &u)) {
+        uint8_t *p = sn->sn_tail_units + sn->sn_unit_count++ * PS_UNIT;
+        be64_put(p, (uint64_t)u.physical);
+        be32_put(p + 8, (uint32_t)u.size);
+        be64_put(p + 12, (uint64_t)u.tags_code);
+    }
+    return sn->sn_unit_count > 0;
+}
+
+/* How many offsets from sn_at on have no unit: up to the queue's first, or to the next file. */
+static int64_t units_missing(const scanner *sn) {
+    int64_t units = sn->sn_queue->cq_files.ss_file_size / PS_UNIT, at = sn->sn_at;
+    int64_t first = atomic_load(&sn->sn_queue->cq_min);
+    int64_t next = at < first ? first : (at / units + 1) * units;
+    return (next < sn->sn_end ? next : sn->sn_end) - at;
+}
+
+static inline void record_prefetch(const scanner *sn, const candidate *c) {
+    const segment *sg = &sn->sn_segments[0];
+    int32_t size = c->ca_size;
+    if (c->ca_physical < sg->sg_from || c->ca_physical >= sg->sg_to)
+        return;
+    const uint8_t *p = sg->sg_map + (c->ca_physical - sg->sg_from);
+    /* Addresses behind the mapping do no harm: a prefetch never faults. */
+    __builtin_prefetch(p);
+    __builtin_prefetch(p + LINE);
+    if (sn->sn_body)
+        for (int32_t at = 2 * LINE; at < size && at < PREFETCH_MAX; at += LINE)
+            __builtin_prefetch(p + at);
+    if (sn->sn_tail)
+        for (int32_t at = size > 3 * LINE ? size - 2 * LINE : LINE; at < size + LINE; at += LINE)
+            __builtin_prefetch(p + at);
+}
+
+/* Refills the candidates from the next units. There may be none afterwards although units follow. */
+static void candidates_fill(scanner *sn) {
+    int32_t n = 0;
+    int64_t budget = UNITS_A_STEP;
+    while (n < BLOCK && sn->sn_at < sn->sn_end && budget > 0) {
+        if (sn->sn_unit_count == 0 && !units_open(sn)) {
+            int64_t missing = units_missing(sn);
+            sn->sn_candidates[n++] = (candidate){sn->sn_at, missing, NO_UNIT};
+            sn->sn_at += missing;
+            break;
+        }
+        const uint8_t *p = sn->sn_units;
+        int64_t take = sn->sn_end - sn->sn_at, i = 0;
+        take = take < sn->sn_unit_count ? take : sn->sn_unit_count;
+        take = take < budget ? take : budget;
+        for (; i < take && n < BLOCK; i++, p += PS_UNIT) {
+            if (sn->sn_hashed && !code_wanted(sn, (int64_t)be64_get(p + 12)))
+                continue;
+            sn->sn_candidates[n++] =
+                (candidate){sn->sn_at + i, (int64_t)be64_get(p), (int32_t)be32_get(p + 8)};
+        }
+        sn->sn_at += i;
+        sn->sn_units = p;
+        sn->sn_unit_count -= i;
+        budget -= i;
+    }
+    sn->sn_candidate_at = 0;
+    sn->sn_candidate_count = n;
+}
+
+/* Rows from units alone: they need not touch the log, but must point into it. */
+static int unit_block(scanner *sn, int32_t room, int32_t *count) {
+    for (; sn->sn_candidate_at < sn->sn_candidate_count && *count < room; sn->sn_candidate_at++) {
+        const candidate *c = &sn->sn_candidates[sn->sn_candidate_at];
+        ps_row *r = &sn->sn_row[*count];
+        if (__builtin_expect(c->ca_size < PS_RECORD_FIXED || c->ca_physical < sn->sn_log_min ||
+                             c->ca_physical > sn->sn_log_end - c->ca_size, 0)) {
+            int code = unit_damaged(sn, c, *count);
+            if (code != BLOCK_DONE)
+                return code;
+            continue;
+        }
+        r->rw_offset = c->ca_offset;
+        r->rw_physical = c->ca_physical;
+        r->rw_size = c->ca_size;
+        if (!row_fits(sn, r, *count))
+            return BATCH_DONE;
+        ++*count;
+    }
+    return BLOCK_DONE;
+}
+
+/* Reads, checks and filters the row of one record. 1: wanted, 0: not, PS_E_DAMAGED, PS_E_NO_MEMORY. */
+static inline int row_read(scanner *sn, const uint8_t *p, int32_t size, int64_t physical, ps_row *r) {
+    if (!row_parse(p, size, physical, sn->sn_tail, r))
+        return PS_E_DAMAGED;
+    r->rw_physical = physical;
+    r->rw_size = size;
+    if (!row_wanted(sn, r))
+        return 0;
+    if (sn->sn_spec.check_crc && !row_crc_good(r))
+        return PS_E_DAMAGED;
+    if (r->rw_sys_flag & PS_SYS_COMPRESSED && sn->sn_body && sn->sn_spec.inflate != NULL) {
+        int code = row_inflate(sn, r);
+        if (code < 0)
+            return code;
+    }
+    return 1;
+}
+
+/* Whether the row just read must be the last of its block: its body lies in the one room for it. */
+static inline bool ends_block(const scanner *sn, const ps_row *r) {
+    return r->rw_body == sn->sn_inflated;
+}
+
+static int record_block(scanner *sn, int32_t room, int32_t *count) {
+    for (; sn->sn_candidate_at < sn->sn_candidate_count && *count < room; sn->sn_candidate_at++) {
+        const candidate *c = &sn->sn_candidates[sn->sn_candidate_at];
+        ps_row *r = &sn->sn_row[*count];
+        int found = PS_E_DAMAGED;
+        if (sn->sn_candidate_at + AHEAD < sn->sn_candidate_count)
+            record_prefetch(sn, c + AHEAD);
+        const segment *sg = c->ca_size == NO_UNIT ? NULL : segment_cached(sn, c->ca_physical);
+        if (sg == NULL && c->ca_size != NO_UNIT) {
+            if (*count > 0)
+                return BLOCK_DONE; /* rows may point into the segment that would go */
+            sg = segment_load(sn, c->ca_physical);
+        }
+        if (sg != NULL && c->ca_size >= PS_RECORD_FIXED && c->ca_size <= sg->sg_to - c->ca_physical)
+            found = row_read(sn, sg->sg_map + (c->ca_physical - sg->sg_from), c->ca_size, c->ca_physical, r);
+        if (__builtin_expect(found < 0, 0)) {
+            if (found == PS_E_NO_MEMORY)
+                return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
+            int code = unit_damaged(sn, c, *count);
+            if (code != BLOCK_DONE)
+                return code;
+            continue;
+        }
+        if (found == 0)
+            continue;
+        r->rw_offset = c->ca_offset;
+        if (!row_fits(sn, r, *count))
+            return BATCH_DONE;
+        ++*count;
+        if (__builtin_expect(ends_block(sn, r), 0)) {
+            sn->sn_candidate_at++;
+            return BLOCK_DONE;
+        }
+    }
+    return BLOCK_DONE;
+}
+
+static int queue_block(scanner *sn, int32_t room, int32_t *count) {
+    if (sn->sn_candidate_at == sn->sn_candidate_count) {
+        candidates_fill(sn);
+        for (int32_t i = 0; sn->sn_record && i < AHEAD && i < sn->sn_candidate_count; i++)
+            record_prefetch(sn, &sn->sn_candidates[i]);
+    }
+    return sn->sn_record ? record_block(sn, room, count) : unit_block(sn, room, count);
+}
+
+/* ---- log scans ---- */
+
+static int log_block(scanner *sn, int32_t room, int32_t *count) {
+    for (int32_t seen = 0; seen < RECORDS_A_STEP && *count < room && sn->sn_at < sn->sn_end; seen++) {
+        int64_t at = sn->sn_at;
+        ps_row *r = &sn->sn_row[*count];
+        int found = PS_E_DAMAGED;
+        int32_t size = 0;
+        const segment *sg = segment_cached(sn, at);
+        if (sg == NULL && *count > 0)
+            return BLOCK_DONE;
+        if (sg == NULL)
+            sg = segment_load(sn, at);
+        if (sg != NULL && sg->sg_to - at >= 8) {
+            const uint8_t *p = sg->sg_map + (at - sg->sg_from);
+            size = (int32_t)be32_get(p + PS_AT_SIZE);
+            if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK) {
+                /* How far a blank says to reach is not believed: it always closes its file. */
+                sn->sn_at = sg->sg_from + sn->sn_store->st_log.ss_file_size;
+                continue;
+            }
+            if (size >= PS_RECORD_FIXED && size <= sg->sg_to - at)
+                found = row_read(sn, p, size, at, r);
+        }
+        if (__builtin_expect(found < 0, 0)) {
+            if (found == PS_E_NO_MEMORY)
+                return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
+            int code = log_damaged(sn, *count);
+            if (code != BLOCK_DONE)
+                return code;
+            continue;
+        }
+        if (found > 0) {
+            r->rw_offset = (int64_t)be64_get(r->rw_start + PS_AT_QUEUE_OFFSET);
+            if (!row_fits(sn, r, *count))
+                return BATCH_DONE;
+            ++*count;
+        }
+        sn->sn_at = at + size;
+        if (__builtin_expect(found > 0 && ends_block(sn, r), 0))
+            return BLOCK_DONE;
+    }
+    return BLOCK_DONE;
+}
+
+/* ---- the stream ---- */
+
+static bool more_to_read(const scanner *sn) {
+    return sn->sn_at < sn->sn_end || sn->sn_candidate_at < sn->sn_candidate_count;
+}
+
+static int closed(scanner *sn) { return fail(sn, EBADF, "the store was closed while it was scanned"); }
+
+/* Fills one batch. 0, with *out released when the scan is at its end, or a negative errno. */
+static int batch_read(scanner *sn, struct ArrowArray *out) {
+    ps_arrow_batch *ba = ps_arrow_begin(sn->sn_pool);
+    int code = BLOCK_DONE;
+    if (ba == NULL)
+        return sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch");
+    sn->sn_rows = 0;
+    sn->sn_bytes = 0;
+    while (code == BLOCK_DONE && sn->sn_rows < sn->sn_layout.ly_rows && more_to_read(sn)) {
+        int32_t count = 0, room = sn->sn_layout.ly_rows - sn->sn_rows;
+        /* A scan that finds little can take minutes, for which closing the store need not wait. */
+        if (atomic_load_explicit(&sn->sn_store->st_closed, memory_order_relaxed)) {
+            code = closed(sn);
+            break;
+        }
+        room = room < BLOCK ? room : BLOCK;
+        code = sn->sn_topic != NULL ? queue_block(sn, room, &count) : log_block(sn, room, &count);
+        if (count > 0 && ps_arrow_add(ba, sn->sn_row, count) < 0) {
+            code = sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows + count);
+            break;
+        }
+        sn->sn_rows += count;
+        for (int32_t i = 0; i < count; i++)
+            sn->sn_stats->bytes += sn->sn_row[i].rw_size;
+    }
+    if (code < 0 || sn->sn_rows == 0) {
+        ps_arrow_drop(ba);
+        return code < 0 ? code : 0;
+    }
+    if (ps_arrow_finish(ba, out) < 0)
+        return sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows);
+    sn->sn_stats->rows += sn->sn_rows;
+    sn->sn_stats->batches++;
+    return 0;
+}
+
+static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) {
+    scanner *sn = stream->private_data;
+    memset(out, 0, sizeof *out);
+    if (sn->sn_failed != 0)
+        return -sn->sn_failed;
+    if (ps_enter(sn->sn_store) < 0)
+        return -closed(sn);
+    int code = batch_read(sn, out);
+    ps_leave(sn->sn_store);
+    return -code;
+}
+
+static int stream_schema(struct ArrowArrayStream *stream, struct ArrowSchema *out) {
+    scanner *sn = stream->private_data;
+    memset(out, 0, sizeof *out);
+    if (ps_arrow_schema(&sn->sn_layout, out) < 0)
+        return -fail(sn, ENOMEM, "no memory for the schema");
+    return 0;
+}
+
+static const char *stream_error(struct ArrowArrayStream *stream) {
+    scanner *sn = stream->private_data;
+    return sn->sn_error[0] ? sn->sn_error : NULL;
+}
+
+static void scanner_free(scanner *sn) {
+    for (int32_t i = 0; i < CACHED; i++)
+        ps_mapfile_unref(sn->sn_segments[i].sg_held);
+    ps_mapfile_unref(sn->sn_unit_file);
+    if (sn->sn_pool != NULL)
+        ps_arrow_pool_close(sn->sn_pool);
+    free(sn->sn_tags.ns_text);
+    free(sn->sn_tags.ns_items);
+    free(sn->sn_topics.ns_text);
+    free(sn->sn_topics.ns_items);
+    free(sn->sn_tag_hashes);
+    free(sn->sn_inflated);
+    if (sn->sn_stats != NULL && sn->sn_stats != &sn->sn_own_stats)
+        ps_scan_stats_free(sn->sn_stats);
+    if (sn->sn_store != NULL)
+        ps_store_unref(sn->sn_store);
+    free(sn);
+}
+
+static void stream_release(struct ArrowArrayStream *stream) {
+    scanner_free(stream->private_data);
+    stream->private_data = NULL;
+    stream->release = NULL;
+}
+
+/* ---- opening ---- */
+
+static int spec_check(ps_store *s, const ps_scan *spec, ps_error *e) {
+    if (spec->column_count < 0 || spec->column_count > PS_COLUMNS_MAX)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "column_count %d is not between 0 and %d",
+                       spec->column_count, PS_COLUMNS_MAX);
+    for (int32_t i = 0; i < spec->column_count; i++)
+        if (spec->columns[i] < 0 || spec->columns[i] >= PS_COL_COUNT)
+            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "there is no column %d", spec->columns[i]);
+    if (spec->from_at < 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "from_at %lld is negative",
+                       (long long)spec->from_at);
+    if (spec->batch_rows < 0 || spec->batch_bytes < 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "batch_rows or batch_bytes is negative");
+    if (spec->broker_name_len < 0 || spec->broker_name_len > BROKER_NAME_MAX ||
+        (spec->broker_name_len > 0 && spec->broker_name == NULL))
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "broker_name_len %d is not between 0 and %d",
+                       spec->broker_name_len, BROKER_NAME_MAX);
+    if (spec->topic != NULL && spec->topic->tp_store != s)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the topic belongs to another store");
+    return 0;
+}
+
+/* What the columns need of a row, and what a row weighs beside its strings. */
+static void columns_plan(scanner *sn) {
+    const ps_scan *spec = &sn->sn_spec;
+    bool log = spec->topic == NULL;
+    for (int32_t i = 0; i < spec->column_count; i++) {
+        int32_t kind = spec->columns[i], bytes = 8;
+        bool unit = kind == PS_COL_BROKER_NAME || kind == PS_COL_QUEUE_OFFSET ||
+                    kind == PS_COL_STORE_SIZE || kind == PS_COL_COMMIT_LOG_OFFSET ||
+                    (!log && (kind == PS_COL_TOPIC || kind == PS_COL_QUEUE_ID));
+        sn->sn_layout.ly_columns[i] = kind;
+        sn->sn_layout.ly_nullable[i] = spec->nullable[i] != 0;
+        sn->sn_record |= !unit;
+        switch (kind) {
+        case PS_COL_BODY: sn->sn_body_columns++; break;
+        case PS_COL_TOPIC:
+            bytes += log ? 0 : spec->topic->tp_len;
+            sn->sn_topic_columns += log;
+            sn->sn_tail |= log;
+            break;
+        case PS_COL_BROKER_NAME: bytes += spec->broker_name_len; break;
+        case PS_COL_PROPERTIES:
+        case PS_COL_PROPERTIES_JSON:
+            sn->sn_property_columns++;
+            sn->sn_tail = true;
+            break;
+        case PS_COL_MSG_ID: bytes += 32; /* fall through */
+        case PS_COL_TAGS:
+        case PS_COL_KEYS: sn->sn_find = true; break;
+        case PS_COL_BORN_HOST:
+        case PS_COL_STORE_HOST: bytes += 24; break;
+        default: break;
+        }
+        sn->sn_fixed_bytes += bytes;
+    }
+    sn->sn_body = sn->sn_body_columns > 0;
+}
+
+static int filters_plan(scanner *sn, ps_error *e) {
+    const ps_scan *spec = &sn->sn_spec;
+    int code = names_split(&sn->sn_tags, "tags", spec->tags, spec->tags_len, spec->tag_count, e);
+    if (code == 0 && spec->topic == NULL)
+        code = names_split(&sn->sn_topics, "topics", spec->topics, spec->topics_len, spec->topic_count, e);
+    if (code < 0)
+        return code;
+    int32_t count = sn->sn_tags.ns_count;
+    if (count > 0) {
+        sn->sn_tag_hashes = malloc((size_t)count * sizeof *sn->sn_tag_hashes);
+        if (sn->sn_tag_hashes == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+        for (int32_t i = 0; i < count; i++)
+            sn->sn_tag_hashes[i] = ps_java_hash(0, (const uint8_t *)sn->sn_tags.ns_items[i].nm_text,
+                                                sn->sn_tags.ns_items[i].nm_len);
+        qsort(sn->sn_tag_hashes, (size_t)count, sizeof *sn->sn_tag_hashes, by_number);
+    }
+    sn->sn_hashed = count > 0 && spec->topic != NULL && !spec->topic->tp_schedule;
+    sn->sn_timed = spec->store_time_min != 0 || spec->store_time_max != INT64_MAX;
+    sn->sn_find |= count > 0;
+    sn->sn_tail |= sn->sn_find || sn->sn_topics.ns_count > 0;
+    sn->sn_record |= sn->sn_tail || sn->sn_timed || spec->check_crc;
+    /* A log scan finds the next record by this one's size, so that it always checks all of it. */
+    if (spec->topic == NULL)
+        sn->sn_record = sn->sn_tail = true;
+    return 0;
+}
+
+/* The range as it is now. Queues first: what their units point to is then below the end of the log. */
+static int range_plan(scanner *sn, ps_error *e) {
+    const ps_scan *spec = &sn->sn_spec;
+    ps_store *s = sn->sn_store;
+    int64_t end = INT64_MAX;
+    if (spec->topic != NULL) {
+        sn->sn_queue = spec->queue_id < 0 || spec->queue_id > PS_QUEUE_ID_MAX
+                           ? NULL
+                           : ps_topic_queue(spec->topic, spec->queue_id);
+        if (sn->sn_queue == NULL)
+            return ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "topic %s has no queue %d",
+                           spec->topic->tp_name, spec->queue_id);
+        end = atomic_load_explicit(&sn->sn_queue->cq_max, memory_order_acquire);
+    }
+    sn->sn_log_end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    sn->sn_log_min = atomic_load(&s->st_log_min);
+    if (spec->topic == NULL)
+        end = sn->sn_log_end;
+    sn->sn_at = spec->from_at;
+    sn->sn_end = spec->to_at < end ? spec->to_at : end;
+    return 0;
+}
+
+static int scanner_plan(scanner *sn, ps_error *e) {
+    const ps_scan *spec = &sn->sn_spec;
+    ps_arrow_layout *ly = &sn->sn_layout;
+    int32_t rows = spec->batch_rows ? spec->batch_rows : BATCH_ROWS;
+    int64_t bytes = spec->batch_bytes ? spec->batch_bytes : BATCH_BYTES;
+    columns_plan(sn);
+    int code = filters_plan(sn, e);
+    if (code == 0)
+        code = range_plan(sn, e);
+    if (code < 0)
+        return code;
+    ly->ly_count = spec->column_count;
+    ly->ly_rows = rows < BATCH_ROWS_MAX ? rows : BATCH_ROWS_MAX;
+    ly->ly_bytes = bytes < BATCH_BYTES_MAX ? bytes : BATCH_BYTES_MAX;
+    ly->ly_queue_id = spec->queue_id;
+    ly->ly_topic = sn->sn_topic != NULL ? sn->sn_topic->tp_name : NULL;
+    ly->ly_topic_len = sn->sn_topic != NULL ? sn->sn_topic->tp_len : 0;
+    ly->ly_broker_name = spec->broker_name != NULL ? spec->broker_name : "";
+    ly->ly_broker_name_len = spec->broker_name_len;
+    sn->sn_pool = ps_arrow_pool_new(ly);
+    if (sn->sn_pool == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+    return 0;
+}
+
+ps_scan_stats *ps_scan_stats_new(void) {
+    ps_scan_stats *stats = calloc(1, sizeof *stats);
+    if (stats != NULL)
+        *stats = (ps_scan_stats){.first_skipped = -1, .refs = 1};
+    return stats;
+}
+
+void ps_scan_stats_free(ps_scan_stats *stats) {
+    if (stats != NULL && __atomic_sub_fetch(&stats->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        free(stats);
+}
+
+int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_scan_stats *stats,
+                 ps_error *e) {
+    struct ArrowArrayStream *stream = arrow_array_stream;
+    memset(stream, 0, sizeof *stream);
+    if (ps_enter(s) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
+    int code = spec_check(s, spec, e);
+    scanner *sn = code < 0 ? NULL : calloc(1, sizeof *sn);
+    if (code == 0 && sn == NULL)
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
+    if (code == 0) {
+        sn->sn_store = s;
+        sn->sn_topic = spec->topic;
+        sn->sn_spec = *spec;
+        sn->sn_inflated_at = -1;
+        ps_store_ref(s);
+        sn->sn_stats = stats != NULL ? stats : &sn->sn_own_stats;
+        __atomic_fetch_add(&sn->sn_stats->refs, 1, __ATOMIC_RELAXED);
+        sn->sn_stats->first_skipped = -1;
+        code = scanner_plan(sn, e);
+    }
+    ps_leave(s);
+    if (code < 0) {
+        if (sn != NULL)
+            scanner_free(sn);
+        return code;
+    }
+    *stream = (struct ArrowArrayStream){stream_schema, stream_next, stream_error, stream_release, sn};
+    return 0;
+}
