@@ -778,6 +778,14 @@ static int file_mend(ps_index *ix, int32_t i, int64_t floor, int64_t physical, i
     return code == 0 && cuts ? 1 : code;
 }
 
+/* A file that nothing was put into: left by a crash right after its birth, it says nothing of its
+ * neighbours. One whose count was damaged has a first entry. */
+static bool file_unused(const ix_file *f) {
+    static const uint8_t zeros[ENTRY];
+    return file_count(f) <= 1 &&
+           memcmp(bytes_of(f) + entry_at(f->if_slots, 1), zeros, ENTRY) == 0;
+}
+
 /* A full file below `physical` whose ends are what its header says. */
 static bool file_plausible(const ix_file *f, int64_t floor, int64_t physical) {
     ix_head h;
@@ -801,11 +809,16 @@ int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
     while (deep > 0 && (budget > 0 || deep == ix->ix_count))
         budget -= file_count(ix->ix_files[--deep]);
-    for (int32_t i = 0; i < ix->ix_count && code == 0; i++) {
+    for (int32_t i = 0; i < ix->ix_count && code == 0;) {
+        if (file_unused(ix->ix_files[i])) {
+            code = file_delete(ix, i, e);
+            deep -= i < deep;
+            continue;
+        }
         if (i >= deep || !file_plausible(ix->ix_files[i], floor, physical))
             code = file_mend(ix, i, floor, physical, cut, e);
         if (code == 0)
-            floor = file_end_physical(ix->ix_files[i]);
+            floor = file_end_physical(ix->ix_files[i++]);
     }
     writer_load(ix);
     return code < 0 ? code : 0;
