@@ -37,7 +37,7 @@ static void unit_put(uint8_t *p, const ps_unit *u) {
     be64_put(p + UNIT_PHYSICAL, (uint64_t)u->physical);
     be64_put(p + UNIT_TAGS, (uint64_t)u->tags_code);
     /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
-    atomic_signal_fence(memory_order_release);
+    atomic_thread_fence(memory_order_release);
     be32_put(p + UNIT_SIZE, (uint32_t)u->size);
 }
 

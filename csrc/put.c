@@ -201,7 +201,8 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
     const char *why = "";
     int code = ps_draft_measure(d, s->st_conf.max_message_size, &why);
     if (__builtin_expect(code < 0, 0))
-        return ps_fail(e, code, 0, i, NULL, "%s", why);
+        return ps_fail(e, code, 0, i, NULL, "%s (body %lld bytes, maxMessageSize %lld)", why,
+                       (long long)d->body_len, (long long)s->st_conf.max_message_size);
     if (__builtin_expect(d->size + PS_RECORD_SPARE > s->st_conf.commitlog_file_size, 0))
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                        "a record of %d bytes does not fit into a file of %lld", d->size,
@@ -231,6 +232,9 @@ static int put_draft(ps_store *s, ps_queue *q, ps_draft *d, int32_t wait, ps_put
     wake_dispatcher(s);
     out->status = PS_PUT_OK;
     out->size = d->size;
+    out->queue_id = q->cq_id;
+    out->store_host_len = s->st_conf.store_host_len;
+    memcpy(out->store_host, s->st_conf.store_host, sizeof out->store_host);
     out->queue_offset = at.queue_offset;
     out->physical_offset = at.physical_offset;
     out->store_timestamp = stamp;
@@ -244,8 +248,9 @@ static int put_draft(ps_store *s, ps_queue *q, ps_draft *d, int32_t wait, ps_put
     return code;
 }
 
-int ps_put(ps_store *s, ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
+int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
            const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out) {
+    ps_store *s = topic->tp_store;
     ps_draft d;
     ps_queue *q;
     if (ps_enter(s) < 0)

@@ -191,16 +191,19 @@ int ps_queue_range(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *
 typedef struct ps_put_result {
     int32_t status;          /* PS_PUT_OK or PS_FLUSH_DISK_TIMEOUT when the call returned 0 */
     int32_t size;            /* totalSize of the record */
+    int32_t queue_id;
+    int32_t store_host_len;
     int64_t queue_offset;
     int64_t physical_offset;
     int64_t store_timestamp; /* ms */
+    uint8_t store_host[20];  /* as on disk: with the physical offset, the offsetMsgId */
     ps_error error;          /* set when the call returned an error code */
 } ps_put_result;
 
 /* The usual message, plain arguments so that the call costs little: properties are encoded
  * (NAME 0x01 VALUE 0x02 ...), wait 0 is WAIT=false. Returns 0 or an error code; nothing is stored then,
  * except after PS_E_FLUSH_FAILED, where the message is in the log but not known to be on the disk. */
-int ps_put(ps_store *store, ps_topic *topic, int32_t queue_id, int32_t flag,
+int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag,
            const void *body, int64_t body_len, const void *properties, int64_t properties_len,
            int32_t wait, ps_put_result *out);
 

@@ -194,6 +194,9 @@ static int scan_file(scan *c, ps_mapfile *mf, ps_error *e) {
         ps_record r;
         const uint8_t *p = mf->mf_map + (c->at - mf->mf_base);
         c->outcome = ps_record_check(p, end - c->at, c->at, c->at >= c->queues_from ? deep : 0, &r);
+        /* A blank fills its file exactly; one that says otherwise is damage, not the end of the file. */
+        if (c->outcome == PS_REC_BLANK && r.size != end - c->at)
+            c->outcome = PS_REC_SIZE;
         if (c->outcome != PS_REC_OK)
             break;
         code = scan_record(c, &r, e);

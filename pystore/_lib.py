@@ -47,8 +47,8 @@ def raise_error(error: Any, code: int | None = None) -> NoReturn:
     raise _errors.make(
         int(error.code) or int(code or 0),
         text_of(error.text),
-        where=text_of(error.where) or None,
-        offset=None if error.offset < 0 else int(error.offset),
-        pid=int(error.pid) or None,
-        sys_errno=int(error.sys_errno) or None,
+        text_of(error.where),
+        int(error.offset),
+        int(error.pid),
+        int(error.sys_errno),
     )

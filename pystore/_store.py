@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import struct
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from pystore import _settings
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
-from pystore._errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
+from pystore._errors import BadArgument, NotFound, StoreClosed, StoreError, UsedAfterFork
 from pystore._lib import ffi, lib, raise_error
 from pystore._messages import Batch, Message, encode_properties
 from pystore._report import RecoveryReport, report_of
@@ -35,28 +37,54 @@ __all__ = ["CleanReport", "Info", "PutManyResult", "PutResult", "QueueInfo", "Re
 
 _FOLLOW_SLICE_MS = 200  # a blocking wait wakes so often that Ctrl-C is felt
 _OPEN_POLL_S = 0.05
+_EXPORT_S = 5.0
 _LIVE: weakref.WeakSet[_Base] = weakref.WeakSet()
 
 
-class PutResult(NamedTuple):
+class PutResult(tuple[int, int, int, int, int, int, int, bytes]):
     """Where a message went.
 
-    physical_offset: byte of the log. queue_offset: place in the queue. store_timestamp: ms.
-    size: bytes of the record. store_host: as on disk, part of ``message_id``.
+    status: PutStatus. queue: its id. queue_offset: place in the queue. physical_offset: byte of the
+    log. store_timestamp: ms. size: bytes of the record. A tuple underneath, in the order in which C
+    fills it, since that is what costs a put the least.
     """
 
-    status: PutStatus
-    queue: int
-    queue_offset: int
-    physical_offset: int
-    store_timestamp: int
-    size: int
-    store_host: bytes
+    __slots__ = ()
+
+    @property
+    def status(self) -> PutStatus:
+        return _STATUS[self[0]]
+
+    @property
+    def size(self) -> int:
+        return self[1]
+
+    @property
+    def queue(self) -> int:
+        return self[2]
+
+    @property
+    def queue_offset(self) -> int:
+        return self[4]
+
+    @property
+    def physical_offset(self) -> int:
+        return self[5]
+
+    @property
+    def store_timestamp(self) -> int:
+        return self[6]
 
     @property
     def message_id(self) -> str:
         """The offsetMsgId: store host, port and physical offset in hexadecimal (section 2.7)."""
-        return (self.store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+        return (self[7][: self[3]] + self[5].to_bytes(8, "big")).hex().upper()
+
+    def __repr__(self) -> str:
+        return (
+            f"PutResult({self.status.name}, queue={self.queue}, queue_offset={self.queue_offset},"
+            f" physical_offset={self.physical_offset}, size={self.size})"
+        )
 
 
 class PutManyResult(NamedTuple):
@@ -148,11 +176,20 @@ class _Topic:
         self.turn = itertools.count()
 
 
+_RESULT = struct.Struct("=iiiiqqq20s")  # the head of ps_put_result
+
+
 class _Scratch(threading.local):
-    """One result struct a thread, so that a put allocates nothing."""
+    """One result struct a thread, so that a put allocates nothing but what it returns.
+
+    put: the struct, and the call that unpacks its head.
+    """
 
     def __init__(self) -> None:
         self.out = ffi.new("ps_put_result *")
+        head = memoryview(ffi.buffer(self.out, _RESULT.size))
+        self.put = (self.out, partial(_RESULT.unpack_from, head))
+        self.keep: Any = None
 
 
 Progress = Callable[[str, int, int], None]
@@ -216,7 +253,6 @@ class _Base:
         self._topics: dict[str, _Topic] = {}
         self._tags: dict[str, tuple[Any, int, bytes]] = {}
         self._scratch = _Scratch()
-        self._store_host = bytes(ffi.buffer(raw.store_host, raw.store_host_len))
         _LIVE.add(self)
 
     def _io(self) -> Any:
@@ -232,6 +268,7 @@ class _Base:
         return handle
 
     def _fail(self, error: Any, code: int = 0) -> Any:
+        self._live()  # a closed handle says why it is closed
         raise_error(error, code)
 
     def close(self) -> None:
@@ -634,6 +671,7 @@ class Store(_Base):
         self._sync_flush = self.settings["flushDiskType"] == "SYNC_FLUSH"
         self._topic_lock = threading.Lock()
         self._flush_queue = _FlushQueue(self)
+        self._exporter = _Exporter(self.metadata)
 
     # ---- putting ----
 
@@ -652,6 +690,7 @@ class Store(_Base):
                 if queue is not None and not 0 <= queue <= 65535:
                     return known  # the put itself refuses it, with the right words
                 config = self.metadata.ensure_topic(topic, queue or 0)
+                self.metadata.maybe_export()
                 known.queues = max(1, config.write_queue_nums)
             self._topics[topic] = known
             return known
@@ -698,9 +737,7 @@ class Store(_Base):
         CreateMappedFileFailed (nothing is stored), FlushFailed (stored, not known to be on the
         disk), StoreClosed, UsedAfterFork.
         """
-        if isinstance(body, str):
-            body = body.encode()
-        elif type(body) is not bytes:
+        if type(body) is not bytes:
             body = _buffer(body)
         if tags is None and keys is None and properties is None and wait and not delay_level:
             encoded = b""
@@ -708,29 +745,25 @@ class Store(_Base):
             encoded = _properties(tags, keys, properties, wait)
             if delay_level:
                 topic, queue, encoded = self._delayed(topic, queue, encoded, delay_level)
-        handle, queue = self._place(topic, queue)
-        out = self._scratch.out
+        try:
+            entry = self._topics[topic]
+        except KeyError:
+            entry = self._topic(topic, queue)
+        if queue is None:
+            queue = next(entry.turn) % entry.queues
+        elif queue >= entry.queues:
+            entry = self._topic(topic, queue)
+        out, head = self._scratch.put
         if rare:
             message = self._message(body, encoded, queue, flag, wait, rare)
-            rc = lib.ps_put_message(self._handle, handle, message, out)
+            rc = lib.ps_put_message(self._live(), entry.handle, message, out)
         else:
-            rc = lib.ps_put(
-                self._handle, handle, queue, flag, body, len(body), encoded, len(encoded), wait, out
+            rc = _put(
+                entry.handle, queue, flag, body, len(body), encoded, len(encoded), wait, out
             )
         if rc < 0:
             self._fail(out.error, rc)
-        return _new_result(
-            PutResult,
-            (
-                _STATUS[out.status],
-                queue,
-                out.queue_offset,
-                out.physical_offset,
-                out.store_timestamp,
-                out.size,
-                self._store_host,
-            ),
-        )
+        return _new_result(PutResult, head())
 
     def _delayed(
         self, topic: str, queue: int | None, encoded: bytes, level: int
@@ -890,7 +923,7 @@ class Store(_Base):
         if not self._sync_flush or not options.get("wait", True):
             return result
         status = await self._flush_queue.wait(result.physical_offset + result.size)
-        return result._replace(status=status)
+        return _new_result(PutResult, (_STATUS.index(status), *result[1:]))
 
     def wait_flushed(self, offset: int, timeout: float = 5.0) -> bool:
         """Waits until every byte of the log below `offset` is on the disk; False when it took longer
@@ -906,7 +939,7 @@ class Store(_Base):
         error = ffi.new("ps_error *")
         if lib.ps_store_flush(self._live(), error) < 0:
             self._fail(error)
-        self.metadata.maybe_export(time.time())
+        self.metadata.maybe_export()
 
     # ---- retention, closing ----
 
@@ -933,13 +966,40 @@ class Store(_Base):
         if self._handle is None:
             return
         self._flush_queue.stop()
+        self._exporter.stop()
         try:
             super().close()
         finally:
             self.metadata.close()
 
-    def _forget(self) -> None:
-        super()._forget()
+class _Exporter:
+    """Writes changed metadata out to ``config/`` on upstream's cadence, for whoever looks there."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=_export_now_and_then,
+            args=(weakref.ref(metadata), self._stop),
+            name="pystore-export",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _export_now_and_then(ref: weakref.ref[Metadata], stop: threading.Event) -> None:
+    while not stop.wait(_EXPORT_S):
+        metadata = ref()
+        if metadata is None:
+            return
+        try:
+            metadata.maybe_export()
+        except StoreError:
+            continue  # the next round, flush() or close() tries again; close() tells
+        del metadata
 
 
 class _FlushQueue:
@@ -1010,12 +1070,13 @@ def _resolve(future: asyncio.Future[PutStatus], outcome: PutStatus | BaseExcepti
 
 _STATUS = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 _new_result = tuple.__new__
+_put = lib.ps_put
 
 
 def _buffer(body: Any) -> Any:
-    """Bytes-like input without a copy where C can take it."""
-    if isinstance(body, (bytes, bytearray)):
-        return bytes(body)
+    """The bytes of a text, or of anything that has a buffer."""
+    if isinstance(body, str):
+        return body.encode()
     try:
         return bytes(memoryview(body))
     except TypeError:
