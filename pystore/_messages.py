@@ -6,11 +6,11 @@ import enum
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, overload
 
-from pystore._errors import RecordDamaged
+from pystore._errors import PropertiesIllegal, RecordDamaged
 from pystore._lib import ffi, lib
 
 __all__ = ["Batch", "GetStatus", "Message", "encode_properties", "inflate", "parse_properties"]
@@ -50,9 +50,21 @@ def parse_properties(raw: bytes) -> dict[str, str]:
     return found
 
 
-def encode_properties(properties: dict[str, str]) -> bytes:
-    """The encoded form of a mapping; names and values are checked by the store (section 2.4)."""
-    return "".join(f"{k}\x01{v}\x02" for k, v in properties.items()).encode()
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The encoded form of a mapping (section 2.4).
+
+    Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and empty
+    names are the store's own check.
+    """
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    return checked(text, len(properties))
+
+
+def checked(text: str, pairs: int) -> bytes:
+    """The joined text of so many pairs as bytes: two counts find any separator too many."""
+    if text.count("\x01") != pairs or text.count("\x02") != pairs:
+        raise PropertiesIllegal("a property holds one of the separators 0x01 and 0x02")
+    return text.encode()
 
 
 def inflate(kind: int, data: bytes | memoryview) -> bytes:

@@ -26,7 +26,7 @@ from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._errors import BadArgument, NotFound, StoreClosed, StoreError, UsedAfterFork
 from pystore._lib import ffi, lib, raise_error
-from pystore._messages import Batch, Message, encode_properties
+from pystore._messages import Batch, Message, checked, encode_properties
 from pystore._report import RecoveryReport, report_of
 from pystore.metadata import Metadata
 
@@ -866,7 +866,7 @@ class Store(_Base):
             elif value is not None:
                 columns[name] = column_of(value, name)
         if isinstance(properties, Mapping):
-            common += encode_properties(dict(properties))
+            common += encode_properties(properties)
         elif properties is not None:
             columns["properties"] = column_of(_encoded_column(properties), "properties")
         many.count = n = columns["bodies"].count
@@ -1089,22 +1089,25 @@ def _properties(
     properties: Mapping[str, str] | None,
     wait: bool,
 ) -> bytes:
-    text = ""
+    """TAGS, KEYS, the properties and WAIT=false, encoded; no dict is built on the way."""
+    text, pairs = "", 0
     if tags:
-        text = f"TAGS\x01{tags}\x02"
+        text, pairs = f"TAGS\x01{tags}\x02", 1
     if keys:
         text += f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02"
+        pairs += 1
     if properties:
-        for name, value in properties.items():
-            text += f"{name}\x01{value}\x02"
+        text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+        pairs += len(properties)
     if not wait:
         text += "WAIT\x01false\x02"
-    return text.encode()
+        pairs += 1
+    return checked(text, pairs)
 
 
 def _encoded_column(properties: Any) -> Any:
     if isinstance(properties, list) and properties and isinstance(properties[0], (Mapping, type(None))):
-        return [encode_properties(dict(p)) if p else b"" for p in properties]
+        return [encode_properties(p) if p else b"" for p in properties]
     return properties
 
 
