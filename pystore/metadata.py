@@ -1,0 +1,1090 @@
+"""Topics, groups and offsets of a store: LMDB is the truth, config/*.json the interchange.
+
+``<root>/meta/`` is an LMDB environment with these tables:
+
+======== ===================================== ====================================================
+table    key                                   value
+======== ===================================== ====================================================
+info     ``schema``                            layout version, decimal
+info     ``version/<table>``                   dataVersion of the table's file, JSON
+info     ``extra/<table>``                     members of the file that nobody here knows, JSON
+info     ``raw/<file>``                        content of a file that is not interpreted
+info     ``print/<file>``                      what we wrote or read last, JSON (:class:`_Print`)
+topics   name                                  TopicConfig as in topics.json, compact JSON
+groups   name                                  SubscriptionGroup as in subscriptionGroup.json
+pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
+offsets  the same 16 bytes, i32 queue          i64 offset
+delays   i32 level                             i64 offset
+======== ===================================== ====================================================
+
+Everything is held in memory as well, as upstream does, and looked up there without a lock: a value
+may be seen a moment before it is on the disk. One process writes. A reader takes a copy of the
+environment, so that nothing a writer does can reach it.
+
+The config files are written from the tables (:meth:`Metadata.maybe_export`, :meth:`Metadata.close`)
+and read back when somebody else has written them: a Java broker ran. "Somebody else" means that the
+content is none that we wrote or read; each content is noted before it is written, so that an export
+that was killed half way is still known as our own, and never rolls the tables back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import lmdb
+
+from pystore import _configfiles
+from pystore._configfiles import (
+    AT,
+    INT32,
+    INT64,
+    RAW_FILES,
+    SECTIONS,
+    ConsumerOffset,
+    DataVersion,
+    Parts,
+    SubscriptionGroup,
+    TopicConfig,
+)
+from pystore._errors import (
+    BadArgument,
+    DiskFull,
+    NewerLayout,
+    ReadOnly,
+    RecordDamaged,
+    StoreClosed,
+    StoreError,
+    StoreIOError,
+    StoreLocked,
+    UsedAfterFork,
+)
+from pystore._settings import Settings, load
+
+__all__ = [
+    "ConfigEvent",
+    "ConsumerOffset",
+    "DataVersion",
+    "Metadata",
+    "SubscriptionGroup",
+    "TopicConfig",
+    "system_topics",
+]
+
+#: Raised when a table above changes its meaning.
+SCHEMA = 1
+#: Sparse: only what is used takes room. Never grown, since LMDB has no safe way to (py-lmdb#269).
+MAP_SIZE = 1 << 30
+_MAX_DBS = 16
+_DBS = ("info", "topics", "groups", "pairs", "offsets", "delays")
+#: LMDB's longest key is 511 bytes.
+_KEY_MAX = 500
+#: Copies a reader tries to take while a writer commits.
+_COPY_TRIES = 50
+
+_Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEvent:
+    """What was done about one config file.
+
+    action: "imported" (its content replaced the table), "backup" (the ``.bak`` did), "kept" (the
+    table stayed as it was), "skipped". why: one sentence.
+    """
+
+    file: str
+    action: str
+    why: str
+
+
+@dataclass(slots=True)
+class _Print:
+    """Contents of a config file that are ours, as SHA-256.
+
+    main: of the file: what was written or read last, and during an export also what comes next.
+    bak: of its ``.bak``. content: of the table in our own form, at that time; empty when the file
+    lags behind the table. size, mtime_ns: of the file, so that it need not be read to be known.
+    """
+
+    main: list[str] = field(default_factory=list)
+    bak: list[str] = field(default_factory=list)
+    content: str = ""
+    size: int = -1
+    mtime_ns: int = -1
+
+
+@dataclass(slots=True)
+class _State:
+    """All of it, in memory."""
+
+    parts: dict[str, Parts] = field(default_factory=lambda: {name: Parts() for name in SECTIONS})
+    raw: dict[str, bytes] = field(default_factory=dict)
+    prints: dict[str, _Print] = field(default_factory=dict)
+
+
+def _digest(data: bytes | None) -> str:
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def _key(name: str) -> bytes:
+    """A name as a key; a name that no key can hold (only a hostile file has one) as its digest."""
+    raw = name.encode("utf-8", "surrogatepass")
+    if 0 < len(raw) <= _KEY_MAX:
+        return raw
+    return b"\0" + hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def _pair_key(pair: str) -> bytes:
+    return hashlib.blake2b(pair.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _lmdb_error(failed: Exception, path: Path) -> StoreError:
+    """The named error of what LMDB raised."""
+    text = f"the metadata failed ({failed})"
+    if isinstance(failed, lmdb.MapFullError):
+        return DiskFull(f"the metadata has reached its {MAP_SIZE} bytes", str(path))
+    if "No space left" in str(failed):
+        return DiskFull(text, str(path))
+    if "already open" in str(failed):
+        return StoreLocked("this process has the metadata open already", str(path), pid=os.getpid())
+    damage = (
+        lmdb.CorruptedError,
+        lmdb.InvalidError,
+        lmdb.PageNotFoundError,
+        lmdb.VersionMismatchError,
+        lmdb.PanicError,
+    )
+    if isinstance(failed, damage):
+        error = RecordDamaged(f"the metadata is damaged ({failed})", str(path))
+        error.next_step = "move this folder elsewhere: it is made anew from config/*.json"
+        return error
+    return StoreIOError(text, str(path))
+
+
+# ---- the environment, as rows ----
+
+
+def _read_schema(env: Any, path: Path) -> int:
+    """The layout version, 0 when the environment is new. Raises: NewerLayout, RecordDamaged."""
+    try:
+        info = env.open_db(b"info", create=False)
+    except lmdb.NotFoundError:
+        return 0
+    with env.begin(db=info) as txn:
+        raw = txn.get(b"schema", b"")
+    if not raw.isdigit() or len(raw) > 9:
+        raise RecordDamaged(f"the metadata has no layout version ({raw!r:.40})", str(path))
+    if int(raw) > SCHEMA:
+        raise NewerLayout(
+            f"the metadata has layout {int(raw)}; this version knows up to {SCHEMA}", str(path)
+        )
+    return int(raw)
+
+
+def _open_dbs(env: Any, create: bool) -> dict[str, Any]:
+    dbs = {}
+    for name in _DBS:
+        try:
+            dbs[name] = env.open_db(name.encode(), create=create)
+        except lmdb.NotFoundError:
+            continue  # of a reader's copy only
+    return dbs
+
+
+def _read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> _State:
+    """Everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
+    state = _State()
+    try:
+        with env.begin() as txn:
+            for name, parts in state.parts.items():
+                if name in dbs:
+                    parts.rows = _read_rows(name, txn, dbs)
+            for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
+                kind, _, name = bytes(key).decode().partition("/")
+                if kind == "version" and name in SECTIONS:
+                    state.parts[name].version = _configfiles.version_from_json(json.loads(value))
+                elif kind == "extra" and name in SECTIONS:
+                    state.parts[name].extra = dict(json.loads(value))
+                elif kind == "raw":
+                    state.raw[name] = bytes(value)
+                elif kind == "print":
+                    state.prints[name] = _Print(**json.loads(value))
+    except (ValueError, KeyError, TypeError, struct.error) as bad:
+        raise _lmdb_error(lmdb.CorruptedError(f"a row cannot be read: {bad}"), path) from bad
+    return state
+
+
+def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
+    rows: dict[Any, Any] = {}
+    if name == "offsets":
+        pairs = {bytes(key): bytes(value).decode("utf-8", "surrogatepass")
+                 for key, value in txn.cursor(dbs["pairs"])}  # fmt: skip
+        for key, value in txn.cursor(dbs["offsets"]):
+            digest, queue = struct.unpack(">16si", key)
+            rows.setdefault(pairs[digest], {})[queue] = struct.unpack(">q", value)[0]
+        for pair in pairs.values():
+            rows.setdefault(pair, {})
+    elif name == "delays":
+        for key, value in txn.cursor(dbs["delays"]):
+            rows[struct.unpack(">i", key)[0]] = struct.unpack(">q", value)[0]
+    else:
+        member, read = _ROWS[name][:2]
+        for _, value in txn.cursor(dbs[name]):
+            one = json.loads(value)
+            rows[one[member]] = read(one[member], one)
+    return rows
+
+
+#: Member that holds a row's name, how a row is read, how it is written.
+_ROWS: dict[str, tuple[str, Any, Any]] = {
+    "topics": ("topicName", _configfiles.topic_from_json, _configfiles.topic_to_json),
+    "groups": ("groupName", _configfiles.group_from_json, _configfiles.group_to_json),
+}
+
+
+def _copy_environment(meta: Path, into: Path) -> bool:
+    """Copies data.mdb while a writer may be at work; False when no quiet moment was found.
+
+    A commit writes free pages only, and last the meta page (one of the first two). When these are
+    the same before and after, the copy holds every page of the commit they name.
+    """
+    head = 2 * os.sysconf("SC_PAGESIZE")
+    for _ in range(_COPY_TRIES):
+        with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
+            before = source.read(head)
+            if os.fstat(source.fileno()).st_size > MAP_SIZE:
+                raise StoreIOError("this is no metadata of a store", str(meta / "data.mdb"))
+            copy.write(before)
+            shutil.copyfileobj(source, copy, 1 << 20)
+            source.seek(0)
+            if source.read(head) == before:
+                return True
+        time.sleep(0.001)
+    return False
+
+
+def _read_copy(meta: Path) -> _State | None:
+    """The state of an environment that another process may be writing to; None when there is none.
+
+    Nothing is locked or written, neither beside the store: the copy lies in the temporary folder.
+    Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
+    """
+    try:
+        if not (meta / "data.mdb").exists():
+            return None
+        with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
+            copy = Path(folder) / "data.mdb"
+            if not _copy_environment(meta, copy):
+                raise StoreIOError("the metadata is written to without a pause", str(meta))
+            try:
+                env = lmdb.open(
+                    str(copy), subdir=False, readonly=True, lock=False, max_dbs=_MAX_DBS,
+                    map_size=MAP_SIZE,
+                )  # fmt: skip
+                with env:
+                    if _read_schema(env, meta) == 0:
+                        return None
+                    return _read_state(env, _open_dbs(env, create=False), meta)
+            except lmdb.Error as failed:
+                raise _lmdb_error(failed, meta) from failed
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        raise _configfiles.os_error(failed, meta) from failed
+
+
+# ---- tables ----
+
+
+class Table(Generic[_Row]):
+    """Topics or groups by name. A change is one transaction, unless within Metadata.batch()."""
+
+    __slots__ = ("_meta", "_name")
+
+    def __init__(self, meta: Metadata, name: str) -> None:
+        self._meta = meta
+        self._name = name
+
+    def _rows(self) -> dict[str, _Row]:
+        return self._meta._rows(self._name)
+
+    def list(self) -> Sequence[_Row]:
+        """All of them, by name."""
+        with self._meta._lock:
+            rows = self._rows()
+            return [rows[name] for name in sorted(rows)]
+
+    def names(self) -> Sequence[str]:
+        return sorted(self._rows())
+
+    def get(self, name: str) -> _Row | None:
+        return self._rows().get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows()
+
+    def __len__(self) -> int:
+        return len(self._rows())
+
+    def put(self, row: _Row) -> None:
+        """Adds or replaces one. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
+        _check_name(row.name, self._name)
+        try:
+            _configfiles.check_row(row)
+        except ValueError as bad:
+            raise BadArgument(str(bad)) from None
+        meta = self._meta
+        with meta._write() as txn:
+            if self._rows().get(row.name) == row:
+                return
+            value = _compact(_ROWS[self._name][2](row))
+            txn.put(_key(row.name), value, db=meta._dbs[self._name])
+            self._rows()[row.name] = row
+            meta._bump(self._name, txn)
+
+    def delete(self, name: str) -> bool:
+        """Whether there was one. Raises: ReadOnly, StoreClosed."""
+        meta = self._meta
+        with meta._write() as txn:
+            if self._rows().pop(name, None) is None:
+                return False
+            txn.delete(_key(name), db=meta._dbs[self._name])
+            meta._bump(self._name, txn)
+            return True
+
+
+class Offsets:
+    """The next offset of each (group, topic, queue)."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self, meta: Metadata) -> None:
+        self._meta = meta
+
+    def commit(
+        self, group: str, topic: str, queue: int, offset: int, *, reset: bool = False
+    ) -> bool:
+        """Whether the offset moved. It never goes back, unless reset says so.
+
+        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
+        """
+        _check_name(group, "groups")
+        _check_name(topic, "topics")
+        _check_number("queue", queue, 0, INT32[1])
+        _check_number("offset", offset, 0, INT64[1])
+        meta, pair = self._meta, f"{topic}{AT}{group}"
+        with meta._exclusive():
+            old = meta._rows("offsets").get(pair, {}).get(queue)
+            if old == offset or (old is not None and offset < old and not reset):
+                return False
+            with meta._write() as txn:
+                digest = _pair_key(pair)
+                rows = meta._rows("offsets")
+                if pair not in rows:
+                    txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
+                key = struct.pack(">16si", digest, queue)
+                txn.put(key, struct.pack(">q", offset), db=meta._dbs["offsets"])
+                rows.setdefault(pair, {})[queue] = offset
+                meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
+            return True
+
+    def get(self, group: str, topic: str, queue: int) -> int | None:
+        """The next offset to consume, or None when the group never committed there."""
+        queues: dict[int, int] = self._meta._rows("offsets").get(f"{topic}{AT}{group}", {})
+        return queues.get(queue)
+
+    def all(self, group: str | None = None, topic: str | None = None) -> Sequence[ConsumerOffset]:
+        """All of them, or those of a group or topic, in the order of topic, group and queue."""
+        found = []
+        with self._meta._lock:
+            for pair, queues in self._meta._rows("offsets").items():
+                of_topic, _, of_group = pair.partition(AT)
+                if group in (None, of_group) and topic in (None, of_topic):
+                    for queue, offset in queues.items():
+                        found.append(ConsumerOffset(of_group, of_topic, queue, offset))
+        return sorted(found, key=lambda each: (each.topic, each.group, each.queue))
+
+    def delete(self, group: str | None = None, topic: str | None = None) -> int:
+        """Removes the offsets of a group, of a topic, or of both together; returns how many queues.
+
+        Raises: BadArgument when neither is given, ReadOnly, StoreClosed.
+        """
+        if group is None and topic is None:
+            raise BadArgument("name the group or the topic whose offsets are to go")
+        meta, count = self._meta, 0
+        with meta._write() as txn:
+            rows = meta._rows("offsets")
+            for pair in list(rows):
+                of_topic, _, of_group = pair.partition(AT)
+                if group not in (None, of_group) or topic not in (None, of_topic):
+                    continue
+                digest = _pair_key(pair)
+                for queue in rows[pair]:
+                    txn.delete(struct.pack(">16si", digest, queue), db=meta._dbs["offsets"])
+                    count += 1
+                txn.delete(digest, db=meta._dbs["pairs"])
+                del rows[pair]
+            if count:
+                meta._bump("offsets", txn)
+        return count
+
+
+class DelayOffsets:
+    """The next offset of each delay level, in SCHEDULE_TOPIC_XXXX queue level-1."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self, meta: Metadata) -> None:
+        self._meta = meta
+
+    def commit(self, level: int, offset: int, *, reset: bool = False) -> bool:
+        """Whether the offset moved. It never goes back, unless reset says so.
+
+        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
+        """
+        _check_number("level", level, 1, INT32[1])
+        _check_number("offset", offset, 0, INT64[1])
+        meta = self._meta
+        with meta._exclusive():
+            old = meta._rows("delays").get(level)
+            if old == offset or (old is not None and offset < old and not reset):
+                return False
+            with meta._write() as txn:
+                value = struct.pack(">q", offset)
+                txn.put(struct.pack(">i", level), value, db=meta._dbs["delays"])
+                meta._rows("delays")[level] = offset
+                meta._bump("delays", txn, meta._settings["delayOffsetUpdateVersionStep"])
+            return True
+
+    def get(self, level: int) -> int | None:
+        """The next offset, or None when the level was never delivered from."""
+        offset: int | None = self._meta._rows("delays").get(level)
+        return offset
+
+    def all(self) -> dict[int, int]:
+        """Level to offset."""
+        with self._meta._lock:
+            return dict(sorted(self._meta._rows("delays").items()))
+
+
+def _check_name(name: str, table: str) -> None:
+    what = "topic" if table == "topics" else "group"
+    if not isinstance(name, str) or not name:
+        raise BadArgument(f"{name!r} is no name of a {what}")
+    if AT in name or not name.isprintable() or len(name.encode("utf-8", "replace")) > 255:
+        raise BadArgument(f"{name!r:.300} is no name of a {what}: at most 255 bytes, without '@'")
+
+
+def _check_number(what: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadArgument(f"{what} = {value!r} is not between {low} and {high}")
+
+
+# ---- built-in topics ----
+
+
+def system_topics(settings: Settings) -> list[TopicConfig]:
+    """The topics that a broker with these settings makes at its start (spec section 8)."""
+    cluster, broker = settings["brokerClusterName"], settings["brokerName"]
+    defaults = settings["defaultTopicQueueNums"]
+    rows: list[tuple[str, int, int]] = [("SELF_TEST_TOPIC", 1, 6)]
+    if settings["autoCreateTopicEnable"]:
+        rows.append(("TBW102", defaults, 7))
+    rows.append(("BenchmarkTest", 1024, 6))
+    rows.append((cluster, 16, 7 if settings["clusterTopicEnable"] else 1))
+    rows.append((broker, 1, 7 if settings["brokerTopicEnable"] else 1))
+    rows.append(("OFFSET_MOVED_EVENT", 1, 6))
+    rows.append(("SCHEDULE_TOPIC_XXXX", 18, 6))
+    if settings["traceTopicEnable"]:
+        rows.append((settings["msgTraceTopicName"], 1, 6))
+    rows.append((f"{cluster}_REPLY_TOPIC", 1, 6))
+    rows.append((f"rmq_sys_REVIVE_LOG_{cluster}", settings["reviveQueueNum"], 6))
+    rows.append((f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1))
+    rows.append(("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6))
+    rows.append(("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6))
+    if settings["timerWheelEnable"]:
+        rows.append(("rmq_sys_wheel_timer", 1, 6))
+    return [TopicConfig(name, queues, queues, perm) for name, queues, perm in rows]
+
+
+# ---- the whole ----
+
+
+class Metadata:
+    """The metadata of one store: ``topics``, ``groups``, ``offsets``, ``delay_offsets``.
+
+    One process writes; any thread of it may. With readonly nothing is locked or written, and a
+    store without ``meta/`` (a Java broker's) is read from its config files; the content is that of
+    the moment of opening or of :meth:`refresh`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        settings: Settings | None = None,
+        *,
+        readonly: bool = False,
+        sync: bool = True,
+    ) -> None:
+        """Opens ``<root>/meta``, made when missing, and imports what a Java broker has written.
+
+        settings: for the cadence of exports and the defaults of new topics. sync: each change is on
+        the disk when its call returns; without it a power failure may take the last ones.
+
+        Raises: StoreLocked, NewerLayout, RecordDamaged (a config file and its ``.bak`` are both
+        torn, or meta/ is damaged; nothing was changed), Forbidden, DiskFull, StoreIOError.
+        """
+        self.root = Path(root)
+        self.path = self.root / "meta"
+        self.config = self.root / "config"
+        self.readonly = readonly
+        #: What opening it did about the config files.
+        self.report: tuple[ConfigEvent, ...] = ()
+        self.topics: Table[TopicConfig] = Table(self, "topics")
+        self.groups: Table[SubscriptionGroup] = Table(self, "groups")
+        self.offsets = Offsets(self)
+        self.delay_offsets = DelayOffsets(self)
+        self._settings = settings if settings is not None else load()
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._txn: Any = None
+        self._env: Any = None
+        self._owner_fd = -1
+        self._dbs: dict[str, Any] = {}
+        self._changes: dict[str, int] = {}
+        self._exported: dict[str, float] = {}
+        self._dirty = {*SECTIONS, *RAW_FILES}
+        self._closed = False
+        self._state = _State()
+        if readonly:
+            self.refresh()
+        else:
+            self._open(sync)
+
+    def _open(self, sync: bool) -> None:
+        try:
+            fresh = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                _configfiles.sync_folder(self.root)
+            self._env = lmdb.open(
+                str(self.path), map_size=MAP_SIZE, max_dbs=_MAX_DBS, writemap=False, sync=sync,
+                metasync=True, mode=0o644,
+            )  # fmt: skip
+            self._own()
+            schema = _read_schema(self._env, self.path)
+            self._dbs = _open_dbs(self._env, create=True)
+            if fresh:
+                _configfiles.sync_folder(self.path)
+            if schema == 0:
+                with self._env.begin(write=True) as txn:
+                    txn.put(b"schema", b"%d" % SCHEMA, db=self._dbs["info"])
+            self._state = _read_state(self._env, self._dbs, self.path)
+            _configfiles.remove_temporaries(self.config, _all_files())
+            self.report = tuple(self._import_changed())
+        except BaseException as failed:
+            self._release()
+            if isinstance(failed, lmdb.Error):
+                raise _lmdb_error(failed, self.path) from failed
+            if isinstance(failed, OSError) and not isinstance(failed, StoreError):
+                raise _configfiles.os_error(failed, self.path) from failed
+            raise
+
+    def _own(self) -> None:
+        """LMDB lets several processes write; a store has one writer, whoever opens its metadata.
+
+        Taken after LMDB's own check of this process: a POSIX lock goes with the first close of its
+        file, and a second open here would close it.
+        """
+        path = self.path / "owner"
+        self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._owner_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreLocked("another process has the metadata open", str(self.path)) from None
+
+    def _release(self) -> None:
+        env, self._env = self._env, None
+        fd, self._owner_fd = self._owner_fd, -1
+        self._closed = True
+        if env is not None and os.getpid() == self._pid:
+            env.close()
+        if fd >= 0:
+            os.close(fd)
+
+    # ---- life ----
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Exports everything and lets go; a second call does nothing.
+
+        Raises: Forbidden, DiskFull, StoreIOError when a config file could not be written. It is
+        closed all the same, and LMDB holds everything.
+        """
+        if os.getpid() != self._pid:  # the parent's; its lock may be held by a thread of the parent
+            self._release()
+            return
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                if not self.readonly:
+                    self.export_json()
+            finally:
+                self._release()
+
+    def refresh(self) -> None:
+        """Reads everything anew; for a reader beside a live writer. A writer is always up to date.
+
+        Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError; what was read before stays.
+        """
+        self._check_open()
+        if not self.readonly:
+            return
+        with self._lock:
+            before, events = self._state, []
+            try:
+                try:
+                    state = _read_copy(self.path)
+                except NewerLayout:
+                    raise
+                except StoreError as failed:
+                    # A reader is for rescue too: the config files are seconds older, and there.
+                    events.append(ConfigEvent("meta", "skipped", str(failed)))
+                    state = None
+                self._state = state if state is not None else _State()
+                self.report = (*events, *self._import_changed())
+            except BaseException:
+                self._state = before
+                raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"the metadata was closed: {self.path}")
+        if not self.readonly and os.getpid() != self._pid:
+            raise UsedAfterFork(f"the metadata was opened by process {self._pid}: {self.path}")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.readonly:
+            raise ReadOnly(f"the metadata was opened read-only: {self.path}")
+
+    def _rows(self, name: str) -> dict[Any, Any]:
+        self._check_open()
+        return self._state.parts[name].rows
+
+    # ---- changes ----
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[Metadata]:
+        """``with meta.batch():`` all changes inside are one transaction, or none when it raises.
+
+        Other threads wait meanwhile. Raises: ReadOnly, StoreClosed, DiskFull, StoreIOError.
+        """
+        with self._write():
+            yield self
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        # Before the lock as well: in a forked child nobody may ever release it.
+        self._check_writable()
+        with self._lock:
+            self._check_writable()
+            yield
+
+    @contextlib.contextmanager
+    def _write(self) -> Iterator[Any]:
+        with self._exclusive():
+            if self._txn is not None:
+                yield self._txn
+                return
+            dirty = set(self._dirty)
+            try:
+                with self._env.begin(write=True) as self._txn:
+                    yield self._txn
+            except BaseException as failed:
+                # What was changed in memory is not in LMDB: that one is right.
+                self._dirty = dirty
+                self._state = _read_state(self._env, self._dbs, self.path)
+                if isinstance(failed, lmdb.Error):
+                    raise _lmdb_error(failed, self.path) from failed
+                raise
+            finally:
+                self._txn = None
+
+    def _bump(self, name: str, txn: Any, step: int = 1) -> None:
+        """Counts a change of a table; every step-th one is a new version of its file."""
+        self._dirty.add(name)
+        count = self._changes[name] = self._changes.get(name, 0) + 1
+        if count % step == 0:
+            parts = self._state.parts[name]
+            parts.version = parts.version.bumped()
+            self._put_version(name, txn)
+
+    def _put_version(self, name: str, txn: Any) -> None:
+        version = _configfiles.version_to_json(self._state.parts[name].version)
+        txn.put(f"version/{name}".encode(), _compact(version), db=self._dbs["info"])
+
+    def _replace(self, name: str, parts: Parts, txn: Any) -> None:
+        """Puts what a file holds in the place of a whole table."""
+        self._state.parts[name] = parts
+        if txn is None:  # of a reader
+            return
+        txn.drop(self._dbs[name], delete=False)
+        if name == "offsets":
+            txn.drop(self._dbs["pairs"], delete=False)
+            for pair, queues in parts.rows.items():
+                digest, text = _pair_key(pair), pair.encode("utf-8", "surrogatepass")
+                txn.put(digest, text, db=self._dbs["pairs"])
+                for queue, offset in queues.items():
+                    key = struct.pack(">16si", digest, queue)
+                    txn.put(key, struct.pack(">q", offset), db=self._dbs["offsets"])
+        elif name == "delays":
+            for level, offset in parts.rows.items():
+                value = struct.pack(">q", offset)
+                txn.put(struct.pack(">i", level), value, db=self._dbs["delays"])
+        else:
+            write = _ROWS[name][2]
+            for row in parts.rows.values():
+                txn.put(_key(row.name), _compact(write(row)), db=self._dbs[name])
+        self._put_version(name, txn)
+        txn.put(f"extra/{name}".encode(), _compact(parts.extra), db=self._dbs["info"])
+
+    def version(self, name: str) -> DataVersion:
+        """dataVersion of "topics", "groups", "offsets" or "delays"."""
+        self._check_open()
+        return self._state.parts[name].version
+
+    # ---- topics that make themselves ----
+
+    def ensure_system_topics(self, settings: Settings) -> list[str]:
+        """Makes the built-in topics in a store that has no topic yet; returns their names.
+
+        A store that has topics has them from its own broker, whose name and cluster may be others.
+        The settings also become this object's. Raises: ReadOnly, StoreClosed, DiskFull.
+        """
+        with self._exclusive():
+            self._settings = settings
+            if len(self.topics):
+                return []
+            with self.batch():
+                rows = system_topics(settings)
+                for row in rows:
+                    self.topics.put(row)
+            return [row.name for row in rows]
+
+    def ensure_topic(self, name: str, queue_id_max: int = 0) -> TopicConfig:
+        """The topic, made as a broker would on a first message, with room for the queue id.
+
+        A new one has perm 6 and max(defaultTopicQueueNums, queue_id_max + 1) queues; one queue when
+        it is a retry or dead-letter topic. One that has too few queues gets more: consumers would
+        not look into the others. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
+        """
+        _check_number("queue_id_max", queue_id_max, 0, 65535)
+        needed = queue_id_max + 1
+        with self._exclusive():
+            old = self.topics.get(name)
+            if old is None:
+                built_in = {row.name: row for row in system_topics(self._settings)}
+                queues = 1
+                if not name.startswith(("%RETRY%", "%DLQ%")):
+                    queues = self._settings["defaultTopicQueueNums"]
+                old = built_in.get(name) or TopicConfig(name, queues, queues)
+            row = replace(
+                old,
+                read_queue_nums=max(old.read_queue_nums, needed),
+                write_queue_nums=max(old.write_queue_nums, needed),
+            )
+            self.topics.put(row)
+            return row
+
+    # ---- from the config files ----
+
+    def _import_changed(self) -> list[ConfigEvent]:
+        """Takes over each config file whose content is none of ours: a Java broker ran."""
+        events: list[ConfigEvent] = []
+        found: dict[str, tuple[bytes, Any, _Print]] = {}
+        for name, file in _all_tables():
+            known = self._state.prints.get(file, _Print())
+            main, bak = _read_both(self.config / file)
+            if main is None and bak is None and not known.main:
+                continue  # a store that never had it
+            if main is not None and _digest(main) in known.main:
+                continue
+            taken, event = _choose(name, self.config / file, main, bak, known)
+            events.append(event)
+            if taken is not None:
+                print_ = _Print([_digest(main)], [_digest(bak)])
+                found[file] = (taken, _decode(name, taken), print_)
+        if found:
+            self._take_over(found)
+        return events
+
+    def _take_over(
+        self, found: Mapping[str, tuple[bytes, Any, _Print]], *, own: bool = True
+    ) -> None:
+        """Replaces the tables of these files, all in one transaction. own: the store's own files,
+        which then say what the tables say."""
+        with self._write() if not self.readonly else contextlib.nullcontext() as txn:
+            for name, file in _all_tables():
+                if file not in found:
+                    continue
+                data, decoded, print_ = found[file]
+                if name in SECTIONS:
+                    self._replace(name, decoded, txn)
+                else:
+                    self._state.raw[file] = data
+                    if txn is not None:
+                        txn.put(f"raw/{file}".encode(), data, db=self._dbs["info"])
+                print_.content = _digest(self._encode(name, file)) if own else ""
+                self._put_print(file, print_, txn)
+                self._dirty.add(name)
+
+    def _put_print(self, file: str, print_: _Print, txn: Any) -> None:
+        with contextlib.suppress(OSError):
+            about = (self.config / file).stat()
+            print_.size, print_.mtime_ns = about.st_size, about.st_mtime_ns
+        self._state.prints[file] = print_
+        if txn is not None:
+            txn.put(f"print/{file}".encode(), _compact(asdict(print_)), db=self._dbs["info"])
+
+    def import_json(self, directory: str | os.PathLike[str] | None = None) -> list[ConfigEvent]:
+        """Replaces each table by the file in the folder (default: the store's own config/).
+
+        A file that is missing or torn is read from its ``.bak``; without that too the table stays.
+
+        Raises: RecordDamaged when a file and its ``.bak`` are torn (nothing was changed), ReadOnly,
+        StoreClosed, Forbidden, DiskFull, StoreIOError.
+        """
+        folder = self.config if directory is None else Path(directory)
+        own = folder.resolve() == self.config.resolve()
+        with self._exclusive():
+            found: dict[str, tuple[bytes, Any, _Print]] = {}
+            events = []
+            for name, file in _all_tables():
+                main, bak = _read_both(folder / file)
+                if main is None and bak is None:
+                    continue
+                taken, event = _choose(name, folder / file, main, bak, _Print())
+                events.append(event)
+                if taken is not None:
+                    print_ = replace(self._state.prints.get(file, _Print()))
+                    if own:
+                        print_ = _Print([_digest(main)], [_digest(bak)])
+                    found[file] = (taken, _decode(name, taken), print_)
+            if found:
+                self._take_over(found, own=own)
+            return events
+
+    # ---- to the config files ----
+
+    def _encode(self, name: str, file: str) -> bytes | None:
+        """The file's content, None when there is nothing to write."""
+        if name not in SECTIONS:
+            return self._state.raw.get(file)
+        parts = self._state.parts[name]
+        return None if parts.untouched else SECTIONS[name].dumps(parts)
+
+    def maybe_export(self, now: float | None = None) -> list[str]:
+        """Writes the config files that are due; returns their names.
+
+        Consumer offsets every flushConsumerOffsetInterval (5 s), delay offsets every
+        flushDelayOffsetInterval (10 s), topics and groups after each change: upstream's cadence.
+        now: seconds, of any clock that goes forward (default: time.monotonic).
+
+        Raises: Forbidden, DiskFull, StoreIOError; the files hold their old content or the new one.
+        """
+        now = time.monotonic() if now is None else now
+        pauses = {
+            "offsets": self._settings["flushConsumerOffsetInterval"] / 1000,
+            "delays": self._settings["flushDelayOffsetInterval"] / 1000,
+        }
+        with self._exclusive():
+            due = set()
+            for name in self._dirty:
+                last = self._exported.get(name)
+                # A clock that was set back must not stop the exports.
+                if last is None or not 0 <= now - last < pauses.get(name, 0):
+                    due.add(name)
+            written = self._export(due)
+            for name in due:
+                self._exported[name] = now
+            return written
+
+    def export_json(self, directory: str | os.PathLike[str] | None = None) -> list[str]:
+        """Writes the config files into the folder (default: the store's own); returns their names.
+
+        In the store's own folder only those whose content changed. Each file is replaced as a whole
+        and synced; its previous content becomes its ``.bak``.
+
+        Raises: Forbidden, DiskFull, StoreIOError; each file holds its old content or the new one.
+        """
+        with self._lock:
+            self._check_open()
+            if directory is not None and Path(directory).resolve() != self.config.resolve():
+                return self._export_elsewhere(Path(directory))
+            self._check_writable()
+            return self._export({*SECTIONS, *RAW_FILES})
+
+    def _export_elsewhere(self, folder: Path) -> list[str]:
+        written = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, file in _all_tables():
+                data = self._encode(name, file)
+                if data is not None:
+                    _configfiles.replace_file(folder / file, data, keep_old=True)
+                    written.append(file)
+            _configfiles.sync_folder(folder)
+        except OSError as failed:
+            if isinstance(failed, StoreError):
+                raise
+            raise _configfiles.os_error(failed, folder) from failed
+        return written
+
+    def _export(self, names: set[str]) -> list[str]:
+        """Writes the store's own files of these tables, those that changed."""
+        todo: dict[str, tuple[bytes, bytes | None, bool]] = {}
+        for name, file in _all_tables():
+            data = self._encode(name, file) if name in names else None
+            if data is None or self._is_there(file, data):
+                continue
+            old = _configfiles.read_file(self.config / file)
+            keep = old is not None and old != data and self._is_whole(name, file, old)
+            todo[file] = (data, old, keep)
+        if todo:
+            self._export_files(todo)
+        self._dirty -= names
+        return list(todo)
+
+    def _is_there(self, file: str, data: bytes) -> bool:
+        """Whether the file says so already, be it in upstream's own layout."""
+        print_ = self._state.prints.get(file)
+        if print_ is None or print_.content != _digest(data):
+            return False
+        try:
+            about = (self.config / file).stat()
+        except OSError:
+            return False
+        return (about.st_size, about.st_mtime_ns) == (print_.size, print_.mtime_ns)
+
+    def _is_whole(self, name: str, file: str, old: bytes) -> bool:
+        """Whether the old content is worth keeping: a torn file must not push out a good .bak."""
+        print_ = self._state.prints.get(file)
+        if print_ is not None and _digest(old) in print_.main:
+            return True
+        try:
+            _decode(name, old)
+        except ValueError:
+            return False
+        return True
+
+    def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
+        before = {file: self._state.prints.get(file, _Print()) for file in todo}
+        # First what will be there, then the files: whenever this is cut short, the next open knows
+        # both contents as ours.
+        with self._write() as txn:
+            for file, (data, old, keep) in todo.items():
+                print_ = replace(before[file], content="")
+                there = [digest for digest in print_.main if digest == _digest(old)]
+                print_.main = [*there, _digest(data)]
+                if keep:
+                    print_.bak = list(dict.fromkeys([*print_.bak, _digest(old)]))
+                self._put_print(file, print_, txn)
+        try:
+            if not self.config.is_dir():
+                self.config.mkdir(parents=True, exist_ok=True)
+                _configfiles.sync_folder(self.root)
+            for file, (data, _, keep) in todo.items():
+                _configfiles.replace_file(self.config / file, data, keep_old=keep)
+            _configfiles.sync_folder(self.config)
+        except OSError as failed:
+            if isinstance(failed, StoreError):
+                raise
+            raise _configfiles.os_error(failed, self.config) from failed
+        with self._write() as txn:
+            for file, (data, old, keep) in todo.items():
+                bak = [_digest(old)] if keep else before[file].bak
+                digest = _digest(data)
+                self._put_print(file, _Print([digest], bak, digest), txn)
+
+
+def _all_tables() -> Iterator[tuple[str, str]]:
+    """Table and file; a file that is not interpreted is its own table."""
+    for name, section in SECTIONS.items():
+        yield name, section.file
+    for file in RAW_FILES:
+        yield file, file
+
+
+def _all_files() -> list[str]:
+    return [file for _, file in _all_tables()]
+
+
+def _decode(name: str, data: bytes) -> Any:
+    """What the file holds. Raises: ValueError that says what is wrong."""
+    if name in SECTIONS:
+        return SECTIONS[name].loads(data)
+    _configfiles.check_json(data)
+    return None
+
+
+def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
+    """A file and its ``.bak``; an empty one counts as missing, as upstream has it."""
+    main = _configfiles.read_file(path)
+    bak = _configfiles.read_file(path.with_name(path.name + ".bak"))
+    return main or None, bak or None
+
+
+def _choose(
+    name: str, path: Path, main: bytes | None, bak: bytes | None, known: _Print
+) -> tuple[bytes | None, ConfigEvent]:
+    """Which content counts, None for what the tables hold. Raises: RecordDamaged."""
+    file, why = path.name, "the file is missing"
+    if main is not None:
+        try:
+            _decode(name, main)
+        except ValueError as bad:
+            why = f"the file is torn ({bad})"
+        else:
+            said = "somebody else has written it" if known.main else "it was not read before"
+            return main, ConfigEvent(file, "imported", said)
+    if bak is None:
+        return None, ConfigEvent(file, "kept", f"{why} and there is no .bak")
+    if _digest(bak) in known.main + known.bak:
+        return None, ConfigEvent(file, "kept", f"{why} and the .bak is an older one of ours")
+    try:
+        _decode(name, bak)
+    except ValueError as bad:
+        error = RecordDamaged(f"{why}, and its .bak too ({bad})", f"{path}.bak")
+        error.next_step = "mend one of the two, or move both elsewhere to do without them"
+        raise error from None
+    return bak, ConfigEvent(file, "backup", why)
