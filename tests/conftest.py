@@ -100,8 +100,7 @@ class Reference:
         return subprocess.run(
             [str(self.script), *map(str, args)],
             env=os.environ | env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             timeout=timeout,
             check=check,

@@ -55,14 +55,14 @@ def test_recovered_store_shows_what_java_sees(name, golden, golden_records):
 
 
 def test_second_open_finds_nothing_to_do(name, golden):
-    """What open and close leave is a cleanly closed store: the next open cuts and writes nothing."""
+    """Open and close leave a cleanly closed store: the next open cuts and writes nothing."""
     path = golden(name)
     pystore.open(path).close()
     with pystore.open(path) as store:
         report = store.report
     assert report.mode is pystore.RecoveryMode.NORMAL
     work = (report.units_written, report.units_cut, report.entries_written, report.entries_cut)
-    assert (0, 0, 0, 0, 0) == (*work, report.bytes_cut)
+    assert (*work, report.bytes_cut) == (0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", [pystore.Reader, pystore.open])
@@ -106,11 +106,11 @@ def test_report_of_a_clean_store(golden, golden_records):
         report = store.report
     assert report.mode is pystore.RecoveryMode.NORMAL
     assert (limits["min_phy"], limits["max_phy"]) == (report.log_min, report.log_max)
-    assert (0, 0, 0) == (report.units_written, report.units_cut, report.bytes_cut)
+    assert (report.units_written, report.units_cut, report.bytes_cut) == (0, 0, 0)
 
 
 def test_report_of_a_killed_store(golden, golden_records):
-    """Recovery of a killed store names its mode and the limits that Java finds, and cuts no record."""
+    """Recovery of a killed store names its mode and the limits that Java finds."""
     limits = next(line for line in golden_records("killed") if line["at"] == "store")
     with pystore.open(golden("killed")) as store:
         report = store.report
@@ -163,6 +163,6 @@ def test_writing_goes_on(name, golden, golden_records):
         end = store.report.log_max
         put = store.put(topic, b"ours", queue=queue, keys="ours-1")
         assert (end, count) == (put.physical_offset, put.queue_offset)
-        assert [b"ours"] == [bytes(m.body) for m in store.read(topic, queue, put.queue_offset)]
+        assert [bytes(m.body) for m in store.read(topic, queue, put.queue_offset)] == [b"ours"]
     with pystore.Reader(path) as reader:
         assert [put.physical_offset] == [m.physical_offset for m in reader.query(topic, "ours-1")]
