@@ -62,6 +62,11 @@
 #define IN_SECONDS 12
 #define IN_PREVIOUS 16
 
+#define UNIQUE_NAME "UNIQ_KEY\x01"
+#define UNIQUE_LEN 9
+#define KEYS_NAME "KEYS\x01"
+#define KEYS_LEN 5
+
 #define RESERVE_WINDOW (1 << 20)  /* blocks of entries are reserved in steps of so many bytes */
 #define CHECKED_ENTRIES (8 << 20) /* entries that recovery reads one by one: about 160 MB */
 #define GUESSES (1 << 20)         /* numbers of slots tried on a file whose layout is unknown */
@@ -832,19 +837,24 @@ typedef struct ix_keys {
     int32_t unique_len, words_len;
 } ix_keys;
 
+/* Both properties in one pass, and one search for a separator each: this runs for every record. A
+ * name ends at the first separator, so that equal bytes up to one are the whole name. The last of
+ * equal names wins and an empty value is none, as upstream's parser has it. */
 static bool keys_of(const ps_record *r, ix_keys *out) {
-    ps_property p;
-    int32_t at = 0;
+    const uint8_t *p = r->properties, *end = p + r->properties_len;
     *out = (ix_keys){0};
-    /* The last of equal names wins, as upstream's parser has it. */
-    while (ps_property_next(r->properties, r->properties_len, &at, &p)) {
-        if (p.name_len == 8 && memcmp(p.name, "UNIQ_KEY", 8) == 0) {
-            out->unique = p.value;
-            out->unique_len = p.value_len;
-        } else if (p.name_len == 4 && memcmp(p.name, "KEYS", 4) == 0) {
-            out->words = p.value;
-            out->words_len = p.value_len;
+    while (end - p > KEYS_LEN) {
+        const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
+        if (stop == NULL)
+            stop = end;
+        if (stop - p > UNIQUE_LEN && memcmp(p, UNIQUE_NAME, UNIQUE_LEN) == 0) {
+            out->unique = p + UNIQUE_LEN;
+            out->unique_len = (int32_t)(stop - out->unique);
+        } else if (stop - p > KEYS_LEN && memcmp(p, KEYS_NAME, KEYS_LEN) == 0) {
+            out->words = p + KEYS_LEN;
+            out->words_len = (int32_t)(stop - out->words);
         }
+        p = stop < end ? stop + 1 : end;
     }
     return out->unique_len > 0 || out->words_len > 0;
 }

@@ -513,6 +513,33 @@ static void slots_are_mended(const image *whole) {
     }
 }
 
+/* A crash right after the birth of a file leaves it unused; the next one may be put behind it. */
+static void unused_files_are_no_gap(const image *whole) {
+    const char *path = folder("unused");
+    char file[4600];
+    int64_t cut = -1;
+    for (int32_t i = 0; i < whole->count; i++) {
+        image_put(whole, path);
+        snprintf(file, sizeof file, "%s/%s5", path, whole->name[i]);
+        if (i < whole->count - 1)
+            snprintf(file, sizeof file, "%s/%017lld", path, atoll(whole->name[i]) + 1);
+        if (access(file, F_OK) == 0)
+            continue; /* born one ms apart */
+        int fd = open(file, O_CREAT | O_WRONLY, 0644);
+        CHECK(fd >= 0 && ftruncate(fd, whole->size[i]) == 0 && close(fd) == 0);
+        ps_index *ix = open_ix(path, SLOTS, ENTRIES);
+        CHECK_EQ(whole->count + 1, ps_index_files(ix));
+        check_answers(ix, INT64_MAX, true);
+        CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, NULL));
+        CHECK_EQ(0, cut);
+        put_from(ix, ps_index_end(ix));
+        ps_index_close(ix);
+        image now = image_of(path);
+        CHECK(images_equal(whole, &now));
+        image_free(&now);
+    }
+}
+
 static void use_all(const char *path, bool adopt, bool read_only, bool cut) {
     ps_index *ix = NULL;
     ps_error e = {0};
@@ -612,7 +639,7 @@ static void odd_files_are_left_out(void) {
     ps_index *ix = open_ix(path, 10, 20);
     CHECK_EQ(1, put(ix, 10, 1000, "T", "key", NULL));
     ps_index_close(ix);
-    static const char *const names[] = {"99990101000000000", "notes.txt", "12345",
+    static const char *const names[] = {"99990101005959999", "notes.txt", "12345",
                                         "123456789012345678901"};
     const uint8_t bytes[100] = {1, 2, 3};
     ps_io *io = ps_io_system();
@@ -632,6 +659,8 @@ static void odd_files_are_left_out(void) {
     ps_index_close(ix);
     CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, true, &skipped, &ix, NULL));
     CHECK_EQ(4, ps_index_files(ix));
+    snprintf(file, sizeof file, "%s/99990101010000000", path); /* one ms later is a time, too */
+    CHECK_EQ(0, access(file, F_OK));
     int64_t out[ROOM];
     CHECK_EQ(59, ask(ix, "T", "key", ALWAYS, out));
     for (int i = 1; i < 59; i++)
@@ -900,6 +929,7 @@ int main(void) {
     cut_and_put_again_gives_the_same_bytes(&whole);
     parted_records_are_completed(&whole);
     slots_are_mended(&whole);
+    unused_files_are_no_gap(&whole);
     damage_neither_crashes_nor_hangs(&whole);
     layouts_are_found_out();
     odd_files_are_left_out();
