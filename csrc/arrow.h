@@ -63,11 +63,12 @@ struct ArrowArrayStream {
 #define PS_COLUMNS_MAX 32
 
 /* One message on its way into the columns. Pointers borrow from the log's mapping, but for a body that
- * was inflated. What no column needs is not set; without a record (rw_start NULL) only the first three
- * numbers are. */
+ * was inflated. What no column needs is not set; a row from a unit has offset, physical offset and size
+ * alone. */
 typedef struct ps_row {
     int64_t rw_offset;            /* queue offset */
     int64_t rw_physical;
+    int64_t rw_from;              /* where the scan found it: the scan's own business */
     int32_t rw_size;              /* totalSize */
     int32_t rw_body_len;
     const uint8_t *rw_start;      /* of the record */

@@ -1,5 +1,6 @@
-/* Retention: which segments may go, and when the disk is too full to go on. Spec section 9, "Cleaning";
- * upstream DefaultMessageStore.CleanCommitLogService. Queues and index follow the log. */
+/* Retention: which segments may go, and when the disk is too full to go on. Spec section 9,
+ * "Cleaning"; upstream DefaultMessageStore.CleanCommitLogService. Queues and index follow the
+ * log. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -16,27 +17,23 @@
 /* Percent used of the partition as upstream counts it, rounded up; -1 unknown. */
 static int32_t disk_percent(ps_store *s, const char *path) {
     struct statvfs v;
-    if (s->st_io->statvfs(s->st_io, path, &v) < 0 || v.f_blocks == 0)
-        return -1;
+    if (s->st_io->statvfs(s->st_io, path, &v) < 0 || v.f_blocks == 0) return -1;
     uint64_t used = v.f_blocks - v.f_bfree, whole = used + v.f_bavail;
     return whole == 0 ? 100 : (int32_t)((used * 100 + whole - 1) / whole);
 }
 
-/* The least full folder decides whether writing may go on; the fullest whether space must be made. */
+/* The least full folder decides whether writing may go on; the fullest whether space must be
+ * made. */
 static void disk_state(ps_store *s, int32_t *least, int32_t *most) {
     *least = 100;
     *most = -1;
     for (int32_t i = 0; i <= s->st_dirs.count; i++) {
         int32_t p = disk_percent(s, i < s->st_dirs.count ? s->st_dirs.path[i] : s->st_root);
-        if (p < 0)
-            continue;
-        if (i < s->st_dirs.count && p < *least)
-            *least = p;
-        if (p > *most)
-            *most = p;
+        if (p < 0) continue;
+        if (i < s->st_dirs.count && p < *least) *least = p;
+        if (p > *most) *most = p;
     }
-    if (*most < 0)
-        *least = *most = 0; /* nothing is known: then nothing is refused */
+    if (*most < 0) *least = *most = 0; /* nothing is known: then nothing is refused */
 }
 
 static bool hour_has_come(const ps_store *s, int64_t now_ms) {
@@ -46,17 +43,15 @@ static bool hour_has_come(const ps_store *s, int64_t now_ms) {
     return (s->st_conf.delete_when_hours >> local.tm_hour & 1) != 0;
 }
 
-static int32_t reason(ps_store *s, int64_t now_ms, bool manual, bool immediate, ps_clean_report *out) {
+static int32_t reason(ps_store *s, int64_t now_ms, bool manual, bool immediate,
+                      ps_clean_report *out) {
     int32_t least, most;
     disk_state(s, &least, &most);
     out->disk_percent = most;
     out->disk_full = least > s->st_conf.disk_warning_ratio;
-    if (immediate || manual)
-        return immediate ? WHY_FORCED : WHY_ASKED;
-    if (most > s->st_conf.disk_clean_ratio && s->st_conf.clean_forcibly)
-        return WHY_FORCED;
-    if (most > s->st_conf.disk_max_used_ratio)
-        return WHY_RATIO;
+    if (immediate || manual) return immediate ? WHY_FORCED : WHY_ASKED;
+    if (most > s->st_conf.disk_clean_ratio && s->st_conf.clean_forcibly) return WHY_FORCED;
+    if (most > s->st_conf.disk_max_used_ratio) return WHY_RATIO;
     return hour_has_come(s, now_ms) ? WHY_HOUR : 0;
 }
 
@@ -68,12 +63,10 @@ static bool may_go(ps_store *s, int32_t i, int64_t now_ms, bool at_once, int64_t
         base + s->st_conf.commitlog_file_size > atomic_load(&s->st_dispatched))
         return false;
     ps_mapfile *mf = ps_segments_find(&s->st_log, base, NULL);
-    if (mf == NULL)
-        return false;
+    if (mf == NULL) return false;
     bool known = s->st_io->fstat(s->st_io, mf->mf_fd, &st) == 0;
     ps_mapfile_unref(mf);
-    if (!known)
-        return false;
+    if (!known) return false;
     *size = st.st_blocks * 512;
     int64_t age = now_ms - (st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000);
     return at_once || age >= (int64_t)s->st_conf.file_reserved_hours * 3600 * 1000;
@@ -87,10 +80,8 @@ static int clean_derived(ps_store *s, bool dry_run, ps_clean_report *out, ps_err
     int32_t n = ps_queues_snapshot(s, &queues);
     for (int32_t i = 0; i < n && code >= 0; i++) {
         code = ps_queue_delete_before(queues[i], min, dry_run, e);
-        if (code > 0)
-            out->queue_files += code;
-        if (!dry_run)
-            ps_queue_correct_min(queues[i], min);
+        if (code > 0) out->queue_files += code;
+        if (!dry_run) ps_queue_correct_min(queues[i], min);
     }
     free(queues);
     if (code >= 0 && s->st_index != NULL) {
@@ -105,29 +96,24 @@ int ps_clean_round(ps_store *s, int64_t now_ms, bool manual, bool immediate, boo
                    ps_clean_report *out, ps_error *e) {
     *out = (ps_clean_report){.log_min = atomic_load(&s->st_log_min)};
     out->why = reason(s, now_ms, manual, immediate, out);
-    if (!dry_run)
-        atomic_store(&s->st_disk_full, out->disk_full != 0);
-    if (out->why == 0)
-        return 0;
+    if (!dry_run) atomic_store(&s->st_disk_full, out->disk_full != 0);
+    if (out->why == 0) return 0;
     int64_t size = 0;
     int code = 0;
     while (out->log_files < s->st_conf.delete_batch_max &&
            may_go(s, dry_run ? out->log_files : 0, now_ms, out->why == WHY_FORCED, &size)) {
-        if (!dry_run && (code = ps_segments_delete(&s->st_log, 0, e)) < 0)
-            return code;
+        if (!dry_run && (code = ps_segments_delete(&s->st_log, 0, e)) < 0) return code;
         out->log_files++;
         out->bytes += size;
         out->log_min += s->st_conf.commitlog_file_size;
-        if (!dry_run)
-            atomic_store(&s->st_log_min, out->log_min);
+        if (!dry_run) atomic_store(&s->st_log_min, out->log_min);
     }
     return out->log_files > 0 ? clean_derived(s, dry_run, out, e) : 0;
 }
 
 int ps_store_clean(ps_store *s, int64_t now_ms, int32_t manual, int32_t immediate, int32_t dry_run,
                    ps_clean_report *out, ps_error *e) {
-    if (ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     int code = PS_E_READ_ONLY;
     if (s->st_readonly)
         ps_fail(e, code, 0, -1, s->st_root, "the store is open for reading only");

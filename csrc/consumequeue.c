@@ -1,7 +1,7 @@
 /* Consume queues. See consumequeue.h.
  *
- *   A queue is a row of files under consumequeue/TOPIC/QUEUE_ID/, each a row of units without header.
- *   Unit of queue offset q: byte q * 20 of the row.
+ *   A queue is a row of files under consumequeue/TOPIC/QUEUE_ID/, each a row of units without
+ *   header. Unit of queue offset q: byte q * 20 of the row.
  *
  *   offset  width  meaning
  *   0       8      physical offset of the record
@@ -51,8 +51,7 @@ static void queue_folder(const ps_store *s, const ps_queue *q, char *out, size_t
 
 ps_queue *ps_queue_new(ps_store *s, ps_topic *topic, int32_t id) {
     ps_queue *q = calloc(1, sizeof *q);
-    if (q == NULL)
-        return NULL;
+    if (q == NULL) return NULL;
     q->cq_topic = topic;
     q->cq_id = id;
     ps_segments_init(&q->cq_files, s->st_io, s->st_conf.consumequeue_file_size,
@@ -62,8 +61,7 @@ ps_queue *ps_queue_new(ps_store *s, ps_topic *topic, int32_t id) {
 }
 
 void ps_queue_free(ps_queue *q) {
-    if (q == NULL)
-        return;
+    if (q == NULL) return;
     ps_segments_free(&q->cq_files);
     free(q->cq_tail);
     free(q);
@@ -75,8 +73,7 @@ void ps_queue_free(ps_queue *q) {
 static int64_t file_units(const uint8_t *map, int64_t units, bool linear) {
     int64_t low = 0, high = units;
     if (linear) {
-        while (low < units && unit_valid(map + low * PS_UNIT))
-            low++;
+        while (low < units && unit_valid(map + low * PS_UNIT)) low++;
         return low;
     }
     while (low < high) {
@@ -118,18 +115,14 @@ static int queue_find_end(ps_queue *q, bool linear, ps_error *e) {
     ps_mapfile *last = NULL;
     for (int32_t i = n > RECOVER_FILES ? n - RECOVER_FILES : 0; i < n; i++) {
         ps_mapfile *mf = ps_segments_find(&q->cq_files, q->cq_files.ss_items[i].sg_base, e);
-        if (mf == NULL)
-            return e != NULL && e->code ? e->code : PS_E_IO;
+        if (mf == NULL) return e != NULL && e->code ? e->code : PS_E_IO;
         int64_t units = file_units(mf->mf_map, size / PS_UNIT, linear);
         ps_mapfile_unref(mf); /* the set keeps it */
-        if (units == 0 && last != NULL)
-            break;
+        if (units == 0 && last != NULL) break;
         last = mf;
         end = mf->mf_base + units * PS_UNIT;
-        if (units > 0)
-            max_physical = unit_end(mf->mf_map + (units - 1) * PS_UNIT);
-        if (units < size / PS_UNIT)
-            break;
+        if (units > 0) max_physical = unit_end(mf->mf_map + (units - 1) * PS_UNIT);
+        if (units < size / PS_UNIT) break;
     }
     queue_set_end(q, last, end, max_physical);
     return 0;
@@ -143,8 +136,7 @@ static int queue_list(ps_store *s, ps_queue *q, const char *folder, ps_error *e)
     for (int32_t i = 0; code == 0 && i < l.count; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, l.items[i].name);
         if (l.items[i].size == 0 && i == l.count - 1) {
-            if (!s->st_readonly)
-                s->st_io->unlink(s->st_io, path);
+            if (!s->st_readonly) s->st_io->unlink(s->st_io, path);
             continue;
         }
         if (l.items[i].size != size) {
@@ -161,11 +153,9 @@ static int queue_list(ps_store *s, ps_queue *q, const char *folder, ps_error *e)
 int ps_queue_open(ps_store *s, ps_topic *topic, int32_t id, const char *folder, bool linear,
                   ps_queue **out, ps_error *e) {
     ps_queue *q = ps_queue_new(s, topic, id);
-    if (q == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the queue");
+    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the queue");
     int code = queue_list(s, q, folder, e);
-    if (code == 0)
-        code = queue_find_end(q, linear, e);
+    if (code == 0) code = queue_find_end(q, linear, e);
     if (code < 0) {
         ps_queue_free(q);
         return code;
@@ -195,15 +185,13 @@ static int queue_add_file(ps_store *s, ps_queue *q, int64_t base, ps_mapfile **o
     return code;
 }
 
-/* The part of a file before the first unit, when the queue starts in its middle since what was before is
- * deleted: units that look valid and point nowhere. */
+/* The part of a file before the first unit, when the queue starts in its middle since what was
+ * before is deleted: units that look valid and point nowhere. */
 static int queue_prefill(ps_queue *q, ps_mapfile *mf, int64_t upto, ps_error *e) {
     const ps_unit none = {0, PREFILL_SIZE, 0};
     int code = ps_mapfile_reserve(mf, upto + PS_UNIT, RESERVE_WINDOW, e);
-    if (code < 0)
-        return code;
-    for (int64_t at = 0; at < upto; at += PS_UNIT)
-        unit_put(mf->mf_map + at, &none);
+    if (code < 0) return code;
+    for (int64_t at = 0; at < upto; at += PS_UNIT) unit_put(mf->mf_map + at, &none);
     atomic_store(&mf->mf_wrote, upto);
     int64_t first = (mf->mf_base + upto) / PS_UNIT;
     atomic_store(&q->cq_min, first);
@@ -218,8 +206,7 @@ static int queue_file_for(ps_store *s, ps_queue *q, int64_t at, ps_mapfile **out
     int code = queue_add_file(s, q, at - at % size, &mf, e);
     if (code == 0 && atomic_load(&q->cq_last) == NULL && at % size != 0)
         code = queue_prefill(q, mf, at % size, e);
-    if (code == 0)
-        atomic_store(&q->cq_last, mf);
+    if (code == 0) atomic_store(&q->cq_last, mf);
     *out = mf;
     return code;
 }
@@ -227,22 +214,19 @@ static int queue_file_for(ps_store *s, ps_queue *q, int64_t at, ps_mapfile **out
 int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed), at = offset * PS_UNIT;
     ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
-    if (offset < max)
-        return 0;
+    if (offset < max) return 0;
     if (offset > max && mf != NULL)
         return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
                        "queue %s/%d ends at %lld but the next record has offset %lld",
                        q->cq_topic->tp_name, q->cq_id, (long long)max, (long long)offset);
     if (mf == NULL || at - mf->mf_base >= mf->mf_size) {
         int code = queue_file_for(s, q, at, &mf, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     at -= mf->mf_base;
     if (at + PS_UNIT > atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed)) {
         int code = ps_mapfile_reserve(mf, at + PS_UNIT, RESERVE_WINDOW, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     unit_put(mf->mf_map + at, unit);
     atomic_store_explicit(&mf->mf_wrote, at + PS_UNIT, memory_order_release);
@@ -257,17 +241,13 @@ ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
     *count = 0;
     *units = NULL;
-    if (offset < 0 || offset >= max)
-        return NULL;
+    if (offset < 0 || offset >= max) return NULL;
     ps_mapfile *mf = ps_segments_find(&q->cq_files, offset * PS_UNIT, NULL);
-    if (mf == NULL)
-        return NULL;
+    if (mf == NULL) return NULL;
     int64_t tail = atomic_load(&q->cq_tail_count) > 0 ? atomic_load(&q->cq_tail_from) : max;
-    if (max > tail)
-        max = tail;
+    if (max > tail) max = tail;
     int64_t at = offset * PS_UNIT - mf->mf_base, end = max * PS_UNIT - mf->mf_base;
-    if (end > mf->mf_size)
-        end = mf->mf_size;
+    if (end > mf->mf_size) end = mf->mf_size;
     if (end <= at) {
         ps_mapfile_unref(mf);
         return NULL;
@@ -286,13 +266,11 @@ bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {
         ps_mapfile_unref(mf);
         return true;
     }
-    if (atomic_load(&q->cq_tail_count) == 0)
-        return false;
+    if (atomic_load(&q->cq_tail_count) == 0) return false;
     pthread_rwlock_rdlock(&q->cq_topic->tp_store->st_topic_lock);
     int64_t i = offset - atomic_load(&q->cq_tail_from);
     bool there = i >= 0 && i < atomic_load(&q->cq_tail_count);
-    if (there)
-        *out = q->cq_tail[i];
+    if (there) *out = q->cq_tail[i];
     pthread_rwlock_unlock(&q->cq_topic->tp_store->st_topic_lock);
     return there;
 }
@@ -319,7 +297,8 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
         ps_unit u;
-        bool below = ps_queue_unit(q, mid, &u) && (u.size == PREFILL_SIZE || u.physical + u.size <= physical);
+        bool below = ps_queue_unit(q, mid, &u) &&
+                     (u.size == PREFILL_SIZE || u.physical + u.size <= physical);
         if (below)
             low = mid + 1;
         else
@@ -328,7 +307,8 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
     return low;
 }
 
-/* Zeroes from byte `at` of a file to its end, so that no stale unit is taken for a live one later. */
+/* Zeroes from byte `at` of a file to its end, so that no stale unit is taken for a live one
+ * later. */
 static void wipe_units(ps_mapfile *mf, int64_t at, int64_t upto) {
     memset(mf->mf_map + at, 0, (size_t)(upto - at));
 }
@@ -337,40 +317,33 @@ static void wipe_units(ps_mapfile *mf, int64_t at, int64_t upto) {
 static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
     while (q->cq_files.ss_count > 0 && ps_segments_base(&q->cq_files, -1) >= end) {
         int code = ps_segments_delete(&q->cq_files, -1, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     return 0;
 }
 
 int64_t ps_queue_cut(ps_store *s, ps_queue *q, int64_t physical, ps_error *e) {
     (void)s;
-    if (q->cq_files.ss_count == 0)
-        return 0;
+    if (q->cq_files.ss_count == 0) return 0;
     int64_t was = atomic_load(&q->cq_max), keep = first_at_or_behind(q, physical);
     int64_t max_physical = -1, end = keep * PS_UNIT;
     ps_mapfile *last = atomic_load(&q->cq_last);
-    if (keep == was && ps_segments_base(&q->cq_files, -1) == (last ? last->mf_base : -1))
-        return 0;
+    if (keep == was && ps_segments_base(&q->cq_files, -1) == (last ? last->mf_base : -1)) return 0;
     int code = drop_files(q, end, e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     last = NULL;
     if (q->cq_files.ss_count > 0) {
         int64_t base = ps_segments_base(&q->cq_files, -1);
         last = ps_segments_find(&q->cq_files, base, e);
-        if (last == NULL)
-            return PS_E_IO;
+        if (last == NULL) return PS_E_IO;
         ps_mapfile_unref(last);
         int64_t dirty = was * PS_UNIT - base;
         wipe_units(last, end - base, dirty < last->mf_size ? dirty : last->mf_size);
         max_physical = unit_end(last->mf_map + end - base - PS_UNIT);
     }
     queue_set_end(q, last, end, max_physical);
-    if (last == NULL)
-        queue_set_end(q, NULL, 0, -1);
-    if (last != NULL)
-        atomic_store(&last->mf_flushed, 0);
+    if (last == NULL) queue_set_end(q, NULL, 0, -1);
+    if (last != NULL) atomic_store(&last->mf_flushed, 0);
     if (atomic_load(&q->cq_min) > atomic_load(&q->cq_max))
         atomic_store(&q->cq_min, atomic_load(&q->cq_max));
     return was - keep;
@@ -382,8 +355,7 @@ int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_e
         ps_unit u;
         int64_t base = ps_segments_base(&q->cq_files, at);
         int64_t last = (base + q->cq_files.ss_file_size) / PS_UNIT - 1;
-        if (!ps_queue_unit(q, last, &u) || u.physical >= physical)
-            break;
+        if (!ps_queue_unit(q, last, &u) || u.physical >= physical) break;
         if (dry_run)
             at++;
         else if (ps_segments_delete(&q->cq_files, 0, e) < 0)
@@ -398,20 +370,16 @@ int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_e
 int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e) {
     int64_t at = atomic_load(&q->cq_flushed) * PS_UNIT;
     int64_t end = atomic_load_explicit(&q->cq_max, memory_order_acquire) * PS_UNIT;
-    if (end - at < (least_pages ? (int64_t)least_pages * 4096 : 1))
-        return 0;
+    if (end - at < (least_pages ? (int64_t)least_pages * 4096 : 1)) return 0;
     int32_t n = ps_segments_count(&q->cq_files);
     for (int32_t i = 0; i < n; i++) {
         int64_t base = ps_segments_base(&q->cq_files, i);
-        if (base < 0 || base + q->cq_files.ss_file_size <= at)
-            continue;
+        if (base < 0 || base + q->cq_files.ss_file_size <= at) continue;
         ps_mapfile *mf = ps_segments_find(&q->cq_files, base, e);
-        if (mf == NULL)
-            continue;
+        if (mf == NULL) continue;
         int code = ps_mapfile_flush(mf, 0, e);
         ps_mapfile_unref(mf);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     atomic_store(&q->cq_flushed, end / PS_UNIT);
     return 0;
@@ -420,18 +388,17 @@ int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e) {
 static bool known_file(ps_queue *q, int64_t base) {
     int32_t n = ps_segments_count(&q->cq_files);
     for (int32_t i = 0; i < n; i++)
-        if (ps_segments_base(&q->cq_files, i) == base)
-            return true;
+        if (ps_segments_base(&q->cq_files, i) == base) return true;
     return false;
 }
 
-/* Files that appeared since the last look. A file still being made has another size: left for later. */
+/* Files that appeared since the last look. A file still being made has another size: left for
+ * later. */
 static void list_newer(ps_store *s, ps_queue *q) {
     char folder[PATH_MAX], path[PATH_MAX];
     ps_listing l;
     queue_folder(s, q, folder, sizeof folder - 32);
-    if (ps_list_folder(s->st_io, folder, false, &l, NULL) < 0)
-        return;
+    if (ps_list_folder(s->st_io, folder, false, &l, NULL) < 0) return;
     for (int32_t i = 0; i < l.count; i++) {
         if (l.items[i].size != q->cq_files.ss_file_size || known_file(q, l.items[i].number))
             continue;
@@ -444,13 +411,13 @@ static void list_newer(ps_store *s, ps_queue *q) {
 /* Units that the files hold by now are no longer needed from memory. */
 static void tail_drop_below(ps_queue *q, int64_t offset) {
     int64_t covered = offset - q->cq_tail_from;
-    if (q->cq_tail_count == 0 || covered <= 0)
-        return;
+    if (q->cq_tail_count == 0 || covered <= 0) return;
     if (covered >= q->cq_tail_count) {
         q->cq_tail_count = 0;
         return;
     }
-    memmove(q->cq_tail, q->cq_tail + covered, (size_t)(q->cq_tail_count - covered) * sizeof *q->cq_tail);
+    memmove(q->cq_tail, q->cq_tail + covered,
+            (size_t)(q->cq_tail_count - covered) * sizeof *q->cq_tail);
     q->cq_tail_count -= (int32_t)covered;
     q->cq_tail_from = offset;
 }
@@ -462,8 +429,7 @@ int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
     for (bool listed = false;;) {
         ps_mapfile *mf = ps_segments_find(&q->cq_files, at * PS_UNIT, e);
         if (mf == NULL) {
-            if (listed)
-                break;
+            if (listed) break;
             list_newer(s, q);
             listed = true;
             continue;
@@ -476,40 +442,31 @@ int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
         at = (mf->mf_base + i) / PS_UNIT;
         bool full = i >= size;
         ps_mapfile_unref(mf);
-        if (!full)
-            break;
+        if (!full) break;
         listed = false;
     }
-    if (at <= from)
-        return 0;
+    if (at <= from) return 0;
     tail_drop_below(q, at);
-    if (q->cq_tail_count == 0)
-        atomic_store(&q->cq_max_physical, max_physical);
-    if (at > atomic_load(&q->cq_max))
-        atomic_store_explicit(&q->cq_max, at, memory_order_release);
+    if (q->cq_tail_count == 0) atomic_store(&q->cq_max_physical, max_physical);
+    if (at > atomic_load(&q->cq_max)) atomic_store_explicit(&q->cq_max, at, memory_order_release);
     return 0;
 }
 
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
     int64_t max = atomic_load(&q->cq_max);
-    if (offset < max)
-        return 0;
-    /* A gap means that older units of the queue are missing on the disk: what follows is shown at the
-     * place the log gives it, and the missing ones read as not there. */
-    if (offset > max && q->cq_tail_count > 0)
-        return PS_E_DAMAGED;
+    if (offset < max) return 0;
+    /* A gap means that older units of the queue are missing on the disk: what follows is shown at
+     * the place the log gives it, and the missing ones read as not there. */
+    if (offset > max && q->cq_tail_count > 0) return PS_E_DAMAGED;
     if (q->cq_tail_count == q->cq_tail_room) {
         int32_t room = q->cq_tail_room ? q->cq_tail_room * 2 : 16;
         ps_unit *grown = realloc(q->cq_tail, (size_t)room * sizeof *grown);
-        if (grown == NULL)
-            return PS_E_NO_MEMORY;
+        if (grown == NULL) return PS_E_NO_MEMORY;
         q->cq_tail = grown;
         q->cq_tail_room = room;
     }
-    if (q->cq_tail_count == 0)
-        atomic_store(&q->cq_tail_from, offset);
-    if (offset > max && max == atomic_load(&q->cq_min))
-        atomic_store(&q->cq_min, offset);
+    if (q->cq_tail_count == 0) atomic_store(&q->cq_tail_from, offset);
+    if (offset > max && max == atomic_load(&q->cq_min)) atomic_store(&q->cq_min, offset);
     q->cq_tail[q->cq_tail_count++] = *unit;
     atomic_store(&q->cq_max_physical, unit->physical + unit->size);
     atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);

@@ -1,5 +1,6 @@
-/* Consume queues: 20-byte units that point into the commit log. Format table: consumequeue.c. Derived
- * data: never believed over the log, always rebuildable. Spec section 4; upstream ConsumeQueue. */
+/* Consume queues: 20-byte units that point into the commit log. Format table: consumequeue.c.
+ * Derived data: never believed over the log, always rebuildable. Spec section 4; upstream
+ * ConsumeQueue. */
 #ifndef PS_CONSUMEQUEUE_H
 #define PS_CONSUMEQUEUE_H
 
@@ -18,35 +19,37 @@ typedef struct ps_queue {
     struct ps_topic *cq_topic;
     int32_t cq_id;
     ps_segments cq_files;
-    _Atomic(ps_mapfile *) cq_last;  /* last file, referenced by cq_files too; NULL: none */
-    _Atomic int64_t cq_max;         /* next offset to be written: everything below is readable */
-    _Atomic int64_t cq_min;         /* first offset whose record may still exist */
-    _Atomic int64_t cq_max_physical;/* end of the last record indexed, -1 none */
-    int64_t cq_next;                /* next offset to be assigned; append lock */
-    _Atomic int64_t cq_flushed;     /* offset below which units are on the disk */
+    _Atomic(ps_mapfile *) cq_last;   /* last file, referenced by cq_files too; NULL: none */
+    _Atomic int64_t cq_max;          /* next offset to be written: everything below is readable */
+    _Atomic int64_t cq_min;          /* first offset whose record may still exist */
+    _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
+    int64_t cq_next;                 /* next offset to be assigned; append lock */
+    _Atomic int64_t cq_flushed;      /* offset below which units are on the disk */
     /* readers only: units of records that the log holds and the files do not yet; topic lock */
     ps_unit *cq_tail;
-    _Atomic int64_t cq_tail_from;   /* offset of cq_tail[0] */
+    _Atomic int64_t cq_tail_from; /* offset of cq_tail[0] */
     _Atomic int32_t cq_tail_count;
     int32_t cq_tail_room;
 } ps_queue;
 
 struct ps_store;
 
-/* Opens the files of one queue folder and finds its end: the units from the third-last file on that have
- * size > 0, by bisection unless `linear`. */
-int ps_queue_open(struct ps_store *s, struct ps_topic *topic, int32_t id, const char *folder, bool linear,
-                  ps_queue **out, ps_error *e);
+/* Opens the files of one queue folder and finds its end: the units from the third-last file on that
+ * have size > 0, by bisection unless `linear`. */
+int ps_queue_open(struct ps_store *s, struct ps_topic *topic, int32_t id, const char *folder,
+                  bool linear, ps_queue **out, ps_error *e);
 ps_queue *ps_queue_new(struct ps_store *s, struct ps_topic *topic, int32_t id);
 void ps_queue_free(ps_queue *q);
 
-/* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. A gap above
- * cq_max happens only when the queue is empty (its older part was deleted): pre-fill, as upstream.
- * Returns 1 written, 0 duplicate, PS_E_DISK_FULL / PS_E_IO, or PS_E_DAMAGED for a gap that cannot be. */
-int ps_queue_append(struct ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
+/* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. A gap
+ * above cq_max happens only when the queue is empty (its older part was deleted): pre-fill, as
+ * upstream. Returns 1 written, 0 duplicate, PS_E_DISK_FULL / PS_E_IO, or PS_E_DAMAGED for a gap
+ * that cannot be. */
+int ps_queue_append(struct ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit,
+                    ps_error *e);
 
-/* Takes back every unit whose record is at or behind `physical`, or from the first unit on that is not
- * ascending. Returns units taken back, or an error code. */
+/* Takes back every unit whose record is at or behind `physical`, or from the first unit on that is
+ * not ascending. Returns units taken back, or an error code. */
 int64_t ps_queue_cut(struct ps_store *s, ps_queue *q, int64_t physical, ps_error *e);
 
 /* First offset whose unit points at or behind `physical` (the log's min), by bisection. */
@@ -57,9 +60,9 @@ int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_e
 /* One unit; false when there is none. */
 bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out);
 
-/* Walks units of one file at a time without a lock a unit: the file that holds `offset` (referenced,
- * unref it) with *units set to its unit and *count to how many lie there below cq_max. NULL: none, or
- * they lie in the tail of a reader, where ps_queue_unit finds them one by one. */
+/* Walks units of one file at a time without a lock a unit: the file that holds `offset`
+ * (referenced, unref it) with *units set to its unit and *count to how many lie there below cq_max.
+ * NULL: none, or they lie in the tail of a reader, where ps_queue_unit finds them one by one. */
 ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count);
 
 int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e);

@@ -1,7 +1,8 @@
-/* The dispatcher turns the log into consume queues and index: upstream's "reput". One at a time, under the
- * dispatch lock: usually its thread, at times a reader that wants to see what was just put. With SYNC_FLUSH
- * it stops at the flushed offset, so that nobody reads what a power cut could take back. Spec section 6;
- * upstream DefaultMessageStore.ReputMessageService, CommitLogDispatcherBuild*. */
+/* The dispatcher turns the log into consume queues and index: upstream's "reput". One at a time,
+ * under the dispatch lock: usually its thread, at times a reader that wants to see what was just
+ * put. With SYNC_FLUSH it stops at the flushed offset, so that nobody reads what a power cut could
+ * take back. Spec section 6; upstream DefaultMessageStore.ReputMessageService,
+ * CommitLogDispatcherBuild*. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -11,14 +12,13 @@
 #include "bytes.h"
 #include "store.h"
 
-#define POLL_US 100     /* while messages come in, the dispatcher polls rather than be woken for each */
-#define POLLS_IDLE 100  /* so many empty polls, and it sleeps until it is woken */
+#define POLL_US 100 /* while messages come in, the dispatcher polls rather than be woken for each */
+#define POLLS_IDLE 100 /* so many empty polls, and it sleeps until it is woken */
 #define STALL_RETRY_MS 1000
 
 int64_t ps_dispatch_bound(ps_store *s) {
     int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
-    if (!s->st_conf.sync_flush)
-        return end;
+    if (!s->st_conf.sync_flush) return end;
     int64_t flushed = atomic_load_explicit(&s->st_flushed, memory_order_acquire);
     return flushed < end ? flushed : end;
 }
@@ -30,31 +30,33 @@ bool ps_dispatch_has_unit(const ps_record *r) {
 
 static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     ps_topic *t = s->st_recent_topic;
-    if (t != NULL && t->tp_len == r->topic_len && memcmp(t->tp_name, r->topic, (size_t)t->tp_len) == 0)
+    if (t != NULL && t->tp_len == r->topic_len &&
+        memcmp(t->tp_name, r->topic, (size_t)t->tp_len) == 0)
         return t;
     t = ps_topic_find(s, (const char *)r->topic, r->topic_len);
-    if (t == NULL)
-        t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
+    if (t == NULL) t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
     s->st_recent_topic = t;
     return t;
 }
 
 static int dispatch_unit(ps_store *s, const ps_record *r, int64_t *count, ps_error *e) {
     if (memchr(r->topic, '/', (size_t)r->topic_len) != NULL ||
-        memchr(r->topic, 0, (size_t)r->topic_len) != NULL || r->topic_len == 0 || r->topic[0] == '.')
-        return ps_fail(e, PS_E_DAMAGED, 0, r->physical_offset, NULL, "the topic cannot name a folder");
+        memchr(r->topic, 0, (size_t)r->topic_len) != NULL || r->topic_len == 0 ||
+        r->topic[0] == '.')
+        return ps_fail(e, PS_E_DAMAGED, 0, r->physical_offset, NULL,
+                       "the topic cannot name a folder");
     ps_topic *t = topic_of(s, r);
     ps_queue *q = t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
-    if (t != NULL && q == NULL)
-        q = ps_topic_queue_get(s, t, r->queue_id);
+    if (t != NULL && q == NULL) q = ps_topic_queue_get(s, t, r->queue_id);
     if (q == NULL && (r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX))
-        return ps_fail(e, PS_E_DAMAGED, 0, r->physical_offset, NULL, "the queue id is %d", r->queue_id);
+        return ps_fail(e, PS_E_DAMAGED, 0, r->physical_offset, NULL, "the queue id is %d",
+                       r->queue_id);
     if (q == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, r->physical_offset, NULL, "no memory for the queue");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, r->physical_offset, NULL,
+                       "no memory for the queue");
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     int code = ps_queue_append(s, q, r->queue_offset, &u, e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     *count += code;
     atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
     return 0;
@@ -63,12 +65,10 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t *count, ps_err
 int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[2],
                        ps_error *e) {
     int code = 0;
-    if (queues && ps_dispatch_has_unit(r))
-        code = dispatch_unit(s, r, &counts[0], e);
+    if (queues && ps_dispatch_has_unit(r)) code = dispatch_unit(s, r, &counts[0], e);
     if (code == 0 && index && s->st_index != NULL && r->properties_len > 0) {
         code = ps_index_put(s->st_index, r, e);
-        if (code > 0)
-            counts[1] += code;
+        if (code > 0) counts[1] += code;
     }
     return code < 0 ? code : 0;
 }
@@ -76,8 +76,7 @@ int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
 /* ---- the loop ---- */
 
 static void tell_waiters(ps_store *s) {
-    if (atomic_load(&s->st_news_waiters) == 0)
-        return;
+    if (atomic_load(&s->st_news_waiters) == 0) return;
     pthread_mutex_lock(&s->st_news_lock);
     pthread_cond_broadcast(&s->st_news);
     pthread_mutex_unlock(&s->st_news_lock);
@@ -96,11 +95,10 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
             break;
         }
         if (o != PS_REC_OK || r.physical_offset != *at)
-            return ps_fail(e, PS_E_DAMAGED, 0, *at, mf->mf_path, "the log was damaged while open: %s",
-                           ps_rec_outcome_name(o));
+            return ps_fail(e, PS_E_DAMAGED, 0, *at, mf->mf_path,
+                           "the log was damaged while open: %s", ps_rec_outcome_name(o));
         int code = ps_dispatch_record(s, &r, true, true, counts, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
         *at += r.size;
         atomic_store_explicit(&s->st_dispatched, *at, memory_order_release);
     }
@@ -111,14 +109,12 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
     int64_t at = atomic_load(&s->st_dispatched);
     int code = 0;
-    if (at >= bound || atomic_load(&s->st_derived_broken))
-        return 0;
+    if (at >= bound || atomic_load(&s->st_derived_broken)) return 0;
     while (at < bound && code == 0) {
         ps_mapfile *mf = ps_segments_find(&s->st_log, at, e);
         if (mf == NULL) { /* its file was deleted while waiting: go on where the log begins */
             int64_t min = atomic_load(&s->st_log_min);
-            if (at >= min)
-                break;
+            if (at >= min) break;
             at = min;
             continue;
         }
@@ -142,8 +138,7 @@ int ps_dispatch_catch_up(ps_store *s, ps_error *e) {
     pthread_mutex_lock(&s->st_dispatch_lock);
     int code = ps_dispatch_to_locked(s, bound, &mine);
     pthread_mutex_unlock(&s->st_dispatch_lock);
-    if (code < 0 && e != NULL)
-        *e = mine;
+    if (code < 0 && e != NULL) *e = mine;
     return code;
 }
 
@@ -154,8 +149,8 @@ void ps_dispatch_wake(ps_store *s) {
     pthread_mutex_unlock(&s->st_nap_lock);
 }
 
-/* Sleeps until a writer sees st_napping; the order of the two loads and stores makes sure that either the
- * writer sees the flag or this thread sees the new end. */
+/* Sleeps until a writer sees st_napping; the order of the two loads and stores makes sure that
+ * either the writer sees the flag or this thread sees the new end. */
 static void nap(ps_store *s) {
     pthread_mutex_lock(&s->st_nap_lock);
     atomic_store(&s->st_napping, true);
@@ -185,8 +180,7 @@ void *ps_dispatch_main(void *store) {
             pthread_mutex_lock(&s->st_dispatch_lock);
             int code = ps_dispatch_to_locked(s, bound, &e);
             pthread_mutex_unlock(&s->st_dispatch_lock);
-            if (code == PS_E_DISK_FULL)
-                pause_stalled(s);
+            if (code == PS_E_DISK_FULL) pause_stalled(s);
             idle = 0;
         } else if (++idle > POLLS_IDLE) {
             nap(s);

@@ -12,7 +12,7 @@ enum {
 
 /* Fills *e (which may be NULL) and returns `code`, so that a caller can `return ps_fail(...)`.
  * `where` is a path or NULL; `sys_errno` 0 when no system call failed; text is printf-like. */
-int ps_fail(ps_error *e, int code, int sys_errno, int64_t offset, const char *where, const char *text, ...)
-    __attribute__((format(printf, 6, 7)));
+int ps_fail(ps_error *e, int code, int sys_errno, int64_t offset, const char *where,
+            const char *text, ...) __attribute__((format(printf, 6, 7)));
 
 #endif

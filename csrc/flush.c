@@ -1,15 +1,21 @@
 /* What happens behind the callers' backs: syncing the log, syncing what is derived from it, the
- * checkpoint, and making files and windows ahead of the writer. Spec section 9; upstream FlushManager,
- * GroupCommitService, FlushConsumeQueueService, AllocateMappedFileService. */
+ * checkpoint, and making files and windows ahead of the writer. Spec section 9; upstream
+ * FlushManager, GroupCommitService, FlushConsumeQueueService, AllocateMappedFileService. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "store.h"
 
 #define KEEP_INTERVAL_MS 1000
+#define PAGE 4096
+#define TOUCH_CHUNK (1 << 20)
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 static struct timespec in_ms(int64_t ms) {
     struct timespec t;
@@ -34,8 +40,7 @@ static int flush_file(ps_store *s, ps_mapfile *mf, int least_pages, ps_error *e)
         return code;
     }
     int64_t flushed = atomic_load(&mf->mf_flushed);
-    if (flushed != before)
-        atomic_fetch_add_explicit(&s->st_fsyncs, 1, memory_order_relaxed);
+    if (flushed != before) atomic_fetch_add_explicit(&s->st_fsyncs, 1, memory_order_relaxed);
     if (mf->mf_base + flushed > atomic_load(&s->st_flushed))
         atomic_store(&s->st_flushed, mf->mf_base + flushed);
     return flushed != before;
@@ -48,13 +53,11 @@ int ps_log_flush(ps_store *s, int least_pages, ps_error *e) {
     int64_t end = atomic_load(&s->st_log_end);
     while (atomic_load(&s->st_flushed) < end) {
         ps_mapfile *mf = ps_segments_find(&s->st_log, atomic_load(&s->st_flushed), e);
-        if (mf == NULL)
-            break;
+        if (mf == NULL) break;
         code = flush_file(s, mf, least_pages, e);
         bool full = atomic_load(&mf->mf_flushed) >= mf->mf_size;
         ps_mapfile_unref(mf);
-        if (code <= 0 || !full)
-            break;
+        if (code <= 0 || !full) break;
     }
     if (code >= 0 && atomic_load(&s->st_flushed) >= end)
         atomic_store(&s->st_physic_timestamp, stamp);
@@ -64,8 +67,7 @@ int ps_log_flush(ps_store *s, int least_pages, ps_error *e) {
 
 static int wait_outcome(ps_store *s, int64_t physical, int rc, ps_error *e) {
     int err = atomic_load(&s->st_flush_errno);
-    if (atomic_load(&s->st_flushed) >= physical)
-        return 0;
+    if (atomic_load(&s->st_flushed) >= physical) return 0;
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_flushed), s->st_root,
                        "the message is in the log but could not be synced: %s", strerror(err));
@@ -74,11 +76,10 @@ static int wait_outcome(ps_store *s, int64_t physical, int rc, ps_error *e) {
     return rc == ETIMEDOUT ? PS_FLUSH_DISK_TIMEOUT : 1;
 }
 
-/* One sync serves everybody who waits: the flusher takes the furthest wish, and all that came in while
- * the last sync ran are served by the next. */
+/* One sync serves everybody who waits: the flusher takes the furthest wish, and all that came in
+ * while the last sync ran are served by the next. */
 int ps_wait_durable(ps_store *s, int64_t physical, int32_t timeout_ms, ps_error *e) {
-    if (atomic_load(&s->st_flushed) >= physical)
-        return 0;
+    if (atomic_load(&s->st_flushed) >= physical) return 0;
     if (s->st_thread_count == 0) {
         int code = ps_log_flush(s, 0, e);
         return code < 0 ? code : wait_outcome(s, physical, ETIMEDOUT, e);
@@ -86,8 +87,7 @@ int ps_wait_durable(ps_store *s, int64_t physical, int32_t timeout_ms, ps_error 
     struct timespec until = in_ms(timeout_ms);
     int rc = 0;
     pthread_mutex_lock(&s->st_wait_lock);
-    if (physical > atomic_load(&s->st_flush_wanted))
-        atomic_store(&s->st_flush_wanted, physical);
+    if (physical > atomic_load(&s->st_flush_wanted)) atomic_store(&s->st_flush_wanted, physical);
     pthread_cond_signal(&s->st_flush_wake);
     while (atomic_load(&s->st_flushed) < physical && rc == 0 && !atomic_load(&s->st_flush_errno) &&
            !atomic_load(&s->st_stopping))
@@ -115,15 +115,13 @@ void *ps_flush_main(void *store) {
         pthread_mutex_unlock(&s->st_wait_lock);
         int64_t now = ps_now_ms();
         bool thorough = wished || now >= thorough_at || s->st_conf.sync_flush;
-        if (now >= thorough_at)
-            thorough_at = now + s->st_conf.flush_thorough_ms;
+        if (now >= thorough_at) thorough_at = now + s->st_conf.flush_thorough_ms;
         e.code = 0;
         ps_log_flush(s, thorough ? 0 : s->st_conf.flush_least_pages, &e);
         pthread_mutex_lock(&s->st_wait_lock);
         pthread_cond_broadcast(&s->st_flush_done);
         pthread_mutex_unlock(&s->st_wait_lock);
-        if (s->st_conf.sync_flush)
-            ps_dispatch_wake(s); /* records become dispatchable only now */
+        if (s->st_conf.sync_flush) ps_dispatch_wake(s); /* records become dispatchable only now */
     }
     return NULL;
 }
@@ -134,8 +132,7 @@ static int flush_queues(ps_store *s, int least_pages, ps_error *e) {
     ps_queue **queues;
     int code = 0;
     int32_t n = ps_queues_snapshot(s, &queues);
-    for (int32_t i = 0; i < n && code == 0; i++)
-        code = ps_queue_flush(queues[i], least_pages, e);
+    for (int32_t i = 0; i < n && code == 0; i++) code = ps_queue_flush(queues[i], least_pages, e);
     free(queues);
     return code;
 }
@@ -146,29 +143,25 @@ static int write_checkpoint(ps_store *s, ps_error *e) {
         s->st_checkpoint.physic_msg_timestamp = physic;
         s->st_checkpoint_dirty = true;
     }
-    if (!s->st_checkpoint_dirty)
-        return 0;
+    if (!s->st_checkpoint_dirty) return 0;
     int code = ps_checkpoint_write(s->st_io, s->st_root, &s->st_checkpoint, e);
-    if (code == 0)
-        s->st_checkpoint_dirty = false;
+    if (code == 0) s->st_checkpoint_dirty = false;
     return code;
 }
 
-/* The checkpoint's times for queues and index move only here, after the syncs, to what was dispatched
- * before them: recovery trusts derived files up to there and rebuilds them behind it. */
+/* The checkpoint's times for queues and index move only here, after the syncs, to what was
+ * dispatched before them: recovery trusts derived files up to there and rebuilds them behind it. */
 int ps_derived_flush(ps_store *s, bool thorough, ps_error *e) {
     pthread_mutex_lock(&s->st_keep_lock);
     int64_t logic = atomic_load(&s->st_logic_timestamp);
     int code = flush_queues(s, thorough ? 0 : s->st_conf.queue_flush_least_pages, e);
-    if (code == 0 && thorough && s->st_index != NULL)
-        code = ps_index_flush(s->st_index, e);
+    if (code == 0 && thorough && s->st_index != NULL) code = ps_index_flush(s->st_index, e);
     if (code == 0 && thorough && logic > s->st_checkpoint.logics_msg_timestamp) {
         s->st_checkpoint.logics_msg_timestamp = logic;
         s->st_checkpoint.index_msg_timestamp = logic;
         s->st_checkpoint_dirty = true;
     }
-    if (code == 0)
-        code = write_checkpoint(s, e);
+    if (code == 0) code = write_checkpoint(s, e);
     pthread_mutex_unlock(&s->st_keep_lock);
     return code;
 }
@@ -180,20 +173,17 @@ void *ps_keep_main(void *store) {
     ps_clean_report cleaned;
     ps_error e;
     int32_t nap = s->st_conf.queue_flush_interval_ms;
-    if (nap <= 0 || nap > KEEP_INTERVAL_MS)
-        nap = KEEP_INTERVAL_MS;
+    if (nap <= 0 || nap > KEEP_INTERVAL_MS) nap = KEEP_INTERVAL_MS;
     while (!atomic_load(&s->st_stopping)) {
         struct timespec until = in_ms(nap);
         pthread_mutex_lock(&s->st_keep_nap_lock);
         if (!atomic_load(&s->st_stopping))
             pthread_cond_timedwait(&s->st_keep_wake, &s->st_keep_nap_lock, &until);
         pthread_mutex_unlock(&s->st_keep_nap_lock);
-        if (atomic_load(&s->st_stopping))
-            break;
+        if (atomic_load(&s->st_stopping)) break;
         int64_t now = ps_now_ms();
         bool thorough = now >= thorough_at;
-        if (thorough)
-            thorough_at = now + s->st_conf.queue_flush_thorough_ms;
+        if (thorough) thorough_at = now + s->st_conf.queue_flush_thorough_ms;
         e.code = 0;
         ps_derived_flush(s, thorough, &e); /* a failure leaves the checkpoint where it was */
         if (s->st_conf.clean_interval_ms > 0 && now >= clean_at) {
@@ -231,6 +221,20 @@ static void reserve_window_locked(ps_store *s) {
     pthread_mutex_lock(&s->st_alloc_lock);
 }
 
+/* Only advice: a kernel that does not know it, or has no memory, leaves the faults to the writer. */
+static void touch_pages_locked(ps_store *s) {
+    ps_mapfile *mf = s->st_touch_file;
+    int64_t from = s->st_touch_from, to = s->st_touch_to;
+    s->st_touch_file = NULL;
+    pthread_mutex_unlock(&s->st_alloc_lock);
+    if (to > atomic_load(&mf->mf_reserved)) to = atomic_load(&mf->mf_reserved);
+    from -= from % PAGE;
+    for (; from + TOUCH_CHUNK <= to && !atomic_load(&s->st_stopping); from += TOUCH_CHUNK)
+        madvise(mf->mf_map + from, TOUCH_CHUNK, MADV_POPULATE_WRITE);
+    ps_mapfile_unref(mf);
+    pthread_mutex_lock(&s->st_alloc_lock);
+}
+
 void *ps_alloc_main(void *store) {
     ps_store *s = store;
     pthread_mutex_lock(&s->st_alloc_lock);
@@ -239,6 +243,8 @@ void *ps_alloc_main(void *store) {
             make_next_locked(s);
         else if (s->st_reserve_file != NULL)
             reserve_window_locked(s);
+        else if (s->st_touch_file != NULL)
+            touch_pages_locked(s);
         else {
             atomic_store(&s->st_alloc_asked, s->st_next_file != NULL);
             pthread_cond_wait(&s->st_alloc_wake, &s->st_alloc_lock);

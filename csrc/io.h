@@ -19,9 +19,10 @@ struct ps_io {
     int (*fdatasync)(ps_io *io, int fd);
     int (*ftruncate)(ps_io *io, int fd, off_t len);
     int (*fallocate)(ps_io *io, int fd, int mode, off_t at, off_t len);
-    void *(*mmap)(ps_io *io, size_t len, int prot, int fd, off_t at); /* MAP_SHARED; MAP_FAILED on failure */
+    /* MAP_SHARED; MAP_FAILED on failure */
+    void *(*mmap)(ps_io *io, size_t len, int prot, int fd, off_t at);
     int (*munmap)(ps_io *io, void *addr, size_t len);
-    int (*msync)(ps_io *io, void *addr, size_t len);                  /* MS_SYNC */
+    int (*msync)(ps_io *io, void *addr, size_t len); /* MS_SYNC */
     int (*rename)(ps_io *io, const char *from, const char *to);
     int (*unlink)(ps_io *io, const char *path);
     int (*mkdir)(ps_io *io, const char *path, mode_t mode);
@@ -35,14 +36,30 @@ ps_io *ps_io_system(void);
 
 /* Names of the calls above, for fault masks: bit n of a mask is call n of this order. */
 enum {
-    PS_IO_OPEN, PS_IO_CLOSE, PS_IO_PREAD, PS_IO_PWRITE, PS_IO_FSYNC, PS_IO_FDATASYNC, PS_IO_FTRUNCATE,
-    PS_IO_FALLOCATE, PS_IO_MMAP, PS_IO_MUNMAP, PS_IO_MSYNC, PS_IO_RENAME, PS_IO_UNLINK, PS_IO_MKDIR,
-    PS_IO_RMDIR, PS_IO_FSTAT, PS_IO_STATVFS, PS_IO_CALLS
+    PS_IO_OPEN,
+    PS_IO_CLOSE,
+    PS_IO_PREAD,
+    PS_IO_PWRITE,
+    PS_IO_FSYNC,
+    PS_IO_FDATASYNC,
+    PS_IO_FTRUNCATE,
+    PS_IO_FALLOCATE,
+    PS_IO_MMAP,
+    PS_IO_MUNMAP,
+    PS_IO_MSYNC,
+    PS_IO_RENAME,
+    PS_IO_UNLINK,
+    PS_IO_MKDIR,
+    PS_IO_RMDIR,
+    PS_IO_FSTAT,
+    PS_IO_STATVFS,
+    PS_IO_CALLS
 };
 
-/* A table that fails on purpose: calls whose bit is in `mask` are counted; the `countdown`-th fails with
- * `err` (errno), and when `forever` is set every later one as well. countdown 0: none fails, calls are
- * only counted. Thread-safe. Free with ps_io_faulty_free after every store that uses it is closed. */
+/* A table that fails on purpose: calls whose bit is in `mask` are counted; the `countdown`-th fails
+ * with `err` (errno), and when `forever` is set every later one as well. countdown 0: none fails,
+ * calls are only counted. Thread-safe. Free with ps_io_faulty_free after every store that uses it
+ * is closed. */
 ps_io *ps_io_faulty_new(void);
 void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever);
 int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask); /* calls seen so far of those kinds */

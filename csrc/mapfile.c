@@ -1,9 +1,9 @@
 /* Segment files and ordered sets of them. See mapfile.h.
  *
- * A file is named by 20 decimal digits: the logical offset of its first byte. It has its full size from
- * the start and is mapped whole. Blocks are reserved ahead of the writer (ps_mapfile_reserve), since a
- * store into a mapped hole on a full disk is a SIGBUS, and since writing into reserved extents is ten
- * times faster than into holes. Upstream: DefaultMappedFile, MappedFileQueue. */
+ * A file is named by 20 decimal digits: the logical offset of its first byte. It has its full size
+ * from the start and is mapped whole. Blocks are reserved ahead of the writer (ps_mapfile_reserve),
+ * since a store into a mapped hole on a full disk is a SIGBUS, and since writing into reserved
+ * extents is ten times faster than into holes. Upstream: DefaultMappedFile, MappedFileQueue. */
 #define _GNU_SOURCE
 #include "mapfile.h"
 
@@ -20,10 +20,8 @@
 #define PS_PAGE 4096
 
 static int open_code(int err) {
-    if (err == EACCES || err == EPERM || err == EROFS)
-        return PS_E_FORBIDDEN;
-    if (err == ENOSPC || err == EDQUOT)
-        return PS_E_DISK_FULL;
+    if (err == EACCES || err == EPERM || err == EROFS) return PS_E_FORBIDDEN;
+    if (err == ENOSPC || err == EDQUOT) return PS_E_DISK_FULL;
     return PS_E_IO;
 }
 
@@ -51,8 +49,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
         code = ps_fail(e, open_code(errno), errno, -1, path, "cannot give the file its size");
         goto out;
     }
-    if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0)
-        goto out;
+    if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0) goto out;
     map = io->mmap(io, (size_t)size, write ? PROT_READ | PROT_WRITE : PROT_READ, fd, 0);
     if (map == MAP_FAILED) {
         code = ps_fail(e, errno == ENOMEM ? PS_E_NO_MEMORY : PS_E_IO, errno, -1, path,
@@ -74,14 +71,11 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     *out = mf;
 out:
     if (code < 0) {
-        if (map != MAP_FAILED)
-            io->munmap(io, map, (size_t)size);
+        if (map != MAP_FAILED) io->munmap(io, map, (size_t)size);
         free(mf);
-        if (make)
-            io->unlink(io, path);
+        if (make) io->unlink(io, path);
     }
-    if (code < 0 || !(flags & PS_MAP_KEEP_FD))
-        io->close(io, fd);
+    if (code < 0 || !(flags & PS_MAP_KEEP_FD)) io->close(io, fd);
     return code;
 }
 
@@ -91,11 +85,9 @@ ps_mapfile *ps_mapfile_ref(ps_mapfile *mf) {
 }
 
 void ps_mapfile_unref(ps_mapfile *mf) {
-    if (mf == NULL || atomic_fetch_sub_explicit(&mf->mf_refs, 1, memory_order_acq_rel) != 1)
-        return;
+    if (mf == NULL || atomic_fetch_sub_explicit(&mf->mf_refs, 1, memory_order_acq_rel) != 1) return;
     mf->mf_io->munmap(mf->mf_io, mf->mf_map, (size_t)mf->mf_size);
-    if (mf->mf_fd >= 0)
-        mf->mf_io->close(mf->mf_io, mf->mf_fd);
+    if (mf->mf_fd >= 0) mf->mf_io->close(mf->mf_io, mf->mf_fd);
     free(mf->mf_path);
     free(mf);
 }
@@ -104,21 +96,17 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
     int64_t have = atomic_load_explicit(&mf->mf_reserved, memory_order_acquire);
     int64_t want;
     int fd = mf->mf_fd, rc, err;
-    if (upto <= have)
-        return 0;
+    if (upto <= have) return 0;
     want = have + (upto - have + window - 1) / window * window;
-    if (want > mf->mf_size)
-        want = mf->mf_size;
+    if (want > mf->mf_size) want = mf->mf_size;
     if (fd < 0 && (fd = mf->mf_io->open(mf->mf_io, mf->mf_path, O_RDWR | O_CLOEXEC, 0)) < 0)
         return ps_fail(e, open_code(errno), errno, -1, mf->mf_path, "cannot open the file");
-    do
-        rc = mf->mf_io->fallocate(mf->mf_io, fd, 0, have, want - have);
+    do rc = mf->mf_io->fallocate(mf->mf_io, fd, 0, have, want - have);
     while (rc < 0 && errno == EINTR);
     err = errno;
-    if (mf->mf_fd < 0)
-        mf->mf_io->close(mf->mf_io, fd);
-    /* A file system that cannot reserve (some network mounts) is used all the same: there, a full disk
-     * is caught by the ratio check of the retention rules alone. */
+    if (mf->mf_fd < 0) mf->mf_io->close(mf->mf_io, fd);
+    /* A file system that cannot reserve (some network mounts) is used all the same: there, a full
+     * disk is caught by the ratio check of the retention rules alone. */
     if (rc < 0 && err != EOPNOTSUPP && err != ENOSYS)
         return ps_fail(e, open_code(err), err, -1, mf->mf_path, "cannot reserve room for the file");
     atomic_store_explicit(&mf->mf_reserved, want, memory_order_release);
@@ -126,8 +114,7 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
 }
 
 static int sync_range(ps_mapfile *mf, int64_t from, int64_t to) {
-    if (mf->mf_fd >= 0)
-        return mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd);
+    if (mf->mf_fd >= 0) return mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd);
     from -= from % PS_PAGE;
     return mf->mf_io->msync(mf->mf_io, mf->mf_map + from, (size_t)(to - from));
 }
@@ -139,13 +126,11 @@ int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e) {
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, mf->mf_base + flushed, mf->mf_path,
                        "an earlier sync of the file failed");
-    if (wrote <= flushed)
-        return 0;
-    if (wrote < mf->mf_size && wrote / PS_PAGE - flushed / PS_PAGE < least_pages)
-        return 0;
+    if (wrote <= flushed) return 0;
+    if (wrote < mf->mf_size && wrote / PS_PAGE - flushed / PS_PAGE < least_pages) return 0;
     if (sync_range(mf, flushed, wrote) < 0) {
-        /* The kernel drops the error with the dirty pages once it was told: a second sync would succeed
-         * without the data being there. So the first failure is kept for good. */
+        /* The kernel drops the error with the dirty pages once it was told: a second sync would
+         * succeed without the data being there. So the first failure is kept for good. */
         err = errno ? errno : EIO;
         atomic_store(&mf->mf_errno, err);
         return ps_fail(e, PS_E_FLUSH_FAILED, err, mf->mf_base + flushed, mf->mf_path,
@@ -196,8 +181,7 @@ int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile 
         ss->ss_items[i] = (ps_segment){base, mf_or_null, copy};
     }
     pthread_rwlock_unlock(&ss->ss_lock);
-    if (code < 0)
-        free(copy);
+    if (code < 0) free(copy);
     return code;
 }
 
@@ -231,8 +215,7 @@ static ps_mapfile *segment_map(ps_segments *ss, int64_t offset, ps_error *e) {
             atomic_store(&s->sg_file->mf_flushed, ss->ss_file_size);
         }
     }
-    if (i >= 0 && ss->ss_items[i].sg_file != NULL)
-        mf = ps_mapfile_ref(ss->ss_items[i].sg_file);
+    if (i >= 0 && ss->ss_items[i].sg_file != NULL) mf = ps_mapfile_ref(ss->ss_items[i].sg_file);
     pthread_rwlock_unlock(&ss->ss_lock);
     return mf;
 }
@@ -245,8 +228,7 @@ ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
     if (i >= 0) {
         listed = true;
         mf = ss->ss_items[i].sg_file;
-        if (mf != NULL)
-            ps_mapfile_ref(mf);
+        if (mf != NULL) ps_mapfile_ref(mf);
     }
     pthread_rwlock_unlock(&ss->ss_lock);
     return mf == NULL && listed ? segment_map(ss, offset, e) : mf;
@@ -262,10 +244,8 @@ int32_t ps_segments_count(ps_segments *ss) {
 int64_t ps_segments_base(ps_segments *ss, int32_t i) {
     int64_t base = -1;
     pthread_rwlock_rdlock(&ss->ss_lock);
-    if (i < 0)
-        i += ss->ss_count;
-    if (i >= 0 && i < ss->ss_count)
-        base = ss->ss_items[i].sg_base;
+    if (i < 0) i += ss->ss_count;
+    if (i >= 0 && i < ss->ss_count) base = ss->ss_items[i].sg_base;
     pthread_rwlock_unlock(&ss->ss_lock);
     return base;
 }
@@ -274,8 +254,7 @@ int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e) {
     ps_segment gone = {0};
     int code = 0;
     pthread_rwlock_wrlock(&ss->ss_lock);
-    if (i < 0)
-        i += ss->ss_count;
+    if (i < 0) i += ss->ss_count;
     if (i >= 0 && i < ss->ss_count) {
         if (ss->ss_io->unlink(ss->ss_io, ss->ss_items[i].sg_path) < 0 && errno != ENOENT) {
             code = ps_fail(e, open_code(errno), errno, -1, ss->ss_items[i].sg_path,
@@ -309,23 +288,21 @@ static int list_one(const char *folder, const struct dirent *d, int dir_fd, bool
                     ps_listing *out, int32_t *room, ps_error *e) {
     struct stat st;
     char path[PATH_MAX];
-    if (d->d_name[0] == '.' && (d->d_name[1] == 0 || strcmp(d->d_name, "..") == 0))
-        return 0;
+    if (d->d_name[0] == '.' && (d->d_name[1] == 0 || strcmp(d->d_name, "..") == 0)) return 0;
     if (fstatat(dir_fd, d->d_name, &st, 0) < 0)
-        return errno == ENOENT ? 0 : ps_fail(e, open_code(errno), errno, -1, folder, "cannot stat a file");
-    if (S_ISDIR(st.st_mode))
-        return 0;
+        return errno == ENOENT
+                   ? 0
+                   : ps_fail(e, open_code(errno), errno, -1, folder, "cannot stat a file");
+    if (S_ISDIR(st.st_mode)) return 0;
     if (!all_digits(d->d_name)) {
-        if (!strict)
-            return 0;
+        if (!strict) return 0;
         snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
         return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "this file does not belong here");
     }
     if (out->count == *room) {
         int32_t more = *room ? *room * 2 : 16;
         void *grown = realloc(out->items, (size_t)more * sizeof *out->items);
-        if (grown == NULL)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+        if (grown == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
         out->items = grown;
         *room = more;
     }
@@ -346,8 +323,7 @@ int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps
     memset(out, 0, sizeof *out);
     DIR *dir = opendir(path);
     if (dir == NULL) {
-        if (errno == ENOENT)
-            return 0;
+        if (errno == ENOENT) return 0;
         return ps_fail(e, open_code(errno), errno, -1, path, "cannot list the folder");
     }
     while (code == 0 && (d = readdir(dir)) != NULL)
@@ -357,8 +333,7 @@ int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps
         ps_listing_free(out);
         return code;
     }
-    if (out->count > 1)
-        qsort(out->items, (size_t)out->count, sizeof *out->items, by_number);
+    if (out->count > 1) qsort(out->items, (size_t)out->count, sizeof *out->items, by_number);
     return 0;
 }
 
@@ -374,8 +349,7 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
         return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, path, "the path is empty or too long");
     memcpy(part, path, n + 1);
     for (size_t i = 1; i <= n; i++) {
-        if (part[i] != '/' && part[i] != 0)
-            continue;
+        if (part[i] != '/' && part[i] != 0) continue;
         char kept = part[i];
         part[i] = 0;
         if (io->mkdir(io, part, 0755) < 0 && errno != EEXIST)
@@ -388,8 +362,7 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e) {
     int fd = io->open(io, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     int code = 0;
-    if (fd < 0)
-        return ps_fail(e, open_code(errno), errno, -1, path, "cannot open the folder");
+    if (fd < 0) return ps_fail(e, open_code(errno), errno, -1, path, "cannot open the folder");
     /* Some file systems refuse to sync a folder (EINVAL); they order it themselves. */
     if (io->fsync(io, fd) < 0 && errno != EINVAL)
         code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the folder");

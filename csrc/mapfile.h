@@ -1,5 +1,6 @@
-/* Segment files: fixed-size, memory-mapped, counted references; and the ordered set of them that makes a
- * logical file (the commit log, a consume queue). Upstream: DefaultMappedFile, MappedFileQueue. */
+/* Segment files: fixed-size, memory-mapped, counted references; and the ordered set of them that
+ * makes a logical file (the commit log, a consume queue). Upstream: DefaultMappedFile,
+ * MappedFileQueue. */
 #ifndef PS_MAPFILE_H
 #define PS_MAPFILE_H
 
@@ -14,16 +15,16 @@
 typedef struct ps_mapfile {
     ps_io *mf_io;
     char *mf_path;
-    int64_t mf_base;              /* logical offset of the first byte */
+    int64_t mf_base; /* logical offset of the first byte */
     int64_t mf_size;
     uint8_t *mf_map;
-    int mf_fd;                    /* -1 when not kept open */
+    int mf_fd; /* -1 when not kept open */
     bool mf_writable;
-    _Atomic int64_t mf_wrote;     /* bytes written, from the start */
-    _Atomic int64_t mf_flushed;   /* bytes known to be on the disk */
-    _Atomic int64_t mf_reserved;  /* bytes whose blocks are reserved */
-    _Atomic int32_t mf_refs;      /* unmapped and freed at 0 */
-    _Atomic int32_t mf_errno;     /* sticky: the sync that failed */
+    _Atomic int64_t mf_wrote;    /* bytes written, from the start */
+    _Atomic int64_t mf_flushed;  /* bytes known to be on the disk */
+    _Atomic int64_t mf_reserved; /* bytes whose blocks are reserved */
+    _Atomic int32_t mf_refs;     /* unmapped and freed at 0 */
+    _Atomic int32_t mf_errno;    /* sticky: the sync that failed */
 } ps_mapfile;
 
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */
@@ -31,14 +32,16 @@ typedef struct ps_mapfile {
 #define PS_MAP_KEEP_FD 4 /* keep the descriptor: the commit log, which is synced by it */
 
 /* Maps `path` of exactly `size` bytes with one reference. 0 or an error code. */
-int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags, ps_mapfile **out, ps_error *e);
+int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
+                    ps_mapfile **out, ps_error *e);
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf);
 void ps_mapfile_unref(ps_mapfile *mf);
-/* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store into the
- * map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
+/* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
+ * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);
-/* Syncs what was written when at least `least_pages` pages of 4096 are dirty or the file is full (0: any
- * byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position moves. */
+/* Syncs what was written when at least `least_pages` pages of 4096 are dirty or the file is full
+ * (0: any byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position
+ * moves. */
 int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e);
 
 /* An ordered set of equally long files without gaps. */
@@ -54,17 +57,19 @@ typedef struct ps_segments {
     ps_segment *ss_items;
     int32_t ss_count, ss_room;
     int64_t ss_file_size;
-    int ss_flags;             /* for ps_mapfile_open */
+    int ss_flags; /* for ps_mapfile_open */
 } ps_segments;
 
 void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags);
 void ps_segments_free(ps_segments *ss);
 /* Adds a file that is there (not mapped yet), keeping the order. */
 int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null);
-/* The file that holds `offset`, with a reference for the caller; NULL when there is none (or *e). */
+/* The file that holds `offset`, with a reference for the caller; NULL when there is none (or
+ * *e). */
 ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e);
 int32_t ps_segments_count(ps_segments *ss);
-int64_t ps_segments_base(ps_segments *ss, int32_t i); /* -1 out of range; negative i counts from the end */
+int64_t ps_segments_base(ps_segments *ss,
+                         int32_t i); /* -1 out of range; negative i counts from the end */
 /* Takes item i out of the set and deletes its file; mappings in use live on. */
 int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e);
 

@@ -1,8 +1,8 @@
-/* Putting messages: check and sum before the append lock, stamp and copy inside it, wait for the disk
- * after it. Spec sections 2, 3, 9; upstream CommitLog.asyncPutMessage(s), MessageExtEncoder.
+/* Putting messages: check and sum before the append lock, stamp and copy inside it, wait for the
+ * disk after it. Spec sections 2, 3, 9; upstream CommitLog.asyncPutMessage(s), MessageExtEncoder.
  *
- * Nothing here allocates, formats or makes a system call on the usual way of a message; the next segment
- * and the next reserved window are made by the allocator thread ahead of time. */
+ * Nothing here allocates, formats or makes a system call on the usual way of a message; the next
+ * segment and the next reserved window are made by the allocator thread ahead of time. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 
 #define CHUNK 96 /* messages a hold of the append lock: some microseconds */
 #define NEXT_FILE_WAIT_MS 5000
+#define TOUCH_STEP (4 << 20)
 
 int64_t ps_now_ms(void) {
     struct timespec t;
@@ -31,8 +32,7 @@ static int take_next_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error 
     pthread_mutex_lock(&s->st_alloc_lock);
     s->st_next_error.code = 0;
     s->st_next_wanted = base;
-    if (s->st_next_file == NULL)
-        pthread_cond_signal(&s->st_alloc_wake);
+    if (s->st_next_file == NULL) pthread_cond_signal(&s->st_alloc_wake);
     while (s->st_next_file == NULL && s->st_next_error.code == 0 && code == 0)
         code = pthread_cond_timedwait(&s->st_alloc_done, &s->st_alloc_lock, &until);
     *out = s->st_next_file;
@@ -60,8 +60,7 @@ static int roll_locked(ps_store *s, ps_error *e) {
         ps_mapfile_unref(next);
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, base, NULL, "no memory for the next file");
     }
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     if (mf != NULL) {
         int64_t wrote = atomic_load(&mf->mf_wrote);
         ps_blank_write(mf->mf_map + wrote, (int32_t)(mf->mf_size - wrote));
@@ -76,14 +75,26 @@ static int roll_locked(ps_store *s, ps_error *e) {
 static void ask_ahead_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
     bool window = atomic_load(&mf->mf_reserved) - wrote < s->st_conf.reserve_window / 2 &&
                   atomic_load(&mf->mf_reserved) < mf->mf_size;
-    if (s->st_thread_count == 0 || atomic_exchange(&s->st_alloc_asked, true))
-        return;
+    if (s->st_thread_count == 0 || atomic_exchange(&s->st_alloc_asked, true)) return;
     pthread_mutex_lock(&s->st_alloc_lock);
-    if (window && s->st_reserve_file == NULL)
-        s->st_reserve_file = ps_mapfile_ref(mf);
-    if (!window && s->st_next_file == NULL)
-        s->st_next_wanted = mf->mf_base + mf->mf_size;
+    if (window && s->st_reserve_file == NULL) s->st_reserve_file = ps_mapfile_ref(mf);
+    if (!window && s->st_next_file == NULL) s->st_next_wanted = mf->mf_base + mf->mf_size;
     pthread_cond_signal(&s->st_alloc_wake);
+    pthread_mutex_unlock(&s->st_alloc_lock);
+}
+
+/* A first store into a page costs the writer ten times the record, so the allocator touches the pages
+ * that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
+static void ask_touch_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
+    s->st_touch_at = wrote + TOUCH_STEP;
+    if (s->st_thread_count == 0) return;
+    pthread_mutex_lock(&s->st_alloc_lock);
+    if (s->st_touch_file == NULL) {
+        s->st_touch_file = ps_mapfile_ref(mf);
+        s->st_touch_from = wrote + TOUCH_STEP / 2;
+        s->st_touch_to = wrote + TOUCH_STEP / 2 + 2 * TOUCH_STEP;
+        pthread_cond_signal(&s->st_alloc_wake);
+    }
     pthread_mutex_unlock(&s->st_alloc_lock);
 }
 
@@ -93,17 +104,19 @@ static inline int room_locked(ps_store *s, int64_t size, ps_error *e) {
     int64_t wrote = mf != NULL ? atomic_load_explicit(&mf->mf_wrote, memory_order_relaxed) : 0;
     if (__builtin_expect(mf == NULL || size + PS_RECORD_SPARE > mf->mf_size - wrote, 0)) {
         int code = roll_locked(s, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
         mf = s->st_active;
         wrote = 0;
+        s->st_touch_at = TOUCH_STEP;
     }
+    if (__builtin_expect(wrote > s->st_touch_at, 0)) ask_touch_locked(s, mf, wrote);
     int64_t need = wrote + size + PS_RECORD_SPARE;
     int64_t reserved = atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed);
     if (__builtin_expect(need > reserved, 0))
         return ps_mapfile_reserve(mf, need, s->st_conf.reserve_window, e);
     if (__builtin_expect(reserved < mf->mf_size ? reserved - wrote < s->st_conf.reserve_window / 2
-                                                : wrote > mf->mf_size / 2, 0) &&
+                                                : wrote > mf->mf_size / 2,
+                         0) &&
         !atomic_load_explicit(&s->st_alloc_asked, memory_order_relaxed))
         ask_ahead_locked(s, mf, wrote);
     return 0;
@@ -122,15 +135,13 @@ static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, i
     bool counted = tx == PS_SYS_TX_NONE || tx == PS_SYS_TX_COMMIT;
     placed at = {counted ? q->cq_next : 0, mf->mf_base + wrote};
     ps_draft_write(d, mf->mf_map + wrote, at.queue_offset, at.physical_offset, stamp);
-    if (counted)
-        q->cq_next++;
+    if (counted) q->cq_next++;
     atomic_store_explicit(&mf->mf_wrote, wrote + d->size, memory_order_release);
     return at;
 }
 
 static inline int64_t stamp_locked(ps_store *s, int64_t now) {
-    if (now < s->st_last_timestamp)
-        now = s->st_last_timestamp;
+    if (now < s->st_last_timestamp) now = s->st_last_timestamp;
     s->st_last_timestamp = now;
     return now;
 }
@@ -145,8 +156,7 @@ static inline void publish_locked(ps_store *s, int64_t end, int64_t stamp, int64
 }
 
 static inline void wake_dispatcher(ps_store *s) {
-    if (__builtin_expect(atomic_load(&s->st_napping), 0))
-        ps_dispatch_wake(s);
+    if (__builtin_expect(atomic_load(&s->st_napping), 0)) ps_dispatch_wake(s);
 }
 
 /* ---- refusals ---- */
@@ -162,25 +172,30 @@ static int refuse_slow(ps_store *s, ps_error *e) {
         return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_broken.sys_errno, s->st_broken.offset,
                        s->st_broken.where, "%s", s->st_broken.text);
     return ps_fail(e, PS_E_DISK_FULL, 0, -1, s->st_root,
-                   atomic_load(&s->st_stalled) ? "queues or index have no room on the disk"
-                                               : "the disk is fuller than diskSpaceWarningLevelRatio");
+                   atomic_load(&s->st_stalled)
+                       ? "queues or index have no room on the disk"
+                       : "the disk is fuller than diskSpaceWarningLevelRatio");
 }
 
 static inline int refused(ps_store *s, ps_error *e) {
-    if (__builtin_expect(!s->st_readonly && !atomic_load_explicit(&s->st_flush_errno, memory_order_relaxed) &&
+    if (__builtin_expect(!s->st_readonly &&
+                             !atomic_load_explicit(&s->st_flush_errno, memory_order_relaxed) &&
                              !atomic_load_explicit(&s->st_derived_broken, memory_order_relaxed) &&
                              !atomic_load_explicit(&s->st_disk_full, memory_order_relaxed) &&
-                             !atomic_load_explicit(&s->st_stalled, memory_order_relaxed), 1))
+                             !atomic_load_explicit(&s->st_stalled, memory_order_relaxed),
+                         1))
         return 0;
     return refuse_slow(s, e);
 }
 
-static int closed(ps_error *e) { return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed"); }
+static int closed(ps_error *e) {
+    return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+}
 
 static int queue_of(ps_store *s, ps_topic *topic, int32_t id, ps_queue **q, ps_error *e) {
     if (id < 0 || id > PS_QUEUE_ID_MAX)
-        return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d", id,
-                       PS_QUEUE_ID_MAX);
+        return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d",
+                       id, PS_QUEUE_ID_MAX);
     *q = ps_topic_queue(topic, id);
     if (__builtin_expect(*q == NULL, 0) && (*q = ps_topic_queue_get(s, topic, id)) == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
@@ -214,11 +229,9 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
 
 static int put_draft(ps_store *s, ps_queue *q, ps_draft *d, int32_t wait, ps_put_result *out) {
     int64_t now = ps_now_ms();
-    if (d->born_timestamp == 0)
-        d->born_timestamp = now;
+    if (d->born_timestamp == 0) d->born_timestamp = now;
     int code = measure(s, d, -1, &out->error);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     pthread_mutex_lock(&s->st_append_lock);
     code = room_locked(s, d->size, &out->error);
     if (code < 0) {
@@ -253,11 +266,9 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
     ps_store *s = topic->tp_store;
     ps_draft d;
     ps_queue *q;
-    if (ps_enter(s) < 0)
-        return closed(&out->error);
+    if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0)
-        code = queue_of(s, topic, queue_id, &q, &out->error);
+    if (code == 0) code = queue_of(s, topic, queue_id, &q, &out->error);
     if (code == 0) {
         draft_init(s, topic, &d);
         d.body = body;
@@ -293,11 +304,9 @@ static void draft_of_message(ps_store *s, ps_topic *topic, const ps_message *m, 
 int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
     ps_draft d;
     ps_queue *q;
-    if (ps_enter(s) < 0)
-        return closed(&out->error);
+    if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0)
-        code = queue_of(s, topic, m->queue_id, &q, &out->error);
+    if (code == 0) code = queue_of(s, topic, m->queue_id, &q, &out->error);
     if (code == 0) {
         draft_of_message(s, topic, m, &d);
         code = put_draft(s, q, &d, m->wait, out);
@@ -327,22 +336,19 @@ static inline bool column_there(const ps_column *c) {
 
 static inline void draft_of_row(const ps_put_many *m, int64_t i, ps_draft *d) {
     d->body_len = column_get(&m->bodies, i, &d->body);
-    if (column_there(&m->tags))
-        d->tags_len = column_get(&m->tags, i, &d->tags);
-    if (column_there(&m->keys))
-        d->keys_len = column_get(&m->keys, i, &d->keys);
+    if (column_there(&m->tags)) d->tags_len = column_get(&m->tags, i, &d->tags);
+    if (column_there(&m->keys)) d->keys_len = column_get(&m->keys, i, &d->keys);
     if (column_there(&m->properties))
         d->properties_len = column_get(&m->properties, i, &d->properties);
-    if (m->born_timestamps != NULL)
-        d->born_timestamp = m->born_timestamps[i];
-    if (m->flags != NULL)
-        d->flag = m->flags[i];
-    d->queue_id = m->queue_ids != NULL     ? m->queue_ids[i]
+    if (m->born_timestamps != NULL) d->born_timestamp = m->born_timestamps[i];
+    if (m->flags != NULL) d->flag = m->flags[i];
+    d->queue_id = m->queue_ids != NULL ? m->queue_ids[i]
                   : m->queue_count > 1 ? m->queue_first + (int32_t)(i % m->queue_count)
                                        : m->queue_first;
 }
 
-static void draft_of_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t now, ps_draft *d) {
+static void draft_of_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t now,
+                          ps_draft *d) {
     draft_init(s, topic, d);
     d->extra = m->common;
     d->extra_len = m->common_len;
@@ -356,8 +362,8 @@ static void draft_of_many(ps_store *s, ps_topic *topic, const ps_put_many *m, in
     }
 }
 
-/* Everything but the sums of the bodies, for every message, so that a bad one is found before the first
- * is stored. A row's properties are checked with an empty body in place of its own. */
+/* Everything but the sums of the bodies, for every message, so that a bad one is found before the
+ * first is stored. A row's properties are checked with an empty body in place of its own. */
 static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_error *e) {
     static const uint8_t nothing[1];
     ps_draft d;
@@ -371,18 +377,17 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
         d.body_len = 0;
         int code = 0;
         if (body_len < 0 || body_len > s->st_conf.max_message_size)
-            code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
-                           "the body of message %lld has %lld bytes, more than maxMessageSize %lld",
-                           (long long)i, (long long)body_len, (long long)s->st_conf.max_message_size);
-        if (code == 0 && (i == 0 || rich))
-            code = measure(s, &d, i, e);
+            code =
+                ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
+                        "the body of message %lld has %lld bytes, more than maxMessageSize %lld",
+                        (long long)i, (long long)body_len, (long long)s->st_conf.max_message_size);
+        if (code == 0 && (i == 0 || rich)) code = measure(s, &d, i, e);
         if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "message %lld does not fit into one file of the log", (long long)i);
         if (code == 0 && (i == 0 || m->queue_ids != NULL || i < m->queue_count))
             code = queue_of(s, topic, d.queue_id, &q, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     return 0;
 }
@@ -393,10 +398,8 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     int code = 0;
     int64_t i = 0, total = 0, stamp, now = drafts[0].born_timestamp;
     for (; i < n && code == 0; i++) {
-        if (i > 0 || from > 0)
-            drafts[i] = drafts[0];
-        if (m->born_timestamps == NULL)
-            drafts[i].born_timestamp = now;
+        if (i > 0 || from > 0) drafts[i] = drafts[0];
+        if (m->born_timestamps == NULL) drafts[i].born_timestamp = now;
         draft_of_row(m, from + i, &drafts[i]);
         code = measure(s, &drafts[i], from + i, &out->error);
         total += drafts[i].size;
@@ -404,27 +407,21 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     if (code == 0 && m->together && total + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
         code = ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch of %lld bytes does not fit into one file", (long long)total);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     pthread_mutex_lock(&s->st_append_lock);
     stamp = stamp_locked(s, now);
-    if (m->together)
-        code = room_locked(s, total, &out->error);
+    if (m->together) code = room_locked(s, total, &out->error);
     for (i = 0; i < n && code == 0; i++) {
         ps_draft *d = &drafts[i];
-        if (!m->together && (code = room_locked(s, d->size, &out->error)) < 0)
-            break;
+        if (!m->together && (code = room_locked(s, d->size, &out->error)) < 0) break;
         placed at = write_locked(s, ps_topic_queue(topic, d->queue_id), d, stamp);
         out->size = d->size;
         out->queue_offset = at.queue_offset;
         out->physical_offset = at.physical_offset;
-        if (m->physical_offsets != NULL)
-            m->physical_offsets[from + i] = at.physical_offset;
-        if (m->queue_offsets != NULL)
-            m->queue_offsets[from + i] = at.queue_offset;
+        if (m->physical_offsets != NULL) m->physical_offsets[from + i] = at.physical_offset;
+        if (m->queue_offsets != NULL) m->queue_offsets[from + i] = at.queue_offset;
     }
-    if (i > 0)
-        publish_locked(s, out->physical_offset + out->size, stamp, i);
+    if (i > 0) publish_locked(s, out->physical_offset + out->size, stamp, i);
     pthread_mutex_unlock(&s->st_append_lock);
     out->store_timestamp = stamp;
     *stored += i;
@@ -432,25 +429,25 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     return code;
 }
 
-static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored, ps_put_result *out) {
+static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored,
+                    ps_put_result *out) {
     int64_t chunk = m->together ? m->count : CHUNK, now;
     ps_draft few[CHUNK], *drafts = few;
     int code = check_rows(s, topic, m, &out->error);
-    if (code < 0 || m->count == 0)
-        return code;
+    if (code < 0 || m->count == 0) return code;
     if (chunk > CHUNK && (drafts = malloc((size_t)chunk * sizeof *drafts)) == NULL)
         return ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
     for (int64_t i = 0; i < m->count && code == 0; i += chunk) {
         now = ps_now_ms();
         draft_of_many(s, topic, m, now, &drafts[0]);
-        code = put_rows(s, topic, m, i, m->count - i < chunk ? m->count - i : chunk, drafts, stored, out);
+        code = put_rows(s, topic, m, i, m->count - i < chunk ? m->count - i : chunk, drafts, stored,
+                        out);
     }
-    if (drafts != few)
-        free(drafts);
+    if (drafts != few) free(drafts);
     out->status = PS_PUT_OK;
     if (code == 0 && s->st_conf.sync_flush && m->wait) {
-        code = ps_wait_durable(s, out->physical_offset + out->size, s->st_conf.sync_flush_timeout_ms,
-                               &out->error);
+        code = ps_wait_durable(s, out->physical_offset + out->size,
+                               s->st_conf.sync_flush_timeout_ms, &out->error);
         out->status = code > 0 ? code : PS_PUT_OK;
     }
     return code < 0 ? code : 0;
@@ -469,13 +466,10 @@ static int many_arguments(const ps_put_many *m, ps_error *e) {
 int ps_put_many_messages(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored,
                          ps_put_result *out) {
     *stored = 0;
-    if (ps_enter(s) < 0)
-        return closed(&out->error);
+    if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0)
-        code = many_arguments(m, &out->error);
-    if (code == 0)
-        code = put_many(s, topic, m, stored, out);
+    if (code == 0) code = many_arguments(m, &out->error);
+    if (code == 0) code = put_many(s, topic, m, stored, out);
     ps_leave(s);
     return code;
 }
@@ -506,8 +500,12 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
     uint8_t *block = malloc(heads + (size_t)(body + props) + 1);
     if (block == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
-    *out = (split){n, (int64_t *)block, (int64_t *)block + n + 1, (int32_t *)((int64_t *)block + 2 * (n + 1)),
-                   block + heads, block + heads + body};
+    *out = (split){n,
+                   (int64_t *)block,
+                   (int64_t *)block + n + 1,
+                   (int32_t *)((int64_t *)block + 2 * (n + 1)),
+                   block + heads,
+                   block + heads + body};
     out->body_at[0] = out->props_at[0] = at = 0;
     for (int64_t i = 0; i < n; i++) {
         ps_batch_item_next(m->body, m->body_len, &at, &item);
@@ -520,26 +518,33 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
     return 0;
 }
 
-int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64_t *count, ps_put_result *out) {
+int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64_t *count,
+                        ps_put_result *out) {
     split parts = {0};
     *count = 0;
     if (m->body_len > s->st_conf.max_message_size)
         return ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
-                       "the batch has %lld bytes, more than maxMessageSize", (long long)m->body_len);
+                       "the batch has %lld bytes, more than maxMessageSize",
+                       (long long)m->body_len);
     if ((m->sys_flag & PS_SYS_TX_MASK) != 0 || topic->tp_len > PS_TOPIC_MAX_V1 ||
         strncmp(topic->tp_name, "%RETRY%", 7) == 0)
         return ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch can be neither transactional nor go to a retry topic");
     int code = split_batch(m, &parts, &out->error);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     ps_put_many many = {.count = parts.count,
                         .bodies = {parts.bodies, NULL, parts.body_at},
                         .properties = {parts.props, NULL, parts.props_at},
-                        .common = m->properties, .common_len = m->properties_len,
-                        .queue_first = m->queue_id, .queue_count = 1, .flags = parts.flags,
-                        .sys_flag = m->sys_flag, .reconsume_times = m->reconsume_times,
-                        .born_host_len = m->born_host_len, .wait = m->wait, .together = 1};
+                        .common = m->properties,
+                        .common_len = m->properties_len,
+                        .queue_first = m->queue_id,
+                        .queue_count = 1,
+                        .flags = parts.flags,
+                        .sys_flag = m->sys_flag,
+                        .reconsume_times = m->reconsume_times,
+                        .born_host_len = m->born_host_len,
+                        .wait = m->wait,
+                        .together = 1};
     memcpy(many.born_host, m->born_host, sizeof many.born_host);
     code = ps_put_many_messages(s, topic, &many, count, out);
     free(parts.body_at);

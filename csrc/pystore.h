@@ -1,17 +1,21 @@
 /* The public interface of the C core: Apache RocketMQ's message store.
  *
  * Caveats, before the first function:
- *  - A handle belongs to the process that opened it. After fork the child must not use it: its threads
+ *  - A handle belongs to the process that opened it. After fork the child must not use it: its
+ *  threads
  *    are not there. One process writes a store at a time; any number may read it (ps_reader_open).
- *  - Handles are thread-safe: any thread may call any function at any time, ps_store_close included.
- *    A call that meets a closed store answers PS_E_CLOSED. Free the handle only after the last call.
- *  - Bytes that a ps_batch points to stay mapped until ps_batch_free, even when the store is closed or
+ *  - Handles are thread-safe: any thread may call any function at any time, ps_store_close
+ *  included.
+ *    A call that meets a closed store answers PS_E_CLOSED. Free the handle only after the last
+ *    call.
+ *  - Bytes that a ps_batch points to stay mapped until ps_batch_free, even when the store is closed
+ *  or
  *    the segment was deleted.
  *  - Everything read from disk is hostile: no length is believed before it is checked.
  *  - The library keeps no globals, prints nothing, never aborts, and knows nothing of Python.
  *
- * Between the two marks below only what cffi's parser reads: plain declarations, no preprocessor but
- * `#define NAME integer`. pystore/_build.py takes them from here, so they are written once. */
+ * Between the two marks below only what cffi's parser reads: plain declarations, no preprocessor
+ * but `#define NAME integer`. pystore/_build.py takes them from here, so they are written once. */
 #ifndef PYSTORE_H
 #define PYSTORE_H
 
@@ -23,7 +27,8 @@
 #define PS_ABI 1 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
-typedef struct ps_topic ps_topic; /* a topic of an open store; lives as long as the store's handle */
+/* a topic of an open store; lives as long as the store's handle */
+typedef struct ps_topic ps_topic;
 typedef struct ps_batch ps_batch; /* messages read, with references on their mappings */
 typedef struct ps_io ps_io;
 
@@ -38,46 +43,49 @@ typedef struct ps_error {
 
 /* ---- settings; times in ms, sizes in bytes. ps_conf_init fills in upstream's defaults ---- */
 typedef struct ps_conf {
-    const char *root;                 /* storePathRootDir */
-    const char *commitlog_dirs;       /* storePathCommitLog, comma list; NULL: root/commitlog */
-    int64_t commitlog_file_size;      /* mappedFileSizeCommitLog */
-    int64_t consumequeue_file_size;   /* mappedFileSizeConsumeQueue; rounded up to whole units */
-    int32_t index_slots;              /* maxHashSlotNum */
-    int32_t index_entries;            /* maxIndexNum */
-    int32_t adopt_sizes;              /* take sizes from existing files instead of failing */
-    int32_t sync_flush;               /* flushDiskType = SYNC_FLUSH */
-    int32_t flush_interval_ms;        /* flushIntervalCommitLog */
-    int32_t flush_least_pages;        /* flushCommitLogLeastPages */
-    int32_t flush_thorough_ms;        /* flushCommitLogThoroughInterval */
-    int32_t queue_flush_interval_ms;  /* flushIntervalConsumeQueue */
-    int32_t queue_flush_least_pages;  /* flushConsumeQueueLeastPages */
-    int32_t queue_flush_thorough_ms;  /* flushConsumeQueueThoroughInterval */
-    int32_t sync_flush_timeout_ms;    /* syncFlushTimeout */
-    int64_t max_message_size;         /* maxMessageSize */
-    int32_t append_prop_crc;          /* enabledAppendPropCRC */
-    int32_t force_verify_prop_crc;    /* forceVerifyPropCRC */
-    int32_t check_crc_on_recover;     /* checkCRCOnRecover */
-    int32_t message_index_enable;     /* messageIndexEnable */
-    int32_t long_topic_v2;            /* autoMessageVersionOnTopicLen */
-    int32_t clean_interval_ms;        /* cleanResourceInterval; 0: no cleaning by itself */
-    int32_t file_reserved_hours;      /* fileReservedTime */
-    uint32_t delete_when_hours;       /* deleteWhen as a mask: bit h for local hour h */
-    int32_t disk_max_used_ratio;      /* diskMaxUsedSpaceRatio, percent */
-    int32_t disk_clean_ratio;         /* diskSpaceCleanForciblyRatio, percent */
-    int32_t disk_warning_ratio;       /* diskSpaceWarningLevelRatio, percent */
-    int32_t clean_forcibly;           /* cleanFileForciblyEnable */
-    int32_t delete_batch_max;         /* deleteFileBatchMax */
-    int32_t max_messages_in_memory;   /* maxTransferCountOnMessageInMemory */
-    int32_t max_bytes_in_memory;      /* maxTransferBytesOnMessageInMemory */
-    int32_t max_messages_in_disk;     /* maxTransferCountOnMessageInDisk */
-    int32_t max_bytes_in_disk;        /* maxTransferBytesOnMessageInDisk */
-    int32_t memory_ratio;             /* accessMessageInMemoryMaxRatio, percent of RAM */
-    uint8_t store_host[20];           /* brokerIP1 and listenPort as on disk: 4 or 16 bytes, i32 port */
-    int32_t store_host_len;           /* 8 or 20 */
-    int32_t level_count;              /* messageDelayLevel */
+    const char *root;                /* storePathRootDir */
+    const char *commitlog_dirs;      /* storePathCommitLog, comma list; NULL: root/commitlog */
+    int64_t commitlog_file_size;     /* mappedFileSizeCommitLog */
+    int64_t consumequeue_file_size;  /* mappedFileSizeConsumeQueue; rounded up to whole units */
+    int32_t index_slots;             /* maxHashSlotNum */
+    int32_t index_entries;           /* maxIndexNum */
+    int32_t adopt_sizes;             /* take sizes from existing files instead of failing */
+    int32_t sync_flush;              /* flushDiskType = SYNC_FLUSH */
+    int32_t flush_interval_ms;       /* flushIntervalCommitLog */
+    int32_t flush_least_pages;       /* flushCommitLogLeastPages */
+    int32_t flush_thorough_ms;       /* flushCommitLogThoroughInterval */
+    int32_t queue_flush_interval_ms; /* flushIntervalConsumeQueue */
+    int32_t queue_flush_least_pages; /* flushConsumeQueueLeastPages */
+    int32_t queue_flush_thorough_ms; /* flushConsumeQueueThoroughInterval */
+    int32_t sync_flush_timeout_ms;   /* syncFlushTimeout */
+    int64_t max_message_size;        /* maxMessageSize */
+    int32_t append_prop_crc;         /* enabledAppendPropCRC */
+    int32_t force_verify_prop_crc;   /* forceVerifyPropCRC */
+    int32_t check_crc_on_recover;    /* checkCRCOnRecover */
+    int32_t message_index_enable;    /* messageIndexEnable */
+    int32_t long_topic_v2;           /* autoMessageVersionOnTopicLen */
+    int32_t clean_interval_ms;       /* cleanResourceInterval; 0: no cleaning by itself */
+    int32_t file_reserved_hours;     /* fileReservedTime */
+    uint32_t delete_when_hours;      /* deleteWhen as a mask: bit h for local hour h */
+    int32_t disk_max_used_ratio;     /* diskMaxUsedSpaceRatio, percent */
+    int32_t disk_clean_ratio;        /* diskSpaceCleanForciblyRatio, percent */
+    int32_t disk_warning_ratio;      /* diskSpaceWarningLevelRatio, percent */
+    int32_t clean_forcibly;          /* cleanFileForciblyEnable */
+    int32_t delete_batch_max;        /* deleteFileBatchMax */
+    int32_t max_messages_in_memory;  /* maxTransferCountOnMessageInMemory */
+    int32_t max_bytes_in_memory;     /* maxTransferBytesOnMessageInMemory */
+    int32_t max_messages_in_disk;    /* maxTransferCountOnMessageInDisk */
+    int32_t max_bytes_in_disk;       /* maxTransferBytesOnMessageInDisk */
+    int32_t memory_ratio;            /* accessMessageInMemoryMaxRatio, percent of RAM */
+    /* brokerIP1 and listenPort as on disk: 4 or 16 bytes, i32 port */
+    uint8_t store_host[20];
+    int32_t store_host_len; /* 8 or 20 */
+    int32_t level_count;    /* messageDelayLevel */
     int64_t level_delay_ms[64];
-    int32_t reserve_window;           /* blocks of a new segment are reserved this far ahead, bytes */
-    int32_t background;               /* 0: no threads of its own; tests and tools drive it by hand */
+    /* blocks of a new segment are reserved this far ahead, bytes */
+    int32_t reserve_window;
+    /* 0: no threads of its own; tests and tools drive it by hand */
+    int32_t background;
 } ps_conf;
 
 void ps_conf_init(ps_conf *conf);
@@ -104,20 +112,20 @@ typedef struct ps_report_item {
 } ps_report_item;
 
 typedef struct ps_report {
-    int32_t mode;             /* PS_RECOVERED_ */
-    int64_t log_min;          /* physical offsets */
+    int32_t mode;    /* PS_RECOVERED_ */
+    int64_t log_min; /* physical offsets */
     int64_t log_max;
     int64_t scanned_from;
     int64_t scanned_bytes;
-    int64_t records;          /* records checked */
-    int64_t units_written;    /* consume queue units written from the log */
-    int64_t units_cut;        /* consume queue units taken back */
-    int64_t entries_written;  /* index entries written from the log */
+    int64_t records;         /* records checked */
+    int64_t units_written;   /* consume queue units written from the log */
+    int64_t units_cut;       /* consume queue units taken back */
+    int64_t entries_written; /* index entries written from the log */
     int64_t entries_cut;
-    int64_t bytes_cut;        /* bytes taken off the end of the log that were not zero */
+    int64_t bytes_cut; /* bytes taken off the end of the log that were not zero */
     double seconds;
-    int32_t item_count;       /* items filled in */
-    int32_t items_dropped;    /* items that found no room */
+    int32_t item_count;    /* items filled in */
+    int32_t items_dropped; /* items that found no room */
     ps_report_item items[64];
 } ps_report;
 
@@ -125,34 +133,39 @@ typedef struct ps_report {
 typedef struct ps_progress {
     volatile int32_t phase; /* 0 opening, 1 queues, 2 index, 3 log, 4 done */
     volatile int32_t stop;
-    volatile int64_t done;  /* bytes */
+    volatile int64_t done; /* bytes */
     volatile int64_t total;
 } ps_progress;
 
 /* ---- opening and closing ---- */
-/* Opens conf->root for writing: makes it when missing or empty, takes its lock, recovers it. On failure
- * NULL, *error says why, and nothing stored has changed. io NULL: the system's. report, progress may be
- * NULL. conf may be freed afterwards. */
-ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress, ps_error *error);
+/* Opens conf->root for writing: makes it when missing or empty, takes its lock, recovers it. On
+ * failure NULL, *error says why, and nothing stored has changed. io NULL: the system's. report,
+ * progress may be NULL. conf may be freed afterwards. */
+ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
+                        ps_error *error);
 /* Opens a live, stopped or crashed store without lock and without writing. */
-ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress, ps_error *error);
-/* Flushes, removes the abort file, stops the threads. Idempotent. Waits for calls under way in others. */
+ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
+                         ps_error *error);
+/* Flushes, removes the abort file, stops the threads. Idempotent. Waits for calls under way in
+ * others. */
 int ps_store_close(ps_store *store, ps_error *error);
 /* Ends as a crash would: threads stop, nothing is flushed, abort stays. For tests. */
 void ps_store_abandon(ps_store *store);
-void ps_store_free(ps_store *store); /* closes first when needed; a handle of the parent after fork: use ps_store_forget */
-void ps_store_forget(ps_store *store); /* after fork, in the child: drops nothing the parent needs */
+/* closes first when needed; a handle of the parent after fork: use ps_store_forget */
+void ps_store_free(ps_store *store);
+/* after fork, in the child: drops nothing the parent needs */
+void ps_store_forget(ps_store *store);
 
 /* ---- facts ---- */
 typedef struct ps_info {
-    int64_t log_min, log_max;    /* physical offsets */
-    int64_t log_flushed;         /* everything below is on the disk */
-    int64_t dispatched;          /* everything below is in queues and index */
+    int64_t log_min, log_max; /* physical offsets */
+    int64_t log_flushed;      /* everything below is on the disk */
+    int64_t dispatched;       /* everything below is in queues and index */
     int64_t commitlog_file_size;
     int64_t consumequeue_file_size;
     int32_t index_slots, index_entries;
     int32_t log_files, index_files, topics, queues;
-    int64_t index_used;          /* entries in all index files */
+    int64_t index_used; /* entries in all index files */
     int32_t writable, disk_full, sync_flush;
     int32_t flush_errno;         /* sticky: errno of the sync that failed, or 0 */
     int64_t fsyncs;              /* syncs of the commit log since open */
@@ -179,18 +192,21 @@ int32_t ps_store_queues(ps_store *store, ps_queue_info *out, int32_t room);
 int ps_store_refresh(ps_store *store, ps_error *error);
 
 /* ---- topics ---- */
-/* The topic of that name; make 0: NULL when the store has no queue of it. Name checked when make is 1. */
-ps_topic *ps_topic_open(ps_store *store, const char *name, int32_t len, int32_t make, ps_error *error);
+/* The topic of that name; make 0: NULL when the store has no queue of it. Name checked when make is
+ * 1. */
+ps_topic *ps_topic_open(ps_store *store, const char *name, int32_t len, int32_t make,
+                        ps_error *error);
 /* min and max offset of a queue; PS_E_NOT_FOUND when there is none. */
-int ps_queue_range(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *min_offset, int64_t *max_offset);
+int ps_queue_range(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *min_offset,
+                   int64_t *max_offset);
 
 /* ---- putting ---- */
 #define PS_PUT_OK 0
-#define PS_FLUSH_DISK_TIMEOUT 1      /* stored, sync flush late */
+#define PS_FLUSH_DISK_TIMEOUT 1 /* stored, sync flush late */
 
 typedef struct ps_put_result {
-    int32_t status;          /* PS_PUT_OK or PS_FLUSH_DISK_TIMEOUT when the call returned 0 */
-    int32_t size;            /* totalSize of the record */
+    int32_t status; /* PS_PUT_OK or PS_FLUSH_DISK_TIMEOUT when the call returned 0 */
+    int32_t size;   /* totalSize of the record */
     int32_t queue_id;
     int32_t store_host_len;
     int64_t queue_offset;
@@ -201,11 +217,11 @@ typedef struct ps_put_result {
 } ps_put_result;
 
 /* The usual message, plain arguments so that the call costs little: properties are encoded
- * (NAME 0x01 VALUE 0x02 ...), wait 0 is WAIT=false. Returns 0 or an error code; nothing is stored then,
- * except after PS_E_FLUSH_FAILED, where the message is in the log but not known to be on the disk. */
-int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag,
-           const void *body, int64_t body_len, const void *properties, int64_t properties_len,
-           int32_t wait, ps_put_result *out);
+ * (NAME 0x01 VALUE 0x02 ...), wait 0 is WAIT=false. Returns 0 or an error code; nothing is stored
+ * then, except after PS_E_FLUSH_FAILED, where the message is in the log but not known to be on the
+ * disk. */
+int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
+           const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out);
 
 /* Everything that a message may carry. Zero means the default everywhere; hosts are as on disk. */
 typedef struct ps_message {
@@ -217,12 +233,13 @@ typedef struct ps_message {
     int64_t born_timestamp; /* ms; 0: now */
     int64_t prepared_transaction_offset;
     uint8_t born_host[20];
-    int32_t born_host_len;  /* 0: the store host */
+    int32_t born_host_len; /* 0: the store host */
     int32_t wait;
 } ps_message;
 int ps_put_message(ps_store *store, ps_topic *topic, const ps_message *message, ps_put_result *out);
 
-/* A column of byte strings: value i is data[offsets[i] .. offsets[i+1]); one of the offset arrays is set. */
+/* A column of byte strings: value i is data[offsets[i] .. offsets[i+1]); one of the offset arrays
+ * is set. */
 typedef struct ps_column {
     const void *data;
     const int32_t *offsets32;
@@ -232,12 +249,12 @@ typedef struct ps_column {
 typedef struct ps_put_many {
     int64_t count;
     ps_column bodies;
-    ps_column tags;             /* data NULL and offsets NULL: none; an empty value: no TAGS */
+    ps_column tags; /* data NULL and offsets NULL: none; an empty value: no TAGS */
     ps_column keys;
-    ps_column properties;       /* encoded */
-    const void *common;         /* encoded properties of every message */
+    ps_column properties; /* encoded */
+    const void *common;   /* encoded properties of every message */
     int64_t common_len;
-    const int32_t *queue_ids;   /* one a message, or NULL: round robin over the next two */
+    const int32_t *queue_ids; /* one a message, or NULL: round robin over the next two */
     int32_t queue_first, queue_count;
     const int64_t *born_timestamps; /* ms, or NULL: now */
     const int32_t *flags;           /* one a message, or NULL: the next */
@@ -245,18 +262,23 @@ typedef struct ps_put_many {
     uint8_t born_host[20];
     int32_t born_host_len;
     int32_t wait;
-    int32_t together;           /* 1: all or nothing, within one file, one queue: a client's batch */
-    int64_t *physical_offsets;  /* out, count values, or NULL */
-    int64_t *queue_offsets;     /* out, count values, or NULL */
+    /* 1: all or nothing, within one file, one queue: a client's batch */
+    int32_t together;
+    int64_t *physical_offsets; /* out, count values, or NULL */
+    int64_t *queue_offsets;    /* out, count values, or NULL */
 } ps_put_many;
-/* All messages are checked before the first is stored. Returns 0 or an error code; *stored says how many
- * are in the log. out describes the last one stored; out->error.offset the message that was refused. */
-int ps_put_many_messages(ps_store *store, ps_topic *topic, const ps_put_many *many, int64_t *stored, ps_put_result *out);
+/* All messages are checked before the first is stored. Returns 0 or an error code; *stored says how
+ * many are in the log. out describes the last one stored; out->error.offset the message that was
+ * refused. */
+int ps_put_many_messages(ps_store *store, ps_topic *topic, const ps_put_many *many, int64_t *stored,
+                         ps_put_result *out);
 
 /* The body of a client's batch (spec section 3), split and stored together. */
-int ps_put_client_batch(ps_store *store, ps_topic *topic, const ps_message *message, int64_t *count, ps_put_result *out);
+int ps_put_client_batch(ps_store *store, ps_topic *topic, const ps_message *message, int64_t *count,
+                        ps_put_result *out);
 
-/* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after timeout_ms, or an error. */
+/* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after
+ * timeout_ms, or an error. */
 int ps_wait_flushed(ps_store *store, int64_t physical, int32_t timeout_ms, ps_error *error);
 int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, checkpoint */
 
@@ -273,15 +295,15 @@ int ps_store_flush(ps_store *store, ps_error *error); /* log, queues, index, che
 
 /* One message of a batch; positions are counted from the start of its segment's mapping. */
 typedef struct ps_view {
-    int32_t segment;      /* index into the batch's segments */
-    int32_t size;         /* totalSize */
-    int64_t start;        /* of the record */
+    int32_t segment; /* index into the batch's segments */
+    int32_t size;    /* totalSize */
+    int64_t start;   /* of the record */
     int64_t body_start;
     int64_t body_end;
     int64_t physical_offset;
     int64_t queue_offset;
     int64_t store_timestamp;
-    int64_t tags_code;    /* of the unit; 0 when read from the log */
+    int64_t tags_code;              /* of the unit; 0 when read from the log */
     int32_t topic_start, topic_len; /* counted from the record's start */
     int32_t properties_start, properties_len;
     int32_t sys_flag;
@@ -295,15 +317,16 @@ typedef struct ps_segment_view {
 } ps_segment_view;
 
 typedef struct ps_batch_info {
-    int32_t status;      /* PS_GET_ */
+    int32_t status; /* PS_GET_ */
     int32_t count;
     int32_t segment_count;
     int64_t next_offset; /* next queue offset, or next physical offset of a log read */
     int64_t min_offset, max_offset;
-    int64_t bytes;       /* of the records */
+    int64_t bytes; /* of the records */
     int32_t suggest_slave;
-    int32_t compressed;  /* messages whose body is compressed */
-    int32_t outcome;     /* log reads: why it ended, 0 not at the end, else ps_rec_outcome; -1 end of log */
+    int32_t compressed; /* messages whose body is compressed */
+    /* log reads: why it ended, 0 not at the end, else ps_rec_outcome; -1 end of log */
+    int32_t outcome;
     const ps_view *views;
     const ps_segment_view *segments;
     /* the same positions as plain columns, for one pass without structs */
@@ -312,34 +335,45 @@ typedef struct ps_batch_info {
 } ps_batch_info;
 
 typedef struct ps_read_options {
-    int32_t max_messages;     /* at most; 0: 32 */
-    int64_t max_bytes;        /* of the records; 0: 128 MiB */
-    int32_t transfer_limits;  /* 1: section 10's in-memory and on-disk limits too, as the broker does */
-    int32_t tag_count;        /* 0: every tag */
-    const int32_t *tag_hashes;/* javaHash of each tag */
-    const char *tag_texts;    /* the tags, each ended by 0x00: TAGS itself must be one of them; NULL: hash only */
+    int32_t max_messages; /* at most; 0: 32 */
+    int64_t max_bytes;    /* of the records; 0: 128 MiB */
+    /* 1: section 10's in-memory and on-disk limits too, as the broker does */
+    int32_t transfer_limits;
+    int32_t tag_count;         /* 0: every tag */
+    const int32_t *tag_hashes; /* javaHash of each tag */
+    /* the tags, each ended by 0x00: TAGS itself must be one of them; NULL: hash only */
+    const char *tag_texts;
     int32_t tag_texts_len;
-    int32_t check_crc;        /* log reads: verify body CRCs */
+    int32_t check_crc; /* log reads: verify body CRCs */
 } ps_read_options;
 
-/* Section 10. NULL only on failure (closed, no memory); "nothing there" is a status. topic may be NULL. */
-ps_batch *ps_read(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset, const ps_read_options *options, ps_error *error);
+/* Section 10. NULL only on failure (closed, no memory); "nothing there" is a status. topic may be
+ * NULL. */
+ps_batch *ps_read(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
+                  const ps_read_options *options, ps_error *error);
 /* Records of the log as they lie, blanks stepped over, from a record's start. */
-ps_batch *ps_log_read(ps_store *store, int64_t physical, const ps_read_options *options, ps_error *error);
+ps_batch *ps_log_read(ps_store *store, int64_t physical, const ps_read_options *options,
+                      ps_error *error);
 /* The one record at a physical offset; NULL with PS_E_NOT_FOUND or PS_E_DAMAGED. */
 ps_batch *ps_message_at(ps_store *store, int64_t physical, ps_error *error);
-/* Through the index, newest files first, at most `max` messages (0: all), each holding the key itself in
- * UNIQ_KEY or KEYS and stored within [begin, end]; ascending physical offsets. */
-ps_batch *ps_query(ps_store *store, const char *topic, int32_t topic_len, const char *key, int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *error);
+/* Through the index, newest files first, at most `max` messages (0: all), each holding the key
+ * itself in UNIQ_KEY or KEYS and stored within [begin, end]; ascending physical offsets. */
+ps_batch *ps_query(ps_store *store, const char *topic, int32_t topic_len, const char *key,
+                   int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
 void ps_batch_free(ps_batch *batch);
 
-/* Units [offset, offset + room) of a queue into the arrays (each may be NULL); returns how many, or an error code. */
-int32_t ps_queue_units(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t room, int64_t *physical, int32_t *sizes, int64_t *tags_codes);
-/* Queue offset at a store time in ms: upper 0 the first unit at or after it, 1 the last at or before it. */
-int64_t ps_offset_at(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t timestamp, int32_t upper, ps_error *error);
+/* Units [offset, offset + room) of a queue into the arrays (each may be NULL); returns how many, or
+ * an error code. */
+int32_t ps_queue_units(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
+                       int32_t room, int64_t *physical, int32_t *sizes, int64_t *tags_codes);
+/* Queue offset at a store time in ms: upper 0 the first unit at or after it, 1 the last at or
+ * before it. */
+int64_t ps_offset_at(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t timestamp,
+                     int32_t upper, ps_error *error);
 /* Waits until the queue holds `offset`: 1, or 0 after timeout_ms, or an error code. */
-int ps_wait_message(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t timeout_ms);
+int ps_wait_message(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
+                    int32_t timeout_ms);
 
 /* ---- retention ---- */
 typedef struct ps_clean_report {
@@ -350,61 +384,65 @@ typedef struct ps_clean_report {
     int32_t disk_full;
     int32_t why; /* 0 nothing to do, 1 hour, 2 ratio, 3 forced by ratio, 4 asked for */
 } ps_clean_report;
-/* One round of section 9's cleaning as of now_ms (0: the clock). manual 1: expired files at any hour;
- * immediate 1: the oldest ones although not expired. dry_run 1: only counts. */
-int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t immediate, int32_t dry_run, ps_clean_report *out, ps_error *error);
+/* One round of section 9's cleaning as of now_ms (0: the clock). manual 1: expired files at any
+ * hour; immediate 1: the oldest ones although not expired. dry_run 1: only counts. */
+int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t immediate,
+                   int32_t dry_run, ps_clean_report *out, ps_error *error);
 
 /* ---- Arrow ---- */
-#define PS_COL_TOPIC 0             /* utf8 */
-#define PS_COL_BROKER_NAME 1       /* utf8 */
-#define PS_COL_QUEUE_ID 2          /* int32 */
-#define PS_COL_QUEUE_OFFSET 3      /* int64 */
-#define PS_COL_BODY 4              /* binary */
-#define PS_COL_TAGS 5              /* utf8, nullable */
-#define PS_COL_KEYS 6              /* utf8, nullable */
-#define PS_COL_PROPERTIES 7        /* map<utf8, utf8> */
-#define PS_COL_PROPERTIES_JSON 8   /* utf8 */
-#define PS_COL_FLAG 9              /* int32 */
-#define PS_COL_BORN_TIMESTAMP 10   /* timestamp us, UTC */
-#define PS_COL_STORE_TIMESTAMP 11  /* timestamp us, UTC */
-#define PS_COL_SYS_FLAG 12         /* int32 */
-#define PS_COL_BORN_HOST 13        /* utf8, address:port */
-#define PS_COL_STORE_HOST 14       /* utf8 */
-#define PS_COL_RECONSUME_TIMES 15  /* int32 */
-#define PS_COL_BODY_CRC 16         /* int32 */
-#define PS_COL_STORE_SIZE 17       /* int32 */
-#define PS_COL_COMMIT_LOG_OFFSET 18 /* int64 */
-#define PS_COL_MSG_ID 19           /* utf8 */
+#define PS_COL_TOPIC 0                        /* utf8 */
+#define PS_COL_BROKER_NAME 1                  /* utf8 */
+#define PS_COL_QUEUE_ID 2                     /* int32 */
+#define PS_COL_QUEUE_OFFSET 3                 /* int64 */
+#define PS_COL_BODY 4                         /* binary */
+#define PS_COL_TAGS 5                         /* utf8, nullable */
+#define PS_COL_KEYS 6                         /* utf8, nullable */
+#define PS_COL_PROPERTIES 7                   /* map<utf8, utf8> */
+#define PS_COL_PROPERTIES_JSON 8              /* utf8 */
+#define PS_COL_FLAG 9                         /* int32 */
+#define PS_COL_BORN_TIMESTAMP 10              /* timestamp us, UTC */
+#define PS_COL_STORE_TIMESTAMP 11             /* timestamp us, UTC */
+#define PS_COL_SYS_FLAG 12                    /* int32 */
+#define PS_COL_BORN_HOST 13                   /* utf8, address:port */
+#define PS_COL_STORE_HOST 14                  /* utf8 */
+#define PS_COL_RECONSUME_TIMES 15             /* int32 */
+#define PS_COL_BODY_CRC 16                    /* int32 */
+#define PS_COL_STORE_SIZE 17                  /* int32 */
+#define PS_COL_COMMIT_LOG_OFFSET 18           /* int64 */
+#define PS_COL_MSG_ID 19                      /* utf8 */
 #define PS_COL_PREPARED_TRANSACTION_OFFSET 20 /* int64 */
 #define PS_COL_COUNT 21
 
-/* Inflates a compressed body: writes up to `room` bytes to out, returns the full length (call again with
- * more room when it is larger), or -1 when the bytes are bad. type: bits 8 to 10 of sysFlag. */
-typedef int64_t (*ps_inflate)(void *arg, int32_t type, const uint8_t *in, int64_t len, uint8_t *out, int64_t room);
+/* Inflates a compressed body: writes up to `room` bytes to out, returns the full length (call again
+ * with more room when it is larger), or -1 when the bytes are bad. type: bits 8 to 10 of
+ * sysFlag. */
+typedef int64_t (*ps_inflate)(void *arg, int32_t type, const uint8_t *in, int64_t len, uint8_t *out,
+                              int64_t room);
 
 typedef struct ps_scan {
     int32_t column_count;
-    int32_t columns[32];        /* PS_COL_ */
-    int32_t nullable[32];       /* whether the schema says so */
-    ps_topic *topic;            /* a queue range; NULL: a log range */
+    int32_t columns[32];  /* PS_COL_ */
+    int32_t nullable[32]; /* whether the schema says so */
+    ps_topic *topic;      /* a queue range; NULL: a log range */
     int32_t queue_id;
-    int64_t from_at, to_at;     /* queue offsets, or physical offsets; [from_at, to_at) */
+    int64_t from_at, to_at; /* queue offsets, or physical offsets; [from_at, to_at) */
     int64_t store_time_min, store_time_max; /* ms, both inclusive; 0 and INT64_MAX: all */
-    const char *tags;           /* tags joined by 0x00, verified as text after the hash; NULL: all */
+    /* tags joined by 0x00, verified as text after the hash; NULL: all */
+    const char *tags;
     int32_t tags_len;
     int32_t tag_count;
-    const char *topics;         /* log range: topic names joined by 0x00, NULL: all */
+    const char *topics; /* log range: topic names joined by 0x00, NULL: all */
     int32_t topics_len;
     int32_t topic_count;
-    int32_t queue_filter;       /* log range: this queue id alone, -1: all */
-    int32_t batch_rows;         /* 0: 8192 */
-    int64_t batch_bytes;        /* 0: 4 MiB */
-    int32_t committed_only;     /* log range: 1 leaves out prepared and rolled back records */
+    int32_t queue_filter;   /* log range: this queue id alone, -1: all */
+    int32_t batch_rows;     /* 0: 8192 */
+    int64_t batch_bytes;    /* 0: 4 MiB */
+    int32_t committed_only; /* log range: 1 leaves out prepared and rolled back records */
     int32_t check_crc;
-    int32_t skip_damaged;       /* 1: step over what cannot be read, and count it */
+    int32_t skip_damaged; /* 1: step over what cannot be read, and count it */
     const char *broker_name;
     int32_t broker_name_len;
-    ps_inflate inflate;         /* NULL: compressed bodies stay as they are */
+    ps_inflate inflate; /* NULL: compressed bodies stay as they are */
     void *inflate_arg;
 } ps_scan;
 
@@ -416,10 +454,11 @@ typedef struct ps_scan_stats {
 ps_scan_stats *ps_scan_stats_new(void); /* NULL: no memory */
 void ps_scan_stats_free(ps_scan_stats *stats);
 
-/* Fills *stream (struct ArrowArrayStream of the Arrow C stream interface). The spec is copied. The stream
- * holds its own references on the store and on stats, so they may be freed before it; reading a closed
- * store fails. stats may be NULL; it is written as the stream is read. */
-int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream, ps_scan_stats *stats, ps_error *error);
+/* Fills *stream (struct ArrowArrayStream of the Arrow C stream interface). The spec is copied. The
+ * stream holds its own references on the store and on stats, so they may be freed before it;
+ * reading a closed store fails. stats may be NULL; it is written as the stream is read. */
+int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
+                 ps_scan_stats *stats, ps_error *error);
 
 /* ---- codec, for tools and tests ---- */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);

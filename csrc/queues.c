@@ -1,5 +1,5 @@
-/* Finding the queues on the disk: consumequeue/TOPIC/QUEUE_ID/. Names that are no number, and folders of
- * topics that cannot be, are left alone. */
+/* Finding the queues on the disk: consumequeue/TOPIC/QUEUE_ID/. Names that are no number, and
+ * folders of topics that cannot be, are left alone. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -42,17 +42,13 @@ static int load_topic(ps_store *s, const char *folder, const char *name, bool li
     while (code == 0 && (d = readdir(dir)) != NULL) {
         int id = queue_id_of(d->d_name);
         ps_queue *q;
-        if (id < 0)
-            continue;
+        if (id < 0) continue;
         ps_topic *t = ps_topic_get(s, name, (int32_t)strlen(name));
-        if (t == NULL || ps_topic_queue(t, id) != NULL)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
+        if (t == NULL || ps_topic_queue(t, id) != NULL) continue;
+        snprintf(path, sizeof path, "%.*s/%.16s", PATH_MAX - 32, folder, d->d_name);
         code = adopt_size(s, path, adopted, e);
-        if (code == 0)
-            code = ps_queue_open(s, t, id, path, linear, &q, e);
-        if (code == 0 && (code = ps_topic_queue_add_locked(s, t, q)) < 0)
-            ps_queue_free(q);
+        if (code == 0) code = ps_queue_open(s, t, id, path, linear, &q, e);
+        if (code == 0 && (code = ps_topic_queue_add_locked(s, t, q)) < 0) ps_queue_free(q);
     }
     closedir(dir);
     return code;
@@ -66,16 +62,14 @@ int ps_queues_load(ps_store *s, bool linear, ps_report *r, ps_progress *progress
     (void)r;
     snprintf(root, sizeof root, "%s/consumequeue", s->st_root);
     DIR *dir = opendir(root);
-    if (dir == NULL)
-        return 0;
+    if (dir == NULL) return 0;
     while (code == 0 && (d = readdir(dir)) != NULL) {
-        if (d->d_name[0] == '.' || strlen(d->d_name) > PS_TOPIC_MAX)
-            continue;
+        if (d->d_name[0] == '.' || strlen(d->d_name) > PS_TOPIC_MAX) continue;
         if (progress != NULL && progress->stop)
-            code = ps_fail(e, PS_E_INTERRUPTED, 0, -1, s->st_root, "interrupted while opening queues");
+            code =
+                ps_fail(e, PS_E_INTERRUPTED, 0, -1, s->st_root, "interrupted while opening queues");
         snprintf(path, sizeof path, "%.*s/%.255s", PATH_MAX - 300, root, d->d_name);
-        if (code == 0)
-            code = load_topic(s, path, d->d_name, linear, &adopted, e);
+        if (code == 0) code = load_topic(s, path, d->d_name, linear, &adopted, e);
     }
     closedir(dir);
     return code;

@@ -1,6 +1,7 @@
-/* Reading: by queue offset, by log offset, by key, by time. A batch holds references on the mappings it
- * points into, so its bytes stay valid whatever happens to the store. Spec sections 4, 5, 10; upstream
- * DefaultMessageStore.getMessage, IndexService.queryOffset, ConsumeQueue.binarySearchInQueueByTime. */
+/* Reading: by queue offset, by log offset, by key, by time. A batch holds references on the
+ * mappings it points into, so its bytes stay valid whatever happens to the store. Spec sections 4,
+ * 5, 10; upstream DefaultMessageStore.getMessage, IndexService.queryOffset,
+ * ConsumeQueue.binarySearchInQueueByTime. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #define DEFAULT_MESSAGES 32
 #define DEFAULT_BYTES (128LL << 20)
 #define LEAST_BYTES 100
-#define LEAST_UNITS 800          /* units looked at, at most, unless more messages are wanted */
+#define LEAST_UNITS 800 /* units looked at, at most, unless more messages are wanted */
 #define QUERY_STEP 256
 #define PREFILL_SIZE 0x7FFFFFFF
 #define PREFETCH 8
@@ -34,16 +35,12 @@ struct ps_batch {
 
 static int grow(ps_batch *b, int32_t room) {
     ps_view *views = realloc(b->views, (size_t)room * sizeof *views);
-    if (views != NULL)
-        b->views = views;
+    if (views != NULL) b->views = views;
     int64_t *starts = realloc(b->body_starts, (size_t)room * sizeof *starts);
-    if (starts != NULL)
-        b->body_starts = starts;
+    if (starts != NULL) b->body_starts = starts;
     int64_t *ends = realloc(b->body_ends, (size_t)room * sizeof *ends);
-    if (ends != NULL)
-        b->body_ends = ends;
-    if (views == NULL || starts == NULL || ends == NULL)
-        return PS_E_NO_MEMORY;
+    if (ends != NULL) b->body_ends = ends;
+    if (views == NULL || starts == NULL || ends == NULL) return PS_E_NO_MEMORY;
     b->room = room;
     return 0;
 }
@@ -58,10 +55,8 @@ ps_batch *ps_batch_new(int32_t room) {
 }
 
 void ps_batch_free(ps_batch *b) {
-    if (b == NULL)
-        return;
-    for (int32_t i = 0; i < b->info.segment_count; i++)
-        ps_mapfile_unref(b->files[i]);
+    if (b == NULL) return;
+    for (int32_t i = 0; i < b->info.segment_count; i++) ps_mapfile_unref(b->files[i]);
     free(b->files);
     free(b->segments);
     free(b->views);
@@ -82,18 +77,14 @@ void ps_batch_get(const ps_batch *b, ps_batch_info *out) {
 static int32_t batch_segment(ps_batch *b, ps_mapfile *mf) {
     int32_t n = b->info.segment_count;
     for (int32_t i = n - 1; i >= 0; i--)
-        if (b->files[i] == mf)
-            return i;
+        if (b->files[i] == mf) return i;
     if (n == b->segment_room) {
         int32_t room = n ? n * 2 : 2;
         ps_mapfile **files = realloc(b->files, (size_t)room * sizeof *files);
-        if (files != NULL)
-            b->files = files;
+        if (files != NULL) b->files = files;
         ps_segment_view *segments = realloc(b->segments, (size_t)room * sizeof *segments);
-        if (segments != NULL)
-            b->segments = segments;
-        if (files == NULL || segments == NULL)
-            return -1;
+        if (segments != NULL) b->segments = segments;
+        if (files == NULL || segments == NULL) return -1;
         b->segment_room = room;
     }
     b->files[n] = ps_mapfile_ref(mf);
@@ -101,13 +92,12 @@ static int32_t batch_segment(ps_batch *b, ps_mapfile *mf) {
     return b->info.segment_count++;
 }
 
-int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_offset, int64_t tags_code) {
+int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_offset,
+                 int64_t tags_code) {
     int32_t i = b->info.count;
-    if (i == b->room && grow(b, b->room * 2) < 0)
-        return PS_E_NO_MEMORY;
+    if (i == b->room && grow(b, b->room * 2) < 0) return PS_E_NO_MEMORY;
     int32_t segment = batch_segment(b, mf);
-    if (segment < 0)
-        return PS_E_NO_MEMORY;
+    if (segment < 0) return PS_E_NO_MEMORY;
     ps_view *v = &b->views[i];
     v->segment = segment;
     v->size = r->size;
@@ -148,8 +138,7 @@ static limits limits_of(ps_store *s, const ps_read_options *o) {
     limits l = {.messages = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES,
                 .bytes = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES,
                 .transfer = o->transfer_limits != 0};
-    if (l.bytes < LEAST_BYTES)
-        l.bytes = LEAST_BYTES;
+    if (l.bytes < LEAST_BYTES) l.bytes = LEAST_BYTES;
     l.units = l.messages > LEAST_UNITS ? l.messages : LEAST_UNITS;
     int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     l.memory_from = atomic_load(&s->st_log_end) - ram / 100 * s->st_conf.memory_ratio;
@@ -157,38 +146,34 @@ static limits limits_of(ps_store *s, const ps_read_options *o) {
 }
 
 static bool is_full(const ps_store *s, const limits *l, const ps_batch_info *b, const ps_unit *u) {
-    if (b->count == 0)
-        return false;
-    if (b->count + 1 > l->messages || b->bytes + u->size > l->bytes)
-        return true;
-    if (!l->transfer)
-        return false;
+    if (b->count == 0) return false;
+    if (b->count + 1 > l->messages || b->bytes + u->size > l->bytes) return true;
+    if (!l->transfer) return false;
     bool memory = u->physical >= l->memory_from;
-    return b->bytes + u->size > (memory ? s->st_conf.max_bytes_in_memory : s->st_conf.max_bytes_in_disk) ||
-           b->count >= (memory ? s->st_conf.max_messages_in_memory : s->st_conf.max_messages_in_disk);
+    return b->bytes + u->size >
+               (memory ? s->st_conf.max_bytes_in_memory : s->st_conf.max_bytes_in_disk) ||
+           b->count >=
+               (memory ? s->st_conf.max_messages_in_memory : s->st_conf.max_messages_in_disk);
 }
 
 static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
-    if (o->tag_count == 0)
-        return true;
+    if (o->tag_count == 0) return true;
     for (int32_t i = 0; i < o->tag_count; i++)
-        if (o->tag_hashes[i] == (int32_t)tags_code)
-            return true;
+        if (o->tag_hashes[i] == (int32_t)tags_code) return true;
     return false;
 }
 
-/* The record a unit points to, checked against the unit; its segment is cached in *mf over units. */
+/* The record a unit points to, checked against the unit; its segment is cached in *mf over
+ * units. */
 static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record *r) {
     int64_t at = *mf != NULL ? u->physical - (*mf)->mf_base : -1;
     if (at < 0 || at >= (*mf)->mf_size) {
         ps_mapfile_unref(*mf);
         *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log, u->physical, NULL);
-        if (*mf == NULL)
-            return false;
+        if (*mf == NULL) return false;
         at = u->physical - (*mf)->mf_base;
     }
-    if (u->size > (*mf)->mf_size - at)
-        return false;
+    if (u->size > (*mf)->mf_size - at) return false;
     return ps_record_decode((*mf)->mf_map + at, u->size, r) == PS_REC_OK && r->size == u->size &&
            r->physical_offset == u->physical;
 }
@@ -196,15 +181,12 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
 /* Equal hashes do not make equal tags ("AaAa" and "BBBB"): the text decides where it is given. */
 static bool tag_equal(const ps_read_options *o, const ps_record *r) {
     ps_property p;
-    if (o->tag_count == 0 || o->tag_texts == NULL)
-        return true;
-    if (!ps_property_find(r->properties, r->properties_len, "TAGS", 4, &p))
-        return false;
+    if (o->tag_count == 0 || o->tag_texts == NULL) return true;
+    if (!ps_property_find(r->properties, r->properties_len, "TAGS", 4, &p)) return false;
     for (int32_t at = 0; at < o->tag_texts_len;) {
         const char *end = memchr(o->tag_texts + at, 0, (size_t)(o->tag_texts_len - at));
         int32_t n = end != NULL ? (int32_t)(end - o->tag_texts) - at : o->tag_texts_len - at;
-        if (n == p.value_len && memcmp(o->tag_texts + at, p.value, (size_t)n) == 0)
-            return true;
+        if (n == p.value_len && memcmp(o->tag_texts + at, p.value, (size_t)n) == 0) return true;
         at += n + 1;
     }
     return false;
@@ -224,20 +206,16 @@ typedef struct walk {
 static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     ps_batch_info *b = &w->b->info;
     ps_record r;
-    if (is_full(w->s, &w->l, b, u))
-        return false;
+    if (is_full(w->s, &w->l, b, u)) return false;
     b->next_offset = offset + 1;
-    if (u->physical < w->skip_below || !tag_wanted(w->o, u->tags_code))
-        return true;
+    if (u->physical < w->skip_below || !tag_wanted(w->o, u->tags_code)) return true;
     if (u->size == PREFILL_SIZE || !record_of(w->s, u, &w->log_file, &r)) {
-        if (b->count == 0)
-            b->status = PS_GET_MESSAGE_WAS_REMOVING;
+        if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
         w->skip_below = (u->physical / w->s->st_conf.commitlog_file_size + 1) *
                         w->s->st_conf.commitlog_file_size;
         return true;
     }
-    if (!tag_equal(w->o, &r))
-        return true;
+    if (!tag_equal(w->o, &r)) return true;
     w->code = ps_batch_add(w->b, w->log_file, &r, offset, u->tags_code);
     b->status = PS_GET_FOUND;
     b->suggest_slave = u->physical < w->l.memory_from;
@@ -275,8 +253,7 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
         }
         n = n < end - offset ? n : end - offset;
         for (int64_t i = 0; i < n && go; i++) {
-            if (i + PREFETCH < n)
-                prefetch_unit(w, p + (i + PREFETCH) * PS_UNIT);
+            if (i + PREFETCH < n) prefetch_unit(w, p + (i + PREFETCH) * PS_UNIT);
             ps_unit_get(p + i * PS_UNIT, &u);
             go = take_unit(w, offset++, &u);
         }
@@ -307,8 +284,7 @@ static bool within(ps_batch_info *b, int64_t offset) {
 
 ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
                   const ps_read_options *o, ps_error *e) {
-    if (ps_enter(s) < 0)
-        return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
+    if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
     walk w = {.s = s, .o = o, .l = limits_of(s, o)};
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     w.b = ps_batch_new(w.l.messages);
@@ -318,8 +294,7 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
         w.code = ps_dispatch_catch_up(s, e) == PS_E_DAMAGED ? PS_E_DAMAGED : 0;
         w.b->info.min_offset = atomic_load(&q->cq_min);
         w.b->info.max_offset = atomic_load_explicit(&q->cq_max, memory_order_acquire);
-        if (within(&w.b->info, offset))
-            walk_queue(&w, q, offset);
+        if (within(&w.b->info, offset)) walk_queue(&w, q, offset);
     }
     ps_mapfile_unref(w.log_file);
     ps_leave(s);
@@ -333,8 +308,7 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
 /* ---- by log offset ---- */
 
 ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, ps_error *e) {
-    if (ps_enter(s) < 0)
-        return fail_null(e, PS_E_CLOSED, physical, "the store is closed");
+    if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, physical, "the store is closed");
     ps_batch *b = ps_batch_new(o->max_messages);
     limits l = limits_of(s, o);
     int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire), avail;
@@ -349,13 +323,13 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
             out = ps_record_check(p, avail, physical, o->check_crc ? PS_CHECK_BODY_CRC : 0, &r);
         if (p != NULL && out == PS_REC_BLANK) {
             physical = mf->mf_base + mf->mf_size;
-        } else if (p != NULL && out == PS_REC_OK && (b->info.count == 0 ||
-                   (b->info.count < l.messages && b->info.bytes + r.size <= l.bytes))) {
+        } else if (p != NULL && out == PS_REC_OK &&
+                   (b->info.count == 0 ||
+                    (b->info.count < l.messages && b->info.bytes + r.size <= l.bytes))) {
             code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
             physical += r.size;
         } else {
-            if (p != NULL && out != PS_REC_OK)
-                b->info.outcome = (int32_t)out;
+            if (p != NULL && out != PS_REC_OK) b->info.outcome = (int32_t)out;
             break;
         }
         ps_mapfile_unref(mf);
@@ -377,10 +351,8 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
 ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
     ps_read_options one = {.max_messages = 1, .check_crc = 1};
     ps_batch *b = ps_log_read(s, physical, &one, e);
-    if (b == NULL)
-        return NULL;
-    if (b->info.count == 1 && b->views[0].physical_offset == physical)
-        return b;
+    if (b == NULL) return NULL;
+    if (b->info.count == 1 && b->views[0].physical_offset == physical) return b;
     bool damaged = b->info.outcome > 0;
     ps_rec_outcome outcome = damaged ? (ps_rec_outcome)b->info.outcome : PS_REC_END;
     ps_batch_free(b);
@@ -398,8 +370,7 @@ static bool has_token(const uint8_t *text, int32_t len, const char *key, int32_t
     for (int32_t at = 0; at < len;) {
         const uint8_t *space = memchr(text + at, ' ', (size_t)(len - at));
         int32_t n = space != NULL ? (int32_t)(space - text) - at : len - at;
-        if (n == key_len && memcmp(text + at, key, (size_t)n) == 0)
-            return true;
+        if (n == key_len && memcmp(text + at, key, (size_t)n) == 0) return true;
         at += n + 1;
     }
     return false;
@@ -409,10 +380,9 @@ static bool has_token(const uint8_t *text, int32_t len, const char *key, int32_t
 static bool has_key(const ps_record *r, const char *topic, int32_t topic_len, const char *key,
                     int32_t key_len) {
     ps_property p;
-    if (r->topic_len != topic_len || memcmp(r->topic, topic, (size_t)topic_len) != 0)
-        return false;
-    if (ps_property_find(r->properties, r->properties_len, "UNIQ_KEY", 8, &p) && p.value_len == key_len &&
-        memcmp(p.value, key, (size_t)key_len) == 0)
+    if (r->topic_len != topic_len || memcmp(r->topic, topic, (size_t)topic_len) != 0) return false;
+    if (ps_property_find(r->properties, r->properties_len, "UNIQ_KEY", 8, &p) &&
+        p.value_len == key_len && memcmp(p.value, key, (size_t)key_len) == 0)
         return true;
     return ps_property_find(r->properties, r->properties_len, "KEYS", 4, &p) &&
            has_token(p.value, p.value_len, key, key_len);
@@ -441,13 +411,11 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
                      has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
         ps_mapfile_unref(mf);
-        if (!match)
-            continue;
+        if (!match) continue;
         if (q->count == q->room) {
             int32_t room = q->room ? q->room * 2 : 64;
             int64_t *grown = realloc(q->found, (size_t)room * sizeof *grown);
-            if (grown == NULL)
-                return PS_E_NO_MEMORY;
+            if (grown == NULL) return PS_E_NO_MEMORY;
             q->found = grown;
             q->room = room;
         }
@@ -470,13 +438,13 @@ static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
         if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK)
             code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
         ps_mapfile_unref(mf);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     return 0;
 }
 
-/* A reader of a crashed store: the last records may have no index entries yet. They are read one by one. */
+/* A reader of a crashed store: the last records may have no index entries yet. They are read one by
+ * one. */
 static int query_tail(ps_store *s, query *q) {
     int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log_end), avail;
     int code = 0;
@@ -487,8 +455,7 @@ static int query_tail(ps_store *s, query *q) {
         ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
         int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : end;
         ps_mapfile_unref(mf);
-        if (o != PS_REC_OK && o != PS_REC_BLANK)
-            break;
+        if (o != PS_REC_OK && o != PS_REC_BLANK) break;
         if (o == PS_REC_OK) {
             code = keep_matches(s, q, &at, 1);
             next = at + r.size;
@@ -502,31 +469,31 @@ static int run_query(ps_store *s, query *q) {
     int64_t places[QUERY_STEP], skip = 0;
     int32_t n;
     int code = s->st_readonly ? query_tail(s, q) : 0;
-    if (s->st_index == NULL || code < 0)
-        return code;
+    if (s->st_index == NULL || code < 0) return code;
     do {
-        n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin, q->end, &skip,
-                           places, QUERY_STEP);
+        n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin,
+                           q->end, &skip, places, QUERY_STEP);
         code = keep_matches(s, q, places, n);
     } while (code == 0 && n == QUERY_STEP && (q->max <= 0 || q->count < q->max));
-    if (q->max > 0 && q->count > q->max)
-        q->count = q->max;
-    if (q->count > 1)
-        qsort(q->found, (size_t)q->count, sizeof *q->found, by_place);
+    if (q->max > 0 && q->count > q->max) q->count = q->max;
+    if (q->count > 1) qsort(q->found, (size_t)q->count, sizeof *q->found, by_place);
     return code;
 }
 
-ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char *key, int32_t key_len,
-                   int64_t begin, int64_t end, int32_t max, ps_error *e) {
-    query q = {.topic = topic, .topic_len = topic_len, .key = key, .key_len = key_len, .begin = begin,
-               .end = end, .max = max};
-    if (ps_enter(s) < 0)
-        return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
+ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char *key,
+                   int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *e) {
+    query q = {.topic = topic,
+               .topic_len = topic_len,
+               .key = key,
+               .key_len = key_len,
+               .begin = begin,
+               .end = end,
+               .max = max};
+    if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
     ps_dispatch_catch_up(s, NULL);
     ps_batch *b = ps_batch_new(64);
     int code = b == NULL ? PS_E_NO_MEMORY : run_query(s, &q);
-    if (code == 0)
-        code = batch_of_places(s, &q, b);
+    if (code == 0) code = batch_of_places(s, &q, b);
     free(q.found);
     ps_leave(s);
     if (code < 0) {
@@ -542,18 +509,14 @@ ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char
 int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t room,
                        int64_t *physical, int32_t *sizes, int64_t *tags_codes) {
     int32_t n = 0;
-    if (ps_enter(s) < 0)
-        return PS_E_CLOSED;
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
     ps_dispatch_catch_up(s, NULL);
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     ps_unit u;
     for (; q != NULL && n < room && ps_queue_unit(q, offset + n, &u); n++) {
-        if (physical != NULL)
-            physical[n] = u.physical;
-        if (sizes != NULL)
-            sizes[n] = u.size;
-        if (tags_codes != NULL)
-            tags_codes[n] = u.tags_code;
+        if (physical != NULL) physical[n] = u.physical;
+        if (sizes != NULL) sizes[n] = u.size;
+        if (tags_codes != NULL) tags_codes[n] = u.tags_code;
     }
     ps_leave(s);
     return q == NULL ? PS_E_NOT_FOUND : n;
@@ -568,7 +531,8 @@ static int64_t time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf
     return r.store_timestamp;
 }
 
-/* First offset in [low, high) whose store time is at or behind t; records that are gone count as older. */
+/* First offset in [low, high) whose store time is at or behind t; records that are gone count as
+ * older. */
 static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t t) {
     ps_mapfile *mf = NULL;
     while (low < high) {
@@ -582,10 +546,9 @@ static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int
     return low;
 }
 
-int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t timestamp, int32_t upper,
-                     ps_error *e) {
-    if (ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t timestamp,
+                     int32_t upper, ps_error *e) {
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     ps_dispatch_catch_up(s, NULL);
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     int64_t at = PS_E_NOT_FOUND;
@@ -596,8 +559,7 @@ int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t tim
         at = upper && timestamp < INT64_MAX ? first_at(s, q, min, max, timestamp + 1) - 1
              : upper                        ? max - 1
                                             : first_at(s, q, min, max, timestamp);
-        if (at < min)
-            at = min;
+        if (at < min) at = min;
     }
     ps_leave(s);
     return at;
@@ -623,9 +585,9 @@ static int wait_news(ps_store *s, ps_topic *topic, int32_t id, int64_t offset, i
     return reached(ps_topic_queue(topic, id), offset);
 }
 
-int ps_wait_message(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t timeout_ms) {
-    if (ps_enter(s) < 0)
-        return PS_E_CLOSED;
+int ps_wait_message(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
+                    int32_t timeout_ms) {
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
     int code;
     if (!s->st_readonly && s->st_thread_count > 0) {
         code = wait_news(s, topic, queue_id, offset, timeout_ms);

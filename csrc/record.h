@@ -23,10 +23,12 @@
 #define PS_SYS_COMPRESSION_SHIFT 8
 #define PS_SYS_COMPRESSION_MASK 0x700
 
-#define PS_RECORD_FIXED 91      /* bytes of a V1 record with two IPv4 hosts beside body, topic, properties */
-#define PS_RECORD_SPARE 8       /* room that must stay free behind a record: the blank that closes a file */
+#define PS_RECORD_FIXED                                                                            \
+    91 /* bytes of a V1 record with two IPv4 hosts beside body, topic, properties */
+#define PS_RECORD_SPARE                                                                            \
+    8 /* room that must stay free behind a record: the blank that closes a file */
 #define PS_PROPERTIES_MAX 32767
-#define PS_PROP_CRC_LEN 20      /* "__CRC32#" 0x01 ten digits 0x02 */
+#define PS_PROP_CRC_LEN 20 /* "__CRC32#" 0x01 ten digits 0x02 */
 #define PS_TOPIC_MAX_V1 127
 #define PS_TOPIC_MAX 255
 #define PS_NAME_SEPARATOR 0x01
@@ -35,13 +37,13 @@
 /* What stands at a place in the log. Everything but PS_REC_OK and PS_REC_BLANK ends a scan. */
 typedef enum ps_rec_outcome {
     PS_REC_OK = 0,
-    PS_REC_BLANK = 1,    /* end-of-file record: go on at the next file */
-    PS_REC_END = 2,      /* eight zero bytes (size and magic): nothing was written here */
-    PS_REC_SHORT = 3,    /* the record runs past the bytes given */
-    PS_REC_MAGIC = 4,    /* neither V1, V2 nor blank */
-    PS_REC_SIZE = 5,     /* the fields do not add up to totalSize; ps_record.size is set all the same */
-    PS_REC_CRC = 6,      /* body (or properties) CRC differs */
-    PS_REC_PLACE = 7     /* physicalOffset is not the place it stands at */
+    PS_REC_BLANK = 1, /* end-of-file record: go on at the next file */
+    PS_REC_END = 2,   /* eight zero bytes (size and magic): nothing was written here */
+    PS_REC_SHORT = 3, /* the record runs past the bytes given */
+    PS_REC_MAGIC = 4, /* neither V1, V2 nor blank */
+    PS_REC_SIZE = 5, /* the fields do not add up to totalSize; ps_record.size is set all the same */
+    PS_REC_CRC = 6,  /* body (or properties) CRC differs */
+    PS_REC_PLACE = 7 /* physicalOffset is not the place it stands at */
 } ps_rec_outcome;
 
 typedef struct ps_record {
@@ -74,12 +76,16 @@ typedef struct ps_record {
  * On PS_REC_OK all of *out is set; on PS_REC_SIZE and PS_REC_BLANK start, size and magic are. */
 ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out);
 
-#define PS_CHECK_BODY_CRC 1  /* verify bodyCRC */
-#define PS_CHECK_PROP_CRC 2  /* require and verify the properties CRC instead of bodyCRC (forceVerifyPropCRC) */
-#define PS_CHECK_PROP_IF 4   /* verify the properties CRC where a record carries one, beside bodyCRC */
+#define PS_CHECK_BODY_CRC 1 /* verify bodyCRC */
+#define PS_CHECK_PROP_CRC                                                                          \
+    2 /* require and verify the properties CRC instead of bodyCRC (forceVerifyPropCRC) */
+#define PS_CHECK_PROP_IF                                                                           \
+    4 /* verify the properties CRC where a record carries one, beside bodyCRC */
 
-/* ps_record_decode, then the sums that `checks` asks for, then physicalOffset == place unless place is -1. */
-ps_rec_outcome ps_record_check(const uint8_t *p, int64_t avail, int64_t place, int checks, ps_record *out);
+/* ps_record_decode, then the sums that `checks` asks for, then physicalOffset == place unless place
+ * is -1. */
+ps_rec_outcome ps_record_check(const uint8_t *p, int64_t avail, int64_t place, int checks,
+                               ps_record *out);
 
 /* Name of an outcome, e.g. "bad crc". */
 const char *ps_rec_outcome_name(ps_rec_outcome o);
@@ -96,7 +102,8 @@ typedef struct ps_property {
 bool ps_property_next(const uint8_t *props, int32_t len, int32_t *at, ps_property *out);
 
 /* Value of `name`; the last of equal names wins. */
-bool ps_property_find(const uint8_t *props, int32_t len, const char *name, int32_t name_len, ps_property *out);
+bool ps_property_find(const uint8_t *props, int32_t len, const char *name, int32_t name_len,
+                      ps_property *out);
 
 /* Java's String.hashCode over UTF-8 bytes taken as UTF-16 units; continues from h (0 at the start).
  * Ill-formed bytes count as U+FFFD each, as Java's decoder would make of them. */
@@ -111,20 +118,20 @@ typedef struct ps_levels {
     int64_t delay_ms[64];
 } ps_levels;
 
-/* The i64 that a consume queue unit carries: the tag hash, or for SCHEDULE_TOPIC_XXXX with DELAY the
- * deliver time (spec section 4, tagsCode). */
+/* The i64 that a consume queue unit carries: the tag hash, or for SCHEDULE_TOPIC_XXXX with DELAY
+ * the deliver time (spec section 4, tagsCode). */
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels);
 
-/* What encoding needs of one message. Pointers are borrowed for the call. `extra` is appended to the
- * properties as it is (already encoded), after tags, keys and properties. */
+/* What encoding needs of one message. Pointers are borrowed for the call. `extra` is appended to
+ * the properties as it is (already encoded), after tags, keys and properties. */
 typedef struct ps_draft {
     const uint8_t *body;
     int64_t body_len;
     const uint8_t *topic;
     int32_t topic_len;
-    const uint8_t *tags;       /* NULL: no TAGS property */
+    const uint8_t *tags; /* NULL: no TAGS property */
     int64_t tags_len;
-    const uint8_t *keys;       /* NULL: no KEYS property */
+    const uint8_t *keys; /* NULL: no KEYS property */
     int64_t keys_len;
     const uint8_t *properties; /* encoded, NULL or empty: none */
     int64_t properties_len;
@@ -136,16 +143,16 @@ typedef struct ps_draft {
     int32_t reconsume_times;
     int64_t born_timestamp;
     int64_t prepared_transaction_offset;
-    const uint8_t *born_host;  /* 8 or 20 bytes, as on disk */
+    const uint8_t *born_host; /* 8 or 20 bytes, as on disk */
     int32_t born_host_len;
     const uint8_t *store_host;
     int32_t store_host_len;
-    bool prop_crc;             /* append the properties CRC */
-    bool long_topic_v2;        /* autoMessageVersionOnTopicLen */
+    bool prop_crc;      /* append the properties CRC */
+    bool long_topic_v2; /* autoMessageVersionOnTopicLen */
     /* filled by ps_draft_measure */
     int32_t body_crc;
-    int32_t properties_total;  /* bytes of the properties field */
-    int32_t size;              /* totalSize */
+    int32_t properties_total; /* bytes of the properties field */
+    int32_t size;             /* totalSize */
     bool v2;
 } ps_draft;
 
@@ -169,13 +176,17 @@ typedef struct ps_batch_item {
     int32_t properties_len;
 } ps_batch_item;
 
-/* Item at *at: 1 and *at moved on, 0 at the end, negative PS_E_MESSAGE_ILLEGAL when it is malformed. */
+/* Item at *at: 1 and *at moved on, 0 at the end, negative PS_E_MESSAGE_ILLEGAL when it is
+ * malformed. */
 int ps_batch_item_next(const uint8_t *payload, int64_t len, int64_t *at, ps_batch_item *out);
 
-/* 0, or PS_E_TOPIC_ILLEGAL with *why: characters as upstream's TopicValidator allows, length as section 2.1. */
+/* 0, or PS_E_TOPIC_ILLEGAL with *why: characters as upstream's TopicValidator allows, length as
+ * section 2.1. */
 int ps_topic_check(const uint8_t *topic, int64_t len, const char **why);
 
-/* 32 or 56 upper-case hex digits and a zero: store host bytes, port, physical offset. Returns the digits. */
-int ps_offset_msg_id(const uint8_t *store_host, int32_t store_host_len, int64_t physical_offset, char out[57]);
+/* 32 or 56 upper-case hex digits and a zero: store host bytes, port, physical offset. Returns the
+ * digits. */
+int ps_offset_msg_id(const uint8_t *store_host, int32_t store_host_len, int64_t physical_offset,
+                     char out[57]);
 
 #endif

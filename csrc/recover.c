@@ -1,21 +1,28 @@
 /* Recovery: what is believed, what is cut, what is rebuilt.
  *
  * Policy.
- *  1. The log is the truth. Its end is the first place, from a start that is known to be sound, where no
- *     whole record stands (ps_record_check). What lies behind the end is cut and zeroed, and reported.
- *  2. Normal (no abort file): the last writer synced everything. Checking starts at the record that the
+ *  1. The log is the truth. Its end is the first place, from a start that is known to be sound,
+ *  where no
+ *     whole record stands (ps_record_check). What lies behind the end is cut and zeroed, and
+ *     reported.
+ *  2. Normal (no abort file): the last writer synced everything. Checking starts at the record that
+ *  the
  *     furthest queue unit points to, or at its file when that record is not there.
- *  3. Abnormal: checking starts at the last file whose first record is older than the checkpoint by 3 s;
- *     zeros in the checkpoint mean the first file. Queue units that point behind that start are taken back
- *     and written again from the log; so are index entries behind the checkpoint's index time. Before
- *     that start, derived files are believed, since the checkpoint says that they were synced.
- *  4. A queue that has a hole against the log is rebuilt whole: every queue is emptied, and the log is
+ *  3. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
+ *  3 s;
+ *     zeros in the checkpoint mean the first file. Queue units that point behind that start are
+ *     taken back and written again from the log; so are index entries behind the checkpoint's index
+ *     time. Before that start, derived files are believed, since the checkpoint says that they were
+ *     synced.
+ *  4. A queue that has a hole against the log is rebuilt whole: every queue is emptied, and the log
+ *  is
  *     read from its beginning.
- *  5. Nothing is refused for damage in the log's tail: a store always opens with what can be saved. What is
+ *  5. Nothing is refused for damage in the log's tail: a store always opens with what can be saved.
+ *  What is
  *     refused: files of a wrong size, stray files, missing segments, a lock held.
  *
- * Spec section 7; upstream CommitLog.recoverNormally / recoverAbnormally. Read-only opening (reader) does
- * the same search and keeps what is not in the queues in memory. */
+ * Spec section 7; upstream CommitLog.recoverNormally / recoverAbnormally. Read-only opening
+ * (reader) does the same search and keeps what is not in the queues in memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -31,10 +38,9 @@
 #define CHECKPOINT_MARGIN_MS 3000
 #define PROGRESS_STEP (16 << 20)
 
-void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records, const char *what,
-                   const char *why) {
-    if (r == NULL)
-        return;
+void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records,
+                   const char *what, const char *why) {
+    if (r == NULL) return;
     if (r->item_count >= (int32_t)(sizeof r->items / sizeof r->items[0])) {
         r->items_dropped++;
         return;
@@ -52,20 +58,19 @@ typedef struct scan {
     ps_store *s;
     ps_report *report;
     ps_progress *progress;
-    int64_t at;            /* where it stands; at the end: the end of the log */
-    int64_t queues_from;   /* from here on records are checked and go to the queues */
-    int64_t index_from;    /* from here on they go to the index */
-    int64_t queues_after;  /* records below are in the queues already; -1 none */
-    int64_t last_start;    /* of the last whole record, -1 none */
+    int64_t at;           /* where it stands; at the end: the end of the log */
+    int64_t queues_from;  /* from here on records are checked and go to the queues */
+    int64_t index_from;   /* from here on they go to the index */
+    int64_t queues_after; /* records below are in the queues already; -1 none */
+    int64_t last_start;   /* of the last whole record, -1 none */
     int64_t last_stamp;
     ps_rec_outcome outcome;
-    bool hole;             /* a queue lacks a unit */
-    bool reading;          /* reader: units go to the tails */
+    bool hole;    /* a queue lacks a unit */
+    bool reading; /* reader: units go to the tails */
 } scan;
 
 static int checks_of(const ps_store *s) {
-    if (!s->st_conf.check_crc_on_recover)
-        return 0;
+    if (!s->st_conf.check_crc_on_recover) return 0;
     return s->st_conf.force_verify_prop_crc ? PS_CHECK_PROP_CRC : PS_CHECK_BODY_CRC;
 }
 
@@ -96,7 +101,8 @@ static bool record_at(ps_store *s, int64_t physical, ps_record *r) {
     return there;
 }
 
-/* Last file whose first record was stored at or before `limit`; the first file when there is none. */
+/* Last file whose first record was stored at or before `limit`; the first file when there is
+ * none. */
 static int64_t file_by_time(ps_store *s, int64_t limit) {
     ps_record r;
     for (int32_t i = s->st_log.ss_count - 1; i > 0; i--) {
@@ -107,7 +113,9 @@ static int64_t file_by_time(ps_store *s, int64_t limit) {
     return s->st_log.ss_items[0].sg_base;
 }
 
-static int64_t at_least_zero(int64_t t) { return t > 0 ? t : 0; }
+static int64_t at_least_zero(int64_t t) {
+    return t > 0 ? t : 0;
+}
 
 static void start_normal(scan *c) {
     ps_store *s = c->s;
@@ -122,7 +130,7 @@ static void start_normal(scan *c) {
     }
     c->queues_from = c->index_from = c->at;
     if (s->st_index != NULL && ps_index_end(s->st_index) >= c->at)
-        c->index_from = ps_index_end(s->st_index) + 1;
+        c->index_from = ps_index_end(s->st_index);
 }
 
 static void start_abnormal(scan *c) {
@@ -144,12 +152,10 @@ static void start_abnormal(scan *c) {
 
 static int scan_reading(scan *c, const ps_record *r) {
     ps_store *s = c->s;
-    if (!ps_dispatch_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX)
-        return 0;
+    if (!ps_dispatch_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
     ps_topic *t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
     ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
-    if (q == NULL)
-        return PS_E_NO_MEMORY;
+    if (q == NULL) return PS_E_NO_MEMORY;
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     pthread_rwlock_wrlock(&s->st_topic_lock);
     int code = ps_queue_tail_add_locked(q, r->queue_offset, &u);
@@ -175,13 +181,12 @@ static int scan_record(scan *c, const ps_record *r, ps_error *e) {
 }
 
 static int tell_progress(scan *c, ps_error *e) {
-    if (c->progress == NULL)
-        return 0;
+    if (c->progress == NULL) return 0;
     c->progress->phase = 3;
     c->progress->done = c->at - c->report->scanned_from;
-    if (!c->progress->stop)
-        return 0;
-    return ps_fail(e, PS_E_INTERRUPTED, 0, c->at, c->s->st_root, "interrupted while reading the log");
+    if (!c->progress->stop) return 0;
+    return ps_fail(e, PS_E_INTERRUPTED, 0, c->at, c->s->st_root,
+                   "interrupted while reading the log");
 }
 
 /* Records of one file; leaves c->outcome at what ended it. */
@@ -194,14 +199,12 @@ static int scan_file(scan *c, ps_mapfile *mf, ps_error *e) {
         ps_record r;
         const uint8_t *p = mf->mf_map + (c->at - mf->mf_base);
         c->outcome = ps_record_check(p, end - c->at, c->at, c->at >= c->queues_from ? deep : 0, &r);
-        /* A blank fills its file exactly; one that says otherwise is damage, not the end of the file. */
-        if (c->outcome == PS_REC_BLANK && r.size != end - c->at)
-            c->outcome = PS_REC_SIZE;
-        if (c->outcome != PS_REC_OK)
-            break;
+        /* A blank fills its file exactly; one that says otherwise is damage, not the end of the
+         * file. */
+        if (c->outcome == PS_REC_BLANK && r.size != end - c->at) c->outcome = PS_REC_SIZE;
+        if (c->outcome != PS_REC_OK) break;
         code = scan_record(c, &r, e);
-        if (code == 0)
-            c->at += r.size;
+        if (code == 0) c->at += r.size;
         if (c->at - told >= PROGRESS_STEP && code == 0) {
             told = c->at;
             code = tell_progress(c, e);
@@ -211,13 +214,15 @@ static int scan_file(scan *c, ps_mapfile *mf, ps_error *e) {
     return code;
 }
 
-/* In the part that is only indexed, damage ends one file, not the log: that part was recovered before. */
+/* In the part that is only indexed, damage ends one file, not the log: that part was recovered
+ * before. */
 static bool step_over(scan *c, ps_mapfile *mf) {
     int64_t next = mf->mf_base + mf->mf_size;
     if (c->at >= c->queues_from || c->outcome == PS_REC_OK || c->outcome == PS_REC_BLANK)
         return false;
-    ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, next < c->queues_from ? next : c->queues_from, -1,
-                  "commitlog, for the index", ps_rec_outcome_name(c->outcome));
+    ps_report_add(c->report, PS_ACTION_SKIPPED, c->at,
+                  next < c->queues_from ? next : c->queues_from, -1, "commitlog, for the index",
+                  ps_rec_outcome_name(c->outcome));
     c->at = next < c->queues_from ? next : c->queues_from;
     return true;
 }
@@ -225,27 +230,25 @@ static bool step_over(scan *c, ps_mapfile *mf) {
 static int scan_log(scan *c, ps_error *e) {
     c->report->scanned_from = c->at;
     if (c->progress != NULL && c->s->st_log.ss_count > 0)
-        c->progress->total = ps_segments_base(&c->s->st_log, -1) + c->s->st_conf.commitlog_file_size - c->at;
+        c->progress->total =
+            ps_segments_base(&c->s->st_log, -1) + c->s->st_conf.commitlog_file_size - c->at;
     for (;;) {
         e->code = 0;
         ps_mapfile *mf = ps_segments_find(&c->s->st_log, c->at, e);
-        if (mf == NULL && e->code != 0)
-            return e->code;
-        if (mf == NULL) /* behind the last file: its blank, or exactly its end, is the end of the log */
+        if (mf == NULL && e->code != 0) return e->code;
+        if (mf ==
+            NULL) /* behind the last file: its blank, or exactly its end, is the end of the log */
             break;
         int code = scan_file(c, mf, e);
         int64_t next = mf->mf_base + mf->mf_size;
         bool over = code == 0 && step_over(c, mf);
         ps_mapfile_unref(mf);
-        if (code < 0)
-            return code;
-        if (over)
-            continue;
-        /* A blank with no file behind it: the end is the blank's own start, and the tail is used again. */
-        if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log, -1) < next)
-            break;
-        if (c->outcome != PS_REC_BLANK && c->outcome != PS_REC_OK)
-            break;
+        if (code < 0) return code;
+        if (over) continue;
+        /* A blank with no file behind it: the end is the blank's own start, and the tail is used
+         * again. */
+        if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log, -1) < next) break;
+        if (c->outcome != PS_REC_BLANK && c->outcome != PS_REC_OK) break;
         c->at = next;
     }
     c->report->scanned_bytes = c->at - c->report->scanned_from;
@@ -254,7 +257,8 @@ static int scan_log(scan *c, ps_error *e) {
 
 /* ---- putting things right ---- */
 
-static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, const char *why, ps_error *e) {
+static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, const char *why,
+                          ps_error *e) {
     ps_queue **queues;
     int64_t code = 0;
     int32_t n = ps_queues_snapshot(s, &queues);
@@ -262,12 +266,11 @@ static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, cons
         char what[300];
         int64_t was = atomic_load(&queues[i]->cq_max);
         code = ps_queue_cut(s, queues[i], physical, e);
-        if (code <= 0)
-            continue;
+        if (code <= 0) continue;
         report->units_cut += code;
-        snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name, queues[i]->cq_id);
-        if (why != NULL)
-            ps_report_add(report, PS_ACTION_CUT, was - code, was, code, what, why);
+        snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name,
+                 queues[i]->cq_id);
+        if (why != NULL) ps_report_add(report, PS_ACTION_CUT, was - code, was, code, what, why);
     }
     free(queues);
     return code;
@@ -275,8 +278,7 @@ static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, cons
 
 static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error *e) {
     int64_t cut = 0;
-    if (s->st_index == NULL)
-        return 0;
+    if (s->st_index == NULL) return 0;
     int code = ps_index_cut(s->st_index, physical, &cut, e);
     report->entries_cut += cut;
     return code;
@@ -284,12 +286,11 @@ static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error 
 
 /* A queue had a hole: everything derived is thrown away and made again from the log. */
 static int rebuild_all(scan *c, ps_error *e) {
-    ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log_min), c->at, -1, "consumequeue",
-                  "a queue lacked a unit that the log has");
+    ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log_min), c->at, -1,
+                  "consumequeue", "a queue lacked a unit that the log has");
     c->report->units_written = c->report->entries_written = c->report->records = 0;
     int64_t code = cut_queues(c->s, 0, c->report, NULL, e);
-    if (code >= 0)
-        code = cut_index(c->s, 0, c->report, e);
+    if (code >= 0) code = cut_index(c->s, 0, c->report, e);
     c->hole = false;
     c->at = c->queues_from = c->index_from = atomic_load(&c->s->st_log_min);
     e->code = 0;
@@ -300,8 +301,7 @@ static void report_end(scan *c, int64_t bytes_cut) {
     char why[128];
     bool blank = c->outcome == PS_REC_BLANK || c->outcome == PS_REC_OK;
     c->report->bytes_cut = blank ? 0 : bytes_cut;
-    if (bytes_cut == 0 || blank)
-        return;
+    if (bytes_cut == 0 || blank) return;
     snprintf(why, sizeof why, "no whole record stands there: %s", ps_rec_outcome_name(c->outcome));
     ps_report_add(c->report, PS_ACTION_CUT, c->at, c->at + bytes_cut, -1, "commitlog", why);
 }
@@ -310,10 +310,12 @@ static void report_end(scan *c, int64_t bytes_cut) {
 static int sync_scanned(scan *c, ps_error *e) {
     for (int32_t i = 0; i < c->s->st_log.ss_count; i++) {
         ps_segment *sg = &c->s->st_log.ss_items[i];
-        if (sg->sg_base + c->s->st_conf.commitlog_file_size <= c->queues_from || sg->sg_file == NULL)
+        if (sg->sg_base + c->s->st_conf.commitlog_file_size <= c->queues_from ||
+            sg->sg_file == NULL)
             continue;
         if (c->s->st_io->fdatasync(c->s->st_io, sg->sg_file->mf_fd) < 0)
-            return ps_fail(e, PS_E_FLUSH_FAILED, errno, sg->sg_base, sg->sg_path, "cannot sync the log");
+            return ps_fail(e, PS_E_FLUSH_FAILED, errno, sg->sg_base, sg->sg_path,
+                           "cannot sync the log");
     }
     return 0;
 }
@@ -333,13 +335,15 @@ static void set_stamps(scan *c) {
     ps_store *s = c->s;
     ps_record r;
     int64_t now = c->last_stamp;
-    if (c->last_start < 0 && c->at > atomic_load(&s->st_log_min) && record_at(s, furthest_unit(s), &r))
+    if (c->last_start < 0 && c->at > atomic_load(&s->st_log_min) &&
+        record_at(s, furthest_unit(s), &r))
         now = r.store_timestamp;
     s->st_last_timestamp = now;
     atomic_store(&s->st_stamp_published, now);
     atomic_store(&s->st_logic_timestamp, now);
     atomic_store(&s->st_physic_timestamp, now);
-    s->st_checkpoint.confirm_phy_offset = c->last_start >= 0 ? c->last_start : s->st_checkpoint.confirm_phy_offset;
+    s->st_checkpoint.confirm_phy_offset =
+        c->last_start >= 0 ? c->last_start : s->st_checkpoint.confirm_phy_offset;
     s->st_checkpoint_dirty = true;
 }
 
@@ -352,27 +356,20 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     else
         start_normal(c);
     code = abnormal ? cut_queues(s, c->queues_from, c->report, NULL, e) : 0;
-    if (code >= 0 && abnormal)
-        code = cut_index(s, c->index_from, c->report, e);
-    if (code >= 0)
-        code = scan_log(c, e);
-    if (code == PS_E_DAMAGED && c->hole)
-        code = rebuild_all(c, e);
+    if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
+    if (code >= 0) code = scan_log(c, e);
+    if (code == PS_E_DAMAGED && c->hole) code = rebuild_all(c, e);
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are behind the end of the log", e);
-    if (code >= 0)
-        code = abnormal ? sync_scanned(c, e) : 0;
-    if (code >= 0)
-        code = ps_log_set_end(s, c->at, &bytes_cut, e);
-    if (code >= 0)
-        report_end(c, bytes_cut);
+    if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
+    if (code >= 0) code = ps_log_set_end(s, c->at, &bytes_cut, e);
+    if (code >= 0) report_end(c, bytes_cut);
     return code < 0 ? (int)code : 0;
 }
 
 static int no_log(ps_store *s, ps_report *report, ps_error *e) {
     int64_t code = cut_queues(s, 0, report, "there is no commit log", e);
-    if (code >= 0)
-        code = cut_index(s, 0, report, e);
+    if (code >= 0) code = cut_index(s, 0, report, e);
     return code < 0 ? (int)code : 0;
 }
 
@@ -389,8 +386,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
     int code;
     report->mode = abnormal ? PS_RECOVERED_ABNORMAL : PS_RECOVERED_NORMAL;
     if (s->st_log.ss_count == 0) {
-        if (atomic_load(&s->st_queue_count) == 0)
-            report->mode = PS_RECOVERED_NEW;
+        if (atomic_load(&s->st_queue_count) == 0) report->mode = PS_RECOVERED_NEW;
         code = no_log(s, report, e);
     } else {
         code = recover_log(&c, abnormal, e);
@@ -402,12 +398,11 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
     report->log_min = atomic_load(&s->st_log_min);
     report->log_max = atomic_load(&s->st_log_end);
     atomic_store(&s->st_dispatched, report->log_max);
-    if (code == 0 && report->mode == PS_RECOVERED_ABNORMAL)
-        code = ps_derived_flush(s, true, e);
+    if (code == 0 && report->mode == PS_RECOVERED_ABNORMAL) code = ps_derived_flush(s, true, e);
     report->seconds = seconds() - began;
     if (code == 0)
-        ps_report_add(report, PS_ACTION_KEPT, report->log_min, report->log_max, report->records, "commitlog",
-                      "whole records");
+        ps_report_add(report, PS_ACTION_KEPT, report->log_min, report->log_max, report->records,
+                      "commitlog", "whole records");
     return code;
 }
 
@@ -420,8 +415,7 @@ static void hide_units(ps_store *s, int64_t end) {
     int32_t n = ps_queues_snapshot(s, &queues);
     for (int32_t i = 0; i < n; i++) {
         int64_t max = atomic_load(&queues[i]->cq_max);
-        while (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.physical >= end)
-            max--;
+        while (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.physical >= end) max--;
         atomic_store(&queues[i]->cq_max, max);
     }
     free(queues);
@@ -454,8 +448,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
 
 int ps_reader_extend_locked(ps_store *s, ps_error *e) {
     ps_report *report = calloc(1, sizeof *report);
-    if (report == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    if (report == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
     scan c = {.s = s, .report = report, .reading = true, .last_start = -1, .queues_after = -1};
     c.at = c.queues_from = c.index_from = atomic_load(&s->st_log_end);
     int code = s->st_log.ss_count > 0 ? scan_log(&c, e) : 0;
@@ -464,8 +457,7 @@ int ps_reader_extend_locked(ps_store *s, ps_error *e) {
         atomic_store(&s->st_log_end, c.at);
         atomic_store(&s->st_flushed, c.at);
         atomic_store(&s->st_dispatched, c.at);
-        if (c.last_start >= 0)
-            atomic_store(&s->st_stamp_published, c.last_stamp);
+        if (c.last_start >= 0) atomic_store(&s->st_stamp_published, c.last_stamp);
     }
     return code;
 }

@@ -29,12 +29,15 @@
 #include "store.h"
 
 #define BLOCK 64                     /* rows gathered before they go into the columns: fits the L1 cache */
-#define AHEAD 12                     /* units whose records are asked for ahead of use */
+#define CANDIDATES 256               /* units decoded at a time */
+#define AHEAD 32                     /* units whose records are asked for ahead of use */
 #define UNITS_A_STEP 4096            /* units looked at between two looks at whether the store was closed */
 #define RECORDS_A_STEP 1024          /* the same for records of a log scan */
 #define CACHED 4                     /* segments held: neighbours of a queue's tail may lie in two or three */
 #define LINE 64
-#define PREFETCH_MAX 1024            /* bytes of a longer record are left to the processor's own prefetch */
+#define HEAD_MAX 87                  /* last byte of an IPv4 record before its body */
+#define TAIL_LIKELY 256              /* topic and properties, mostly */
+#define PREFETCH_MAX 1024            /* the rest of a longer body is left to the processor's own prefetch */
 #define BATCH_ROWS 8192
 #define BATCH_ROWS_MAX (1 << 24)
 #define BATCH_BYTES (4LL << 20)
@@ -84,7 +87,8 @@ typedef struct scanner {
     names sn_tags, sn_topics;
     int32_t *sn_tag_hashes;      /* sorted */
     bool sn_record, sn_tail, sn_find; /* what rows need: the record, its end, TAGS, KEYS and UNIQ_KEY */
-    bool sn_body, sn_timed, sn_hashed;
+    bool sn_body, sn_inflate;    /* whether bodies are wanted, and compressed ones inflated */
+    bool sn_timed, sn_hashed, sn_filter; /* filters on: head, unit, tail */
     int32_t sn_fixed_bytes;      /* of a row, whatever the message */
     int32_t sn_body_columns, sn_topic_columns, sn_property_columns;
 
@@ -102,14 +106,14 @@ typedef struct scanner {
     int64_t sn_inflated_room, sn_inflated_at; /* the record it belongs to */
     int32_t sn_inflated_len;
 
-    int32_t sn_candidate_at, sn_candidate_count;
-    candidate sn_candidates[BLOCK];
+    int32_t sn_candidate_at, sn_candidate_count, sn_prefetched;
+    candidate sn_candidates[CANDIDATES];
     ps_row sn_row[BLOCK];
     uint8_t sn_tail_units[BLOCK * PS_UNIT];
     char sn_error[768];
 } scanner;
 
-/* How gathering a block ended; negative: an errno, with sn_error set. */
+/* How gathering a block ended; a negative errno, with sn_error set, when it failed. */
 enum { BLOCK_DONE = 0, BATCH_DONE = 1 };
 
 static int fail(scanner *sn, int err, const char *text, ...) __attribute__((format(printf, 3, 4)));
@@ -211,35 +215,43 @@ static const segment *segment_load(scanner *sn, int64_t physical) {
     return &sn->sn_segments[0];
 }
 
-/* The record of `size` bytes at p, all of which may be read. What is set beyond the fixed part depends
- * on `tail`. The conditions are ps_record_decode's. */
-static inline bool row_parse(const uint8_t *p, int32_t size, int64_t place, bool tail, ps_row *r) {
+/* The head of the record of `size` bytes at p, all of which may be read. The conditions are those of
+ * ps_record_decode. */
+static inline bool head_parse(const uint8_t *p, int32_t size, int64_t place, ps_row *r) {
     uint32_t magic = be32_get(p + PS_AT_MAGIC);
     int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG), v2 = magic == PS_MAGIC_V2;
-    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8, store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
-    int32_t left = size - PS_RECORD_FIXED + 16 - v2 - born_len - store_len;
-    if ((magic != PS_MAGIC_V1 && !v2) || (int32_t)be32_get(p + PS_AT_SIZE) != size || left < 0 ||
-        (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET) != place)
+    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8;
+    int32_t store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
+    int32_t left = size - (PS_RECORD_FIXED - 16) - v2 - born_len - store_len;
+    if ((magic != PS_MAGIC_V1 && !v2) || (int32_t)be32_get(p + PS_AT_SIZE) != size ||
+        (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET) != place || left < 0)
         return false;
-    r->rw_start = p;
     r->rw_middle = p + PS_AT_BORN_HOST + born_len;
     r->rw_late = r->rw_middle + PS_MIDDLE_STORE_HOST + store_len;
-    r->rw_sys_flag = sys_flag;
     r->rw_body = r->rw_late + PS_LATE_BODY;
     r->rw_body_len = (int32_t)be32_get(r->rw_late + PS_LATE_BODY_LEN);
     if (r->rw_body_len < 0 || r->rw_body_len > left)
         return false;
-    if (!tail)
-        return true;
-    left -= r->rw_body_len;
-    const uint8_t *topic = r->rw_body + r->rw_body_len;
-    r->rw_topic_len = v2 ? (int16_t)be16_get(topic) : (int8_t)topic[0];
-    r->rw_topic = topic + 1 + v2;
-    if (r->rw_topic_len < 0 || r->rw_topic_len > left)
+    r->rw_start = p;
+    r->rw_physical = place;
+    r->rw_size = size;
+    r->rw_sys_flag = sys_flag;
+    r->rw_topic = r->rw_body + r->rw_body_len + 1 + v2;
+    r->rw_topic_len = v2; /* until its own length is read */
+    return true;
+}
+
+/* What follows the body: its lengths must add up to the record's. */
+static inline bool tail_parse(ps_row *r) {
+    const uint8_t *topic = r->rw_topic;
+    int64_t left = r->rw_start + r->rw_size - topic - 2;
+    int32_t topic_len = r->rw_topic_len ? (int16_t)be16_get(topic - 2) : (int8_t)topic[-1];
+    if (topic_len < 0 || topic_len > left)
         return false;
-    r->rw_properties_len = (int16_t)be16_get(r->rw_topic + r->rw_topic_len);
-    r->rw_properties = r->rw_topic + r->rw_topic_len + 2;
-    return r->rw_properties_len == left - r->rw_topic_len;
+    r->rw_topic_len = topic_len;
+    r->rw_properties = topic + topic_len + 2;
+    r->rw_properties_len = (int16_t)be16_get(topic + topic_len);
+    return r->rw_properties_len == left - topic_len;
 }
 
 /* Bit i is set where p[i] separates two properties, for 64 bytes. */
@@ -315,19 +327,31 @@ static bool log_row_wanted(const scanner *sn, const ps_row *r) {
     return sn->sn_topics.ns_count == 0 || names_have(&sn->sn_topics, r->rw_topic, r->rw_topic_len);
 }
 
-static inline bool row_wanted(const scanner *sn, ps_row *r) {
-    if (sn->sn_timed) {
-        int64_t stored = (int64_t)be64_get(r->rw_middle + PS_MIDDLE_STORE_TIMESTAMP);
-        if (stored < sn->sn_spec.store_time_min || stored > sn->sn_spec.store_time_max)
-            return false;
-    }
-    if (sn->sn_topic == NULL && !log_row_wanted(sn, r))
-        return false;
+/* Leaves the rows that the filters want and that only the whole record decides. Returns how many. */
+static int32_t rows_filter(scanner *sn, int32_t count) {
+    int32_t kept = 0;
     if (sn->sn_find)
-        properties_find(r);
-    if (sn->sn_tags.ns_count == 0)
-        return true;
-    return r->rw_tags != NULL && names_have(&sn->sn_tags, r->rw_tags, r->rw_tags_len);
+        for (int32_t i = 0; i < count; i++)
+            properties_find(&sn->sn_row[i]);
+    if (sn->sn_topic != NULL && sn->sn_tags.ns_count == 0)
+        return count;
+    for (int32_t i = 0; i < count; i++) {
+        const ps_row *r = &sn->sn_row[i];
+        if (sn->sn_topic == NULL && !log_row_wanted(sn, r))
+            continue;
+        if (sn->sn_tags.ns_count > 0 &&
+            (r->rw_tags == NULL || !names_have(&sn->sn_tags, r->rw_tags, r->rw_tags_len)))
+            continue;
+        if (kept != i)
+            sn->sn_row[kept] = *r;
+        kept++;
+    }
+    return kept;
+}
+
+static inline bool time_wanted(const scanner *sn, const ps_row *r) {
+    int64_t stored = (int64_t)be64_get(r->rw_middle + PS_MIDDLE_STORE_TIMESTAMP);
+    return stored >= sn->sn_spec.store_time_min && stored <= sn->sn_spec.store_time_max;
 }
 
 /* Whether a unit's tags code may belong to one of the tags. Codes below 32 bits are addresses in the
@@ -355,8 +379,6 @@ static inline bool code_wanted(const scanner *sn, int64_t code) {
 static int row_inflate(scanner *sn, ps_row *r) {
     int32_t type = (r->rw_sys_flag & PS_SYS_COMPRESSION_MASK) >> PS_SYS_COMPRESSION_SHIFT;
     int64_t want = 4LL * r->rw_body_len, got = 0;
-    if (r->rw_body_len == 0)
-        return 0;
     if (sn->sn_inflated_at != r->rw_physical) {
         want = want < INFLATED_FIRST ? INFLATED_FIRST : want < INFLATED_MAX ? want : INFLATED_MAX;
         for (;;) {
@@ -387,25 +409,9 @@ static int row_inflate(scanner *sn, ps_row *r) {
     return 0;
 }
 
-static inline bool row_crc_good(const ps_row *r) {
+static bool row_crc_good(const ps_row *r) {
     uint32_t crc = ps_crc32(0, r->rw_body, (size_t)r->rw_body_len) & 0x7FFFFFFF;
     return r->rw_body_len == 0 || (int32_t)crc == (int32_t)be32_get(r->rw_start + PS_AT_BODY_CRC);
-}
-
-/* Counts the row's bytes in. False when the batch is full without it; one row always fits. */
-static inline bool row_fits(scanner *sn, const ps_row *r, int32_t count) {
-    int64_t bytes = sn->sn_fixed_bytes;
-    if (sn->sn_record)
-        bytes += (int64_t)r->rw_body_len * sn->sn_body_columns;
-    if (sn->sn_tail)
-        bytes += (int64_t)r->rw_topic_len * sn->sn_topic_columns +
-                 (int64_t)r->rw_properties_len * sn->sn_property_columns;
-    if (sn->sn_find)
-        bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len;
-    if (sn->sn_bytes + bytes > sn->sn_layout.ly_bytes && sn->sn_rows + count > 0)
-        return false;
-    sn->sn_bytes += bytes;
-    return true;
 }
 
 /* ---- damage ---- */
@@ -430,21 +436,21 @@ static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size,
 
 /* Answers 0 when the scan steps over damage, and counts it. Else the batch ends before it, or, when
  * there is nothing before it, the scan fails. */
-static int damage_met(scanner *sn, int32_t count, int64_t skipped, int64_t physical) {
+static int damage_met(scanner *sn, int64_t skipped, int64_t physical) {
     if (sn->sn_spec.skip_damaged) {
         if (sn->sn_stats->skipped == 0)
             sn->sn_stats->first_skipped = physical;
         sn->sn_stats->skipped += skipped;
         return BLOCK_DONE;
     }
-    return sn->sn_rows + count > 0 ? BATCH_DONE : -EIO;
+    return sn->sn_rows > 0 ? BATCH_DONE : -EIO;
 }
 
-static int unit_damaged(scanner *sn, const candidate *c, int32_t count) {
+static int unit_damaged(scanner *sn, const candidate *c) {
     const char *topic = sn->sn_topic->tp_name;
     int32_t id = sn->sn_queue->cq_id, size;
     bool missing = c->ca_size == NO_UNIT;
-    int code = damage_met(sn, count, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
+    int code = damage_met(sn, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
     if (code >= 0)
         return code;
     if (missing)
@@ -456,12 +462,12 @@ static int unit_damaged(scanner *sn, const candidate *c, int32_t count) {
 }
 
 /* Moves sn_at behind the damage when it is stepped over. */
-static int log_damaged(scanner *sn, int32_t count) {
+static int log_damaged(scanner *sn) {
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.ss_file_size;
     int64_t log_min = atomic_load(&sn->sn_store->st_log_min);
     int32_t size;
     const char *why = damage_name(sn, at, 0, &size);
-    int code = damage_met(sn, count, 1, at);
+    int code = damage_met(sn, 1, at);
     if (code < 0)
         return fail(sn, EIO, "log: the record at physical offset %lld cannot be read: %s", (long long)at,
                     why);
@@ -502,28 +508,40 @@ static int64_t units_missing(const scanner *sn) {
     return (next < sn->sn_end ? next : sn->sn_end) - at;
 }
 
+/* Asks for the cache lines that the rows will touch, for the second level cache: the first has too few
+ * slots for as many lines as it takes to hide the memory's delay. */
 static inline void record_prefetch(const scanner *sn, const candidate *c) {
     const segment *sg = &sn->sn_segments[0];
-    int32_t size = c->ca_size;
-    if (c->ca_physical < sg->sg_from || c->ca_physical >= sg->sg_to)
+    int32_t size = c->ca_size, at = 2 * LINE;
+    if (c->ca_physical < sg->sg_from || c->ca_physical >= sg->sg_to || size < PS_RECORD_FIXED)
         return;
-    const uint8_t *p = sg->sg_map + (c->ca_physical - sg->sg_from);
     /* Addresses behind the mapping do no harm: a prefetch never faults. */
-    __builtin_prefetch(p);
-    __builtin_prefetch(p + LINE);
+    const uint8_t *p = sg->sg_map + (c->ca_physical - sg->sg_from);
+    __builtin_prefetch(p, 0, 2);
+    __builtin_prefetch(p + LINE, 0, 2);
     if (sn->sn_body)
-        for (int32_t at = 2 * LINE; at < size && at < PREFETCH_MAX; at += LINE)
-            __builtin_prefetch(p + at);
-    if (sn->sn_tail)
-        for (int32_t at = size > 3 * LINE ? size - 2 * LINE : LINE; at < size + LINE; at += LINE)
-            __builtin_prefetch(p + at);
+        for (; at < size && at < PREFETCH_MAX; at += LINE)
+            __builtin_prefetch(p + at, 0, 2);
+    else
+        __builtin_prefetch(p + HEAD_MAX, 0, 2);
+    if (sn->sn_tail && at < size) {
+        for (at = size - TAIL_LIKELY > at ? size - TAIL_LIKELY : at; at < size; at += LINE)
+            __builtin_prefetch(p + at, 0, 2);
+    }
+    if (sn->sn_body || sn->sn_tail)
+        __builtin_prefetch(p + size - 1, 0, 2);
 }
 
-/* Refills the candidates from the next units. There may be none afterwards although units follow. */
+/* Appends the next units to the candidates. There may be none although units follow. */
 static void candidates_fill(scanner *sn) {
-    int32_t n = 0;
+    int32_t n = sn->sn_candidate_count - sn->sn_candidate_at;
     int64_t budget = UNITS_A_STEP;
-    while (n < BLOCK && sn->sn_at < sn->sn_end && budget > 0) {
+    if (n > 0)
+        memmove(sn->sn_candidates, sn->sn_candidates + sn->sn_candidate_at,
+                (size_t)n * sizeof *sn->sn_candidates);
+    sn->sn_prefetched -= sn->sn_candidate_at;
+    sn->sn_candidate_at = 0;
+    while (n < CANDIDATES && sn->sn_at < sn->sn_end && budget > 0) {
         if (sn->sn_unit_count == 0 && !units_open(sn)) {
             int64_t missing = units_missing(sn);
             sn->sn_candidates[n++] = (candidate){sn->sn_at, missing, NO_UNIT};
@@ -534,7 +552,7 @@ static void candidates_fill(scanner *sn) {
         int64_t take = sn->sn_end - sn->sn_at, i = 0;
         take = take < sn->sn_unit_count ? take : sn->sn_unit_count;
         take = take < budget ? take : budget;
-        for (; i < take && n < BLOCK; i++, p += PS_UNIT) {
+        for (; i < take && n < CANDIDATES; i++, p += PS_UNIT) {
             if (sn->sn_hashed && !code_wanted(sn, (int64_t)be64_get(p + 12)))
                 continue;
             sn->sn_candidates[n++] =
@@ -545,144 +563,211 @@ static void candidates_fill(scanner *sn) {
         sn->sn_unit_count -= i;
         budget -= i;
     }
-    sn->sn_candidate_at = 0;
     sn->sn_candidate_count = n;
 }
 
 /* Rows from units alone: they need not touch the log, but must point into it. */
-static int unit_block(scanner *sn, int32_t room, int32_t *count) {
-    for (; sn->sn_candidate_at < sn->sn_candidate_count && *count < room; sn->sn_candidate_at++) {
-        const candidate *c = &sn->sn_candidates[sn->sn_candidate_at];
-        ps_row *r = &sn->sn_row[*count];
+static int unit_rows(scanner *sn, int32_t room, int32_t *count) {
+    int32_t n = 0, i = sn->sn_candidate_at;
+    for (; i < sn->sn_candidate_count && n < room; i++) {
+        const candidate *c = &sn->sn_candidates[i];
+        ps_row *r = &sn->sn_row[n];
         if (__builtin_expect(c->ca_size < PS_RECORD_FIXED || c->ca_physical < sn->sn_log_min ||
-                             c->ca_physical > sn->sn_log_end - c->ca_size, 0)) {
-            int code = unit_damaged(sn, c, *count);
+                                 c->ca_physical > sn->sn_log_end - c->ca_size, 0)) {
+            int code = n > 0 ? BLOCK_DONE : unit_damaged(sn, c);
+            if (n > 0)
+                break;
             if (code != BLOCK_DONE)
                 return code;
             continue;
         }
+        r->rw_from = i;
         r->rw_offset = c->ca_offset;
         r->rw_physical = c->ca_physical;
         r->rw_size = c->ca_size;
-        if (!row_fits(sn, r, *count))
-            return BATCH_DONE;
-        ++*count;
+        n++;
     }
+    sn->sn_candidate_at = i;
+    *count = n;
     return BLOCK_DONE;
 }
 
-/* Reads, checks and filters the row of one record. 1: wanted, 0: not, PS_E_DAMAGED, PS_E_NO_MEMORY. */
-static inline int row_read(scanner *sn, const uint8_t *p, int32_t size, int64_t physical, ps_row *r) {
-    if (!row_parse(p, size, physical, sn->sn_tail, r))
-        return PS_E_DAMAGED;
-    r->rw_physical = physical;
-    r->rw_size = size;
-    if (!row_wanted(sn, r))
-        return 0;
-    if (sn->sn_spec.check_crc && !row_crc_good(r))
-        return PS_E_DAMAGED;
-    if (r->rw_sys_flag & PS_SYS_COMPRESSED && sn->sn_body && sn->sn_spec.inflate != NULL) {
-        int code = row_inflate(sn, r);
-        if (code < 0)
-            return code;
-    }
-    return 1;
-}
-
-/* Whether the row just read must be the last of its block: its body lies in the one room for it. */
-static inline bool ends_block(const scanner *sn, const ps_row *r) {
-    return r->rw_body == sn->sn_inflated;
-}
-
-static int record_block(scanner *sn, int32_t room, int32_t *count) {
-    for (; sn->sn_candidate_at < sn->sn_candidate_count && *count < room; sn->sn_candidate_at++) {
-        const candidate *c = &sn->sn_candidates[sn->sn_candidate_at];
-        ps_row *r = &sn->sn_row[*count];
-        int found = PS_E_DAMAGED;
-        if (sn->sn_candidate_at + AHEAD < sn->sn_candidate_count)
-            record_prefetch(sn, c + AHEAD);
-        const segment *sg = c->ca_size == NO_UNIT ? NULL : segment_cached(sn, c->ca_physical);
-        if (sg == NULL && c->ca_size != NO_UNIT) {
-            if (*count > 0)
-                return BLOCK_DONE; /* rows may point into the segment that would go */
-            sg = segment_load(sn, c->ca_physical);
+/* Heads of the records that the next candidates point to. */
+static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
+    int32_t n = 0, i = sn->sn_candidate_at, end = sn->sn_candidate_count;
+    for (; i < end && n < room; i++) {
+        const candidate *c = &sn->sn_candidates[i];
+        ps_row *r = &sn->sn_row[n];
+        for (; sn->sn_prefetched < end && sn->sn_prefetched <= i + AHEAD; sn->sn_prefetched++)
+            record_prefetch(sn, &sn->sn_candidates[sn->sn_prefetched]);
+        const segment *sg = segment_cached(sn, c->ca_physical);
+        if (__builtin_expect(sg == NULL, 0)) {
+            if (n > 0)
+                break; /* rows may point into the segment that would go */
+            sg = c->ca_size == NO_UNIT ? NULL : segment_load(sn, c->ca_physical);
         }
-        if (sg != NULL && c->ca_size >= PS_RECORD_FIXED && c->ca_size <= sg->sg_to - c->ca_physical)
-            found = row_read(sn, sg->sg_map + (c->ca_physical - sg->sg_from), c->ca_size, c->ca_physical, r);
-        if (__builtin_expect(found < 0, 0)) {
-            if (found == PS_E_NO_MEMORY)
-                return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
-            int code = unit_damaged(sn, c, *count);
+        if (__builtin_expect(sg == NULL || c->ca_size < PS_RECORD_FIXED ||
+                                 c->ca_size > sg->sg_to - c->ca_physical ||
+                                 !head_parse(sg->sg_map + (c->ca_physical - sg->sg_from), c->ca_size,
+                                             c->ca_physical, r), 0)) {
+            if (n > 0)
+                break;
+            sn->sn_candidate_at = i;
+            int code = unit_damaged(sn, c);
             if (code != BLOCK_DONE)
                 return code;
             continue;
         }
-        if (found == 0)
-            continue;
+        r->rw_from = i;
         r->rw_offset = c->ca_offset;
-        if (!row_fits(sn, r, *count))
-            return BATCH_DONE;
-        ++*count;
-        if (__builtin_expect(ends_block(sn, r), 0)) {
-            sn->sn_candidate_at++;
-            return BLOCK_DONE;
-        }
+        n += !sn->sn_timed || time_wanted(sn, r);
     }
+    sn->sn_candidate_at = i;
+    *count = n;
     return BLOCK_DONE;
 }
 
-static int queue_block(scanner *sn, int32_t room, int32_t *count) {
-    if (sn->sn_candidate_at == sn->sn_candidate_count) {
+static int queue_rows(scanner *sn, int32_t room, int32_t *count) {
+    if (sn->sn_candidate_count - sn->sn_candidate_at <= AHEAD)
         candidates_fill(sn);
-        for (int32_t i = 0; sn->sn_record && i < AHEAD && i < sn->sn_candidate_count; i++)
-            record_prefetch(sn, &sn->sn_candidates[i]);
-    }
-    return sn->sn_record ? record_block(sn, room, count) : unit_block(sn, room, count);
+    return sn->sn_record ? queue_heads(sn, room, count) : unit_rows(sn, room, count);
 }
 
 /* ---- log scans ---- */
 
-static int log_block(scanner *sn, int32_t room, int32_t *count) {
-    for (int32_t seen = 0; seen < RECORDS_A_STEP && *count < room && sn->sn_at < sn->sn_end; seen++) {
-        int64_t at = sn->sn_at;
-        ps_row *r = &sn->sn_row[*count];
-        int found = PS_E_DAMAGED;
+/* Heads of the next records of the log. */
+static int log_rows(scanner *sn, int32_t room, int32_t *count) {
+    int64_t at = sn->sn_at;
+    int32_t n = 0;
+    for (int32_t seen = 0; seen < RECORDS_A_STEP && n < room && at < sn->sn_end; seen++) {
+        ps_row *r = &sn->sn_row[n];
         int32_t size = 0;
         const segment *sg = segment_cached(sn, at);
-        if (sg == NULL && *count > 0)
-            return BLOCK_DONE;
+        if (sg == NULL && n > 0)
+            break;
         if (sg == NULL)
             sg = segment_load(sn, at);
-        if (sg != NULL && sg->sg_to - at >= 8) {
+        if (sg != NULL && sg->sg_to - at >= PS_RECORD_SPARE) {
             const uint8_t *p = sg->sg_map + (at - sg->sg_from);
             size = (int32_t)be32_get(p + PS_AT_SIZE);
             if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK) {
                 /* How far a blank says to reach is not believed: it always closes its file. */
-                sn->sn_at = sg->sg_from + sn->sn_store->st_log.ss_file_size;
+                at = sg->sg_from + sn->sn_store->st_log.ss_file_size;
                 continue;
             }
-            if (size >= PS_RECORD_FIXED && size <= sg->sg_to - at)
-                found = row_read(sn, p, size, at, r);
+            if (size < PS_RECORD_FIXED || size > sg->sg_to - at || !head_parse(p, size, at, r))
+                size = 0;
         }
-        if (__builtin_expect(found < 0, 0)) {
-            if (found == PS_E_NO_MEMORY)
-                return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
-            int code = log_damaged(sn, *count);
+        if (__builtin_expect(size < PS_RECORD_FIXED, 0)) {
+            if (n > 0)
+                break;
+            sn->sn_at = at;
+            int code = log_damaged(sn);
             if (code != BLOCK_DONE)
                 return code;
+            at = sn->sn_at;
             continue;
         }
-        if (found > 0) {
-            r->rw_offset = (int64_t)be64_get(r->rw_start + PS_AT_QUEUE_OFFSET);
-            if (!row_fits(sn, r, *count))
-                return BATCH_DONE;
-            ++*count;
+        r->rw_from = at;
+        r->rw_offset = (int64_t)be64_get(r->rw_start + PS_AT_QUEUE_OFFSET);
+        at += size;
+        n += !sn->sn_timed || time_wanted(sn, r);
+    }
+    sn->sn_at = at;
+    *count = n;
+    return BLOCK_DONE;
+}
+
+/* ---- blocks ---- */
+
+/* The next block begins with this row. */
+static void rewind_to(scanner *sn, const ps_row *r) {
+    if (sn->sn_topic != NULL)
+        sn->sn_candidate_at = (int32_t)r->rw_from;
+    else
+        sn->sn_at = r->rw_from;
+}
+
+/* Row i cannot be read: the block ends before it, and when it is the first the damage is dealt with. */
+static int row_damaged(scanner *sn, int32_t i) {
+    rewind_to(sn, &sn->sn_row[i]);
+    if (i > 0)
+        return BLOCK_DONE;
+    if (sn->sn_topic == NULL)
+        return log_damaged(sn);
+    int code = unit_damaged(sn, &sn->sn_candidates[sn->sn_candidate_at]);
+    sn->sn_candidate_at += code == BLOCK_DONE;
+    return code;
+}
+
+/* Sums and inflates. An inflated body ends the block, since the next one takes its place. */
+static int rows_bodies(scanner *sn, int32_t *count) {
+    for (int32_t i = 0; i < *count; i++) {
+        ps_row *r = &sn->sn_row[i];
+        bool inflate = sn->sn_inflate && r->rw_sys_flag & PS_SYS_COMPRESSED && r->rw_body_len > 0;
+        int code = sn->sn_spec.check_crc && !row_crc_good(r) ? PS_E_DAMAGED : 0;
+        if (code == 0 && inflate)
+            code = row_inflate(sn, r);
+        if (code == PS_E_NO_MEMORY)
+            return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
+        if (code < 0) {
+            *count = i;
+            return row_damaged(sn, i);
         }
-        sn->sn_at = at + size;
-        if (__builtin_expect(found > 0 && ends_block(sn, r), 0))
-            return BLOCK_DONE;
+        if (inflate && i + 1 < *count) {
+            rewind_to(sn, r + 1);
+            *count = i + 1;
+        }
     }
     return BLOCK_DONE;
+}
+
+static inline int64_t row_bytes(const scanner *sn, const ps_row *r) {
+    int64_t bytes = sn->sn_fixed_bytes;
+    if (sn->sn_record)
+        bytes += (int64_t)r->rw_body_len * sn->sn_body_columns;
+    if (sn->sn_tail)
+        bytes += (int64_t)r->rw_topic_len * sn->sn_topic_columns +
+                 (int64_t)r->rw_properties_len * sn->sn_property_columns;
+    if (sn->sn_find)
+        bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len;
+    return bytes;
+}
+
+/* Ends the batch before the row that would make it too large. One row always fits. */
+static int rows_fit(scanner *sn, int32_t *count) {
+    int64_t bytes = sn->sn_bytes;
+    for (int32_t i = 0; i < *count; i++) {
+        bytes += row_bytes(sn, &sn->sn_row[i]);
+        if (bytes > sn->sn_layout.ly_bytes && sn->sn_rows + i > 0) {
+            rewind_to(sn, &sn->sn_row[i]);
+            *count = i;
+            return BATCH_DONE;
+        }
+        sn->sn_bytes = bytes;
+        sn->sn_stats->bytes += sn->sn_row[i].rw_size;
+    }
+    return BLOCK_DONE;
+}
+
+/* Gathers up to `room` rows. There may be none although more follow. */
+static int block_read(scanner *sn, int32_t room, int32_t *count) {
+    int code = sn->sn_topic != NULL ? queue_rows(sn, room, count) : log_rows(sn, room, count);
+    if (sn->sn_tail && code == BLOCK_DONE) {
+        for (int32_t i = 0; i < *count; i++) {
+            if (__builtin_expect(!tail_parse(&sn->sn_row[i]), 0)) {
+                code = row_damaged(sn, i);
+                *count = i;
+            }
+        }
+    }
+    if (code == BLOCK_DONE && sn->sn_filter)
+        *count = rows_filter(sn, *count);
+    if (code == BLOCK_DONE && (sn->sn_inflate || sn->sn_spec.check_crc))
+        code = rows_bodies(sn, count);
+    if (code == BLOCK_DONE)
+        code = rows_fit(sn, count);
+    return code;
 }
 
 /* ---- the stream ---- */
@@ -709,14 +794,12 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
             break;
         }
         room = room < BLOCK ? room : BLOCK;
-        code = sn->sn_topic != NULL ? queue_block(sn, room, &count) : log_block(sn, room, &count);
+        code = block_read(sn, room, &count);
         if (count > 0 && ps_arrow_add(ba, sn->sn_row, count) < 0) {
             code = sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows + count);
             break;
         }
         sn->sn_rows += count;
-        for (int32_t i = 0; i < count; i++)
-            sn->sn_stats->bytes += sn->sn_row[i].rw_size;
     }
     if (code < 0 || sn->sn_rows == 0) {
         ps_arrow_drop(ba);
@@ -837,6 +920,7 @@ static void columns_plan(scanner *sn) {
         sn->sn_fixed_bytes += bytes;
     }
     sn->sn_body = sn->sn_body_columns > 0;
+    sn->sn_inflate = sn->sn_body && spec->inflate != NULL;
 }
 
 static int filters_plan(scanner *sn, ps_error *e) {
@@ -864,6 +948,7 @@ static int filters_plan(scanner *sn, ps_error *e) {
     /* A log scan finds the next record by this one's size, so that it always checks all of it. */
     if (spec->topic == NULL)
         sn->sn_record = sn->sn_tail = true;
+    sn->sn_filter = sn->sn_find || spec->topic == NULL;
     return 0;
 }
 

@@ -22,7 +22,7 @@ struct ps_topic {
     struct ps_store *tp_store;
     struct ps_topic *tp_next; /* chain of its hash bucket */
     int32_t tp_len;
-    bool tp_schedule;         /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
     uint32_t tp_hash;
     _Atomic(ps_queue *) *_Atomic tp_blocks[(PS_QUEUE_ID_MAX + 1) / PS_QUEUE_CHUNK];
     char tp_name[PS_TOPIC_MAX + 1];
@@ -35,13 +35,13 @@ typedef struct ps_dirs {
 
 struct ps_store {
     ps_io *st_io;
-    ps_conf st_conf;             /* strings below are ours */
+    ps_conf st_conf; /* strings below are ours */
     char *st_root;
-    ps_dirs st_dirs;             /* commit log folders, sorted */
+    ps_dirs st_dirs; /* commit log folders, sorted */
     bool st_readonly;
     int st_lock_fd;
-    _Atomic int32_t st_refs;     /* the handle's own, and one a stream that reads from it */
-    _Atomic int32_t st_users;    /* calls under way */
+    _Atomic int32_t st_refs;  /* the handle's own, and one a stream that reads from it */
+    _Atomic int32_t st_users; /* calls under way */
     _Atomic bool st_closed;
     _Atomic bool st_stopping;
     pthread_mutex_t st_close_lock;
@@ -50,30 +50,33 @@ struct ps_store {
     /* commit log */
     ps_segments st_log;
     pthread_mutex_t st_append_lock;
-    ps_mapfile *st_active;            /* last file; append lock */
-    _Atomic int64_t st_log_end;       /* end of the last whole record */
+    ps_mapfile *st_active;      /* last file; append lock */
+    _Atomic int64_t st_log_end; /* end of the last whole record */
     _Atomic int64_t st_log_min;
-    _Atomic int64_t st_flushed;       /* everything below is on the disk */
-    int64_t st_last_timestamp;        /* append lock: store times never go back */
+    _Atomic int64_t st_flushed; /* everything below is on the disk */
+    int64_t st_last_timestamp;  /* append lock: store times never go back */
     _Atomic int64_t st_stamp_published;
     _Atomic int64_t st_puts, st_fsyncs;
-    _Atomic bool st_disk_full;        /* the retention rules say so */
-    _Atomic bool st_stalled;          /* the dispatcher met a full disk */
+    _Atomic bool st_disk_full; /* the retention rules say so */
+    _Atomic bool st_stalled;   /* the dispatcher met a full disk */
     _Atomic int32_t st_flush_errno;
-    _Atomic bool st_derived_broken;   /* a queue or index could not be written */
-    ps_error st_broken;               /* why; written once before the flag */
+    _Atomic bool st_derived_broken; /* a queue or index could not be written */
+    ps_error st_broken;             /* why; written once before the flag */
 
     /* allocator */
     pthread_mutex_t st_alloc_lock;
     pthread_cond_t st_alloc_wake, st_alloc_done;
-    ps_mapfile *st_next_file;         /* made ahead; alloc lock */
-    int64_t st_next_wanted;           /* base of the file to be made, -1: none; alloc lock */
-    ps_error st_next_error;           /* why the last one could not be made; alloc lock */
-    ps_mapfile *st_reserve_file;      /* file that wants its next window; alloc lock, referenced */
-    _Atomic bool st_alloc_asked;      /* so that the append path asks once */
+    ps_mapfile *st_next_file;    /* made ahead; alloc lock */
+    int64_t st_next_wanted;      /* base of the file to be made, -1: none; alloc lock */
+    ps_error st_next_error;      /* why the last one could not be made; alloc lock */
+    ps_mapfile *st_reserve_file; /* file that wants its next window; alloc lock, referenced */
+    ps_mapfile *st_touch_file;        /* file whose next pages are wanted; alloc lock, referenced */
+    int64_t st_touch_from, st_touch_to; /* bytes of it; alloc lock */
+    int64_t st_touch_at;              /* the writer asks again when it gets here; append lock */
+    _Atomic bool st_alloc_asked; /* so that the append path asks once */
 
     /* flusher */
-    pthread_mutex_t st_flush_lock;    /* also guards a sync against another */
+    pthread_mutex_t st_flush_lock; /* also guards a sync against another */
     pthread_mutex_t st_wait_lock;
     pthread_cond_t st_flush_wake, st_flush_done;
     _Atomic int64_t st_flush_wanted;
@@ -85,31 +88,31 @@ struct ps_store {
     pthread_cond_t st_nap_wake;
     _Atomic bool st_napping;
     _Atomic int64_t st_dispatched;
-    pthread_mutex_t st_news_lock;     /* waiters for messages */
+    pthread_mutex_t st_news_lock; /* waiters for messages */
     pthread_cond_t st_news;
     _Atomic int32_t st_news_waiters;
     _Atomic int64_t st_logic_timestamp;  /* ms: store time of the last record in the queues */
     _Atomic int64_t st_physic_timestamp; /* ms: everything stored until then is on the disk */
-    ps_topic *st_recent_topic;        /* dispatch lock: the topic of the last record */
+    ps_topic *st_recent_topic;           /* dispatch lock: the topic of the last record */
 
-    _Atomic int64_t st_index_tail;    /* readers: records from here on may lack their index entries */
+    _Atomic int64_t st_index_tail; /* readers: records from here on may lack their index entries */
 
     /* queues */
-    pthread_rwlock_t st_topic_lock;   /* the table's shape; topics live as long as the store */
+    pthread_rwlock_t st_topic_lock; /* the table's shape; topics live as long as the store */
     ps_topic **st_buckets;
     uint32_t st_bucket_count;
     int32_t st_topic_count;
     _Atomic int32_t st_queue_count;
-    ps_queue **st_queues;             /* all queues, in order of birth; topic lock */
+    ps_queue **st_queues; /* all queues, in order of birth; topic lock */
     int32_t st_queue_room;
 
     ps_index *st_index;
 
     /* keeper */
-    pthread_mutex_t st_keep_lock;     /* one flush of derived files or cleaning at a time */
+    pthread_mutex_t st_keep_lock; /* one flush of derived files or cleaning at a time */
     pthread_mutex_t st_keep_nap_lock;
     pthread_cond_t st_keep_wake;
-    ps_checkpoint st_checkpoint;      /* keep lock */
+    ps_checkpoint st_checkpoint; /* keep lock */
     bool st_checkpoint_dirty;
 
     pthread_t st_threads[4];
@@ -125,7 +128,9 @@ static inline int ps_enter(ps_store *s) {
     }
     return 0;
 }
-static inline void ps_leave(ps_store *s) { atomic_fetch_sub(&s->st_users, 1); }
+static inline void ps_leave(ps_store *s) {
+    atomic_fetch_sub(&s->st_users, 1);
+}
 
 /* The memory of a store, closed or not, lives until the last reference is dropped. */
 ps_store *ps_store_ref(ps_store *s);
@@ -138,10 +143,13 @@ int ps_queues_load(ps_store *s, bool linear, ps_report *r, ps_progress *progress
 
 /* topics.c */
 ps_topic *ps_topic_find(ps_store *s, const char *name, int32_t len);
-ps_topic *ps_topic_get(ps_store *s, const char *name, int32_t len); /* made when missing; NULL: no memory */
-ps_queue *ps_topic_queue(ps_topic *t, int32_t id);                  /* NULL: none */
-ps_queue *ps_topic_queue_get(ps_store *s, ps_topic *t, int32_t id); /* made when missing; NULL: no memory */
-ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t, int32_t id); /* topic lock held for writing */
+ps_topic *ps_topic_get(ps_store *s, const char *name,
+                       int32_t len);               /* made when missing; NULL: no memory */
+ps_queue *ps_topic_queue(ps_topic *t, int32_t id); /* NULL: none */
+ps_queue *ps_topic_queue_get(ps_store *s, ps_topic *t,
+                             int32_t id); /* made when missing; NULL: no memory */
+ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t,
+                                    int32_t id); /* topic lock held for writing */
 int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q);
 void ps_topics_free(ps_store *s);
 int32_t ps_queues_snapshot(ps_store *s, ps_queue ***out); /* every queue now; free *out */
@@ -151,14 +159,16 @@ int ps_log_open(ps_store *s, ps_error *e);
 int ps_log_make_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error *e);
 int ps_log_set_end(ps_store *s, int64_t end, int64_t *bytes_cut, ps_error *e);
 /* Bytes of the log readable at `physical`, within one file, below `bound`; a reference in *mf. */
-const uint8_t *ps_log_at(ps_store *s, int64_t physical, int64_t bound, int64_t *avail, ps_mapfile **mf);
+const uint8_t *ps_log_at(ps_store *s, int64_t physical, int64_t bound, int64_t *avail,
+                         ps_mapfile **mf);
 
 /* dispatch.c */
 int64_t ps_dispatch_bound(ps_store *s);
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e);
 int ps_dispatch_catch_up(ps_store *s, ps_error *e);
 /* Unit and index entries of one record; counts[0] and [1] grow by what was written. */
-int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[2], ps_error *e);
+int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[2],
+                       ps_error *e);
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
 bool ps_dispatch_has_unit(const ps_record *r);
@@ -172,17 +182,21 @@ void *ps_keep_main(void *store);
 void *ps_alloc_main(void *store);
 
 /* clean.c */
-int ps_clean_round(ps_store *s, int64_t now_ms, bool manual, bool immediate, bool dry_run, ps_clean_report *out, ps_error *e);
+int ps_clean_round(ps_store *s, int64_t now_ms, bool manual, bool immediate, bool dry_run,
+                   ps_clean_report *out, ps_error *e);
 
 /* recover.c */
 int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 int ps_reader_extend_locked(ps_store *s, ps_error *e);
-void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records, const char *what, const char *why);
+void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records,
+                   const char *what, const char *why);
 
 /* batch.c */
-/* Appends a view of the record at `physical` when it is whole; 0, or an error code, or 1 when the batch is full. */
-int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_offset, int64_t tags_code);
+/* Appends a view of the record at `physical` when it is whole; 0, or an error code, or 1 when the
+ * batch is full. */
+int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_offset,
+                 int64_t tags_code);
 ps_batch *ps_batch_new(int32_t room);
 
 #endif

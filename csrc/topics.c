@@ -1,5 +1,6 @@
-/* The table of topics and their queues. Topics and queues are never freed before the store's handle, so a
- * pointer once got stays good without a lock. Lookups of a queue take no lock at all. */
+/* The table of topics and their queues. Topics and queues are never freed before the store's
+ * handle, so a pointer once got stays good without a lock. Lookups of a queue take no lock at
+ * all. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -8,16 +9,15 @@
 
 static uint32_t name_hash(const char *name, int32_t len) {
     uint32_t h = 2166136261u;
-    for (int32_t i = 0; i < len; i++)
-        h = (h ^ (uint8_t)name[i]) * 16777619u;
+    for (int32_t i = 0; i < len; i++) h = (h ^ (uint8_t)name[i]) * 16777619u;
     return h;
 }
 
 static ps_topic *find_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
-    if (s->st_bucket_count == 0)
-        return NULL;
+    if (s->st_bucket_count == 0) return NULL;
     ps_topic *t = s->st_buckets[hash & (s->st_bucket_count - 1)];
-    while (t != NULL && (t->tp_hash != hash || t->tp_len != len || memcmp(t->tp_name, name, (size_t)len)))
+    while (t != NULL &&
+           (t->tp_hash != hash || t->tp_len != len || memcmp(t->tp_name, name, (size_t)len)))
         t = t->tp_next;
     return t;
 }
@@ -32,8 +32,7 @@ ps_topic *ps_topic_find(ps_store *s, const char *name, int32_t len) {
 static int grow_locked(ps_store *s) {
     uint32_t count = s->st_bucket_count ? s->st_bucket_count * 2 : 64;
     ps_topic **buckets = calloc(count, sizeof *buckets);
-    if (buckets == NULL)
-        return PS_E_NO_MEMORY;
+    if (buckets == NULL) return PS_E_NO_MEMORY;
     for (uint32_t i = 0; i < s->st_bucket_count; i++) {
         for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {
             next = t->tp_next;
@@ -48,11 +47,9 @@ static int grow_locked(ps_store *s) {
 }
 
 static ps_topic *make_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
-    if ((uint32_t)s->st_topic_count >= s->st_bucket_count && grow_locked(s) < 0)
-        return NULL;
+    if ((uint32_t)s->st_topic_count >= s->st_bucket_count && grow_locked(s) < 0) return NULL;
     ps_topic *t = calloc(1, sizeof *t);
-    if (t == NULL)
-        return NULL;
+    if (t == NULL) return NULL;
     t->tp_store = s;
     t->tp_len = len;
     t->tp_hash = hash;
@@ -66,40 +63,34 @@ static ps_topic *make_locked(ps_store *s, const char *name, int32_t len, uint32_
 
 ps_topic *ps_topic_get(ps_store *s, const char *name, int32_t len) {
     uint32_t hash = name_hash(name, len);
-    if (len < 0 || len > PS_TOPIC_MAX)
-        return NULL;
+    if (len < 0 || len > PS_TOPIC_MAX) return NULL;
     pthread_rwlock_wrlock(&s->st_topic_lock);
     ps_topic *t = find_locked(s, name, len, hash);
-    if (t == NULL)
-        t = make_locked(s, name, len, hash);
+    if (t == NULL) t = make_locked(s, name, len, hash);
     pthread_rwlock_unlock(&s->st_topic_lock);
     return t;
 }
 
 ps_queue *ps_topic_queue(ps_topic *t, int32_t id) {
-    if (id < 0 || id > PS_QUEUE_ID_MAX)
-        return NULL;
+    if (id < 0 || id > PS_QUEUE_ID_MAX) return NULL;
     _Atomic(ps_queue *) *block =
         atomic_load_explicit(&t->tp_blocks[id / PS_QUEUE_CHUNK], memory_order_acquire);
-    return block == NULL
-               ? NULL
-               : atomic_load_explicit(&block[id % PS_QUEUE_CHUNK], memory_order_acquire);
+    return block == NULL ? NULL
+                         : atomic_load_explicit(&block[id % PS_QUEUE_CHUNK], memory_order_acquire);
 }
 
 int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
     _Atomic(ps_queue *) *block = atomic_load(&t->tp_blocks[q->cq_id / PS_QUEUE_CHUNK]);
     if (block == NULL) {
         block = calloc(PS_QUEUE_CHUNK, sizeof *block);
-        if (block == NULL)
-            return PS_E_NO_MEMORY;
+        if (block == NULL) return PS_E_NO_MEMORY;
         atomic_store(&t->tp_blocks[q->cq_id / PS_QUEUE_CHUNK], block);
     }
     int32_t n = atomic_load(&s->st_queue_count);
     if (n == s->st_queue_room) {
         int32_t room = n ? n * 2 : 64;
         ps_queue **grown = realloc(s->st_queues, (size_t)room * sizeof *grown);
-        if (grown == NULL)
-            return PS_E_NO_MEMORY;
+        if (grown == NULL) return PS_E_NO_MEMORY;
         s->st_queues = grown;
         s->st_queue_room = room;
     }
@@ -111,8 +102,7 @@ int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
 
 ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t, int32_t id) {
     ps_queue *q = ps_topic_queue(t, id);
-    if (q != NULL || id < 0 || id > PS_QUEUE_ID_MAX)
-        return q;
+    if (q != NULL || id < 0 || id > PS_QUEUE_ID_MAX) return q;
     q = ps_queue_new(s, t, id);
     if (q != NULL && ps_topic_queue_add_locked(s, t, q) < 0) {
         ps_queue_free(q);
@@ -123,8 +113,7 @@ ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t, int32_t id) {
 
 ps_queue *ps_topic_queue_get(ps_store *s, ps_topic *t, int32_t id) {
     ps_queue *q = ps_topic_queue(t, id);
-    if (q != NULL)
-        return q;
+    if (q != NULL) return q;
     pthread_rwlock_wrlock(&s->st_topic_lock);
     q = ps_topic_queue_get_locked(s, t, id);
     pthread_rwlock_unlock(&s->st_topic_lock);
@@ -144,8 +133,7 @@ int32_t ps_queues_snapshot(ps_store *s, ps_queue ***out) {
 }
 
 void ps_topics_free(ps_store *s) {
-    for (int32_t i = 0; i < atomic_load(&s->st_queue_count); i++)
-        ps_queue_free(s->st_queues[i]);
+    for (int32_t i = 0; i < atomic_load(&s->st_queue_count); i++) ps_queue_free(s->st_queues[i]);
     free(s->st_queues);
     for (uint32_t i = 0; i < s->st_bucket_count; i++) {
         for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {

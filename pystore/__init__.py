@@ -1,13 +1,13 @@
 """Apache RocketMQ's message store inside a Python process: the same bytes on disk, without a JVM.
 
-    with pystore.open("store") as store:
-        put = store.put("orders", b"...", tags="paid", keys="order-17")
-        for message in store.read("orders", put.queue, put.queue_offset):
-            print(message.tags, bytes(message.body))
+with pystore.open("store") as store:
+    put = store.put("orders", b"...", tags="paid", keys="order-17")
+    for message in store.read("orders", put.queue, put.queue_offset):
+        print(message.tags, bytes(message.body))
 
-    with pystore.Reader("store") as reader:     # a live broker's folder, or a crashed one's
-        for message in reader.query("orders", "order-17"):
-            print(message)
+with pystore.Reader("store") as reader:     # a live broker's folder, or a crashed one's
+    for message in reader.query("orders", "order-17"):
+        print(message)
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
     "TopicConfig",
     "open",
     *sorted(c.__name__ for c in _errors.by_code.values()),
-    "StoreError",
+    "StoreError",  # noqa: F405
 ]
 
 
@@ -72,11 +72,11 @@ def open(
 ) -> Store:
     """Opens the store at `path` for writing: makes it when it is missing, recovers it when needed.
 
-    path: storePathRootDir, the folder that holds ``commitlog``. conf: a ``broker.conf``, or a mapping.
-    settings: upstream's names, e.g. ``mappedFileSizeCommitLog=4 << 20``; they win over `conf`; see
-    docs/settings.md. Sizes that existing files tell are taken from them. progress: called a few times
-    a second with (phase, bytes done, bytes in all) while a long recovery runs; Ctrl-C ends it and
-    leaves the folder to the next open.
+    path: storePathRootDir, the folder that holds ``commitlog``. conf: a ``broker.conf``, or a
+    mapping. settings: upstream's names, e.g. ``mappedFileSizeCommitLog=4 << 20``; they win over
+    `conf`; see docs/settings.md. Sizes that existing files tell are taken from them. progress:
+    called a few times a second with (phase, bytes done, bytes in all) while a long recovery runs;
+    Ctrl-C ends it and leaves the folder to the next open.
 
     Returns a Store, a context manager; ``store.report`` says what recovery kept and cut.
 

@@ -1,7 +1,7 @@
 """The store as an Arrow stream: filled in C, one memcpy a body, no Python object a message.
 
-``ArrowStream`` has ``__arrow_c_stream__`` (the Arrow PyCapsule interface), so pyarrow, Polars, DuckDB
-and everything else that speaks it takes it as it is; none of them is imported here.
+``ArrowStream`` has ``__arrow_c_stream__`` (the Arrow PyCapsule interface), so pyarrow, Polars,
+DuckDB and everything else that speaks it takes it as it is; none of them is imported here.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
 _NAME = b"arrow_array_stream"
 
-# Structs in capsules, by address. A consumer moves the content out of the struct; what the stream needs
-# beyond that is referenced from C.
+# Structs in capsules, by address. A consumer moves the content out of the struct; what the stream
+# needs beyond that is referenced from C.
 _EXPORTED: dict[int, Any] = {}
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
 def _destroy(capsule: int) -> None:
     """Releases a stream that nobody took out of its capsule."""
     address = _capsule_pointer(capsule, _NAME)
@@ -85,12 +85,14 @@ def _destroy(capsule: int) -> None:
             stream.release(address)
 
 
-@ffi.callback("int64_t(void *, int32_t, const uint8_t *, int64_t, uint8_t *, int64_t)", error=-1)  # type: ignore[untyped-decorator,unused-ignore]
+@ffi.callback(  # type: ignore[untyped-decorator,unused-ignore]
+    "int64_t(void *, int32_t, const uint8_t *, int64_t, uint8_t *, int64_t)", error=-1
+)
 def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> int:
     """Compressed bodies are inflated by Python's libraries; C asks for the few that there are."""
     try:
         full = inflate(kind, ffi.buffer(data, size))
-    except Exception:  # whatever a decompressor raises, C hears "the bytes are bad"
+    except Exception:  # noqa: BLE001 whatever a decompressor raises, C hears "the bytes are bad"
         return -1
     if len(full) <= room:
         ffi.memmove(out, full, len(full))
@@ -119,14 +121,15 @@ class ScanStats:
 class ArrowStream:
     """Messages of a queue, a topic or the whole log as Arrow record batches.
 
-    topic, queue: both given: that queue, by queue offsets. topic alone: its messages in the order of
-    the log. Neither: the whole log. start, end: queue offsets, or bytes of the log; [start, end).
-    columns: names out of ``pystore.COLUMNS``, in the order wanted. tags: ``A || B``, compared as text.
-    store_time: (from, to) in ms, inclusive; None for an open side. topics: several, for a log range.
-    properties: ``map`` (map<string, string>) or ``json``. nullable: overrides which columns the
-    schema calls nullable. decompress: inflate compressed bodies. check_crc: verify each body.
-    skip_damaged: step over what cannot be read and count it, instead of failing. committed_only:
-    leave out prepared and rolled back messages. batch_rows, batch_bytes: the size of a batch.
+    topic, queue: both given: that queue, by queue offsets. topic alone: its messages in the order
+    of the log. Neither: the whole log. start, end: queue offsets, or bytes of the log; [start,
+    end). columns: names out of ``pystore.COLUMNS``, in the order wanted. tags: ``A || B``, compared
+    as text. store_time: (from, to) in ms, inclusive; None for an open side. topics: several, for a
+    log range. properties: ``map`` (map<string, string>) or ``json``. nullable: overrides which
+    columns the schema calls nullable. decompress: inflate compressed bodies. check_crc: verify each
+    body. skip_damaged: step over what cannot be read and count it, instead of failing.
+    committed_only: leave out prepared and rolled back messages. batch_rows, batch_bytes: the size
+    of a batch.
 
     Each ``__arrow_c_stream__`` call starts from the beginning. Reading lets go of the GIL.
 
@@ -183,7 +186,10 @@ class ArrowStream:
         s.batch_rows, s.batch_bytes = batch_rows, batch_bytes
         s.check_crc, s.skip_damaged = check_crc, skip_damaged
         s.committed_only = committed_only
-        s.broker_name, s.broker_name_len = self._text(broker_name.encode()), len(broker_name.encode())
+        s.broker_name, s.broker_name_len = (
+            self._text(broker_name.encode()),
+            len(broker_name.encode()),
+        )
         if decompress:
             s.inflate = _inflate
         self._choose(topic, queue, topics, tags)

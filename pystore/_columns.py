@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from pystore._errors import BadArgument
@@ -23,7 +23,7 @@ class Column:
     count: number of values. fill(c): sets a cdata ``ps_column`` field.
     """
 
-    __slots__ = ("count", "_data", "_offsets", "_wide", "_keep")
+    __slots__ = ("_data", "_keep", "_offsets", "_wide", "count")
 
     def __init__(self, count: int, data: Any, offsets: Any, wide: bool, keep: Any) -> None:
         self.count = count
@@ -64,7 +64,8 @@ def _as_bytes(value: object) -> bytes:
 
 
 def _split(pair: tuple[Any, Any]) -> Column:
-    """(data, offsets): any contiguous byte buffer with int32 or int64 offsets, one more than values."""
+    """(data, offsets): any contiguous byte buffer with int32 or int64 offsets, one more than
+    values."""
     data, offsets = pair
     view = memoryview(offsets)
     if view.itemsize not in (4, 8) or view.format[-1:] not in "iqlnIQLN" or not view.contiguous:
@@ -85,7 +86,7 @@ def _check_offsets(original: Any, numbers: memoryview, size: int) -> None:
     if hasattr(original, "__array_interface__"):
         ascending = bool((original[1:] >= original[:-1]).all())
     else:
-        ascending = all(a <= b for a, b in zip(numbers, numbers[1:]))
+        ascending = all(a <= b for a, b in pairwise(numbers))
     if not ascending or numbers[0] < 0 or numbers[-1] > size:
         raise BadArgument(f"offsets must ascend from 0 or more to at most the data's {size} bytes")
 
@@ -128,7 +129,11 @@ def column_of(values: Any, what: str = "bodies") -> Column:
 
     Raises: BadArgument for anything else.
     """
-    if isinstance(values, tuple) and len(values) == 2 and not isinstance(values[0], (str, type(None))):
+    if (
+        isinstance(values, tuple)
+        and len(values) == 2
+        and not isinstance(values[0], (str, type(None)))
+    ):
         try:
             memoryview(values[1])
         except TypeError:
@@ -148,7 +153,8 @@ def column_of(values: Any, what: str = "bodies") -> Column:
 
 
 def int_array(values: Any, code: str, count: int, what: str) -> Any:
-    """A contiguous int32 (``i``) or int64 (``q``) array of `count` numbers as something with a buffer."""
+    """A contiguous int32 (``i``) or int64 (``q``) array of `count` numbers as something with a
+    buffer."""
     try:
         view = memoryview(values)
         if view.itemsize == array(code).itemsize and view.contiguous and view.format in "ilq":

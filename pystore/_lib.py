@@ -36,7 +36,8 @@ _check_library()
 
 def text_of(chars: Any) -> str:
     """A C string as str; bytes that are no UTF-8 are shown escaped."""
-    return ffi.string(chars).decode("utf-8", "backslashreplace")
+    text: bytes = ffi.string(chars)
+    return text.decode("utf-8", "backslashreplace")
 
 
 def raise_error(error: Any, code: int | None = None) -> NoReturn:

@@ -38,7 +38,8 @@ class GetStatus(enum.IntEnum):
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
-    """Properties as upstream's parser reads them: the last of equal names wins, empty ones drop out.
+    """Properties as upstream's parser reads them: the last of equal names wins, empty ones drop
+    out.
 
     raw: ``NAME 0x01 VALUE 0x02 ...`` in UTF-8, the last separator optional (section 2.4).
     """
@@ -53,8 +54,8 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """The encoded form of a mapping (section 2.4).
 
-    Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and empty
-    names are the store's own check.
+    Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and
+    empty names are the store's own check.
     """
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     return checked(text, len(properties))
@@ -264,7 +265,8 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """``uniq_key`` where there is one, else ``offset_message_id``, as official clients show it."""
+        """``uniq_key`` where there is one, else ``offset_message_id``, as official clients show
+        it."""
         return self.uniq_key or self.offset_message_id
 
     def __repr__(self) -> str:
@@ -285,19 +287,19 @@ class Batch(Sequence[Message]):
     """
 
     __slots__ = (
-        "status",
-        "next_offset",
-        "min_offset",
-        "max_offset",
-        "outcome",
-        "suggest_slave",
-        "_handle",
+        "_compressed",
         "_count",
-        "_views",
+        "_ends",
+        "_handle",
         "_maps",
         "_starts",
-        "_ends",
-        "_compressed",
+        "_views",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "outcome",
+        "status",
+        "suggest_slave",
     )
 
     def __init__(self, handle: Any) -> None:
@@ -316,9 +318,7 @@ class Batch(Sequence[Message]):
         self._views = info.views
         self._starts = memoryview(ffi.buffer(info.body_starts, 8 * n)).cast("q") if n else ()
         self._ends = memoryview(ffi.buffer(info.body_ends, 8 * n)).cast("q") if n else ()
-        self._maps = tuple(
-            _mapping(handle, info.segments[i]) for i in range(info.segment_count)
-        )
+        self._maps = tuple(_mapping(handle, info.segments[i]) for i in range(info.segment_count))
 
     def _map_of(self, i: int) -> memoryview:
         maps = self._maps
@@ -346,7 +346,7 @@ class Batch(Sequence[Message]):
         maps = self._maps
         if len(maps) == 1:
             m = maps[0]
-            return [m[a:b] for a, b in zip(self._starts, self._ends)]
+            return [m[a:b] for a, b in zip(self._starts, self._ends, strict=True)]
         return [m.raw_body for m in self]
 
     def bodies(self) -> list[memoryview | bytes]:
@@ -362,8 +362,8 @@ class Batch(Sequence[Message]):
 def _mapping(handle: Any, segment: Any) -> memoryview:
     """A read-only view on a segment that keeps the batch's reference on the mapping alive.
 
-    cffi's gc gives a new pointer whose destructor holds the batch: the buffer holds the pointer, and
-    each slice of the view holds the buffer.
+    cffi's gc gives a new pointer whose destructor holds the batch: the buffer holds the pointer,
+    and each slice of the view holds the buffer.
     """
     kept = ffi.gc(ffi.cast("uint8_t *", segment.map), lambda _: handle)
     return memoryview(ffi.buffer(kept, segment.size)).toreadonly()

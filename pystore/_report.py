@@ -33,8 +33,9 @@ class Action(enum.IntEnum):
 class ReportItem:
     """One thing recovery decided.
 
-    start, end: the range concerned: bytes of the log, or units of a queue. records: how many records,
-    units or entries are in it, -1 when nobody knows. what: file or queue, relative to the root.
+    start, end: the range concerned: bytes of the log, or units of a queue. records: how many
+    records, units or entries are in it, -1 when nobody knows. what: file or queue, relative to the
+    root.
     """
 
     action: Action
@@ -79,9 +80,7 @@ class RecoveryReport:
 def report_of(raw: Any) -> RecoveryReport:
     """From a cdata ``ps_report *``."""
     items = tuple(
-        ReportItem(
-            Action(i.action), i.from_at, i.to_at, i.records, text_of(i.what), text_of(i.why)
-        )
+        ReportItem(Action(i.action), i.from_at, i.to_at, i.records, text_of(i.what), text_of(i.why))
         for i in (raw.items[k] for k in range(raw.item_count))
     )
     return RecoveryReport(

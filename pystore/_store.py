@@ -1,8 +1,8 @@
 """Store and Reader: a RocketMQ message store inside this process.
 
 ``Store`` writes (one process at a time), ``Reader`` looks into a store that anybody may be writing.
-What both can do is in ``_Base``. Every call that touches the store crosses into C once, with the GIL
-let go; see csrc/pystore.h.
+What both can do is in ``_Base``. Every call that touches the store crosses into C once, with the
+GIL let go; see csrc/pystore.h.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EXPORT_S = 5.0
 _LIVE: weakref.WeakSet[_Base] = weakref.WeakSet()
 
 
-class PutResult(tuple[int, int, int, int, int, int, int, bytes]):
+class PutResult(tuple[Any, ...]):
     """Where a message went.
 
     status: PutStatus. queue: its id. queue_offset: place in the queue. physical_offset: byte of the
@@ -57,28 +57,29 @@ class PutResult(tuple[int, int, int, int, int, int, int, bytes]):
 
     @property
     def size(self) -> int:
-        return self[1]
+        return int(self[1])
 
     @property
     def queue(self) -> int:
-        return self[2]
+        return int(self[2])
 
     @property
     def queue_offset(self) -> int:
-        return self[4]
+        return int(self[4])
 
     @property
     def physical_offset(self) -> int:
-        return self[5]
+        return int(self[5])
 
     @property
     def store_timestamp(self) -> int:
-        return self[6]
+        return int(self[6])
 
     @property
     def message_id(self) -> str:
         """The offsetMsgId: store host, port and physical offset in hexadecimal (section 2.7)."""
-        return (self[7][: self[3]] + self[5].to_bytes(8, "big")).hex().upper()
+        host: bytes = self[7][: self[3]]
+        return (host + self.physical_offset.to_bytes(8, "big")).hex().upper()
 
     def __repr__(self) -> str:
         return (
@@ -94,7 +95,7 @@ class PutManyResult(NamedTuple):
     """
 
     status: PutStatus
-    count: int
+    count: int  # type: ignore[assignment]  # a field, where tuple has a method
     queue_offsets: memoryview
     physical_offsets: memoryview
     last_physical_end: int
@@ -350,7 +351,8 @@ class _Base:
         return sorted({q.topic for q in self.queues()})
 
     def refresh(self) -> None:
-        """Looks for what another process has written since (a Reader); a Store is always current."""
+        """Looks for what another process has written since (a Reader); a Store is always
+        current."""
         error = ffi.new("ps_error *")
         if lib.ps_store_refresh(self._live(), error) < 0:
             self._fail(error)
@@ -434,8 +436,8 @@ class _Base:
     ) -> Batch:
         """Records as they lie in the log, from the record at byte `offset` (None: the first).
 
-        ``batch.outcome`` is 0 while there may be more at ``batch.next_offset``, -1 at the end of the
-        log, else the ``ps_rec_outcome`` of a place that holds no whole record.
+        ``batch.outcome`` is 0 while there may be more at ``batch.next_offset``, -1 at the end of
+        the log, else the ``ps_rec_outcome`` of a place that holds no whole record.
         """
         o = self._options(None, max_messages, max_bytes)
         o.check_crc = check_crc
@@ -519,7 +521,9 @@ class _Base:
         )
         if n < 0:
             raise NotFound(f"the store has no queue {topic}/{queue}")
-        return list(zip(ffi.unpack(places, n), ffi.unpack(sizes, n), ffi.unpack(tags, n)))
+        return list(
+            zip(ffi.unpack(places, n), ffi.unpack(sizes, n), ffi.unpack(tags, n), strict=True)
+        )
 
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
         """Queue offset at a store time in ms: the first message at or after it, or with `upper` the
@@ -605,7 +609,9 @@ class _Base:
 
     # ---- Arrow ----
 
-    def arrow(self, topic: str | None = None, queue: int | None = None, **options: Any) -> ArrowStream:
+    def arrow(
+        self, topic: str | None = None, queue: int | None = None, **options: Any
+    ) -> ArrowStream:
         """An Arrow stream over a queue, a topic or the whole log; see ``pystore.ArrowStream``."""
         from pystore._arrow import ArrowStream
 
@@ -724,11 +730,11 @@ class Store(_Base):
         topic: letters, digits, ``%|_-``, at most 127 bytes. body: bytes, any buffer, or text as
         UTF-8, at most maxMessageSize bytes. keys: one, several in a list, or several in one text
         separated by spaces. queue: None takes them in turn. flag: the user's own number.
-        wait: False is upstream's ``WAIT=false``: do not wait for the sync. delay_level: 1 to the last
-        level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it (section 2.6).
+        wait: False is upstream's ``WAIT=false``: do not wait for the sync. delay_level: 1 to the
+        last level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it (section 2.6).
 
-        rare: ``sys_flag``, ``reconsume_times``, ``born_timestamp`` (ms), ``born_host`` ("address:port"),
-        ``prepared_transaction_offset``.
+        rare: ``sys_flag``, ``reconsume_times``, ``born_timestamp`` (ms), ``born_host``
+        ("address:port"), ``prepared_transaction_offset``.
 
         With flushDiskType=SYNC_FLUSH it returns when the disk has the message, or with status
         FLUSH_DISK_TIMEOUT (the message is stored). With ASYNC_FLUSH it returns at once.
@@ -758,9 +764,7 @@ class Store(_Base):
             message = self._message(body, encoded, queue, flag, wait, rare)
             rc = lib.ps_put_message(self._live(), entry.handle, message, out)
         else:
-            rc = _put(
-                entry.handle, queue, flag, body, len(body), encoded, len(encoded), wait, out
-            )
+            rc = _put(entry.handle, queue, flag, body, len(body), encoded, len(encoded), wait, out)
         if rc < 0:
             self._fail(out.error, rc)
         return _new_result(PutResult, head())
@@ -791,7 +795,12 @@ class Store(_Base):
             raw = _settings.host_bytes(host)
             ffi.memmove(m.born_host, raw, len(raw))
             m.born_host_len = len(raw)
-        for name in ("sys_flag", "reconsume_times", "born_timestamp", "prepared_transaction_offset"):
+        for name in (
+            "sys_flag",
+            "reconsume_times",
+            "born_timestamp",
+            "prepared_transaction_offset",
+        ):
             if name in rare:
                 setattr(m, name, rare.pop(name))
         if rare:
@@ -926,8 +935,8 @@ class Store(_Base):
         return _new_result(PutResult, (_STATUS.index(status), *result[1:]))
 
     def wait_flushed(self, offset: int, timeout: float = 5.0) -> bool:
-        """Waits until every byte of the log below `offset` is on the disk; False when it took longer
-        than `timeout` seconds. Raises: FlushFailed."""
+        """Waits until every byte of the log below `offset` is on the disk; False when it took
+        longer than `timeout` seconds. Raises: FlushFailed."""
         error = ffi.new("ps_error *")
         rc = lib.ps_wait_flushed(self._live(), offset, int(timeout * 1000), error)
         if rc < 0:
@@ -971,6 +980,7 @@ class Store(_Base):
             super().close()
         finally:
             self.metadata.close()
+
 
 class _Exporter:
     """Writes changed metadata out to ``config/`` on upstream's cadence, for whoever looks there."""
@@ -1016,9 +1026,7 @@ class _FlushQueue:
         future: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="pystore-flush", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name="pystore-flush", daemon=True)
                 self._thread.start()
             self._waiting.append((offset, future))
             self._lock.notify()
@@ -1050,7 +1058,7 @@ class _FlushQueue:
             timeout = int(store.settings["syncFlushTimeout"]) / 1000
             done = store.wait_flushed(max(offset for offset, _ in batch), timeout)
             outcome = PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
-        except BaseException as e:
+        except BaseException as e:  # noqa: BLE001  whoever awaits is told, whatever it was
             outcome = e
         for _, future in batch:
             try:
@@ -1106,7 +1114,11 @@ def _properties(
 
 
 def _encoded_column(properties: Any) -> Any:
-    if isinstance(properties, list) and properties and isinstance(properties[0], (Mapping, type(None))):
+    if (
+        isinstance(properties, list)
+        and properties
+        and isinstance(properties[0], (Mapping, type(None)))
+    ):
         return [encode_properties(p) if p else b"" for p in properties]
     return properties
 
