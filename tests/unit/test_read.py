@@ -108,7 +108,7 @@ def _dropped_segments(store_path, small):
 
 
 def test_offset_too_small_after_deletion(store_path, small):
-    """Below what deletion left: OFFSET_TOO_SMALL, next is the new beginning, also after reopening."""
+    """Below what deletion left: OFFSET_TOO_SMALL, next is the new beginning."""
     low, high = _dropped_segments(store_path, small)
     with pystore.open(store_path) as store:
         assert store.range("T", 0) == (low, high)
@@ -228,7 +228,7 @@ def test_tags_by_hash_then_text(store):
     ],
 )
 def test_tag_expressions(store, expression, expected):
-    """An expression is a list of tags with ``||``; ``*``, an empty one and None mean every message."""
+    """An expression is tags joined by ``||``; ``*``, an empty one and None mean every message."""
     for tags in ("a", "b", "c", None):
         store.put("T", tags or "-", tags=tags, queue=0)
     assert bodies(store.read("T", 0, 0, tags=expression)) == [c.encode() for c in expected]
@@ -322,7 +322,7 @@ def test_log_in_pieces(store):
 
 
 def test_log_within_a_record_is_damage(store):
-    """A log read from within a record says that none stands there; message() raises with the place."""
+    """From within a record, log() says that none stands there and message() raises."""
     fill(store, 2)
     batch = store.log(5)
     assert (len(batch), batch.next_offset) == (0, 5)

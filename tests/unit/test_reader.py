@@ -1,0 +1,228 @@
+"""Reader: looking into a store that somebody else writes, or that a crash left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+
+import pytest
+import storeview
+
+import pystore
+from pystore import GetStatus
+
+WRITER = """
+    import json, sys, pystore
+    store = pystore.open(sys.argv[1], **json.loads(sys.argv[2]))
+    n = 0
+    for line in sys.stdin:
+        verb, _, count = line.strip().partition(" ")
+        if verb == "put":
+            for _ in range(int(count)):
+                store.put("T", b"%d" % n + bytes(500), queue=0, keys=f"k{n}", tags="ab"[n % 2])
+                n += 1
+        elif verb == "clean":
+            store.clean(immediate=True)
+        elif verb == "refresh":
+            store.refresh()
+        elif verb == "close":
+            store.close()
+        print(store.info().log_max if verb != "close" else "closed", flush=True)
+"""
+
+
+class Writer:
+    """Another process that has the store open, driven line by line."""
+
+    def __init__(self, path, settings):
+        code = textwrap.dedent(WRITER)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, str(path), json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def end(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def writer(path, settings):
+    w = Writer(path, settings)
+    try:
+        yield w
+    finally:
+        w.end()
+
+
+def test_reader_over_a_live_writer(store_path, small):
+    """A Reader sees what another process has put, after each refresh, by queue, key and place."""
+    with writer(store_path, small) as w:
+        w.tell("put 10")
+        with pystore.Reader(store_path) as reader:
+            assert reader.range("T", 0) == (0, 10)
+            end = 10
+            for count in (1, 5, 500, 3000):
+                log_max = int(w.tell(f"put {count}"))
+                end += count
+                reader.refresh()
+                assert reader.range("T", 0) == (0, end)
+                assert reader.info().log_max == log_max
+                m = reader.read("T", 0, end - 1)[0]
+                assert bytes(m.body).rstrip(b"\0") == b"%d" % (end - 1)
+                assert [m.queue_offset for m in reader.query("T", f"k{end - 1}")] == [end - 1]
+                assert len(list(reader.messages())) == end
+            w.tell("close")
+            reader.refresh()
+            assert reader.range("T", 0) == (0, end)
+            assert len(storeview.view(reader)) == 2 * end
+
+
+def test_reader_opened_mid_write_sees_whole_records(store_path, small):
+    """Readers opened under a busy writer see a prefix of the log, every record whole."""
+    with writer(store_path, small) as w:
+        w.tell("put 1")
+        w.process.stdin.write("put 20000\n")
+        w.process.stdin.flush()
+        last = 0
+        for _ in range(15):
+            with pystore.Reader(store_path) as reader:
+                bodies = [bytes(m.body).rstrip(b"\0") for m in reader.messages(check_crc=True)]
+                units = reader.range("T", 0)[1]
+            assert bodies == [b"%d" % i for i in range(len(bodies))]
+            assert units == len(bodies) >= last
+            last = len(bodies)
+            time.sleep(0.01)
+
+
+def test_reader_follows_a_live_writer(store_path, small):
+    """follow() of a Reader yields what another process puts."""
+    with writer(store_path, small) as w:
+        w.tell("put 3")
+        with pystore.Reader(store_path) as reader:
+            got = []
+            for m in reader.follow("T", 0, 0, timeout=1):
+                got.append(m.queue_offset)
+                if m.queue_offset == 2:
+                    w.tell("put 40")
+            assert got == list(range(43))
+
+
+def test_reader_while_the_writer_deletes(store_path, small):
+    """A Reader keeps its views when the first files go, and says OFFSET_TOO_SMALL later."""
+    with writer(store_path, small) as w:
+        w.tell("put 6000")
+        with pystore.Reader(store_path) as reader:
+            batch = reader.read("T", 0, 0, max_messages=3)
+            w.tell("clean")
+            assert [bytes(m.body).rstrip(b"\0") for m in batch] == [b"0", b"1", b"2"]
+            reader.refresh()
+            low, high = reader.range("T", 0)
+            assert 0 < low < high == 6000
+            assert reader.read("T", 0, 0).status is GetStatus.OFFSET_TOO_SMALL
+            assert bytes(reader.read("T", 0, low)[0].body).rstrip(b"\0") == b"%d" % low
+            assert len(list(reader.messages())) == high - low
+
+
+def test_reader_after_the_writer_died(store_path, small):
+    """A Reader on a crashed store shows what recovery will, and changes no byte."""
+    with writer(store_path, small) as w:
+        w.tell("put 3000")
+        w.end()
+    before = storeview.folder_hash(store_path)
+    with pystore.Reader(store_path) as reader:
+        seen = storeview.view(reader)
+        assert len(reader.query("T", "k2999")) == 1
+    assert storeview.folder_hash(store_path) == before
+    with pystore.open(store_path) as store:
+        assert storeview.view(store) == seen
+        assert len(seen) == 6000
+
+
+def test_reader_survives_recovery_by_another(store_path, small):
+    """A Reader that was open before a recovery goes on after it."""
+    with writer(store_path, small) as w:
+        w.tell("put 100")
+        w.end()
+    with pystore.Reader(store_path) as reader:
+        assert reader.range("T", 0) == (0, 100)
+        with pystore.open(store_path) as store:
+            store.put("T", b"more", queue=0)
+            store.flush()
+            reader.refresh()
+            assert reader.range("T", 0) == (0, 101)
+            assert bytes(reader.read("T", 0, 100)[0].body) == b"more"
+
+
+def test_many_readers(store_path, small):
+    """Any number of Readers may be open, beside each other and the writer."""
+    with pystore.open(store_path, **small) as store:
+        store.put_many("T", [b"%d" % i for i in range(100)], queue=0)
+        store.flush()
+        readers = [pystore.Reader(store_path) for _ in range(20)]
+        assert all(len(list(r.messages())) == 100 for r in readers)
+        for r in readers:
+            r.close()
+
+
+def test_reader_has_no_put(store_path, small):
+    """A Reader offers nothing that writes."""
+    pystore.open(store_path, **small).close()
+    with pystore.Reader(store_path) as reader:
+        for name in ("put", "put_many", "put_batch", "put_async", "clean", "flush"):
+            assert not hasattr(reader, name)
+
+
+def test_reader_after_close(store_path, small):
+    """A closed Reader raises StoreClosed; its views stay."""
+    with pystore.open(store_path, **small) as store:
+        store.put("T", b"x", queue=0)
+    reader = pystore.Reader(store_path)
+    body = reader.read("T", 0, 0)[0].body
+    reader.close()
+    reader.close()
+    with pytest.raises(pystore.StoreClosed):
+        reader.read("T", 0, 0)
+    assert bytes(body) == b"x"
+
+
+def test_reader_of_an_empty_store(store_path, small):
+    """An empty store has no messages, queues or topics, and says so without errors."""
+    pystore.open(store_path, **small).close()
+    with pystore.Reader(store_path) as reader:
+        assert list(reader.messages()) == []
+        assert reader.queues() == []
+        assert reader.read("T", 0, 0).status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+        assert len(reader.query("T", "k")) == 0
+        info = reader.info()
+        assert (info.log_min, info.log_max, info.writable) == (0, 0, 0)
+
+
+def test_reader_sees_a_store_grow_from_nothing(store_path, small):
+    """A Reader opened on an empty store sees the first topic after refresh()."""
+    with pystore.open(store_path, **small) as store, pystore.Reader(store_path) as reader:
+        store.put("T", b"x", queue=0, keys="k")
+        store.flush()
+        reader.refresh()
+        assert [bytes(m.body) for m in reader.read("T", 0, 0)] == [b"x"]
+        assert len(reader.query("T", "k")) == 1
+
+
+def test_reader_metadata_is_read_only(store_path, small):
+    """A Reader's metadata can be looked at while the writer has the store."""
+    with pystore.open(store_path, **small) as store:
+        store.put("T", b"x", queue=0)
+        store.flush()
+        with pystore.Reader(store_path) as reader:
+            assert reader.metadata is reader.metadata
