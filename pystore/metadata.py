@@ -842,7 +842,7 @@ class Metadata:
             taken, event = _choose(name, self.config / file, main, bak, known)
             events.append(event)
             if taken is not None:
-                print_ = _Print([_digest(main)], [_digest(bak)])
+                print_ = _Print([_digest(main)] if taken is main else [], [_digest(bak)])
                 found[file] = (taken, _decode(name, taken), print_)
         if found:
             self._take_over(found)
@@ -864,7 +864,9 @@ class Metadata:
                     self._state.raw[file] = data
                     if txn is not None:
                         txn.put(f"raw/{file}".encode(), data, db=self._dbs["info"])
-                print_.content = _digest(self._encode(name, file)) if own else ""
+                # Read from a .bak: the file itself is torn, not ours, and to be written again.
+                says_so = own and print_.main
+                print_.content = _digest(self._encode(name, file)) if says_so else ""
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
 
@@ -898,7 +900,7 @@ class Metadata:
                 if taken is not None:
                     print_ = replace(self._state.prints.get(file, _Print()))
                     if own:
-                        print_ = _Print([_digest(main)], [_digest(bak)])
+                        print_ = _Print([_digest(main)] if taken is main else [], [_digest(bak)])
                     found[file] = (taken, _decode(name, taken), print_)
             if found:
                 self._take_over(found, own=own)
