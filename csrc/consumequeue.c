@@ -23,7 +23,6 @@
 #define UNIT_PHYSICAL 0
 #define UNIT_SIZE 8
 #define UNIT_TAGS 12
-#define PREFILL_SIZE 0x7FFFFFFF
 #define RESERVE_WINDOW (256 * 1024)
 #define RECOVER_FILES 3 /* the end is looked for in the last so many files, as upstream does */
 
@@ -104,7 +103,7 @@ static void queue_set_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64
 static int64_t unit_end(const uint8_t *p) {
     ps_unit u;
     ps_unit_get(p, &u);
-    return u.size == PREFILL_SIZE ? -1 : u.physical + u.size;
+    return u.size == PS_UNIT_NONE ? -1 : u.physical + u.size;
 }
 
 /* Looks for the end in the last files: forward from the third-last, to the first unit not valid. */
@@ -188,7 +187,7 @@ static int queue_add_file(ps_store *s, ps_queue *q, int64_t base, ps_mapfile **o
 /* The part of a file before the first unit, when the queue starts in its middle since what was
  * before is deleted: units that look valid and point nowhere. */
 static int queue_prefill(ps_queue *q, ps_mapfile *mf, int64_t upto, ps_error *e) {
-    const ps_unit none = {0, PREFILL_SIZE, 0};
+    const ps_unit none = {0, PS_UNIT_NONE, 0};
     int code = ps_mapfile_reserve(mf, upto + PS_UNIT, RESERVE_WINDOW, e);
     if (code < 0) return code;
     for (int64_t at = 0; at < upto; at += PS_UNIT) unit_put(mf->mf_map + at, &none);
@@ -211,28 +210,56 @@ static int queue_file_for(ps_store *s, ps_queue *q, int64_t at, ps_mapfile **out
     return code;
 }
 
-int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
-    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed), at = offset * PS_UNIT;
+static int append_unit(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
+    int64_t at = offset * PS_UNIT;
     ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
-    if (offset < max) return 0;
-    if (offset > max && mf != NULL)
-        return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
-                       "queue %s/%d ends at %lld but the next record has offset %lld",
-                       q->cq_topic->tp_name, q->cq_id, (long long)max, (long long)offset);
     if (mf == NULL || at - mf->mf_base >= mf->mf_size) {
         int code = queue_file_for(s, q, at, &mf, e);
-        if (code < 0) return code;
+        if (code < 0)
+            return code;
     }
     at -= mf->mf_base;
     if (at + PS_UNIT > atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed)) {
         int code = ps_mapfile_reserve(mf, at + PS_UNIT, RESERVE_WINDOW, e);
-        if (code < 0) return code;
+        if (code < 0)
+            return code;
     }
     unit_put(mf->mf_map + at, unit);
     atomic_store_explicit(&mf->mf_wrote, at + PS_UNIT, memory_order_release);
-    atomic_store_explicit(&q->cq_max_physical, unit->physical + unit->size, memory_order_relaxed);
+    if (unit->size != PS_UNIT_NONE)
+        atomic_store_explicit(&q->cq_max_physical, unit->physical + unit->size,
+                              memory_order_relaxed);
     atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);
     return 1;
+}
+
+/* Units of messages that the log has lost: they keep the later ones at their offsets. */
+static int fill_gap(ps_store *s, ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
+    const ps_unit lost = {physical, PS_UNIT_NONE, 0};
+    int code = 1;
+    for (int64_t at = atomic_load(&q->cq_max); at < upto && code > 0; at++)
+        code = append_unit(s, q, at, &lost, e);
+    return code;
+}
+
+static bool offset_possible(int64_t offset, int64_t physical) {
+    return offset >= 0 && offset <= physical / PS_RECORD_FIXED;
+}
+
+int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
+    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
+    if (offset < max || !offset_possible(offset, unit->physical))
+        return 0;
+    if (__builtin_expect(offset > max && atomic_load(&q->cq_last) != NULL, 0)) {
+        if (s->st_strict_queues)
+            return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
+                           "queue %s/%d ends at %lld but the next record has offset %lld",
+                           q->cq_topic->tp_name, q->cq_id, (long long)max, (long long)offset);
+        int code = fill_gap(s, q, offset, unit->physical, e);
+        if (code < 0)
+            return code;
+    }
+    return append_unit(s, q, offset, unit, e);
 }
 
 /* ---- reading ---- */
@@ -280,7 +307,8 @@ void ps_queue_correct_min(ps_queue *q, int64_t physical) {
     ps_unit u;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
-        bool before = !ps_queue_unit(q, mid, &u) || u.physical < physical || u.size == PREFILL_SIZE;
+        bool before = !ps_queue_unit(q, mid, &u) || u.physical < physical ||
+                      (u.size == PS_UNIT_NONE && u.physical == 0);
         if (before)
             low = mid + 1;
         else
@@ -298,7 +326,8 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
         int64_t mid = low + (high - low) / 2;
         ps_unit u;
         bool below = ps_queue_unit(q, mid, &u) &&
-                     (u.size == PREFILL_SIZE || u.physical + u.size <= physical);
+                     (u.size == PS_UNIT_NONE ? u.physical == 0 || u.physical < physical
+                                             : u.physical + u.size <= physical);
         if (below)
             low = mid + 1;
         else
@@ -399,6 +428,9 @@ static void list_newer(ps_store *s, ps_queue *q) {
     ps_listing l;
     queue_folder(s, q, folder, sizeof folder - 32);
     if (ps_list_folder(s->st_io, folder, false, &l, NULL) < 0) return;
+    if (l.count > 0 && q->cq_files.ss_count == 0 && s->st_conf.adopt_sizes &&
+        l.items[0].size > 0 && l.items[0].size % PS_UNIT == 0)
+        q->cq_files.ss_file_size = l.items[0].size;
     for (int32_t i = 0; i < l.count; i++) {
         if (l.items[i].size != q->cq_files.ss_file_size || known_file(q, l.items[i].number))
             continue;
@@ -423,7 +455,7 @@ static void tail_drop_below(ps_queue *q, int64_t offset) {
 }
 
 int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
-    int64_t max = atomic_load(&q->cq_max), size = q->cq_files.ss_file_size;
+    int64_t max = atomic_load(&q->cq_max);
     int64_t from = q->cq_tail_count > 0 ? q->cq_tail_from : max;
     int64_t at = from, max_physical = atomic_load(&q->cq_max_physical);
     for (bool listed = false;;) {
@@ -435,12 +467,12 @@ int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
             continue;
         }
         int64_t i = at * PS_UNIT - mf->mf_base;
-        while (i < size && unit_valid(mf->mf_map + i)) {
+        while (i < mf->mf_size && unit_valid(mf->mf_map + i)) {
             max_physical = unit_end(mf->mf_map + i);
             i += PS_UNIT;
         }
         at = (mf->mf_base + i) / PS_UNIT;
-        bool full = i >= size;
+        bool full = i >= mf->mf_size;
         ps_mapfile_unref(mf);
         if (!full) break;
         listed = false;
@@ -452,23 +484,37 @@ int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
     return 0;
 }
 
-int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
-    int64_t max = atomic_load(&q->cq_max);
-    if (offset < max) return 0;
-    /* A gap means that older units of the queue are missing on the disk: what follows is shown at
-     * the place the log gives it, and the missing ones read as not there. */
-    if (offset > max && q->cq_tail_count > 0) return PS_E_DAMAGED;
+static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
     if (q->cq_tail_count == q->cq_tail_room) {
         int32_t room = q->cq_tail_room ? q->cq_tail_room * 2 : 16;
         ps_unit *grown = realloc(q->cq_tail, (size_t)room * sizeof *grown);
-        if (grown == NULL) return PS_E_NO_MEMORY;
+        if (grown == NULL)
+            return PS_E_NO_MEMORY;
         q->cq_tail = grown;
         q->cq_tail_room = room;
     }
-    if (q->cq_tail_count == 0) atomic_store(&q->cq_tail_from, offset);
-    if (offset > max && max == atomic_load(&q->cq_min)) atomic_store(&q->cq_min, offset);
+    if (q->cq_tail_count == 0)
+        atomic_store(&q->cq_tail_from, offset);
     q->cq_tail[q->cq_tail_count++] = *unit;
-    atomic_store(&q->cq_max_physical, unit->physical + unit->size);
+    if (unit->size != PS_UNIT_NONE)
+        atomic_store(&q->cq_max_physical, unit->physical + unit->size);
     atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);
     return 1;
+}
+
+int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
+    int64_t max = atomic_load(&q->cq_max);
+    if (offset < max) return 0;
+    if (!offset_possible(offset, unit->physical))
+        return 0;
+    if (max == 0 && q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0) {
+        atomic_store(&q->cq_min, offset); /* the queue's older part was deleted */
+        atomic_store(&q->cq_max, offset);
+        max = offset;
+    }
+    const ps_unit lost = {unit->physical, PS_UNIT_NONE, 0};
+    for (; max < offset; max++)
+        if (tail_push(q, max, &lost) < 0)
+            return PS_E_NO_MEMORY;
+    return tail_push(q, offset, unit);
 }

@@ -39,33 +39,37 @@ static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     return t;
 }
 
-static int dispatch_unit(ps_store *s, const ps_record *r, int64_t *count, ps_error *e) {
-    if (memchr(r->topic, '/', (size_t)r->topic_len) != NULL ||
-        memchr(r->topic, 0, (size_t)r->topic_len) != NULL || r->topic_len == 0 ||
-        r->topic[0] == '.')
-        return ps_fail(e, PS_E_DAMAGED, 0, r->physical_offset, NULL,
-                       "the topic cannot name a folder");
+/* A topic that could not name a folder, or a queue id that cannot be, comes from a flipped bit: no sum
+ * covers those fields. */
+static bool names_queue(const ps_record *r) {
+    size_t len = (size_t)r->topic_len;
+    return r->queue_id >= 0 && r->queue_id <= PS_QUEUE_ID_MAX && len > 0 && r->topic[0] != '.' &&
+           memchr(r->topic, '/', len) == NULL && memchr(r->topic, 0, len) == NULL;
+}
+
+static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_error *e) {
+    if (__builtin_expect(!names_queue(r), 0)) {
+        counts[2]++;
+        return 0;
+    }
     ps_topic *t = topic_of(s, r);
-    ps_queue *q = t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
-    if (t != NULL && q == NULL) q = ps_topic_queue_get(s, t, r->queue_id);
-    if (q == NULL && (r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX))
-        return ps_fail(e, PS_E_DAMAGED, 0, r->physical_offset, NULL, "the queue id is %d",
-                       r->queue_id);
+    ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
     if (q == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, r->physical_offset, NULL,
                        "no memory for the queue");
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     int code = ps_queue_append(s, q, r->queue_offset, &u, e);
-    if (code < 0) return code;
-    *count += code;
+    if (code < 0)
+        return code;
+    counts[0] += code;
     atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
     return 0;
 }
 
-int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[2],
+int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
                        ps_error *e) {
     int code = 0;
-    if (queues && ps_dispatch_has_unit(r)) code = dispatch_unit(s, r, &counts[0], e);
+    if (queues && ps_dispatch_has_unit(r)) code = dispatch_unit(s, r, counts, e);
     if (code == 0 && index && s->st_index != NULL && r->properties_len > 0) {
         code = ps_index_put(s->st_index, r, e);
         if (code > 0) counts[1] += code;
@@ -84,7 +88,7 @@ static void tell_waiters(ps_store *s) {
 
 /* Records of one segment from `at` on; stops at the bound, at the file's end or at a failure. */
 static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound, ps_error *e) {
-    int64_t end = mf->mf_base + mf->mf_size, counts[2] = {0, 0};
+    int64_t end = mf->mf_base + mf->mf_size, counts[3] = {0, 0, 0};
     int64_t stop = bound < end ? bound : end;
     while (*at < stop) {
         ps_record r;

@@ -272,6 +272,19 @@ int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e) {
     return code;
 }
 
+void ps_segments_forget_first(ps_segments *ss) {
+    ps_segment gone = {0};
+    pthread_rwlock_wrlock(&ss->ss_lock);
+    if (ss->ss_count > 0) {
+        gone = ss->ss_items[0];
+        ss->ss_count--;
+        memmove(ss->ss_items, ss->ss_items + 1, (size_t)ss->ss_count * sizeof gone);
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    ps_mapfile_unref(gone.sg_file);
+    free(gone.sg_path);
+}
+
 /* ---- folders ---- */
 
 static int by_number(const void *a, const void *b) {

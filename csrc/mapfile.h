@@ -73,6 +73,9 @@ int64_t ps_segments_base(ps_segments *ss,
 /* Takes item i out of the set and deletes its file; mappings in use live on. */
 int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e);
 
+/* Takes the first item out of the set and leaves its file alone: somebody else has deleted it. */
+void ps_segments_forget_first(ps_segments *ss);
+
 /* Files of a folder whose names are all digits, sorted. Sub-folders are skipped. Any other file:
  * PS_E_STRAY_FILE when strict, skipped else. A missing folder counts as empty. */
 typedef struct ps_listing {

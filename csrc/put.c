@@ -192,10 +192,15 @@ static int closed(ps_error *e) {
     return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
 }
 
+static int check_queue_id(int32_t id, ps_error *e) {
+    if (__builtin_expect(id >= 0 && id <= PS_QUEUE_ID_MAX, 1))
+        return 0;
+    return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d", id,
+                   PS_QUEUE_ID_MAX);
+}
+
+/* Called when the message is known to be good, so that a refused one leaves no queue behind. */
 static int queue_of(ps_store *s, ps_topic *topic, int32_t id, ps_queue **q, ps_error *e) {
-    if (id < 0 || id > PS_QUEUE_ID_MAX)
-        return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d",
-                       id, PS_QUEUE_ID_MAX);
     *q = ps_topic_queue(topic, id);
     if (__builtin_expect(*q == NULL, 0) && (*q = ps_topic_queue_get(s, topic, id)) == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
@@ -227,10 +232,13 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
 
 /* ---- one message ---- */
 
-static int put_draft(ps_store *s, ps_queue *q, ps_draft *d, int32_t wait, ps_put_result *out) {
+static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps_put_result *out) {
+    ps_queue *q;
     int64_t now = ps_now_ms();
     if (d->born_timestamp == 0) d->born_timestamp = now;
-    int code = measure(s, d, -1, &out->error);
+    int code = check_queue_id(d->queue_id, &out->error);
+    if (code == 0) code = measure(s, d, -1, &out->error);
+    if (code == 0) code = queue_of(s, topic, d->queue_id, &q, &out->error);
     if (code < 0) return code;
     pthread_mutex_lock(&s->st_append_lock);
     code = room_locked(s, d->size, &out->error);
@@ -265,10 +273,8 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
            const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out) {
     ps_store *s = topic->tp_store;
     ps_draft d;
-    ps_queue *q;
     if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0) code = queue_of(s, topic, queue_id, &q, &out->error);
     if (code == 0) {
         draft_init(s, topic, &d);
         d.body = body;
@@ -277,7 +283,7 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
         d.properties_len = properties_len;
         d.queue_id = queue_id;
         d.flag = flag;
-        code = put_draft(s, q, &d, wait, out);
+        code = put_draft(s, topic, &d, wait, out);
     }
     ps_leave(s);
     return code;
@@ -303,13 +309,11 @@ static void draft_of_message(ps_store *s, ps_topic *topic, const ps_message *m, 
 
 int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
     ps_draft d;
-    ps_queue *q;
     if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0) code = queue_of(s, topic, m->queue_id, &q, &out->error);
     if (code == 0) {
         draft_of_message(s, topic, m, &d);
-        code = put_draft(s, q, &d, m->wait, out);
+        code = put_draft(s, topic, &d, m->wait, out);
     }
     ps_leave(s);
     return code;
@@ -367,7 +371,6 @@ static void draft_of_many(ps_store *s, ps_topic *topic, const ps_put_many *m, in
 static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_error *e) {
     static const uint8_t nothing[1];
     ps_draft d;
-    ps_queue *q;
     draft_of_many(s, topic, m, 1, &d);
     bool rich = column_there(&m->tags) || column_there(&m->keys) || column_there(&m->properties);
     for (int64_t i = 0; i < m->count; i++) {
@@ -385,8 +388,7 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
         if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "message %lld does not fit into one file of the log", (long long)i);
-        if (code == 0 && (i == 0 || m->queue_ids != NULL || i < m->queue_count))
-            code = queue_of(s, topic, d.queue_id, &q, e);
+        if (code == 0) code = check_queue_id(d.queue_id, e);
         if (code < 0) return code;
     }
     return 0;
@@ -395,6 +397,7 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
 /* Measures rows [from, from + n) into drafts; then one hold of the lock writes them. */
 static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t from, int64_t n,
                     ps_draft *drafts, int64_t *stored, ps_put_result *out) {
+    ps_queue *q;
     int code = 0;
     int64_t i = 0, total = 0, stamp, now = drafts[0].born_timestamp;
     for (; i < n && code == 0; i++) {
@@ -402,6 +405,9 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
         if (m->born_timestamps == NULL) drafts[i].born_timestamp = now;
         draft_of_row(m, from + i, &drafts[i]);
         code = measure(s, &drafts[i], from + i, &out->error);
+        /* The caller's buffers may change under us, so what is used is checked here once more. */
+        if (code == 0) code = check_queue_id(drafts[i].queue_id, &out->error);
+        if (code == 0) code = queue_of(s, topic, drafts[i].queue_id, &q, &out->error);
         total += drafts[i].size;
     }
     if (code == 0 && m->together && total + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)

@@ -18,7 +18,6 @@
 #define LEAST_BYTES 100
 #define LEAST_UNITS 800 /* units looked at, at most, unless more messages are wanted */
 #define QUERY_STEP 256
-#define PREFILL_SIZE 0x7FFFFFFF
 #define PREFETCH 8
 
 struct ps_batch {
@@ -209,7 +208,12 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     if (is_full(w->s, &w->l, b, u)) return false;
     b->next_offset = offset + 1;
     if (u->physical < w->skip_below || !tag_wanted(w->o, u->tags_code)) return true;
-    if (u->size == PREFILL_SIZE || !record_of(w->s, u, &w->log_file, &r)) {
+    if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
+        if (b->count == 0)
+            b->status = PS_GET_MESSAGE_WAS_REMOVING;
+        return true;
+    }
+    if (!record_of(w->s, u, &w->log_file, &r)) {
         if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
         w->skip_below = (u->physical / w->s->st_conf.commitlog_file_size + 1) *
                         w->s->st_conf.commitlog_file_size;
@@ -526,7 +530,7 @@ int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t o
 static int64_t time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf) {
     ps_unit u;
     ps_record r;
-    if (!ps_queue_unit(q, offset, &u) || u.size == PREFILL_SIZE || !record_of(s, &u, mf, &r))
+    if (!ps_queue_unit(q, offset, &u) || u.size == PS_UNIT_NONE || !record_of(s, &u, mf, &r))
         return -1;
     return r.store_timestamp;
 }

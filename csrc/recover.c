@@ -26,10 +26,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "bytes.h"
@@ -84,7 +86,7 @@ static int64_t furthest_unit(ps_store *s) {
     int32_t n = ps_queues_snapshot(s, &queues);
     for (int32_t i = 0; i < n; i++) {
         int64_t max = atomic_load(&queues[i]->cq_max);
-        if (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.size != 0x7FFFFFFF &&
+        if (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.size != PS_UNIT_NONE &&
             u.physical > furthest)
             furthest = u.physical;
     }
@@ -133,6 +135,16 @@ static void start_normal(scan *c) {
         c->index_from = ps_index_end(s->st_index);
 }
 
+/* An index folder that somebody took away is made again from the whole log. */
+static void start_without_index(scan *c) {
+    char folder[PATH_MAX];
+    struct stat st;
+    snprintf(folder, sizeof folder, "%.*s/index", PATH_MAX - 16, c->s->st_root);
+    if (c->s->st_index == NULL || c->s->st_readonly || stat(folder, &st) == 0)
+        return;
+    c->at = c->index_from = atomic_load(&c->s->st_log_min);
+}
+
 static void start_abnormal(scan *c) {
     ps_store *s = c->s;
     const ps_checkpoint *k = &s->st_checkpoint;
@@ -164,12 +176,15 @@ static int scan_reading(scan *c, const ps_record *r) {
 }
 
 static int scan_record(scan *c, const ps_record *r, ps_error *e) {
-    int64_t counts[2] = {0, 0};
+    int64_t counts[3] = {0, 0, 0};
     bool queues = c->at >= c->queues_from && c->at > c->queues_after;
     int code = c->reading ? (queues ? scan_reading(c, r) : 0)
                           : ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, counts, e);
     c->report->units_written += counts[0];
     c->report->entries_written += counts[1];
+    if (counts[2] > 0)
+        ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
+                      "a record whose topic or queue id cannot be");
     c->report->records++;
     c->last_start = c->at;
     c->last_stamp = r->store_timestamp;
@@ -286,6 +301,7 @@ static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error 
 
 /* A queue had a hole: everything derived is thrown away and made again from the log. */
 static int rebuild_all(scan *c, ps_error *e) {
+    c->s->st_strict_queues = false; /* what the log itself has lost is filled */
     ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log_min), c->at, -1,
                   "consumequeue", "a queue lacked a unit that the log has");
     c->report->units_written = c->report->entries_written = c->report->records = 0;
@@ -351,10 +367,13 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     ps_store *s = c->s;
     int64_t bytes_cut = 0, code;
     c->last_start = c->queues_after = -1;
+    s->st_strict_queues = true;
     if (abnormal)
         start_abnormal(c);
-    else
+    else {
         start_normal(c);
+        start_without_index(c);
+    }
     code = abnormal ? cut_queues(s, c->queues_from, c->report, NULL, e) : 0;
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
     if (code >= 0) code = scan_log(c, e);
@@ -388,6 +407,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
     if (s->st_log.ss_count == 0) {
         if (atomic_load(&s->st_queue_count) == 0) report->mode = PS_RECOVERED_NEW;
         code = no_log(s, report, e);
+        s->st_checkpoint_dirty = true;
     } else {
         code = recover_log(&c, abnormal, e);
         if (code == 0) {

@@ -28,13 +28,18 @@
 #include "bytes.h"
 #include "store.h"
 
-#define BLOCK 64                     /* rows gathered before they go into the columns: fits the L1 cache */
+#ifndef BLOCK
+#define BLOCK 16                     /* rows gathered before they go into the columns */
+#endif
 #define CANDIDATES 256               /* units decoded at a time */
+#ifndef AHEAD
 #define AHEAD 32                     /* units whose records are asked for ahead of use */
+#endif
 #define UNITS_A_STEP 4096            /* units looked at between two looks at whether the store was closed */
 #define RECORDS_A_STEP 1024          /* the same for records of a log scan */
 #define CACHED 4                     /* segments held: neighbours of a queue's tail may lie in two or three */
 #define LINE 64
+#define LOG_AHEAD 8192               /* bytes that a log scan asks for ahead of use */
 #define HEAD_MAX 87                  /* last byte of an IPv4 record before its body */
 #define TAIL_LIKELY 256              /* topic and properties, mostly */
 #define PREFETCH_MAX 1024            /* the rest of a longer body is left to the processor's own prefetch */
@@ -220,8 +225,11 @@ static const segment *segment_load(scanner *sn, int64_t physical) {
 static inline bool head_parse(const uint8_t *p, int32_t size, int64_t place, ps_row *r) {
     uint32_t magic = be32_get(p + PS_AT_MAGIC);
     int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG), v2 = magic == PS_MAGIC_V2;
-    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8;
-    int32_t store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
+    int32_t born_len = 8, store_len = 8;
+    if (__builtin_expect(sys_flag & (PS_SYS_BORN_V6 | PS_SYS_STORE_V6), 0)) {
+        born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8;
+        store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
+    }
     int32_t left = size - (PS_RECORD_FIXED - 16) - v2 - born_len - store_len;
     if ((magic != PS_MAGIC_V1 && !v2) || (int32_t)be32_get(p + PS_AT_SIZE) != size ||
         (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET) != place || left < 0)
@@ -509,8 +517,10 @@ static int64_t units_missing(const scanner *sn) {
 }
 
 /* Asks for the cache lines that the rows will touch, for the second level cache: the first has too few
- * slots for as many lines as it takes to hide the memory's delay. */
-static inline void record_prefetch(const scanner *sn, const candidate *c) {
+ * slots for as many lines as it takes to hide the memory's delay. Inlined by force, since GCC takes a
+ * function that only prefetches for one without effect, and drops calls of it. */
+static inline __attribute__((always_inline)) void record_prefetch(const scanner *sn,
+                                                                  const candidate *c) {
     const segment *sg = &sn->sn_segments[0];
     int32_t size = c->ca_size, at = 2 * LINE;
     if (c->ca_physical < sg->sg_from || c->ca_physical >= sg->sg_to || size < PS_RECORD_FIXED)
@@ -628,7 +638,7 @@ static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
 }
 
 static int queue_rows(scanner *sn, int32_t room, int32_t *count) {
-    if (sn->sn_candidate_count - sn->sn_candidate_at <= AHEAD)
+    if (sn->sn_candidate_count - sn->sn_candidate_at < BLOCK + AHEAD)
         candidates_fill(sn);
     return sn->sn_record ? queue_heads(sn, room, count) : unit_rows(sn, room, count);
 }
@@ -639,6 +649,7 @@ static int queue_rows(scanner *sn, int32_t room, int32_t *count) {
 static int log_rows(scanner *sn, int32_t room, int32_t *count) {
     int64_t at = sn->sn_at;
     int32_t n = 0;
+    const uint8_t *ahead = NULL;
     for (int32_t seen = 0; seen < RECORDS_A_STEP && n < room && at < sn->sn_end; seen++) {
         ps_row *r = &sn->sn_row[n];
         int32_t size = 0;
@@ -649,6 +660,10 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
             sg = segment_load(sn, at);
         if (sg != NULL && sg->sg_to - at >= PS_RECORD_SPARE) {
             const uint8_t *p = sg->sg_map + (at - sg->sg_from);
+            if (ahead < p || ahead > p + LOG_AHEAD)
+                ahead = p + LOG_AHEAD / 2;
+            for (; ahead < p + LOG_AHEAD; ahead += LINE)
+                __builtin_prefetch(ahead, 0, 2);
             size = (int32_t)be32_get(p + PS_AT_SIZE);
             if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK) {
                 /* How far a blank says to reach is not believed: it always closes its file. */
@@ -736,18 +751,23 @@ static inline int64_t row_bytes(const scanner *sn, const ps_row *r) {
 
 /* Ends the batch before the row that would make it too large. One row always fits. */
 static int rows_fit(scanner *sn, int32_t *count) {
-    int64_t bytes = sn->sn_bytes;
-    for (int32_t i = 0; i < *count; i++) {
-        bytes += row_bytes(sn, &sn->sn_row[i]);
-        if (bytes > sn->sn_layout.ly_bytes && sn->sn_rows + i > 0) {
-            rewind_to(sn, &sn->sn_row[i]);
-            *count = i;
-            return BATCH_DONE;
-        }
-        sn->sn_bytes = bytes;
-        sn->sn_stats->bytes += sn->sn_row[i].rw_size;
+    int64_t bytes = sn->sn_bytes, read = 0, room = sn->sn_layout.ly_bytes;
+    int32_t i = 0, rows = sn->sn_rows;
+    for (; i < *count; i++) {
+        const ps_row *r = &sn->sn_row[i];
+        int64_t more = row_bytes(sn, r);
+        if (bytes + more > room && rows + i > 0)
+            break;
+        bytes += more;
+        read += r->rw_size;
     }
-    return BLOCK_DONE;
+    sn->sn_bytes = bytes;
+    sn->sn_stats->bytes += read;
+    if (i == *count)
+        return BLOCK_DONE;
+    rewind_to(sn, &sn->sn_row[i]);
+    *count = i;
+    return BATCH_DONE;
 }
 
 /* Gathers up to `room` rows. There may be none although more follow. */

@@ -489,16 +489,29 @@ int32_t ps_store_queues(ps_store *s, ps_queue_info *out, int32_t room) {
     return n;
 }
 
-/* Commit log files that another process has made since the last look. */
-static int list_newer_segments(ps_store *s, ps_error *e) {
+/* The first file that a reader of an empty store meets tells the size of all. */
+static void adopt_first(ps_store *s, const struct ps_listed *file) {
+    if (ps_segments_count(&s->st_log) > 0 || !s->st_conf.adopt_sizes || file->size == 0 ||
+        file->number % file->size != 0)
+        return;
+    s->st_conf.commitlog_file_size = s->st_log.ss_file_size = file->size;
+    atomic_store(&s->st_log_min, file->number);
+    atomic_store(&s->st_log_end, file->number);
+}
+
+/* Commit log files that another process has made since the last look; *first: the lowest one there. */
+static int list_newer_segments(ps_store *s, int64_t *first, ps_error *e) {
     char path[PATH_MAX];
+    *first = INT64_MAX;
     for (int32_t d = 0; d < s->st_dirs.count; d++) {
         ps_listing l;
         int code = ps_list_folder(s->st_io, s->st_dirs.path[d], false, &l, e);
         if (code < 0) return code;
         for (int32_t i = 0; i < l.count; i++) {
-            int64_t last = ps_segments_base(&s->st_log, -1);
-            if (l.items[i].number <= last || l.items[i].size != s->st_conf.commitlog_file_size)
+            adopt_first(s, &l.items[i]);
+            if (l.items[i].number < *first) *first = l.items[i].number;
+            if (l.items[i].number <= ps_segments_base(&s->st_log, -1) ||
+                l.items[i].size != s->st_conf.commitlog_file_size)
                 continue;
             snprintf(path, sizeof path, "%s/%s", s->st_dirs.path[d], l.items[i].name);
             ps_segments_add(&s->st_log, l.items[i].number, path, NULL);
@@ -506,6 +519,18 @@ static int list_newer_segments(ps_store *s, ps_error *e) {
         ps_listing_free(&l);
     }
     return 0;
+}
+
+/* Segments that the writer's retention has deleted; batches keep their own references. */
+static void forget_deleted(ps_store *s, int64_t first) {
+    ps_queue **queues;
+    if (first == INT64_MAX || first <= atomic_load(&s->st_log_min)) return;
+    while (ps_segments_count(&s->st_log) > 0 && ps_segments_base(&s->st_log, 0) < first)
+        ps_segments_forget_first(&s->st_log);
+    atomic_store(&s->st_log_min, first);
+    int32_t n = ps_queues_snapshot(s, &queues);
+    for (int32_t i = 0; i < n; i++) ps_queue_correct_min(queues[i], first);
+    free(queues);
 }
 
 static int refresh_queues(ps_store *s, ps_error *e) {
@@ -519,15 +544,17 @@ static int refresh_queues(ps_store *s, ps_error *e) {
 
 int ps_store_refresh(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    int64_t first;
     int code;
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     if (!s->st_readonly) {
         code = ps_dispatch_catch_up(s, e);
     } else {
         pthread_mutex_lock(&s->st_dispatch_lock);
-        code = list_newer_segments(s, e);
+        code = list_newer_segments(s, &first, e);
         if (code == 0) code = refresh_queues(s, e);
         if (code == 0) code = ps_reader_extend_locked(s, e);
+        if (code == 0) forget_deleted(s, first);
         if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
         if (code == 0 && s->st_index != NULL &&
             ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))

@@ -105,6 +105,7 @@ struct ps_store {
     _Atomic int32_t st_queue_count;
     ps_queue **st_queues; /* all queues, in order of birth; topic lock */
     int32_t st_queue_room;
+    bool st_strict_queues;            /* recovery's first pass: a gap in a queue is an error */
 
     ps_index *st_index;
 
@@ -166,8 +167,9 @@ const uint8_t *ps_log_at(ps_store *s, int64_t physical, int64_t bound, int64_t *
 int64_t ps_dispatch_bound(ps_store *s);
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e);
 int ps_dispatch_catch_up(ps_store *s, ps_error *e);
-/* Unit and index entries of one record; counts[0] and [1] grow by what was written. */
-int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[2],
+/* Unit and index entries of one record; counts grow by units written, entries written, and records that
+ * can belong to no queue. */
+int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
                        ps_error *e);
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);

@@ -451,6 +451,4 @@ __all__ = [
     "StrayFile",
     "TopicIllegal",
     "UsedAfterFork",
-    "by_code",
-    "make",
 ]

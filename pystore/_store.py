@@ -167,7 +167,8 @@ class CleanReport:
 
 
 class _Topic:
-    """A topic's handle in C, and the round robin of puts that name no queue."""
+    """A topic's handle in C. queues: how many puts that name none take in turn; 0: not yet known to
+    the metadata, which hears of a topic only when a message of it is stored."""
 
     __slots__ = ("handle", "queues", "turn")
 
@@ -671,6 +672,7 @@ class Store(_Base):
         try:
             self.metadata: Metadata = Metadata(self.path)
             self.metadata.ensure_system_topics(self.settings)
+            self._settle_found()
         except BaseException:
             super().close()
             raise
@@ -681,8 +683,8 @@ class Store(_Base):
 
     # ---- putting ----
 
-    def _topic(self, topic: str, queue: int | None) -> _Topic:
-        """The topic's entry, made in the store and in the metadata when it is new."""
+    def _topic(self, topic: str) -> _Topic:
+        """The topic's entry, made in the store when it is new."""
         with self._topic_lock:
             known = self._topics.get(topic)
             if known is None:
@@ -691,25 +693,27 @@ class Store(_Base):
                 handle = lib.ps_topic_open(self._live(), raw, len(raw), 1, error)
                 if handle == ffi.NULL:
                     self._fail(error)
-                known = _Topic(handle, 0)
-            if known.queues == 0 or (queue is not None and queue >= known.queues):
-                if queue is not None and not 0 <= queue <= 65535:
-                    return known  # the put itself refuses it, with the right words
-                config = self.metadata.ensure_topic(topic, queue or 0)
-                self.metadata.maybe_export()
-                known.queues = max(1, config.write_queue_nums)
-            self._topics[topic] = known
+                config = self.metadata.topics.get(topic)
+                known = _Topic(handle, 0 if config is None else config.write_queue_nums)
+                self._topics[topic] = known
             return known
 
-    def _place(self, topic: str, queue: int | None) -> tuple[Any, int]:
-        if self._handle is None:
-            raise self._why_closed()
-        t = self._topics.get(topic)
-        if t is None or (queue is not None and queue >= t.queues):
-            t = self._topic(topic, queue)
-        if queue is None:
-            return t.handle, next(t.turn) % t.queues
-        return t.handle, queue
+    def _settle(self, topic: str, queue: int) -> None:
+        """After a message was stored: the metadata learns of a new topic or queue."""
+        with self._topic_lock:
+            config = self.metadata.ensure_topic(topic, queue)
+            self._topics[topic].queues = max(1, config.write_queue_nums)
+            self.metadata.maybe_export()
+
+    def _turn(self, entry: _Topic) -> int:
+        return next(entry.turn) % (entry.queues or int(self.settings["defaultTopicQueueNums"]))
+
+    def _settle_found(self) -> None:
+        """At open: topics that the log has and the metadata lacks, as a crash may leave them."""
+        for q in self.queues():
+            config = self.metadata.topics.get(q.topic)
+            if config is None or config.write_queue_nums <= q.queue:
+                self.metadata.ensure_topic(q.topic, q.queue)
 
     def put(
         self,
@@ -754,11 +758,9 @@ class Store(_Base):
         try:
             entry = self._topics[topic]
         except KeyError:
-            entry = self._topic(topic, queue)
+            entry = self._topic(topic)
         if queue is None:
-            queue = next(entry.turn) % entry.queues
-        elif queue >= entry.queues:
-            entry = self._topic(topic, queue)
+            queue = self._turn(entry)
         out, head = self._scratch.put
         if rare:
             message = self._message(body, encoded, queue, flag, wait, rare)
@@ -767,6 +769,8 @@ class Store(_Base):
             rc = _put(entry.handle, queue, flag, body, len(body), encoded, len(encoded), wait, out)
         if rc < 0:
             self._fail(out.error, rc)
+        if queue >= entry.queues:
+            self._settle(topic, queue)
         return _new_result(PutResult, head())
 
     def _delayed(
@@ -778,7 +782,7 @@ class Store(_Base):
             raise BadArgument(f"delay_level {level} is negative")
         level = min(level, highest)
         real = 0 if queue is None else queue
-        self._topic(topic, real)
+        self._topic(topic)
         extra = {"DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(real)}
         return "SCHEDULE_TOPIC_XXXX", level - 1, encoded + encode_properties(extra)
 
@@ -840,23 +844,25 @@ class Store(_Base):
         n = many.count
         placed = ffi.new("int64_t[]", 2 * n)
         many.queue_offsets, many.physical_offsets = placed, placed + n
-        handle, first = self._place(topic, queue if queue is not None else 0)
+        entry = self._topic(topic)
+        highest = queue or 0
         if queues is not None:
             ids = int_array(queues, "i", n, "queues")
             keep.append(ids)
             many.queue_ids = ffi.cast("int32_t *", ffi.from_buffer(ids))
-            if n:
-                handle, _ = self._place(topic, max(memoryview(ids).cast("B").cast("i")))
+            highest = max(memoryview(ids).cast("B").cast("i"), default=0)
         elif queue is not None:
-            many.queue_first, many.queue_count = first, 1
+            many.queue_first, many.queue_count = queue, 1
         else:
-            many.queue_first, many.queue_count = 0, self._topics[topic].queues
+            many.queue_count = entry.queues or int(self.settings["defaultTopicQueueNums"])
         out, stored = self._scratch.out, ffi.new("int64_t *")
-        rc = lib.ps_put_many_messages(self._handle, handle, many, stored, out)
+        rc = lib.ps_put_many_messages(self._live(), entry.handle, many, stored, out)
         if rc < 0:
             if stored[0]:
                 out.error.offset = stored[0]
             self._fail(out.error, rc)
+        if n and highest >= entry.queues:
+            self._settle(topic, highest)
         del keep
         both = memoryview(ffi.buffer(placed, 16 * n)).toreadonly()
         both = both.cast("q") if n else memoryview(b"").cast("q")
@@ -906,12 +912,14 @@ class Store(_Base):
         properties: the batch's own, added to each message.
         """
         encoded = _properties(None, None, properties, wait)
-        handle, queue = self._place(topic, queue)
+        entry = self._topic(topic)
         m = self._message(payload, encoded, queue, 0, wait, rare)
         out, count = self._scratch.out, ffi.new("int64_t *")
-        rc = lib.ps_put_client_batch(self._handle, handle, m, count, out)
+        rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, out)
         if rc < 0:
             self._fail(out.error, rc)
+        if queue >= entry.queues:
+            self._settle(topic, queue)
         n = int(count[0])
         first = out.queue_offset - n + 1
         offsets = memoryview(b"".join(i.to_bytes(8, "little") for i in range(first, first + n)))

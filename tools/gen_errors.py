@@ -290,7 +290,7 @@ def class_text(entry: Entry) -> str:
 
 
 def module_text(entries: list[Entry]) -> str:
-    names = sorted([entry.cls for entry in entries] + ["StoreError", "by_code", "make"])
+    names = sorted([entry.cls for entry in entries] + ["StoreError"])
     return (
         HEAD.format(tree=tree(entries))
         + "".join(class_text(entry) for entry in entries)
