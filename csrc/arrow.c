@@ -514,23 +514,6 @@ static int id_put(ps_arrow_batch *ba, buffer *d, const ps_row *row) {
     return text_put(ba, d, (const uint8_t *)id, n);
 }
 
-/* memcpy for bodies: most are a few hundred bytes long, where the call itself is a part of the cost. The
- * last step overlaps the one before. */
-static inline void body_copy(uint8_t *to, const uint8_t *from, int64_t n) {
-    typedef struct block { uint64_t words[4]; } block;
-    block b;
-    if (n < 32 || n > 512) {
-        memcpy(to, from, (size_t)n);
-        return;
-    }
-    for (int64_t i = 0; i < n - 32; i += 32) {
-        memcpy(&b, from + i, sizeof b);
-        memcpy(to + i, &b, sizeof b);
-    }
-    memcpy(&b, from + n - 32, sizeof b);
-    memcpy(to + n - 32, &b, sizeof b);
-}
-
 static int fill_bodies(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_t count) {
     buffer *d = &c->cl_buffers[DATA];
     int32_t *ends = (int32_t *)c->cl_buffers[ENDS].bf_data + ba->ba_rows + 1;
@@ -541,7 +524,7 @@ static int fill_bodies(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_
         return PS_E_NO_MEMORY;
     uint8_t *w = d->bf_data + d->bf_used;
     for (int32_t i = 0; i < count; i++) {
-        body_copy(w, rows[i].rw_body, rows[i].rw_body_len);
+        memcpy(w, rows[i].rw_body, (size_t)rows[i].rw_body_len);
         w += rows[i].rw_body_len;
         ends[i] = (int32_t)(w - d->bf_data);
     }

@@ -28,13 +28,9 @@
 #include "bytes.h"
 #include "store.h"
 
-#ifndef BLOCK
-#define BLOCK 16                     /* rows gathered before they go into the columns */
-#endif
+#define BLOCK 16                     /* rows gathered at a time: small, so that their bytes stay in L1 */
 #define CANDIDATES 256               /* units decoded at a time */
-#ifndef AHEAD
 #define AHEAD 32                     /* units whose records are asked for ahead of use */
-#endif
 #define UNITS_A_STEP 4096            /* units looked at between two looks at whether the store was closed */
 #define RECORDS_A_STEP 1024          /* the same for records of a log scan */
 #define CACHED 4                     /* segments held: neighbours of a queue's tail may lie in two or three */
@@ -225,11 +221,8 @@ static const segment *segment_load(scanner *sn, int64_t physical) {
 static inline bool head_parse(const uint8_t *p, int32_t size, int64_t place, ps_row *r) {
     uint32_t magic = be32_get(p + PS_AT_MAGIC);
     int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG), v2 = magic == PS_MAGIC_V2;
-    int32_t born_len = 8, store_len = 8;
-    if (__builtin_expect(sys_flag & (PS_SYS_BORN_V6 | PS_SYS_STORE_V6), 0)) {
-        born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8;
-        store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
-    }
+    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? 20 : 8;
+    int32_t store_len = sys_flag & PS_SYS_STORE_V6 ? 20 : 8;
     int32_t left = size - (PS_RECORD_FIXED - 16) - v2 - born_len - store_len;
     if ((magic != PS_MAGIC_V1 && !v2) || (int32_t)be32_get(p + PS_AT_SIZE) != size ||
         (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET) != place || left < 0)
