@@ -199,13 +199,21 @@ def _read_schema(env: Any, path: Path) -> int:
     return int(raw)
 
 
-def _open_dbs(env: Any, create: bool) -> dict[str, Any]:
+def _open_dbs(env: Any) -> dict[str, Any]:
+    """The tables that a reader's copy has."""
     dbs = {}
     for name in _DBS:
-        try:
-            dbs[name] = env.open_db(name.encode(), create=create)
-        except lmdb.NotFoundError:
-            continue  # of a reader's copy only
+        with contextlib.suppress(lmdb.NotFoundError):
+            dbs[name] = env.open_db(name.encode(), create=False)
+    return dbs
+
+
+def _make_dbs(env: Any, new: bool) -> dict[str, Any]:
+    """The tables of a writer, made in one transaction when the environment is new."""
+    with env.begin(write=True) as txn:
+        dbs = {name: env.open_db(name.encode(), txn=txn) for name in _DBS}
+        if new:
+            txn.put(b"schema", b"%d" % SCHEMA, db=dbs["info"])
     return dbs
 
 
@@ -302,7 +310,7 @@ def _read_copy(meta: Path) -> _State | None:
                 with env:
                     if _read_schema(env, meta) == 0:
                         return None
-                    return _read_state(env, _open_dbs(env, create=False), meta)
+                    return _read_state(env, _open_dbs(env), meta)
             except lmdb.Error as failed:
                 raise _lmdb_error(failed, meta) from failed
     except OSError as failed:
@@ -590,13 +598,10 @@ class Metadata:
                 metasync=True, mode=0o644,
             )  # fmt: skip
             self._own()
-            schema = _read_schema(self._env, self.path)
-            self._dbs = _open_dbs(self._env, create=True)
+            new = _read_schema(self._env, self.path) == 0
+            self._dbs = _make_dbs(self._env, new)
             if fresh:
                 _configfiles.sync_folder(self.path)
-            if schema == 0:
-                with self._env.begin(write=True) as txn:
-                    txn.put(b"schema", b"%d" % SCHEMA, db=self._dbs["info"])
             self._state = _read_state(self._env, self._dbs, self.path)
             _configfiles.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
