@@ -103,7 +103,7 @@ format: build ## rewrite what the formatter and the linter can mend
 	@.venv/bin/ruff check --fix -q $(CODE)
 	@.venv/bin/ruff format -q $(CODE)
 
-errors: build ## regenerate pystore/_errors.py and docs/errors.md from csrc/errors.def
+errors: .venv/.stamp ## regenerate pystore/_errors.py and docs/errors.md from csrc/errors.def
 	@$(PY) tools/gen_errors.py
 
 docs-check: build ## links, lengths and machine paths in the documents

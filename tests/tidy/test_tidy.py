@@ -1,0 +1,301 @@
+"""The house style as tests. A failure lists every place, as path:line: one run is enough."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 70
+FOLDERS_WITHOUT_README = {"build", "dist"}
+
+BANNED_EVERYWHERE = r"strcpy|strcat|sprintf|vsprintf|gets"
+BANNED_IN_CORE = (
+    BANNED_EVERYWHERE + r"|abort|exit|assert|printf|vprintf|fprintf|vfprintf|puts|perror"
+)
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """What is in the repository or about to be: ignored files are nobody's style."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = {ROOT / name for name in listed.split("\0") if name}
+    return tuple(sorted(path for path in paths if path.is_file()))
+
+
+def with_suffix(*suffixes: str, below: str = "") -> list[Path]:
+    return [p for p in files() if p.suffix in suffixes and p.is_relative_to(ROOT / below)]
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def place(path: Path, line: int, what: str = "") -> str:
+    return f"{path.relative_to(ROOT)}:{line} {what}".rstrip()
+
+
+def complain(places: list[str]) -> None:
+    if places:
+        pytest.fail("\n".join(places), pytrace=False)
+
+
+# ---- C ----
+
+C_NOISE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
+C_DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
+
+
+def blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+def c_code(text: str) -> str:
+    """The text with comments, strings and directives blanked out, every line where it was."""
+    return C_DIRECTIVE.sub(blank, C_NOISE.sub(blank, text))
+
+
+def c_functions(text: str) -> Iterator[tuple[int, int]]:
+    """First and last line of each function body, counted by braces."""
+    code = c_code(text)
+    depth = 0
+    start: int | None = None
+    for match in re.finditer(r"[{}]", code):
+        line = code.count("\n", 0, match.start()) + 1
+        if match.group() == "{":
+            if depth == 0 and code[: match.start()].rstrip().endswith(")"):
+                start = line
+            depth += 1
+        else:
+            depth -= 1
+            if depth == 0 and start is not None:
+                yield start, line
+                start = None
+    if depth != 0:
+        raise ValueError("braces do not pair; an #if that opens one must close it too")
+
+
+def too_long(text: str) -> list[tuple[int, str]]:
+    """Functions over the limit without a mark `tidy: long` that gives its reason."""
+    lines = text.splitlines()
+    found = []
+    for first, last in c_functions(text):
+        count = last - first + 1
+        body = "\n".join(lines[max(first - 2, 0) : last])
+        if count > FUNCTION_LINES_MAX and not re.search(r"tidy: long\W+\w+ \w+", body):
+            found.append((first, f"function of {count} lines"))
+    return found
+
+
+def banned(text: str, names: str) -> list[tuple[int, str]]:
+    code = c_code(text)
+    return [
+        (code.count("\n", 0, match.start()) + 1, match.group(1))
+        for match in re.finditer(rf"\b({names})\s*\(", code)
+    ]
+
+
+def test_c_functions_are_short():
+    complain(
+        [
+            place(path, line, what)
+            for path in with_suffix(".c", ".h", below="csrc")
+            for line, what in too_long(read(path))
+        ]
+    )
+
+
+def test_c_makes_no_banned_calls():
+    places = []
+    for path in with_suffix(".c", ".h", below="csrc"):
+        in_tests = path.is_relative_to(ROOT / "csrc" / "tests")
+        names = BANNED_EVERYWHERE if in_tests else BANNED_IN_CORE
+        places += [place(path, line, f"calls {what}") for line, what in banned(read(path), names)]
+    complain(places)
+
+
+def test_c_knows_nothing_of_python():
+    complain(
+        [
+            place(path, number)
+            for path in with_suffix(".c", ".h", ".def", below="csrc")
+            for number, line in enumerate(read(path).splitlines(), 1)
+            if re.search(r"#\s*include.*Python\.h", line)
+        ]
+    )
+
+
+# ---- Python ----
+
+
+def test_no_bare_except():
+    complain(
+        [
+            place(path, node.lineno, "bare except")
+            for path in with_suffix(".py")
+            for node in ast.walk(ast.parse(read(path)))
+            if isinstance(node, ast.ExceptHandler) and node.type is None
+        ]
+    )
+
+
+# ---- both ----
+
+
+def test_lines_fit():
+    complain(
+        [
+            place(path, number, f"{len(line)} columns")
+            for path in with_suffix(".py", ".pyi", ".c", ".h", ".def")
+            for number, line in enumerate(read(path).splitlines(), 1)
+            if len(line) > COLUMNS_MAX
+        ]
+    )
+
+
+def test_no_tabs_or_trailing_spaces_in_code():
+    complain(
+        [
+            place(path, number)
+            for path in with_suffix(".py", ".pyi", ".c", ".h", ".def")
+            for number, line in enumerate(read(path).splitlines(), 1)
+            if "\t" in line or line != line.rstrip()
+        ]
+    )
+
+
+def test_generated_files_follow_from_their_source():
+    result = subprocess.run(
+        [sys.executable, ROOT / "tools" / "gen_errors.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+# ---- documents ----
+
+FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+# A path that says where somebody worked, not where a reader's file lies.
+MACHINE_PATH = re.compile(r"(?<![\w./~$}-])/(?:work|tmp|root)(?![\w-]|\.\w)")
+
+
+def prose(text: str) -> str:
+    """A document with code blocks and inline code blanked out: no links stand in them."""
+    return re.sub(r"`[^`\n]*`", blank, FENCE.sub(blank, text))
+
+
+def slugs(text: str) -> set[str]:
+    """Anchors of a document's headings, made as the usual renderers make them."""
+    found: set[str] = set()
+    for title in re.findall(r"^#{1,6}\s+(.*?)\s*#*$", FENCE.sub(blank, text), re.MULTILINE):
+        title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+        slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+        count = 0
+        while (name := f"{slug}-{count}" if count else slug) in found:
+            count += 1
+        found.add(name)
+    found.update(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", text))
+    return found
+
+
+def broken_link(path: Path, target: str) -> str | None:
+    """Why a link of the document leads nowhere; None when it leads somewhere or outside."""
+    if re.match(r"[a-z][a-z0-9+.-]*:", target):
+        return None
+    name, _, anchor = target.partition("#")
+    if name.startswith("/"):
+        return "not relative"
+    aim = (path.parent / name).resolve() if name else path
+    if not aim.is_relative_to(ROOT):
+        return "leads out of the repository"
+    if not aim.exists():
+        return "no such file"
+    if anchor and aim.suffix == ".md" and anchor not in slugs(read(aim)):
+        return "no such heading"
+    return None
+
+
+def test_links_in_documents_resolve():
+    places = []
+    for path in with_suffix(".md"):
+        text = prose(read(path))
+        for match in LINK.finditer(text):
+            why = broken_link(path, match.group(1))
+            if why:
+                line = text.count("\n", 0, match.start()) + 1
+                places.append(place(path, line, f"{match.group(1)}: {why}"))
+    complain(places)
+
+
+def test_documents_name_no_path_of_a_machine():
+    complain(
+        [
+            place(path, number, match.group())
+            for path in with_suffix(".md")
+            for number, line in enumerate(read(path).splitlines(), 1)
+            for match in MACHINE_PATH.finditer(line)
+        ]
+    )
+
+
+def test_every_top_folder_has_a_readme():
+    names = {path.relative_to(ROOT).parts[0] for path in files() if path.parent != ROOT}
+    folders = sorted(n for n in names if not n.startswith(".") and n not in FOLDERS_WITHOUT_README)
+    missing = [name for name in folders if not (ROOT / name / "README.md").is_file()]
+    complain([f"{name}/README.md is missing" for name in missing])
+
+
+# ---- the checkers themselves ----
+
+
+def test_checker_counts_lines_of_a_function():
+    body = "    x = 1; /* } */\n" * FUNCTION_LINES_MAX
+    text = f'struct s {{\n int a;\n}};\nint f(int x) {{\n{body}    s = "}}";\n}}\n'
+    assert too_long(text) == [(4, f"function of {FUNCTION_LINES_MAX + 3} lines")]
+    marked = text.replace("x = 1;", "x = 1; // tidy: long, one table of cases", 1)
+    assert too_long(marked) == []
+    assert too_long(text.replace("x = 1;", "x = 1; // tidy: long", 1)) != []
+
+
+def test_checker_sees_calls_but_not_words():
+    text = '/* abort() */ "printf("; snprintf(a); my_assert(x); static_assert(1); assert (x);'
+    assert banned(text, BANNED_IN_CORE) == [(1, "assert")]
+    assert banned("\nstrcpy(a, b);", BANNED_EVERYWHERE) == [(2, "strcpy")]
+
+
+def test_checker_of_links_knows_good_from_bad():
+    page = ROOT / "tests" / "README.md"
+    assert broken_link(page, "../csrc/README.md") is None
+    assert broken_link(page, "../csrc/README.md#csrc-the-data-plane") is None
+    assert broken_link(page, "#tests") is None
+    assert broken_link(page, "mailto:someone") is None
+    assert broken_link(page, "nowhere.md") == "no such file"
+    assert broken_link(page, "#nowhere") == "no such heading"
+    assert broken_link(page, "../../elsewhere.md") == "leads out of the repository"
+
+
+@pytest.mark.parametrize("text", ["see /tmp/x", "`/root/store`", "in /work."])
+def test_checker_of_paths_finds_them(text):
+    assert MACHINE_PATH.search(text)
+
+
+@pytest.mark.parametrize("text", ["store/tmp/x", "$HOME/work/x", "/data/store", "./tmp/x"])
+def test_checker_of_paths_leaves_others_alone(text):
+    assert not MACHINE_PATH.search(text)
