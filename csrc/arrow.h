@@ -1,9 +1,9 @@
 /* The Arrow C data and stream interfaces, and what turns rows of a scan into record batches.
  *
- * A batch object owns the buffers of its columns. Every ArrowArray handed out (the batch itself, each
- * column, each child of a map) holds one reference on it, so a consumer may move and release them in
- * any order and on any thread. When the last is released the object goes back to the pool with its
- * buffers, already as large as the next batch needs them, with their pages already there.
+ * A batch object owns the buffers of its columns. Every ArrowArray handed out (the batch itself,
+ * each column, each child of a map) holds one reference on it, so a consumer may move and release
+ * them in any order and on any thread. When the last is released the object goes back to the pool
+ * with its buffers, already as large as the next batch needs them, with their pages already there.
  * ABI: https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html. */
 #ifndef PS_ARROW_H
 #define PS_ARROW_H
@@ -62,9 +62,9 @@ struct ArrowArrayStream {
 
 #define PS_COLUMNS_MAX 32
 
-/* One message on its way into the columns. Pointers borrow from the log's mapping, but for a body that
- * was inflated. What no column needs is not set; a row from a unit has offset, physical offset and size
- * alone. */
+/* One message on its way into the columns. Pointers borrow from the log's mapping, but for a body
+ * that was inflated. What no column needs is not set; a row from a unit has offset, physical
+ * offset and size alone. */
 typedef struct ps_row {
     int64_t rw_offset;            /* queue offset */
     int64_t rw_physical;
@@ -85,8 +85,8 @@ typedef struct ps_row {
     int32_t rw_sys_flag;
 } ps_row;
 
-/* Places in a record; the full table stands in record.c. AT_ from the record's start, MIDDLE_ from the
- * end of the born host, LATE_ from the end of the store host. */
+/* Places in a record; the full table stands in record.c. AT_ from the record's start, MIDDLE_ from
+ * the end of the born host, LATE_ from the end of the store host. */
 enum {
     PS_AT_SIZE = 0,
     PS_AT_MAGIC = 4,
@@ -142,7 +142,8 @@ void ps_arrow_drop(ps_arrow_batch *batch);
 
 /* Whether all bytes are well-formed UTF-8. */
 bool ps_utf8_valid(const uint8_t *text, int64_t len);
-/* Copies text, each ill-formed part as U+FFFD, to at most 3 * len bytes. Returns the bytes written. */
+/* Copies text, each ill-formed part as U+FFFD, to at most 3 * len bytes. Returns the bytes
+ * written. */
 int64_t ps_utf8_mend(uint8_t *to, const uint8_t *text, int64_t len);
 
 #endif

@@ -1,18 +1,18 @@
 /* Scans: messages of a queue range or of a log range as an Arrow C stream.
  *
- * A queue scan walks units and looks into the log only when a column or a filter asks for it. A log
- * scan walks the records as they lie. Either way a block of rows is gathered first, with nothing but
- * pointers in it and the log's cache lines asked for ahead of use, and then goes into the batch one
- * column at a time (arrow.c).
+ * A queue scan walks units and looks into the log only when a column or a filter asks for it. A
+ * log scan walks the records as they lie. Either way a block of rows is gathered first, with
+ * nothing but pointers in it and the log's cache lines asked for ahead of use, and then goes into
+ * the batch one column at a time (arrow.c).
  *
- * What is read is hostile: a unit is checked against the segment it points into, a record against the
- * unit, its magic, its own place and its lengths, each before the next is used. The checks are those of
- * ps_record_decode, for the parts that are asked for: a scan that wants neither topic nor properties
- * does not touch the end of a record.
+ * What is read is hostile: a unit is checked against the segment it points into, a record against
+ * the unit, its magic, its own place and its lengths, each before the next is used. The checks are
+ * those of ps_record_decode, for the parts that are asked for: a scan that wants neither topic nor
+ * properties does not touch the end of a record.
  *
- * Damage ends the batch before it. The next call reports it, and goes on reporting it, unless the scan
- * steps over damage: a queue scan to the next unit, a log scan by the record's size where that can be
- * believed, else to the next file. */
+ * Damage ends the batch before it. The next call reports it, and goes on reporting it, unless the
+ * scan steps over damage: a queue scan to the next unit, a log scan by the record's size where
+ * that can be believed, else to the next file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
@@ -28,26 +28,27 @@
 #include "bytes.h"
 #include "store.h"
 
-#define BLOCK 16                     /* rows gathered at a time: small, so that their bytes stay in L1 */
-#define CANDIDATES 256               /* units decoded at a time */
-#define AHEAD 32                     /* units whose records are asked for ahead of use */
-#define UNITS_A_STEP 4096            /* units looked at between two looks at whether the store was closed */
-#define RECORDS_A_STEP 1024          /* the same for records of a log scan */
-#define CACHED 4                     /* segments held: neighbours of a queue's tail may lie in two or three */
+#define BLOCK 16            /* rows gathered at a time: small, so that their bytes stay in L1 */
+#define CANDIDATES 256      /* units decoded at a time */
+#define AHEAD 32            /* units whose records are asked for ahead of use */
+#define UNITS_A_STEP 4096   /* units looked at between two looks at whether the store was closed */
+#define RECORDS_A_STEP 1024 /* the same for records of a log scan */
+#define CACHED 4 /* segments held: neighbours of a queue's tail may lie in two or three */
 #define LINE 64
-#define LOG_AHEAD 8192               /* bytes that a log scan asks for ahead of use */
-#define HEAD_MAX 87                  /* last byte of an IPv4 record before its body */
-#define TAIL_LIKELY 256              /* topic and properties, mostly */
-#define PREFETCH_MAX 1024            /* the rest of a longer body is left to the processor's own prefetch */
+#define LOG_AHEAD 8192    /* bytes that a log scan asks for ahead of use */
+#define HEAD_MAX 87       /* last byte of an IPv4 record before its body */
+#define TAIL_LIKELY 256   /* topic and properties, mostly */
+#define PREFETCH_MAX 1024 /* the rest of a longer body is left to the processor's own prefetch */
 #define BATCH_ROWS 8192
 #define BATCH_ROWS_MAX (1 << 24)
 #define BATCH_BYTES (4LL << 20)
-#define BATCH_BYTES_MAX (256LL << 20) /* six times as much, what JSON escapes can make of it, is below 2^31 */
+/* Offsets in a batch have 32 bits, and JSON escapes can make six bytes of one. */
+#define BATCH_BYTES_MAX (256LL << 20)
 #define INFLATED_MAX (256LL << 20)
 #define INFLATED_FIRST 4096
 #define COMPRESSION_ZLIB 3
 #define BROKER_NAME_MAX 32767
-#define NO_UNIT (-1)                 /* as a size: the queue has no unit there */
+#define NO_UNIT (-1) /* as a size: the queue has no unit there */
 
 static const char HALF_TOPIC[] = "RMQ_SYS_TRANS_HALF_TOPIC";
 static const char OP_TOPIC[] = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
@@ -79,27 +80,28 @@ typedef struct candidate {
 
 typedef struct scanner {
     ps_store *sn_store;
-    ps_topic *sn_topic;          /* NULL: a log scan */
+    ps_topic *sn_topic; /* NULL: a log scan */
     ps_queue *sn_queue;
-    ps_scan sn_spec;             /* its strings are not ours: names and layout hold copies */
+    ps_scan sn_spec; /* its strings are not ours: names and layout hold copies */
     ps_scan_stats *sn_stats, sn_own_stats;
     ps_arrow_layout sn_layout;
     ps_arrow_pool *sn_pool;
     names sn_tags, sn_topics;
-    int32_t *sn_tag_hashes;      /* sorted */
-    bool sn_record, sn_tail, sn_find; /* what rows need: the record, its end, TAGS, KEYS and UNIQ_KEY */
-    bool sn_body, sn_inflate;    /* whether bodies are wanted, and compressed ones inflated */
+    int32_t *sn_tag_hashes; /* sorted */
+    bool sn_record, sn_tail,
+        sn_find;              /* what rows need: the record, its end, TAGS, KEYS and UNIQ_KEY */
+    bool sn_body, sn_inflate; /* whether bodies are wanted, and compressed ones inflated */
     bool sn_timed, sn_hashed, sn_filter; /* filters on: head, unit, tail */
-    int32_t sn_fixed_bytes;      /* of a row, whatever the message */
+    int32_t sn_fixed_bytes;              /* of a row, whatever the message */
     int32_t sn_body_columns, sn_topic_columns, sn_property_columns;
 
-    int64_t sn_at, sn_end;       /* next unit or record to be looked at */
+    int64_t sn_at, sn_end; /* next unit or record to be looked at */
     int64_t sn_log_min, sn_log_end;
-    int64_t sn_bytes;            /* in the batch so far */
+    int64_t sn_bytes; /* in the batch so far */
     int32_t sn_rows;
-    int sn_failed;               /* errno of a failure for good */
+    int sn_failed; /* errno of a failure for good */
 
-    ps_mapfile *sn_unit_file;    /* the run of units being walked */
+    ps_mapfile *sn_unit_file; /* the run of units being walked */
     const uint8_t *sn_units;
     int64_t sn_unit_count;
     segment sn_segments[CACHED]; /* most recently used first */
@@ -129,8 +131,7 @@ static int fail(scanner *sn, int err, const char *text, ...) {
 /* ---- names ---- */
 
 static int name_order(const name *a, const char *text, int32_t len) {
-    if (a->nm_len != len)
-        return a->nm_len < len ? -1 : 1;
+    if (a->nm_len != len) return a->nm_len < len ? -1 : 1;
     return memcmp(a->nm_text, text, (size_t)len);
 }
 
@@ -149,8 +150,7 @@ static bool names_have(const names *ns, const uint8_t *text, int32_t len) {
     while (low < high) {
         int32_t mid = low + (high - low) / 2;
         int order = name_order(&ns->ns_items[mid], (const char *)text, len);
-        if (order == 0)
-            return true;
+        if (order == 0) return true;
         if (order < 0)
             low = mid + 1;
         else
@@ -163,10 +163,10 @@ static bool names_have(const names *ns, const uint8_t *text, int32_t len) {
 static int names_split(names *ns, const char *what, const char *text, int32_t len, int32_t count,
                        ps_error *e) {
     int32_t at = 0, found = 0;
-    if (text == NULL || count == 0)
-        return 0;
+    if (text == NULL || count == 0) return 0;
     if (count < 0 || len < 0 || count > len + 1)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: %d names cannot be %d bytes", what, count, len);
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: %d names cannot be %d bytes", what,
+                       count, len);
     ns->ns_text = malloc((size_t)len + 1);
     ns->ns_items = malloc((size_t)count * sizeof *ns->ns_items);
     if (ns->ns_text == NULL || ns->ns_items == NULL)
@@ -179,7 +179,8 @@ static int names_split(names *ns, const char *what, const char *text, int32_t le
         at += n + 1;
     }
     if (found != count || at != len + 1)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: not %d names joined by 0x00", what, count);
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: not %d names joined by 0x00", what,
+                       count);
     ns->ns_count = count;
     qsort(ns->ns_items, (size_t)count, sizeof *ns->ns_items, by_name);
     return 0;
@@ -190,8 +191,7 @@ static int names_split(names *ns, const char *what, const char *text, int32_t le
 static inline const segment *segment_cached(scanner *sn, int64_t physical) {
     for (int32_t i = 0; i < CACHED; i++) {
         segment *sg = &sn->sn_segments[i];
-        if (physical < sg->sg_from || physical >= sg->sg_to)
-            continue;
+        if (physical < sg->sg_from || physical >= sg->sg_to) continue;
         if (i > 0) {
             segment moved = *sg;
             memmove(&sn->sn_segments[1], &sn->sn_segments[0], (size_t)i * sizeof *sg);
@@ -216,8 +216,8 @@ static const segment *segment_load(scanner *sn, int64_t physical) {
     return &sn->sn_segments[0];
 }
 
-/* The head of the record of `size` bytes at p, all of which may be read. The conditions are those of
- * ps_record_decode. */
+/* The head of the record of `size` bytes at p, all of which may be read. The conditions are those
+ * of ps_record_decode. */
 static inline bool head_parse(const uint8_t *p, int32_t size, int64_t place, ps_row *r) {
     uint32_t magic = be32_get(p + PS_AT_MAGIC);
     int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG), v2 = magic == PS_MAGIC_V2;
@@ -231,8 +231,7 @@ static inline bool head_parse(const uint8_t *p, int32_t size, int64_t place, ps_
     r->rw_late = r->rw_middle + PS_MIDDLE_STORE_HOST + store_len;
     r->rw_body = r->rw_late + PS_LATE_BODY;
     r->rw_body_len = (int32_t)be32_get(r->rw_late + PS_LATE_BODY_LEN);
-    if (r->rw_body_len < 0 || r->rw_body_len > left)
-        return false;
+    if (r->rw_body_len < 0 || r->rw_body_len > left) return false;
     r->rw_start = p;
     r->rw_physical = place;
     r->rw_size = size;
@@ -247,8 +246,7 @@ static inline bool tail_parse(ps_row *r) {
     const uint8_t *topic = r->rw_topic;
     int64_t left = r->rw_start + r->rw_size - topic - 2;
     int32_t topic_len = r->rw_topic_len ? (int16_t)be16_get(topic - 2) : (int8_t)topic[-1];
-    if (topic_len < 0 || topic_len > left)
-        return false;
+    if (topic_len < 0 || topic_len > left) return false;
     r->rw_topic_len = topic_len;
     r->rw_properties = topic + topic_len + 2;
     r->rw_properties_len = (int16_t)be16_get(topic + topic_len);
@@ -266,13 +264,12 @@ static inline uint64_t separators(const uint8_t *p) {
         mask |= (uint64_t)hits << (16 * i);
     }
 #else
-    for (int i = 0; i < 64; i++)
-        mask |= (uint64_t)(p[i] == PS_PROPERTY_SEPARATOR) << i;
+    for (int i = 0; i < 64; i++) mask |= (uint64_t)(p[i] == PS_PROPERTY_SEPARATOR) << i;
 #endif
     return mask;
 }
 
-/* As in ps_property_find: a name counts when its value has at least a byte, and the last one wins. */
+/* As in ps_property_find: a name counts when its value has at least a byte; the last one wins. */
 static inline void property_note(ps_row *r, const uint8_t *p, int64_t len) {
     if (len > 5 && p[4] == PS_NAME_SEPARATOR) {
         if (memcmp(p, "TAGS", 4) == 0) {
@@ -288,8 +285,9 @@ static inline void property_note(ps_row *r, const uint8_t *p, int64_t len) {
     }
 }
 
-/* One pass over the properties for the three that columns want. A last window shorter than 64 bytes is
- * read so that it ends with the record, whose first 91 bytes make sure that it also starts in it. */
+/* One pass over the properties for the three that columns want. A last window shorter than 64
+ * bytes is read so that it ends with the record, whose first 91 bytes make sure that it also
+ * starts in it. */
 static inline void properties_find(ps_row *r) {
     const uint8_t *part = r->rw_properties, *end = part + r->rw_properties_len;
     r->rw_tags = r->rw_keys = r->rw_uniq = NULL;
@@ -314,13 +312,14 @@ static bool is_topic(const ps_row *r, const char *topic, int32_t len) {
 
 static bool log_row_wanted(const scanner *sn, const ps_row *r) {
     const ps_scan *spec = &sn->sn_spec;
-    if (spec->queue_filter >= 0 && (int32_t)be32_get(r->rw_start + PS_AT_QUEUE_ID) != spec->queue_filter)
+    if (spec->queue_filter >= 0 &&
+        (int32_t)be32_get(r->rw_start + PS_AT_QUEUE_ID) != spec->queue_filter)
         return false;
     if (spec->committed_only) {
         int32_t type = r->rw_sys_flag & PS_SYS_TX_MASK;
-        if (type == PS_SYS_TX_PREPARED || type == PS_SYS_TX_ROLLBACK)
-            return false;
-        /* Half messages lie in a topic of their own since 4.3, with no type. Who names it wants it. */
+        if (type == PS_SYS_TX_PREPARED || type == PS_SYS_TX_ROLLBACK) return false;
+        /* Half messages lie in a topic of their own since 4.3, with no type. Who names it wants
+         * it. */
         if (sn->sn_topics.ns_count == 0 && (is_topic(r, HALF_TOPIC, sizeof HALF_TOPIC - 1) ||
                                             is_topic(r, OP_TOPIC, sizeof OP_TOPIC - 1)))
             return false;
@@ -328,23 +327,19 @@ static bool log_row_wanted(const scanner *sn, const ps_row *r) {
     return sn->sn_topics.ns_count == 0 || names_have(&sn->sn_topics, r->rw_topic, r->rw_topic_len);
 }
 
-/* Leaves the rows that the filters want and that only the whole record decides. Returns how many. */
+/* Leaves the rows that filters on the whole record want. Returns how many. */
 static int32_t rows_filter(scanner *sn, int32_t count) {
     int32_t kept = 0;
     if (sn->sn_find)
-        for (int32_t i = 0; i < count; i++)
-            properties_find(&sn->sn_row[i]);
-    if (sn->sn_topic != NULL && sn->sn_tags.ns_count == 0)
-        return count;
+        for (int32_t i = 0; i < count; i++) properties_find(&sn->sn_row[i]);
+    if (sn->sn_topic != NULL && sn->sn_tags.ns_count == 0) return count;
     for (int32_t i = 0; i < count; i++) {
         const ps_row *r = &sn->sn_row[i];
-        if (sn->sn_topic == NULL && !log_row_wanted(sn, r))
-            continue;
+        if (sn->sn_topic == NULL && !log_row_wanted(sn, r)) continue;
         if (sn->sn_tags.ns_count > 0 &&
             (r->rw_tags == NULL || !names_have(&sn->sn_tags, r->rw_tags, r->rw_tags_len)))
             continue;
-        if (kept != i)
-            sn->sn_row[kept] = *r;
+        if (kept != i) sn->sn_row[kept] = *r;
         kept++;
     }
     return kept;
@@ -355,16 +350,14 @@ static inline bool time_wanted(const scanner *sn, const ps_row *r) {
     return stored >= sn->sn_spec.store_time_min && stored <= sn->sn_spec.store_time_max;
 }
 
-/* Whether a unit's tags code may belong to one of the tags. Codes below 32 bits are addresses in the
- * queue's extension, which say nothing about tags. */
+/* Whether a unit's tags code may belong to one of the tags. Codes below 32 bits are addresses in
+ * the queue's extension, which say nothing about tags. */
 static inline bool code_wanted(const scanner *sn, int64_t code) {
     int32_t low = 0, high = sn->sn_tags.ns_count, hash = (int32_t)code;
-    if (code < INT32_MIN)
-        return true;
+    if (code < INT32_MIN) return true;
     while (low < high) {
         int32_t mid = low + (high - low) / 2;
-        if (sn->sn_tag_hashes[mid] == hash)
-            return true;
+        if (sn->sn_tag_hashes[mid] == hash) return true;
         if (sn->sn_tag_hashes[mid] < hash)
             low = mid + 1;
         else
@@ -375,8 +368,8 @@ static inline bool code_wanted(const scanner *sn, int64_t code) {
 
 /* ---- bodies ---- */
 
-/* Inflates into the scanner's own room. 0, or PS_E_DAMAGED, PS_E_NO_MEMORY. The row must be the last of
- * its block, since the next body takes its place. */
+/* Inflates into the scanner's own room. 0, or PS_E_DAMAGED, PS_E_NO_MEMORY. The row must be the
+ * last of its block, since the next body takes its place. */
 static int row_inflate(scanner *sn, ps_row *r) {
     int32_t type = (r->rw_sys_flag & PS_SYS_COMPRESSION_MASK) >> PS_SYS_COMPRESSION_SHIFT;
     int64_t want = 4LL * r->rw_body_len, got = 0;
@@ -388,17 +381,16 @@ static int row_inflate(scanner *sn, ps_row *r) {
                 sn->sn_inflated_room = 0;
                 sn->sn_inflated_at = -1;
                 sn->sn_inflated = malloc((size_t)want);
-                if (sn->sn_inflated == NULL)
-                    return PS_E_NO_MEMORY;
+                if (sn->sn_inflated == NULL) return PS_E_NO_MEMORY;
                 sn->sn_inflated_room = want;
             }
-            got = sn->sn_spec.inflate(sn->sn_spec.inflate_arg, type ? type : COMPRESSION_ZLIB, r->rw_body,
-                                      r->rw_body_len, sn->sn_inflated, sn->sn_inflated_room);
-            if (got < 0 || got > INFLATED_MAX)
-                return PS_E_DAMAGED;
-            if (got <= sn->sn_inflated_room)
-                break;
-            /* At least twice as much, so that a callback that only asks for a little more still ends. */
+            got = sn->sn_spec.inflate(sn->sn_spec.inflate_arg, type ? type : COMPRESSION_ZLIB,
+                                      r->rw_body, r->rw_body_len, sn->sn_inflated,
+                                      sn->sn_inflated_room);
+            if (got < 0 || got > INFLATED_MAX) return PS_E_DAMAGED;
+            if (got <= sn->sn_inflated_room) break;
+            /* At least twice as much, so that a callback that only asks for a little more still
+             * ends. */
             want = got > 2 * sn->sn_inflated_room ? got : 2 * sn->sn_inflated_room;
             want = want < INFLATED_MAX ? want : INFLATED_MAX;
         }
@@ -417,7 +409,8 @@ static bool row_crc_good(const ps_row *r) {
 
 /* ---- damage ---- */
 
-/* What is wrong at `physical`, for the error's text; *size is the record's where it can be believed. */
+/* What is wrong at `physical`, for the error's text; *size is the record's where it can be
+ * believed. */
 static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size, int32_t *size) {
     const segment *sg = segment_cached(sn, physical);
     ps_record rec = {0};
@@ -439,8 +432,7 @@ static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size,
  * there is nothing before it, the scan fails. */
 static int damage_met(scanner *sn, int64_t skipped, int64_t physical) {
     if (sn->sn_spec.skip_damaged) {
-        if (sn->sn_stats->skipped == 0)
-            sn->sn_stats->first_skipped = physical;
+        if (sn->sn_stats->skipped == 0) sn->sn_stats->first_skipped = physical;
         sn->sn_stats->skipped += skipped;
         return BLOCK_DONE;
     }
@@ -452,14 +444,15 @@ static int unit_damaged(scanner *sn, const candidate *c) {
     int32_t id = sn->sn_queue->cq_id, size;
     bool missing = c->ca_size == NO_UNIT;
     int code = damage_met(sn, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
-    if (code >= 0)
-        return code;
+    if (code >= 0) return code;
     if (missing)
-        return fail(sn, EIO, "queue %s/%d has no unit at offset %lld: it was deleted or is missing", topic,
-                    id, (long long)c->ca_offset);
+        return fail(sn, EIO, "queue %s/%d has no unit at offset %lld: it was deleted or is missing",
+                    topic, id, (long long)c->ca_offset);
     const char *why = damage_name(sn, c->ca_physical, c->ca_size, &size);
-    return fail(sn, EIO, "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
-                "be read: %s", topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
+    return fail(sn, EIO,
+                "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
+                "be read: %s",
+                topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
 }
 
 /* Moves sn_at behind the damage when it is stepped over. */
@@ -470,8 +463,8 @@ static int log_damaged(scanner *sn) {
     const char *why = damage_name(sn, at, 0, &size);
     int code = damage_met(sn, 1, at);
     if (code < 0)
-        return fail(sn, EIO, "log: the record at physical offset %lld cannot be read: %s", (long long)at,
-                    why);
+        return fail(sn, EIO, "log: the record at physical offset %lld cannot be read: %s",
+                    (long long)at, why);
     if (code == BLOCK_DONE && size > 0)
         sn->sn_at = at + size;
     else if (code == BLOCK_DONE)
@@ -486,8 +479,7 @@ static bool units_open(scanner *sn) {
     ps_unit u;
     ps_mapfile_unref(sn->sn_unit_file);
     sn->sn_unit_file = ps_queue_run(sn->sn_queue, sn->sn_at, &sn->sn_units, &sn->sn_unit_count);
-    if (sn->sn_unit_file != NULL)
-        return sn->sn_unit_count > 0;
+    if (sn->sn_unit_file != NULL) return sn->sn_unit_count > 0;
     /* The tail of a reader is copied, a block at a time. */
     sn->sn_units = sn->sn_tail_units;
     sn->sn_unit_count = 0;
@@ -509,9 +501,9 @@ static int64_t units_missing(const scanner *sn) {
     return (next < sn->sn_end ? next : sn->sn_end) - at;
 }
 
-/* Asks for the cache lines that the rows will touch, for the second level cache: the first has too few
- * slots for as many lines as it takes to hide the memory's delay. Inlined by force, since GCC takes a
- * function that only prefetches for one without effect, and drops calls of it. */
+/* Asks for the cache lines that the rows will touch, for the second level cache: the first has too
+ * few slots for as many lines as it takes to hide the memory's delay. Inlined by force, since GCC
+ * takes a function that only prefetches for one without effect, and drops calls of it. */
 static inline __attribute__((always_inline)) void record_prefetch(const scanner *sn,
                                                                   const candidate *c) {
     const segment *sg = &sn->sn_segments[0];
@@ -523,16 +515,14 @@ static inline __attribute__((always_inline)) void record_prefetch(const scanner 
     __builtin_prefetch(p, 0, 2);
     __builtin_prefetch(p + LINE, 0, 2);
     if (sn->sn_body)
-        for (; at < size && at < PREFETCH_MAX; at += LINE)
-            __builtin_prefetch(p + at, 0, 2);
+        for (; at < size && at < PREFETCH_MAX; at += LINE) __builtin_prefetch(p + at, 0, 2);
     else
         __builtin_prefetch(p + HEAD_MAX, 0, 2);
     if (sn->sn_tail && at < size) {
         for (at = size - TAIL_LIKELY > at ? size - TAIL_LIKELY : at; at < size; at += LINE)
             __builtin_prefetch(p + at, 0, 2);
     }
-    if (sn->sn_body || sn->sn_tail)
-        __builtin_prefetch(p + size - 1, 0, 2);
+    if (sn->sn_body || sn->sn_tail) __builtin_prefetch(p + size - 1, 0, 2);
 }
 
 /* Appends the next units to the candidates. There may be none although units follow. */
@@ -556,8 +546,7 @@ static void candidates_fill(scanner *sn) {
         take = take < sn->sn_unit_count ? take : sn->sn_unit_count;
         take = take < budget ? take : budget;
         for (; i < take && n < CANDIDATES; i++, p += PS_UNIT) {
-            if (sn->sn_hashed && !code_wanted(sn, (int64_t)be64_get(p + 12)))
-                continue;
+            if (sn->sn_hashed && !code_wanted(sn, (int64_t)be64_get(p + 12))) continue;
             sn->sn_candidates[n++] =
                 (candidate){sn->sn_at + i, (int64_t)be64_get(p), (int32_t)be32_get(p + 8)};
         }
@@ -576,12 +565,11 @@ static int unit_rows(scanner *sn, int32_t room, int32_t *count) {
         const candidate *c = &sn->sn_candidates[i];
         ps_row *r = &sn->sn_row[n];
         if (__builtin_expect(c->ca_size < PS_RECORD_FIXED || c->ca_physical < sn->sn_log_min ||
-                                 c->ca_physical > sn->sn_log_end - c->ca_size, 0)) {
+                                 c->ca_physical > sn->sn_log_end - c->ca_size,
+                             0)) {
             int code = n > 0 ? BLOCK_DONE : unit_damaged(sn, c);
-            if (n > 0)
-                break;
-            if (code != BLOCK_DONE)
-                return code;
+            if (n > 0) break;
+            if (code != BLOCK_DONE) return code;
             continue;
         }
         r->rw_from = i;
@@ -605,20 +593,18 @@ static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
             record_prefetch(sn, &sn->sn_candidates[sn->sn_prefetched]);
         const segment *sg = segment_cached(sn, c->ca_physical);
         if (__builtin_expect(sg == NULL, 0)) {
-            if (n > 0)
-                break; /* rows may point into the segment that would go */
+            if (n > 0) break; /* rows may point into the segment that would go */
             sg = c->ca_size == NO_UNIT ? NULL : segment_load(sn, c->ca_physical);
         }
         if (__builtin_expect(sg == NULL || c->ca_size < PS_RECORD_FIXED ||
                                  c->ca_size > sg->sg_to - c->ca_physical ||
-                                 !head_parse(sg->sg_map + (c->ca_physical - sg->sg_from), c->ca_size,
-                                             c->ca_physical, r), 0)) {
-            if (n > 0)
-                break;
+                                 !head_parse(sg->sg_map + (c->ca_physical - sg->sg_from),
+                                             c->ca_size, c->ca_physical, r),
+                             0)) {
+            if (n > 0) break;
             sn->sn_candidate_at = i;
             int code = unit_damaged(sn, c);
-            if (code != BLOCK_DONE)
-                return code;
+            if (code != BLOCK_DONE) return code;
             continue;
         }
         r->rw_from = i;
@@ -631,8 +617,7 @@ static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
 }
 
 static int queue_rows(scanner *sn, int32_t room, int32_t *count) {
-    if (sn->sn_candidate_count - sn->sn_candidate_at < BLOCK + AHEAD)
-        candidates_fill(sn);
+    if (sn->sn_candidate_count - sn->sn_candidate_at < BLOCK + AHEAD) candidates_fill(sn);
     return sn->sn_record ? queue_heads(sn, room, count) : unit_rows(sn, room, count);
 }
 
@@ -647,16 +632,12 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
         ps_row *r = &sn->sn_row[n];
         int32_t size = 0;
         const segment *sg = segment_cached(sn, at);
-        if (sg == NULL && n > 0)
-            break;
-        if (sg == NULL)
-            sg = segment_load(sn, at);
+        if (sg == NULL && n > 0) break;
+        if (sg == NULL) sg = segment_load(sn, at);
         if (sg != NULL && sg->sg_to - at >= PS_RECORD_SPARE) {
             const uint8_t *p = sg->sg_map + (at - sg->sg_from);
-            if (ahead < p || ahead > p + LOG_AHEAD)
-                ahead = p + LOG_AHEAD / 2;
-            for (; ahead < p + LOG_AHEAD; ahead += LINE)
-                __builtin_prefetch(ahead, 0, 2);
+            if (ahead < p || ahead > p + LOG_AHEAD) ahead = p + LOG_AHEAD / 2;
+            for (; ahead < p + LOG_AHEAD; ahead += LINE) __builtin_prefetch(ahead, 0, 2);
             size = (int32_t)be32_get(p + PS_AT_SIZE);
             if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK) {
                 /* How far a blank says to reach is not believed: it always closes its file. */
@@ -667,12 +648,10 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
                 size = 0;
         }
         if (__builtin_expect(size < PS_RECORD_FIXED, 0)) {
-            if (n > 0)
-                break;
+            if (n > 0) break;
             sn->sn_at = at;
             int code = log_damaged(sn);
-            if (code != BLOCK_DONE)
-                return code;
+            if (code != BLOCK_DONE) return code;
             at = sn->sn_at;
             continue;
         }
@@ -696,13 +675,12 @@ static void rewind_to(scanner *sn, const ps_row *r) {
         sn->sn_at = r->rw_from;
 }
 
-/* Row i cannot be read: the block ends before it, and when it is the first the damage is dealt with. */
+/* Row i cannot be read: the block ends before it, and when it is the first the damage is dealt
+ * with. */
 static int row_damaged(scanner *sn, int32_t i) {
     rewind_to(sn, &sn->sn_row[i]);
-    if (i > 0)
-        return BLOCK_DONE;
-    if (sn->sn_topic == NULL)
-        return log_damaged(sn);
+    if (i > 0) return BLOCK_DONE;
+    if (sn->sn_topic == NULL) return log_damaged(sn);
     int code = unit_damaged(sn, &sn->sn_candidates[sn->sn_candidate_at]);
     sn->sn_candidate_at += code == BLOCK_DONE;
     return code;
@@ -714,8 +692,7 @@ static int rows_bodies(scanner *sn, int32_t *count) {
         ps_row *r = &sn->sn_row[i];
         bool inflate = sn->sn_inflate && r->rw_sys_flag & PS_SYS_COMPRESSED && r->rw_body_len > 0;
         int code = sn->sn_spec.check_crc && !row_crc_good(r) ? PS_E_DAMAGED : 0;
-        if (code == 0 && inflate)
-            code = row_inflate(sn, r);
+        if (code == 0 && inflate) code = row_inflate(sn, r);
         if (code == PS_E_NO_MEMORY)
             return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
         if (code < 0) {
@@ -732,13 +709,11 @@ static int rows_bodies(scanner *sn, int32_t *count) {
 
 static inline int64_t row_bytes(const scanner *sn, const ps_row *r) {
     int64_t bytes = sn->sn_fixed_bytes;
-    if (sn->sn_record)
-        bytes += (int64_t)r->rw_body_len * sn->sn_body_columns;
+    if (sn->sn_record) bytes += (int64_t)r->rw_body_len * sn->sn_body_columns;
     if (sn->sn_tail)
         bytes += (int64_t)r->rw_topic_len * sn->sn_topic_columns +
                  (int64_t)r->rw_properties_len * sn->sn_property_columns;
-    if (sn->sn_find)
-        bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len;
+    if (sn->sn_find) bytes += r->rw_tags_len + r->rw_keys_len + r->rw_uniq_len;
     return bytes;
 }
 
@@ -749,15 +724,13 @@ static int rows_fit(scanner *sn, int32_t *count) {
     for (; i < *count; i++) {
         const ps_row *r = &sn->sn_row[i];
         int64_t more = row_bytes(sn, r);
-        if (bytes + more > room && rows + i > 0)
-            break;
+        if (bytes + more > room && rows + i > 0) break;
         bytes += more;
         read += r->rw_size;
     }
     sn->sn_bytes = bytes;
     sn->sn_stats->bytes += read;
-    if (i == *count)
-        return BLOCK_DONE;
+    if (i == *count) return BLOCK_DONE;
     rewind_to(sn, &sn->sn_row[i]);
     *count = i;
     return BATCH_DONE;
@@ -774,12 +747,10 @@ static int block_read(scanner *sn, int32_t room, int32_t *count) {
             }
         }
     }
-    if (code == BLOCK_DONE && sn->sn_filter)
-        *count = rows_filter(sn, *count);
+    if (code == BLOCK_DONE && sn->sn_filter) *count = rows_filter(sn, *count);
     if (code == BLOCK_DONE && (sn->sn_inflate || sn->sn_spec.check_crc))
         code = rows_bodies(sn, count);
-    if (code == BLOCK_DONE)
-        code = rows_fit(sn, count);
+    if (code == BLOCK_DONE) code = rows_fit(sn, count);
     return code;
 }
 
@@ -789,14 +760,15 @@ static bool more_to_read(const scanner *sn) {
     return sn->sn_at < sn->sn_end || sn->sn_candidate_at < sn->sn_candidate_count;
 }
 
-static int closed(scanner *sn) { return fail(sn, EBADF, "the store was closed while it was scanned"); }
+static int closed(scanner *sn) {
+    return fail(sn, EBADF, "the store was closed while it was scanned");
+}
 
 /* Fills one batch. 0, with *out released when the scan is at its end, or a negative errno. */
 static int batch_read(scanner *sn, struct ArrowArray *out) {
     ps_arrow_batch *ba = ps_arrow_begin(sn->sn_pool);
     int code = BLOCK_DONE;
-    if (ba == NULL)
-        return sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch");
+    if (ba == NULL) return sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch");
     sn->sn_rows = 0;
     sn->sn_bytes = 0;
     while (code == BLOCK_DONE && sn->sn_rows < sn->sn_layout.ly_rows && more_to_read(sn)) {
@@ -809,7 +781,8 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
         room = room < BLOCK ? room : BLOCK;
         code = block_read(sn, room, &count);
         if (count > 0 && ps_arrow_add(ba, sn->sn_row, count) < 0) {
-            code = sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows + count);
+            code = sn->sn_failed =
+                fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows + count);
             break;
         }
         sn->sn_rows += count;
@@ -828,10 +801,8 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
 static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) {
     scanner *sn = stream->private_data;
     memset(out, 0, sizeof *out);
-    if (sn->sn_failed != 0)
-        return -sn->sn_failed;
-    if (ps_enter(sn->sn_store) < 0)
-        return -closed(sn);
+    if (sn->sn_failed != 0) return -sn->sn_failed;
+    if (ps_enter(sn->sn_store) < 0) return -closed(sn);
     int code = batch_read(sn, out);
     ps_leave(sn->sn_store);
     return -code;
@@ -851,21 +822,17 @@ static const char *stream_error(struct ArrowArrayStream *stream) {
 }
 
 static void scanner_free(scanner *sn) {
-    for (int32_t i = 0; i < CACHED; i++)
-        ps_mapfile_unref(sn->sn_segments[i].sg_held);
+    for (int32_t i = 0; i < CACHED; i++) ps_mapfile_unref(sn->sn_segments[i].sg_held);
     ps_mapfile_unref(sn->sn_unit_file);
-    if (sn->sn_pool != NULL)
-        ps_arrow_pool_close(sn->sn_pool);
+    if (sn->sn_pool != NULL) ps_arrow_pool_close(sn->sn_pool);
     free(sn->sn_tags.ns_text);
     free(sn->sn_tags.ns_items);
     free(sn->sn_topics.ns_text);
     free(sn->sn_topics.ns_items);
     free(sn->sn_tag_hashes);
     free(sn->sn_inflated);
-    if (sn->sn_stats != NULL && sn->sn_stats != &sn->sn_own_stats)
-        ps_scan_stats_free(sn->sn_stats);
-    if (sn->sn_store != NULL)
-        ps_store_unref(sn->sn_store);
+    if (sn->sn_stats != NULL && sn->sn_stats != &sn->sn_own_stats) ps_scan_stats_free(sn->sn_stats);
+    if (sn->sn_store != NULL) ps_store_unref(sn->sn_store);
     free(sn);
 }
 
@@ -883,7 +850,8 @@ static int spec_check(ps_store *s, const ps_scan *spec, ps_error *e) {
                        spec->column_count, PS_COLUMNS_MAX);
     for (int32_t i = 0; i < spec->column_count; i++)
         if (spec->columns[i] < 0 || spec->columns[i] >= PS_COL_COUNT)
-            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "there is no column %d", spec->columns[i]);
+            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "there is no column %d",
+                           spec->columns[i]);
     if (spec->from_at < 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "from_at %lld is negative",
                        (long long)spec->from_at);
@@ -911,24 +879,34 @@ static void columns_plan(scanner *sn) {
         sn->sn_layout.ly_nullable[i] = spec->nullable[i] != 0;
         sn->sn_record |= !unit;
         switch (kind) {
-        case PS_COL_BODY: sn->sn_body_columns++; break;
+        case PS_COL_BODY:
+            sn->sn_body_columns++;
+            break;
         case PS_COL_TOPIC:
             bytes += log ? 0 : spec->topic->tp_len;
             sn->sn_topic_columns += log;
             sn->sn_tail |= log;
             break;
-        case PS_COL_BROKER_NAME: bytes += spec->broker_name_len; break;
+        case PS_COL_BROKER_NAME:
+            bytes += spec->broker_name_len;
+            break;
         case PS_COL_PROPERTIES:
         case PS_COL_PROPERTIES_JSON:
             sn->sn_property_columns++;
             sn->sn_tail = true;
             break;
-        case PS_COL_MSG_ID: bytes += 32; /* fall through */
+        case PS_COL_MSG_ID:
+            bytes += 32; /* fall through */
         case PS_COL_TAGS:
-        case PS_COL_KEYS: sn->sn_find = true; break;
+        case PS_COL_KEYS:
+            sn->sn_find = true;
+            break;
         case PS_COL_BORN_HOST:
-        case PS_COL_STORE_HOST: bytes += 24; break;
-        default: break;
+        case PS_COL_STORE_HOST:
+            bytes += 24;
+            break;
+        default:
+            break;
         }
         sn->sn_fixed_bytes += bytes;
     }
@@ -940,9 +918,9 @@ static int filters_plan(scanner *sn, ps_error *e) {
     const ps_scan *spec = &sn->sn_spec;
     int code = names_split(&sn->sn_tags, "tags", spec->tags, spec->tags_len, spec->tag_count, e);
     if (code == 0 && spec->topic == NULL)
-        code = names_split(&sn->sn_topics, "topics", spec->topics, spec->topics_len, spec->topic_count, e);
-    if (code < 0)
-        return code;
+        code = names_split(&sn->sn_topics, "topics", spec->topics, spec->topics_len,
+                           spec->topic_count, e);
+    if (code < 0) return code;
     int32_t count = sn->sn_tags.ns_count;
     if (count > 0) {
         sn->sn_tag_hashes = malloc((size_t)count * sizeof *sn->sn_tag_hashes);
@@ -959,13 +937,13 @@ static int filters_plan(scanner *sn, ps_error *e) {
     sn->sn_tail |= sn->sn_find || sn->sn_topics.ns_count > 0;
     sn->sn_record |= sn->sn_tail || sn->sn_timed || spec->check_crc;
     /* A log scan finds the next record by this one's size, so that it always checks all of it. */
-    if (spec->topic == NULL)
-        sn->sn_record = sn->sn_tail = true;
+    if (spec->topic == NULL) sn->sn_record = sn->sn_tail = true;
     sn->sn_filter = sn->sn_find || spec->topic == NULL;
     return 0;
 }
 
-/* The range as it is now. Queues first: what their units point to is then below the end of the log. */
+/* The range as it is now. Queues first: what their units point to is then below the end of the
+ * log. */
 static int range_plan(scanner *sn, ps_error *e) {
     const ps_scan *spec = &sn->sn_spec;
     ps_store *s = sn->sn_store;
@@ -981,8 +959,7 @@ static int range_plan(scanner *sn, ps_error *e) {
     }
     sn->sn_log_end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
     sn->sn_log_min = atomic_load(&s->st_log_min);
-    if (spec->topic == NULL)
-        end = sn->sn_log_end;
+    if (spec->topic == NULL) end = sn->sn_log_end;
     sn->sn_at = spec->from_at;
     sn->sn_end = spec->to_at < end ? spec->to_at : end;
     return 0;
@@ -995,10 +972,8 @@ static int scanner_plan(scanner *sn, ps_error *e) {
     int64_t bytes = spec->batch_bytes ? spec->batch_bytes : BATCH_BYTES;
     columns_plan(sn);
     int code = filters_plan(sn, e);
-    if (code == 0)
-        code = range_plan(sn, e);
-    if (code < 0)
-        return code;
+    if (code == 0) code = range_plan(sn, e);
+    if (code < 0) return code;
     ly->ly_count = spec->column_count;
     ly->ly_rows = rows < BATCH_ROWS_MAX ? rows : BATCH_ROWS_MAX;
     ly->ly_bytes = bytes < BATCH_BYTES_MAX ? bytes : BATCH_BYTES_MAX;
@@ -1015,22 +990,19 @@ static int scanner_plan(scanner *sn, ps_error *e) {
 
 ps_scan_stats *ps_scan_stats_new(void) {
     ps_scan_stats *stats = calloc(1, sizeof *stats);
-    if (stats != NULL)
-        *stats = (ps_scan_stats){.first_skipped = -1, .refs = 1};
+    if (stats != NULL) *stats = (ps_scan_stats){.first_skipped = -1, .refs = 1};
     return stats;
 }
 
 void ps_scan_stats_free(ps_scan_stats *stats) {
-    if (stats != NULL && __atomic_sub_fetch(&stats->refs, 1, __ATOMIC_ACQ_REL) == 0)
-        free(stats);
+    if (stats != NULL && __atomic_sub_fetch(&stats->refs, 1, __ATOMIC_ACQ_REL) == 0) free(stats);
 }
 
 int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_scan_stats *stats,
                  ps_error *e) {
     struct ArrowArrayStream *stream = arrow_array_stream;
     memset(stream, 0, sizeof *stream);
-    if (ps_enter(s) < 0)
-        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
     int code = spec_check(s, spec, e);
     scanner *sn = code < 0 ? NULL : calloc(1, sizeof *sn);
     if (code == 0 && sn == NULL)
@@ -1048,10 +1020,10 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
     }
     ps_leave(s);
     if (code < 0) {
-        if (sn != NULL)
-            scanner_free(sn);
+        if (sn != NULL) scanner_free(sn);
         return code;
     }
-    *stream = (struct ArrowArrayStream){stream_schema, stream_next, stream_error, stream_release, sn};
+    *stream =
+        (struct ArrowArrayStream){stream_schema, stream_next, stream_error, stream_release, sn};
     return 0;
 }
