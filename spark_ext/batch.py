@@ -1,0 +1,275 @@
+"""The batch reader, and what a task does: a partition becomes Arrow batches that C has filled."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_ext import schema as columns
+from spark_ext.errors import DataLoss, SourceError
+from spark_ext.options import ReadOptions
+from spark_ext.plan import Part, plan
+from spark_ext.stores import open_reader, quiet_collector
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    import pystore
+
+__all__ = ["BatchReader", "read_part"]
+
+FILES_WATCHED = 64
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the options say, as it was when the query was planned.
+
+    No ``pushFilters``: Spark 4.1 to 4.3 keep the plan of one filter for another scan of the same
+    ``load()`` and so answer wrongly (tests/spark/test_pushdown.py); options filter instead.
+    """
+
+    def __init__(self, options: ReadOptions, layout: columns.Layout) -> None:
+        self.options = options
+        self.layout = layout
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return list(plan(self.options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(partition, self.layout, self.options)
+
+
+def read_part(
+    part: InputPartition, layout: columns.Layout, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """The batches of one partition. An empty plan comes as a partition that is none of ours."""
+    quiet_collector()
+    if not isinstance(part, Part):
+        return
+    counts = _Counts(part)
+    try:
+        reader = open_reader(part.path)
+        if part.log is not None:
+            yield from _read_log(reader, part, layout, options, counts)
+            return
+        _compare(reader, part)
+        for topic, queue, start, end in part.ranges:
+            yield from _read_queue(
+                reader, part, (topic, queue, start, end), layout, options, counts
+            )
+    finally:
+        counts.tell(options.report)
+
+
+# ---- scanning ----
+
+
+def _read_queue(
+    reader: pystore.Reader,
+    part: Part,
+    where: tuple[str, int, int, int],
+    layout: columns.Layout,
+    options: ReadOptions,
+    counts: _Counts,
+) -> Iterator[pa.RecordBatch]:
+    topic, queue, start, end = where
+    low, high = reader.range(topic, queue)
+    if high < end:
+        reader.refresh()
+        low, high = reader.range(topic, queue)
+    if low > start or high < end:
+        kept = f"it holds offsets {low} to {high - 1}" if high > low else "it is empty"
+        if options.fail_on_loss:
+            raise DataLoss(
+                f"{topic}/{queue} of {part.path} does not hold offsets {start} to {end - 1}"
+                f" any more: {kept}; failOnDataLoss=false reads what is left"
+            )
+        missing = (end - start) - max(0, min(end, high) - max(start, low))
+        counts.add(missing, -1)
+        start, end = max(start, low), min(end, high)
+    if start >= end:
+        return
+    files = _files_of(reader, topic, queue, start, end)
+    stream = reader.arrow(
+        topic, queue, start=start, end=end, broker_name=part.broker, **_settings(layout, options)
+    )
+    yield from _batches(stream, files, counts)
+
+
+def _read_log(
+    reader: pystore.Reader,
+    part: Part,
+    layout: columns.Layout,
+    options: ReadOptions,
+    counts: _Counts,
+) -> Iterator[pa.RecordBatch]:
+    start, end = part.log or (0, 0)
+    info = reader.info()
+    if info.log_max < end:
+        reader.refresh()
+        info = reader.info()
+    if info.log_min > start or info.log_max < end:
+        if options.fail_on_loss:
+            raise DataLoss(
+                f"the log of {part.path} does not hold bytes {start} to {end} any more: it holds"
+                f" {info.log_min} to {info.log_max}; failOnDataLoss=false reads what is left"
+            )
+        counts.add(1, start)
+        start, end = max(start, info.log_min), min(end, info.log_max)
+    size = info.commitlog_file_size
+    files = _segments(reader, start - start % size, end, size)
+    stream = reader.arrow(
+        start=start,
+        end=end,
+        topics=part.topics,
+        committed_only=options.transactions == "committed",
+        broker_name=part.broker,
+        **_settings(layout, options),
+    )
+    yield from _batches(stream, files, counts)
+
+
+def _settings(layout: columns.Layout, options: ReadOptions) -> dict[str, Any]:
+    return {
+        "columns": layout.names,
+        "nullable": layout.nullable,
+        "properties": layout.properties,
+        "tags": options.tags or None,
+        "store_time": (options.time_min, options.time_max),
+        "decompress": options.decompress,
+        "check_crc": options.check_crc,
+        "skip_damaged": not options.fail_on_loss,
+        "batch_rows": options.batch_rows,
+        "batch_bytes": options.batch_bytes,
+    }
+
+
+def _batches(
+    stream: pystore.ArrowStream, files: Sequence[tuple[Path, int]], counts: _Counts
+) -> Iterator[pa.RecordBatch]:
+    """Batches of a stream; what C says about damage becomes one sentence."""
+    import pyarrow as pa
+
+    source = pa.RecordBatchReader.from_stream(stream)
+    try:
+        while True:
+            _check_whole(files)
+            try:
+                batch = source.read_next_batch()
+            except StopIteration:
+                return
+            except (OSError, pa.ArrowException) as e:
+                raise DataLoss(
+                    f"on host {socket.gethostname()}: {e};"
+                    " failOnDataLoss=false steps over what cannot be read"
+                ) from None
+            yield batch
+    finally:
+        stats = stream.stats
+        if stats.skipped:
+            counts.add(stats.skipped, stats.first_skipped)
+        source.close()
+
+
+# ---- the same store, whole ----
+
+
+def _compare(reader: pystore.Reader, part: Part) -> None:
+    """The first record must lie where the plan saw it: else this host shows another store."""
+    if part.probe is None:
+        return
+    topic, queue, start, _ = part.ranges[0]
+    try:
+        units = reader.units(topic, queue, start, 1)
+        if not units:
+            reader.refresh()
+            units = reader.units(topic, queue, start, 1)
+    except LookupError:
+        units = []
+    if units and units[0][:2] != part.probe:
+        raise SourceError(
+            f"on host {socket.gethostname()}: {part.path} is not the store that was planned: offset"
+            f" {start} of {topic}/{queue} lies at byte {units[0][0]}, not {part.probe[0]}"
+        )
+
+
+def _files_of(
+    reader: pystore.Reader, topic: str, queue: int, start: int, end: int
+) -> list[tuple[Path, int]]:
+    """The segments between the first and the last record of a range, with the size each must
+    have."""
+    size = reader.info().commitlog_file_size
+    first, last = reader.units(topic, queue, start, 1), reader.units(topic, queue, end - 1, 1)
+    if not first or not last:
+        return []
+    return _segments(reader, first[0][0] - first[0][0] % size, last[0][0] + 1, size)
+
+
+def _segments(reader: pystore.Reader, start: int, end: int, size: int) -> list[tuple[Path, int]]:
+    folder = Path(reader.path) / "commitlog"
+    bases = range(start, end, size)[:FILES_WATCHED]
+    return [(folder / f"{base:020d}", size) for base in bases]
+
+
+def _check_whole(files: Sequence[tuple[Path, int]]) -> None:
+    """A mapped file that was cut off kills the process that touches it, without a word; so each
+    batch looks first. A deleted file stays readable while it is mapped."""
+    for path, size in files:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = path.stat().st_size
+            if found < size:
+                raise DataLoss(
+                    f"on host {socket.gethostname()}: {path} was cut off to {found} bytes while it"
+                    f" was read; it must have {size}"
+                )
+
+
+class _Counts:
+    """What a task stepped over. Spark has no metrics for readers: it goes to the worker's log, and
+    with option damageReport into a file a task."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.skipped = 0
+        self.first = -1
+
+    def add(self, skipped: int, first: int) -> None:
+        self.skipped += skipped
+        self.first = first if self.first < 0 else self.first
+
+    def tell(self, folder: str) -> None:
+        if not self.skipped:
+            return
+        where = f", the first at byte {self.first} of the log" if self.first >= 0 else ""
+        print(
+            f"rocketmq: {self.part!r}: stepped over {self.skipped} damaged or missing"
+            f" messages{where}",
+            file=sys.stderr,
+        )
+        if not folder:
+            return
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        names = (
+            (context.stageId(), context.partitionId(), context.taskAttemptId())
+            if context
+            else (0, 0, 0)
+        )
+        fact = {
+            "store": self.part.path,
+            "ranges": self.part.ranges,
+            "log": self.part.log,
+            "skipped": self.skipped,
+            "firstSkipped": self.first,
+        }
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / f"{names[0]}-{names[1]}-{names[2]}.json").write_text(json.dumps(fact), "utf-8")

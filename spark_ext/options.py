@@ -1,0 +1,456 @@
+"""The options of readers and writers: one table, parsed once into plain values.
+
+Spark hands options over as case-insensitive text. Names and meanings are those of Spark's Kafka
+source where both have the thing; what each does stands in docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from spark_ext.errors import BadOption, nearest
+
+__all__ = ["Bound", "ReadOptions", "WriteOptions", "parse_columns", "parse_read", "parse_write"]
+
+EARLIEST, LATEST = -2, -1  # Kafka's numbers for both ends in JSON offsets
+MIB = 1 << 20
+
+#: Options that Spark's own machinery passes along; none of ours.
+_OF_SPARK = {"path", "paths", "checkpointlocation", "queryname", "outputmode"}
+
+
+class Bound(NamedTuple):
+    """One end of a range.
+
+    kind: ``earliest``, ``latest``, ``offsets`` (table is topic -> broker -> queue -> offset),
+    ``time`` (ms for every queue), ``times`` (table as for offsets, in ms).
+    """
+
+    kind: str
+    ms: int = 0
+    table: Mapping[str, Mapping[str, Mapping[int, int]]] | None = None
+
+
+class ReadOptions(NamedTuple):
+    """What a read was asked for. Small and picklable: it travels with every task."""
+
+    paths: tuple[str, ...]
+    brokers: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str
+    queues: tuple[int, ...]
+    scan: str
+    start: Bound
+    end: Bound
+    strategy: str
+    tags: str
+    keys: tuple[str, ...]
+    time_min: int | None
+    time_max: int | None
+    transactions: str
+    min_partitions: int
+    max_records: int
+    max_bytes: int
+    batch_rows: int
+    batch_bytes: int
+    properties: str
+    columns: tuple[str, ...]
+    fail_on_loss: bool
+    check_crc: bool
+    decompress: bool
+    report: str
+    trigger_offsets: int
+    trigger_bytes: int
+    trigger_min: int
+    trigger_delay_ms: int
+    state_file: str
+    group: str
+
+
+class WriteOptions(NamedTuple):
+    """What a write was asked for."""
+
+    path: str
+    topic: str
+    tags: str
+    queues: int
+    job: str
+    spool: str
+    lock_timeout_s: float
+    conf: Mapping[str, str] | str
+
+
+# ---- kinds of values ----
+
+
+def _text(_: str, value: str) -> str:
+    return value
+
+
+def _names(_: str, value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def _truth(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise BadOption(f"option {name} is true or false, not '{value}'")
+    return value.lower() == "true"
+
+
+def _number(name: str, value: str, low: int = 1) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = low - 1
+    if number < low:
+        raise BadOption(f"option {name} is a whole number of at least {low}, not '{value}'")
+    return number
+
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _bytes(name: str, value: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
+    size = int(match[1]) * _UNITS[match[2]] if match else 0
+    if size < 1:
+        raise BadOption(f"option {name} is a size such as 134217728 or 128m, not '{value}'")
+    return size
+
+
+_SPANS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _span_ms(name: str, value: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)?\s*", value.lower())
+    if not match:
+        raise BadOption(f"option {name} is a time such as 500ms, 30s or 15m, not '{value}'")
+    return int(match[1]) * _SPANS[match[2] or "ms"]
+
+
+def _moment(name: str, value: str) -> int:
+    """Milliseconds since 1970: as they are, or ISO 8601, in UTC when it names no zone."""
+    if re.fullmatch(r"\s*-?\d+\s*", value):
+        return int(value)
+    try:
+        moment = dt.datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise BadOption(
+            f"option {name} is a time in ms since 1970 or as 2026-01-31T23:59:00Z, not '{value}'"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def _regex(name: str, value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as e:
+        raise BadOption(f"option {name} is no regular expression: {e}") from None
+    return value
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value.lower() not in words:
+            raise BadOption(f"option {name} is one of {', '.join(words)}, not '{value}'")
+        return value.lower()
+
+    return parse
+
+
+def _queues(name: str, value: str) -> tuple[int, ...]:
+    return tuple(_number(name, part, 0) for part in _names(name, value))
+
+
+def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
+    """``{"topic": {"broker": {"0": 23}}}``; the broker may be left out: it is "" then."""
+    shape = f'option {name} is JSON such as {{"topic": {{"broker-a": {{"0": 23}}}}}}'
+    try:
+        read = json.loads(value)
+    except ValueError as e:
+        raise BadOption(f"{shape}; this is no JSON: {e}") from None
+    table: dict[str, dict[str, dict[int, int]]] = {}
+    try:
+        for topic, inner in read.items():
+            brokers = inner if all(isinstance(v, dict) for v in inner.values()) else {"": inner}
+            table[topic] = {
+                broker: {int(queue): _offset(number) for queue, number in queues.items()}
+                for broker, queues in brokers.items()
+            }
+    except (AttributeError, TypeError, ValueError):
+        raise BadOption(f"{shape}, not '{value}'") from None
+    return table
+
+
+def _offset(number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < EARLIEST:
+        raise ValueError
+    return number
+
+
+def _offsets(name: str, value: str) -> Bound:
+    word = value.strip().lower()
+    if word in ("earliest", "latest"):
+        return Bound(word)
+    if not word.startswith("{"):
+        shape = '{"topic": {"broker-a": {"0": 23}}}'
+        raise BadOption(f"option {name} is earliest, latest or JSON {shape}, not '{value}'")
+    return Bound("offsets", table=_table(name, value))
+
+
+def _at(name: str, value: str) -> Bound:
+    return Bound("time", ms=_moment(name, value))
+
+
+def _ats(name: str, value: str) -> Bound:
+    return Bound("times", table=_table(name, value))
+
+
+def _from_0(name: str, value: str) -> int:
+    return _number(name, value, 0)
+
+
+# ---- the tables ----
+
+_Parser = Callable[[str, str], Any]
+
+_READ: dict[str, tuple[_Parser, str]] = {
+    "brokerName": (_names, ""),
+    "topic": (_names, ""),
+    "subscribe": (_names, ""),
+    "subscribePattern": (_regex, ""),
+    "queues": (_queues, ""),
+    "scan": (_one_of("auto", "queue", "log"), "auto"),
+    "startingOffsets": (_offsets, ""),
+    "endingOffsets": (_offsets, "latest"),
+    "startingTimestamp": (_at, ""),
+    "endingTimestamp": (_at, ""),
+    "startingOffsetsByTimestamp": (_ats, ""),
+    "endingOffsetsByTimestamp": (_ats, ""),
+    "startingOffsetsByTimestampStrategy": (_one_of("latest", "error"), "latest"),
+    "tags": (_text, ""),
+    "keys": (_names, ""),
+    "minStoreTimestamp": (_moment, ""),
+    "maxStoreTimestamp": (_moment, ""),
+    "includeTransactions": (_one_of("committed", "all"), "committed"),
+    "minPartitions": (_number, "1"),
+    "maxRecordsPerPartition": (_number, str(1 << 62)),
+    "maxBytesPerPartition": (_bytes, "128m"),
+    "batchRows": (_number, "8192"),
+    "batchBytes": (_bytes, "4m"),
+    "includeProperties": (_one_of("json", "map", "none"), "json"),
+    "columns": (_names, ""),
+    "failOnDataLoss": (_truth, "true"),
+    "checkCrc": (_truth, "false"),
+    "decompress": (_truth, "true"),
+    "damageReport": (_text, ""),
+    "maxOffsetsPerTrigger": (_from_0, "0"),
+    "maxBytesPerTrigger": (_bytes, "1"),
+    "minOffsetsPerTrigger": (_from_0, "0"),
+    "maxTriggerDelay": (_span_ms, "15m"),
+    "stateFile": (_text, ""),
+    "commitToGroup": (_text, ""),
+    "pushdown": (_one_of("off"), "off"),
+    "nameServer": (_text, ""),
+}
+
+_WRITE: dict[str, tuple[_Parser, str]] = {
+    "topic": (_text, ""),
+    "tags": (_text, ""),
+    "queues": (_from_0, "0"),
+    "jobId": (_text, ""),
+    "spool": (_text, ""),
+    "lockTimeout": (_span_ms, "10s"),
+    "storeConf": (_text, ""),
+    "nameServer": (_text, ""),
+}
+
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "stateFile", "commitToGroup",
+)  # fmt: skip
+_BATCH_ONLY = (
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
+)  # fmt: skip
+
+
+def _collect(given: Mapping[str, str], known: Mapping[str, tuple[_Parser, str]]) -> dict[str, Any]:
+    """Every option's value by its proper name. Raises: BadOption."""
+    proper = {name.lower(): name for name in known}
+    for name in given:
+        if name.lower() not in proper and name.lower() not in _OF_SPARK:
+            raise BadOption(f"there is no option '{name}'{nearest(name, known)}")
+    lower = {name.lower(): value for name, value in given.items()}
+    if lower.get("nameserver"):
+        raise BadOption(
+            "option nameServer: this package has no network client yet; give the store's folder"
+            " instead, e.g. load('/data/store')"
+        )
+    values: dict[str, Any] = {}
+    for name, (parse, default) in known.items():
+        text = lower.get(name.lower())
+        if text is None or text == "":
+            values[name] = parse(name, default) if default else None
+        else:
+            values[name] = parse(name, text)
+    values["given"] = {proper[n] for n, v in lower.items() if n in proper and v != ""}
+    return values
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    """load(path), load([path, path]), or option path."""
+    lower = {name.lower(): value for name, value in given.items()}
+    found: list[str] = []
+    if lower.get("paths"):
+        found = [str(p) for p in json.loads(lower["paths"])]
+    elif lower.get("path"):
+        text = lower["path"].strip()
+        if text.startswith("["):
+            try:
+                found = [str(p) for p in json.loads(text)]
+            except ValueError:
+                found = [text]
+        else:
+            found = [text]
+    if not found:
+        raise BadOption("no store is named: give its folder, e.g. .load('/data/store')")
+    if len(set(found)) != len(found):
+        raise BadOption("a store is named twice among the paths")
+    return tuple(_plain(p) for p in found)
+
+
+def _plain(path: str) -> str:
+    """The folder of a ``file:`` address; other file systems cannot be mapped."""
+    if path.startswith("file:"):
+        return "/" + path[5:].lstrip("/")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
+        raise BadOption(f"'{path}' is no local folder: a store is mapped where each executor runs")
+    return path
+
+
+def _start(v: dict[str, Any], streaming: bool) -> Bound:
+    for name in ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"):
+        if v[name] is not None:
+            bound: Bound = v[name]
+            if bound.kind == "latest" and not streaming:
+                raise BadOption("option startingOffsets: latest would leave nothing to read")
+            return bound
+    return Bound("latest" if streaming else "earliest")
+
+
+def _end(v: dict[str, Any]) -> Bound:
+    for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
+        if v[name] is not None:
+            bound: Bound = v[name]
+            return bound
+    bound = v["endingOffsets"]
+    if bound.kind == "earliest":
+        raise BadOption("option endingOffsets: earliest would leave nothing to read")
+    return bound
+
+
+def _check_use(v: dict[str, Any], streaming: bool) -> None:
+    """Options that do not go together, or not with this kind of read."""
+    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+        if name in v["given"]:
+            kind, other = (
+                ("a stream", "spark.read") if streaming else ("a batch", "spark.readStream")
+            )
+            raise BadOption(f"option {name} means nothing to {kind}; it is for {other}")
+    named = [n for n in ("topic", "subscribe", "subscribePattern") if n in v["given"]]
+    if len(named) > 1:
+        raise BadOption(f"give one of the options {' and '.join(named)}, not both")
+    low, high = v["minStoreTimestamp"], v["maxStoreTimestamp"]
+    if low is not None and high is not None and low > high:
+        raise BadOption("option minStoreTimestamp is later than maxStoreTimestamp")
+
+
+def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """Options columns and includeProperties, all others checked too. Raises: BadOption."""
+    v = _collect(given, _READ)
+    _paths(given)
+    return v["columns"] or (), v["includeProperties"]
+
+
+def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """The options of a reader. Raises: BadOption, a sentence with the option's name."""
+    v = _collect(given, _READ)
+    _check_use(v, streaming)
+    paths = _paths(given)
+    brokers = v["brokerName"] or ()
+    if brokers and len(brokers) != len(paths):
+        raise BadOption(f"option brokerName names {len(brokers)} brokers for {len(paths)} stores")
+    if len(set(brokers)) != len(brokers):
+        raise BadOption("option brokerName names a broker twice")
+    return ReadOptions(
+        paths=paths,
+        brokers=brokers,
+        topics=v["topic"] or v["subscribe"] or (),
+        pattern=v["subscribePattern"] or "",
+        queues=v["queues"] or (),
+        scan=v["scan"],
+        start=_start(v, streaming),
+        end=_end(v),
+        strategy=v["startingOffsetsByTimestampStrategy"],
+        tags=v["tags"] or "",
+        keys=v["keys"] or (),
+        time_min=v["minStoreTimestamp"],
+        time_max=v["maxStoreTimestamp"],
+        transactions=v["includeTransactions"],
+        min_partitions=v["minPartitions"],
+        max_records=v["maxRecordsPerPartition"],
+        max_bytes=v["maxBytesPerPartition"],
+        batch_rows=v["batchRows"],
+        batch_bytes=v["batchBytes"],
+        properties=v["includeProperties"],
+        columns=v["columns"] or (),
+        fail_on_loss=v["failOnDataLoss"],
+        check_crc=v["checkCrc"],
+        decompress=v["decompress"],
+        report=v["damageReport"] or "",
+        trigger_offsets=v["maxOffsetsPerTrigger"],
+        trigger_bytes=v["maxBytesPerTrigger"] if "maxBytesPerTrigger" in v["given"] else 0,
+        trigger_min=v["minOffsetsPerTrigger"],
+        trigger_delay_ms=v["maxTriggerDelay"],
+        state_file=v["stateFile"] or "",
+        group=v["commitToGroup"] or "",
+    )
+
+
+def _conf(text: str) -> Mapping[str, str] | str:
+    """Settings of the store: JSON, or the name of a broker.conf."""
+    if not text.strip().startswith("{"):
+        return text
+    try:
+        return dict(json.loads(text))
+    except ValueError as e:
+        raise BadOption(
+            f"option storeConf is a broker.conf or JSON; this is neither: {e}"
+        ) from None
+
+
+def parse_write(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a writer. Raises: BadOption."""
+    v = _collect(given, _WRITE)
+    paths = _paths(given)
+    if len(paths) > 1:
+        raise BadOption("a write goes to one store")
+    job = v["jobId"] or ""
+    if job and not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", job):
+        raise BadOption(f"option jobId is letters, digits, '.', '_' and '-', not '{job}'")
+    return WriteOptions(
+        path=paths[0],
+        topic=v["topic"] or "",
+        tags=v["tags"] or "",
+        queues=v["queues"],
+        job=job,
+        spool=v["spool"] or "",
+        lock_timeout_s=v["lockTimeout"] / 1000,
+        conf=_conf(v["storeConf"] or ""),
+    )

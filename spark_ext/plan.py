@@ -1,0 +1,484 @@
+"""Planning: from options to ranges of queues, and from ranges to partitions.
+
+Nothing here walks messages. Queues tell their ends, times are found by binary search over a queue,
+keys through the index, and sizes are estimated from a few units; so the cost does not grow with the
+store, only with the number of queues and of partitions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from spark_ext.errors import BadOption, DataLoss
+from spark_ext.options import EARLIEST, LATEST, Bound, ReadOptions
+from spark_ext.stores import open_reader
+
+if TYPE_CHECKING:
+    import pystore
+
+__all__ = ["Part", "Range", "Span", "broker_names", "cut", "find_queues", "plan"]
+
+HALF_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+
+#: Store times follow the log, but a broker's clock may be set back; so far a search looks around.
+CLOCK_MARGIN_MS = 10_000
+#: Ranges smaller than this share partitions, since a partition costs some 15 ms whatever it holds.
+SMALL_BYTES = 4 << 20
+RANGES_MAX = 12  # per partition, so that it stays below 1 KB when pickled
+TOPICS_TEXT_MAX = 600
+#: A log scan reads everything once and in order; it pays when most of it is wanted and the page
+#: cache cannot hold what several queues would read again.
+LOG_SHARE = 0.3
+GUIDES = 8
+SAMPLES = 8
+SAMPLE_UNITS = 32
+
+
+class Span(NamedTuple):
+    """A queue and what it holds: offsets [low, high)."""
+
+    topic: str
+    queue: int
+    low: int
+    high: int
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) of a queue, with the estimated size of a record."""
+
+    topic: str
+    queue: int
+    start: int
+    end: int
+    record_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return (self.end - self.start) * self.record_bytes
+
+
+class Part(InputPartition):
+    """What one task reads, below 1 KB when pickled.
+
+    ranges: (topic, queue, start, end) each; or, for a scan of the log, none: then `log` is (from,
+    to) in bytes and `topics` the names wanted, empty for all. probe: place and size of the first
+    record, by which a task knows that its host shows the same store.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        broker: str,
+        ranges: tuple[tuple[str, int, int, int], ...] = (),
+        probe: tuple[int, int] | None = None,
+        log: tuple[int, int] | None = None,
+        topics: tuple[str, ...] = (),
+    ) -> None:
+        self.path = path
+        self.broker = broker
+        self.ranges = ranges
+        self.probe = probe
+        self.log = log
+        self.topics = topics
+
+    def __reduce__(self) -> Any:
+        return Part, (self.path, self.broker, self.ranges, self.probe, self.log, self.topics)
+
+    def __repr__(self) -> str:
+        what = f"log {self.log}" if self.log else ", ".join(map(str, self.ranges))
+        return f"Part({self.path}: {what})"
+
+
+# ---- which queues ----
+
+
+def broker_names(options: ReadOptions) -> tuple[str, ...]:
+    """A name for each store: given, or broker-a, broker-b and so on; the files do not tell."""
+    if options.brokers:
+        return options.brokers
+    return tuple(f"broker-{_letters(i)}" for i in range(len(options.paths)))
+
+
+def _letters(i: int) -> str:
+    return chr(97 + i) if i < 26 else _letters(i // 26 - 1) + chr(97 + i % 26)
+
+
+def find_queues(
+    readers: Sequence[pystore.Reader], options: ReadOptions, *, missing_fails: bool = True
+) -> list[list[Span]]:
+    """The queues that the options ask for, for each store.
+
+    missing_fails: a topic of the list that no store has is an error. Raises: BadOption.
+    """
+    everything = [[Span(*q[:4]) for q in _facts(reader)] for reader in readers]
+    there = {span.topic for spans in everything for span in spans}
+    if options.topics and missing_fails:
+        for name in options.topics:
+            if name not in there:
+                raise BadOption(_no_topic(name, there))
+    pattern = re.compile(options.pattern) if options.pattern else None
+    wanted = {
+        name
+        for name in there
+        if (
+            name in options.topics if options.topics else pattern is None or pattern.fullmatch(name)
+        )
+        and (name in options.topics or options.transactions == "all" or name not in HALF_TOPICS)
+    }
+    return [
+        [
+            s
+            for s in spans
+            if s.topic in wanted and (not options.queues or s.queue in options.queues)
+        ]
+        for spans in everything
+    ]
+
+
+def _facts(reader: pystore.Reader) -> Iterable[tuple[str, int, int, int]]:
+    for q in reader.queues():
+        yield q.topic, q.queue, q.min_offset, max(q.min_offset, q.max_offset)
+
+
+def _no_topic(name: str, there: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, there, n=1)
+    if near:
+        return f"the store has no topic '{name}'; did you mean '{near[0]}'?"
+    some = sorted(there)[:5]
+    return f"the store has no topic '{name}'; it has: {', '.join(some) or 'none'}"
+
+
+# ---- where to begin and to end ----
+
+
+def first_at(reader: pystore.Reader, span: Span, ms: int) -> int:
+    """The first offset stored at or after `ms`; the queue's end when there is none."""
+    if span.low >= span.high:
+        return span.high
+    last = reader.read(span.topic, span.queue, span.high - 1, max_messages=1)
+    if len(last) and last[0].store_timestamp < ms:
+        return span.high
+    return min(max(reader.offset_at(span.topic, span.queue, max(ms, 0)), span.low), span.high)
+
+
+def check_table(
+    bound: Bound, name: str, found: Sequence[Sequence[Span]], brokers: Sequence[str]
+) -> None:
+    """Every topic, broker and queue of a JSON table must be one that is read. Raises: BadOption."""
+    for topic, inner in (bound.table or {}).items():
+        for broker, queues in inner.items():
+            if broker and broker not in brokers:
+                raise BadOption(
+                    f"option {name}: no broker '{broker}'; there are: {', '.join(brokers)}"
+                )
+            at = [i for i, b in enumerate(brokers) if broker in ("", b)]
+            for queue in queues:
+                if not any(s.topic == topic and s.queue == queue for i in at for s in found[i]):
+                    raise BadOption(
+                        f"option {name}: the query does not read a queue {topic}/{queue}"
+                        f"{f' of {broker}' if broker else ''}"
+                    )
+
+
+def bound_of(bound: Bound, broker: str, span: Span) -> int | None:
+    """What a JSON table says about a queue."""
+    inner: Mapping[str, Mapping[int, int]] = (bound.table or {}).get(span.topic, {})
+    for name in (broker, ""):
+        if name in inner and span.queue in inner[name]:
+            return inner[name][span.queue]
+    return None
+
+
+def start_of(reader: pystore.Reader, options: ReadOptions, broker: str, span: Span) -> int:
+    """Where a queue begins, as the options say; not yet kept within the queue."""
+    bound = options.start
+    ms = bound.ms if bound.kind == "time" else None
+    if bound.kind in ("offsets", "times"):
+        given = bound_of(bound, broker, span)
+        if given is None or given == EARLIEST:
+            return span.low
+        if given == LATEST:
+            return span.high
+        if bound.kind == "offsets":
+            return given
+        ms = given
+    if bound.kind == "latest":
+        return span.high
+    if ms is None:
+        return span.low
+    at = first_at(reader, span, ms)
+    if at == span.high and options.strategy == "error":
+        raise BadOption(
+            f"no message of {span.topic}/{span.queue} was stored at or after {ms};"
+            " startingOffsetsByTimestampStrategy=latest begins at the end there"
+        )
+    return at
+
+
+def end_of(reader: pystore.Reader, options: ReadOptions, broker: str, span: Span) -> int:
+    """Where a queue ends, as the options say."""
+    bound = options.end
+    if bound.kind == "time":
+        return first_at(reader, span, bound.ms)
+    given = bound_of(bound, broker, span) if bound.table is not None else None
+    if given is None or given == LATEST:
+        return span.high
+    if given == EARLIEST:
+        return span.low
+    return given if bound.kind == "offsets" else first_at(reader, span, given)
+
+
+def within(span: Span, start: int, end: int, fail_on_loss: bool) -> tuple[int, int]:
+    """Keeps a range inside its queue. Raises: DataLoss when that drops offsets and they matter."""
+    name = f"{span.topic}/{span.queue}"
+    holds = (
+        f"the queue holds offsets {span.low} to {span.high - 1}"
+        if span.high > span.low
+        else "it is empty"
+    )
+    if fail_on_loss:
+        for what, offset in (("start", start), ("end", end)):
+            if offset > span.high:
+                raise DataLoss(f"the {what} {offset} of {name} is beyond the end: {holds}")
+        if start < span.low and start < end:
+            raise DataLoss(
+                f"offsets {start} to {min(end, span.low) - 1} of {name} are not there any more:"
+                f" {holds}; failOnDataLoss=false reads what is left"
+            )
+    start, end = max(start, span.low), min(end, span.high)
+    return start, max(start, end)
+
+
+def narrow(
+    reader: pystore.Reader, options: ReadOptions, span: Span, start: int, end: int
+) -> tuple[int, int]:
+    """Leaves out what the store-time range cannot contain."""
+    if options.time_min is not None:
+        start = max(start, first_at(reader, span, options.time_min - CLOCK_MARGIN_MS))
+    if options.time_max is not None:
+        end = min(end, first_at(reader, span, options.time_max + 1 + CLOCK_MARGIN_MS))
+    return start, max(start, end)
+
+
+# ---- sizes ----
+
+
+def record_bytes(reader: pystore.Reader, topic: str, queue: int, start: int, end: int) -> int:
+    """The mean size of a record between two offsets, from a few places spread over them."""
+    count = end - start
+    step = max(1, count // SAMPLES)
+    sizes = []
+    for at in range(start, end, step)[:SAMPLES]:
+        try:
+            sizes += [
+                size for _, size, _ in reader.units(topic, queue, at, min(SAMPLE_UNITS, end - at))
+            ]
+        except LookupError:
+            break
+        if count <= SAMPLE_UNITS:
+            break
+    return max(1, sum(sizes) // len(sizes)) if sizes else 256
+
+
+# ---- partitions ----
+
+
+def cut(ranges: Sequence[Range], options: ReadOptions) -> list[list[Range]]:
+    """Ranges in pieces of at most the wanted bytes and records; small neighbours share a piece."""
+    total = sum(r.bytes for r in ranges)
+    goal = options.max_bytes
+    if options.min_partitions > 1:
+        goal = min(goal, max(1, -(-total // options.min_partitions)))
+    small = min(SMALL_BYTES, goal)
+    pieces: list[list[Range]] = []
+    room, rows = 0, 0
+    for r in ranges:
+        step = max(1, min(goal // r.record_bytes, options.max_records))
+        count = r.end - r.start
+        parts = -(-count // step)
+        if parts == 1 and r.bytes <= room and count <= rows and len(pieces[-1]) < RANGES_MAX:
+            pieces[-1].append(r)
+            room, rows = room - r.bytes, rows - count
+            continue
+        for i in range(parts):  # even shares, not full ones and a rest
+            a, b = r.start + count * i // parts, r.start + count * (i + 1) // parts
+            pieces.append([r._replace(start=a, end=b)])
+        room, rows = (small - r.bytes, options.max_records - count) if parts == 1 else (0, 0)
+    return pieces
+
+
+def queue_parts(
+    reader: pystore.Reader, path: str, broker: str, pieces: Iterable[Sequence[Range]]
+) -> list[Part]:
+    """Partitions that read queues."""
+    parts = []
+    for piece in pieces:
+        first = piece[0]
+        try:
+            units = reader.units(first.topic, first.queue, first.start, 1)
+        except LookupError:
+            units = []
+        probe = units[0][:2] if units else None
+        parts.append(
+            Part(path, broker, tuple((r.topic, r.queue, r.start, r.end) for r in piece), probe)
+        )
+    return parts
+
+
+def plan(options: ReadOptions) -> list[Part]:
+    """The partitions of a batch read. Raises: BadOption, DataLoss, SourceError."""
+    readers = [open_reader(path, fresh=True) for path in options.paths]
+    brokers = broker_names(options)
+    found = find_queues(readers, options)
+    check_table(options.start, "startingOffsets", found, brokers)
+    check_table(options.end, "endingOffsets", found, brokers)
+    parts: list[Part] = []
+    share = options._replace(min_partitions=-(-options.min_partitions // len(readers)))
+    for path, broker, reader, spans in zip(options.paths, brokers, readers, found, strict=True):
+        if options.keys:
+            ranges = key_ranges(reader, options, broker, spans)
+        else:
+            ranges = span_ranges(reader, options, broker, spans)
+        if _wants_log(reader, options, ranges):
+            parts += log_parts(reader, path, broker, share, spans)
+        else:
+            parts += queue_parts(reader, path, broker, cut(ranges, share))
+    return parts
+
+
+def span_ranges(
+    reader: pystore.Reader, options: ReadOptions, broker: str, spans: Sequence[Span]
+) -> list[Range]:
+    """The range of each queue that is not empty."""
+    ranges = []
+    for span in spans:
+        start = start_of(reader, options, broker, span)
+        end = end_of(reader, options, broker, span)
+        start, end = within(span, start, end, options.fail_on_loss)
+        start, end = narrow(reader, options, span, start, end)
+        if start < end:
+            size = record_bytes(reader, span.topic, span.queue, start, end)
+            ranges.append(Range(span.topic, span.queue, start, end, size))
+    return ranges
+
+
+def key_ranges(
+    reader: pystore.Reader, options: ReadOptions, broker: str, spans: Sequence[Span]
+) -> list[Range]:
+    """The exact places of the keys, out of the index; neighbours become one range."""
+    if reader.info().index_files == 0:
+        raise BadOption("option keys: the store has no index; filter the column keys instead")
+    allowed = {(s.topic, s.queue): s for s in spans}
+    begin, end = (
+        options.time_min or 0,
+        options.time_max if options.time_max is not None else (1 << 63) - 1,
+    )
+    places: dict[tuple[str, int, int], int] = {}
+    for topic in sorted({s.topic for s in spans}):
+        for key in options.keys:
+            for m in reader.query(topic, key, begin=begin, end=end):
+                places[topic, m.queue, m.queue_offset] = m.size
+    ranges: list[Range] = []
+    limits: dict[tuple[str, int], tuple[int, int]] = {}
+    for (topic, queue, at), size in sorted(places.items()):
+        span = allowed.get((topic, queue))
+        if span is None:
+            continue
+        if (topic, queue) not in limits:
+            a, b = start_of(reader, options, broker, span), end_of(reader, options, broker, span)
+            limits[topic, queue] = within(span, a, b, options.fail_on_loss)
+        low, high = limits[topic, queue]
+        if not low <= at < high:
+            continue
+        last = ranges[-1] if ranges else None
+        if last and (last.topic, last.queue, last.end) == (topic, queue, at):
+            ranges[-1] = last._replace(end=at + 1)
+        else:
+            ranges.append(Range(topic, queue, at, at + 1, size))
+    return ranges
+
+
+# ---- scans of the log ----
+
+
+def _bounded(options: ReadOptions) -> bool:
+    """Whether the query names offsets, queues or keys: the log knows none of them."""
+    return bool(
+        options.keys
+        or options.queues
+        or options.start.kind != "earliest"
+        or options.end.kind != "latest"
+    )
+
+
+def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Range]) -> bool:
+    if options.scan == "queue":
+        return False
+    if options.scan == "log":
+        if _bounded(options):
+            raise BadOption(
+                "option scan=log goes with neither offsets, times of offsets, queues nor keys"
+            )
+        return True
+    if _bounded(options) or options.time_min is not None or options.time_max is not None:
+        return False
+    info = reader.info()
+    log = info.log_max - info.log_min
+    wanted = sum(r.bytes for r in ranges)
+    return log > _memory_bytes() // 2 and wanted > LOG_SHARE * log
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def log_parts(
+    reader: pystore.Reader, path: str, broker: str, options: ReadOptions, spans: Sequence[Span]
+) -> list[Part]:
+    """Partitions that read the log, cut where records begin.
+
+    A file begins with a record; within a file, the units of the longest queues tell where some
+    begin.
+    """
+    info = reader.info()
+    low, high = info.log_min, info.log_max
+    topics = tuple(sorted({s.topic for s in spans}))
+    everything = not options.topics and not options.pattern
+    if not everything and sum(map(len, topics)) > TOPICS_TEXT_MAX:
+        raise BadOption(f"option scan=log cannot name {len(topics)} topics; leave it to scan=auto")
+    if low >= high or not topics:
+        return []
+    goal = min(options.max_bytes, max(1, -(-(high - low) // options.min_partitions)))
+    lengths = sorted((Span(*q) for q in _facts(reader)), key=lambda s: s.low - s.high)
+    guides = lengths[:GUIDES]
+    edges = [low]
+    for target in range(low + goal, high, goal):
+        file_end = -(-target // info.commitlog_file_size) * info.commitlog_file_size
+        at = min([_record_at_or_after(reader, g, target, file_end) for g in guides])
+        if edges[-1] < at < high:
+            edges.append(at)
+    edges.append(high)
+    named = () if everything else topics
+    return [Part(path, broker, log=(a, b), topics=named) for a, b in itertools.pairwise(edges)]
+
+
+def _record_at_or_after(reader: pystore.Reader, guide: Span, target: int, file_end: int) -> int:
+    """The first record of a queue that starts at or behind a byte, or the end of that byte's
+    file."""
+    low, high = guide.low, guide.high
+    while low < high:
+        mid = (low + high) // 2
+        units = reader.units(guide.topic, guide.queue, mid, 1)
+        if not units or units[0][0] < target:
+            low = mid + 1
+        else:
+            high = mid
+    units = reader.units(guide.topic, guide.queue, low, 1) if low < guide.high else []
+    return min(units[0][0], file_end) if units else file_end

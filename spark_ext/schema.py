@@ -1,0 +1,113 @@
+"""The columns: which there are, which a query asks for, and how C must lay them out for Spark.
+
+Spark compares the Arrow schema of the first batch with its own: names, order, types, nullability.
+So what the query asked for goes to C as it is (``Layout``), and what C cannot give is refused here,
+with the column's name, before a job starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_ext.errors import BadSchema, nearest
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["COLUMNS", "DEFAULT", "Layout", "ddl", "layout"]
+
+#: Every column, its type as Spark writes it, and whether it may be null. ``properties`` may also be
+#: a string (JSON, as the connector of RocketMQ Externals gave it).
+COLUMNS: dict[str, tuple[str, bool]] = {
+    "topic": ("string", False),
+    "brokerName": ("string", False),
+    "queueId": ("int", False),
+    "queueOffset": ("bigint", False),
+    "body": ("binary", False),
+    "tags": ("string", True),
+    "keys": ("string", True),
+    "properties": ("map<string,string>", False),
+    "flag": ("int", False),
+    "bornTimestamp": ("timestamp", False),
+    "storeTimestamp": ("timestamp", False),
+    "sysFlag": ("int", False),
+    "bornHost": ("string", False),
+    "storeHost": ("string", False),
+    "reconsumeTimes": ("int", False),
+    "bodyCRC": ("int", False),
+    "storeSize": ("int", False),
+    "commitLogOffset": ("bigint", False),
+    "msgId": ("string", False),
+    "preparedTransactionOffset": ("bigint", False),
+}
+
+#: The nine columns of the connector of RocketMQ Externals, with tags and keys.
+DEFAULT = (
+    "topic", "brokerName", "queueId", "queueOffset", "body", "tags", "keys", "properties",
+    "flag", "bornTimestamp", "storeTimestamp",
+)  # fmt: skip
+
+
+class Layout(NamedTuple):
+    """What C is told: names in order, which of them Spark calls nullable, ``map`` or ``json``."""
+
+    names: tuple[str, ...]
+    nullable: tuple[bool, ...]
+    properties: str
+
+
+def ddl(columns: Sequence[str] | None, properties: str) -> str:
+    """The schema of a load without ``.schema(...)``, as DDL.
+
+    columns: option ``columns``. properties: option ``includeProperties``; ``none`` leaves the
+    column out of the default ones.
+    """
+    asked = tuple(columns) if columns else DEFAULT
+    if not columns and properties == "none":
+        asked = tuple(name for name in DEFAULT if name != "properties")
+    parts = []
+    for name in asked:
+        kind, may_be_null = COLUMNS[_known(name)]
+        if name == "properties" and properties == "json":
+            kind = "string"
+        parts.append(f"{name} {kind}{'' if may_be_null else ' NOT NULL'}")
+    return ", ".join(parts)
+
+
+def layout(schema: StructType) -> Layout:
+    """The layout of a schema that Spark will check the batches against. Raises: BadSchema."""
+    from pyspark.sql.types import MapType
+
+    names, nullable, properties = [], [], "map"
+    for field in schema.fields:
+        kind, may_be_null = COLUMNS[_known(field.name)]
+        got = field.dataType.simpleString()
+        if field.name == "properties" and got == "string":
+            properties = "json"
+        elif got != kind:
+            other = " or string" if field.name == "properties" else ""
+            raise BadSchema(
+                f"column '{field.name}' is {kind}{other}, not {got}; cast it after loading"
+            )
+        elif isinstance(field.dataType, MapType) and not field.dataType.valueContainsNull:
+            raise BadSchema("column 'properties' is a map whose values may be null for Spark")
+        if may_be_null and not field.nullable:
+            raise BadSchema(f"column '{field.name}' can be null: leave NOT NULL out of the schema")
+        names.append(field.name)
+        nullable.append(bool(field.nullable))
+    if not names:
+        raise BadSchema("the schema names no column; ask for one, e.g. 'queueOffset long'")
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise BadSchema(f"column '{min(twice)}' is named twice")
+    return Layout(tuple(names), tuple(nullable), properties)
+
+
+def _known(name: str) -> str:
+    if name not in COLUMNS:
+        raise BadSchema(
+            f"there is no column '{name}'{nearest(name, COLUMNS)} The columns are: "
+            f"{', '.join(COLUMNS)}"
+        )
+    return name

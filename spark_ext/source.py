@@ -1,0 +1,65 @@
+"""The data source that Spark sees under the name ``rocketmq``.
+
+Spark imports this module in each of its Python processes, so it imports neither pystore nor
+pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from spark_ext import options as given
+from spark_ext import schema as columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["RocketmqSource"]
+
+
+class RocketmqSource(DataSource):
+    """``spark.read.format("rocketmq").load("store")``; options and columns: docs/spark.md."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> str:
+        # A stream asks for its schema through the same call; what belongs to one of the two alone
+        # is checked by the reader. A path that is no store is told here, at load().
+        asked = given.parse_columns(dict(self.options))
+        return columns.ddl(*asked)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_ext.batch import BatchReader
+
+        options = given.parse_read(dict(self.options), streaming=False)
+        return BatchReader(options, columns.layout(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark_ext.stream import StreamReader
+
+        options = given.parse_read(dict(self.options), streaming=True)
+        return StreamReader(options, columns.layout(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_ext.sink import BatchWriter
+
+        return BatchWriter(given.parse_write(dict(self.options)), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from spark_ext.sink import StreamWriter
+
+        return StreamWriter(given.parse_write(dict(self.options)), schema, overwrite)

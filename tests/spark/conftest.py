@@ -1,0 +1,106 @@
+"""One Spark session for the folder, and small stores for it to read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+
+pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+LOG4J = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n%ex{short}
+logger.task.name = org.apache.spark
+logger.task.level = off
+"""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session of the whole folder."""
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed")
+    from pyspark.sql import SparkSession
+
+    home = tmp_path_factory.mktemp("spark")
+    (home / "conf").mkdir()
+    (home / "conf" / "log4j2.properties").write_text(LOG4J)
+    root = str(Path(__file__).resolve().parents[2])
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers are this Python, and see what this one sees.
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), root]))
+        patch.setenv("SPARK_CONF_DIR", str(home / "conf"))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+            .config("spark.local.dir", str(home / "local"))
+            .config("spark.driver.memory", "1g")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def load(spark: Any) -> Callable[..., Any]:
+    """load(path or paths, schema=..., **options): a frame over stores."""
+
+    def make(path: object, schema: str | None = None, **options: object) -> Any:
+        reader = spark.read.format("rocketmq")
+        if schema is not None:
+            reader = reader.schema(schema)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return reader.load(list(map(str, path)) if isinstance(path, list) else str(path))
+
+    return make
+
+
+def put(
+    store: pystore.Store, topic: str, queue: int, count: int, first: int = 0, **more: Any
+) -> None:
+    """`count` messages whose bodies are their numbers."""
+    bodies = [f"{topic}-{queue}-{i}".encode() for i in range(first, first + count)]
+    store.put_many(topic, bodies, queue=queue, **more)
+
+
+@pytest.fixture
+def make(store_path: Path, small: dict[str, Any]) -> Callable[..., Path]:
+    """make({topic: [messages of queue 0, of queue 1, ...]}, path): a closed store."""
+
+    def build(topics: dict[str, list[int]], path: Path = store_path, **settings: Any) -> Path:
+        with pystore.open(path, **(small | settings)) as store:
+            for topic, queues in topics.items():
+                for queue, count in enumerate(queues):
+                    if count:
+                        put(store, topic, queue, count)
+        return path
+
+    return build
+
+
+def said(failure: pytest.ExceptionInfo[BaseException]) -> str:
+    """All that an error of Spark says."""
+    return str(failure.value)

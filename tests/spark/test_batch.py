@@ -1,0 +1,230 @@
+"""Batch reads: which messages come, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from tests.spark.conftest import put, said
+
+pytestmark = pytest.mark.spark
+
+
+def bodies(frame: Any) -> list[str]:
+    return sorted(bytes(r.body).decode() for r in frame.select("body").collect())
+
+
+def expected(topic: str, queue: int, start: int, end: int) -> list[str]:
+    return sorted(f"{topic}-{queue}-{i}" for i in range(start, end))
+
+
+def test_every_message_comes_once_with_all_its_columns(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        store.put(
+            "orders", "hällo", tags="paid", keys=["a", "b"], properties={"x": "1"}, queue=2, flag=7,
+            born_timestamp=1_700_000_000_123, born_host="10.0.0.1:40000", reconsume_times=3,
+        )  # fmt: skip
+        placed = store.put("orders", b"", queue=2)
+    with pystore.Reader(store_path) as reader:
+        m = reader.read("orders", 2, 0)[0]
+        rows = load(
+            store_path,
+            "topic string, brokerName string, queueId int, queueOffset long, body binary,"
+            " tags string, keys string, properties map<string,string>,"
+            " flag int, bornTimestamp timestamp,"
+            " storeTimestamp timestamp, sysFlag int, bornHost string, storeHost string,"
+            " reconsumeTimes int, bodyCRC int, storeSize int, commitLogOffset long, msgId string,"
+            " preparedTransactionOffset long",
+        ).orderBy("queueOffset")
+        first, second = rows.selectExpr("*", "unix_millis(bornTimestamp) AS born").collect()
+        assert (first.topic, first.brokerName, first.queueId, first.queueOffset) == (
+            "orders", "broker-a", 2, 0,
+        )  # fmt: skip
+        assert bytes(first.body).decode() == "hällo"
+        assert (first.tags, first.keys, first.properties) == ("paid", "a b", m.properties)
+        assert (first.flag, first.born, first.reconsumeTimes) == (7, 1_700_000_000_123, 3)
+        assert (first.bornHost, first.storeHost) == (m.born_host, m.store_host)
+        assert first.bodyCRC == zlib.crc32("hällo".encode()) & 0x7FFFFFFF
+        assert (first.storeSize, first.commitLogOffset) == (m.size, 0)
+        assert (first.msgId, first.preparedTransactionOffset) == (m.message_id, 0)
+    assert (second.tags, second.keys, bytes(second.body)) == (None, None, b"")
+    assert second.commitLogOffset == placed.physical_offset
+
+
+def test_topics_by_list_and_by_pattern(load, make):
+    path = make({"orders": [3, 2], "orders-old": [4], "other": [5]})
+    assert load(path).count() == 14
+    assert load(path, topic="orders").count() == 5
+    assert load(path, subscribe="orders, other").count() == 10
+    assert load(path, subscribePattern="orders.*").count() == 9
+    assert load(path, subscribePattern="order").count() == 0
+    assert bodies(load(path, topic="orders", queues="1")) == expected("orders", 1, 0, 2)
+
+
+def test_offsets_by_json_begin_and_end_a_queue(load, make):
+    path = make({"t": [10, 10]})
+    start = json.dumps({"t": {"broker-a": {"0": 3, "1": -1}}})
+    end = json.dumps({"t": {"0": 8}})
+    frame = load(path, startingOffsets=start, endingOffsets=end)
+    assert bodies(frame) == expected("t", 0, 3, 8)
+    assert load(path, startingOffsets='{"t":{"0":-2,"1":9}}').count() == 11
+
+
+def test_times_begin_and_end_a_queue(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        stamps = []
+        for i in range(5):
+            stamps.append(store.put("t", str(i), queue=0).store_timestamp)
+            while store.put("clock", b"").store_timestamp == stamps[-1]:
+                pass
+    read = lambda **o: bodies(load(store_path, topic="t", **o))  # noqa: E731
+    assert read(startingTimestamp=stamps[2]) == ["2", "3", "4"]
+    assert read(endingTimestamp=stamps[2]) == ["0", "1"]
+    assert read(startingTimestamp=stamps[1], endingTimestamp=stamps[4]) == ["1", "2", "3"]
+    assert read(startingOffsetsByTimestamp=json.dumps({"t": {"0": stamps[3]}})) == ["3", "4"]
+    assert read(minStoreTimestamp=stamps[1], maxStoreTimestamp=stamps[3]) == ["1", "2", "3"]
+    assert read(startingTimestamp=stamps[4] + 1) == []
+    with pytest.raises(Exception, match="was stored at or after") as failure:
+        read(startingTimestamp=stamps[4] + 1, startingOffsetsByTimestampStrategy="error")
+    assert "t/0" in said(failure)
+
+
+def test_tags_are_compared_as_text_not_by_hash_alone(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        for tag in ("AaAa", "BBBB", "AaBB", "other"):  # the first three share a hash
+            store.put("t", tag, tags=tag, queue=0)
+    assert bodies(load(store_path, tags="BBBB")) == ["BBBB"]
+    assert bodies(load(store_path, tags="BBBB || other")) == ["BBBB", "other"]
+    assert bodies(load(store_path, tags="*")) == ["AaAa", "AaBB", "BBBB", "other"]
+
+
+def test_keys_come_through_the_index(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        for i in range(200):
+            store.put("t", str(i), keys=[f"k{i}", f"decade{i // 10}"], queue=i % 3)
+        store.put("u", "u", keys="k7")
+    assert bodies(load(store_path, keys="k7")) == ["7", "u"]
+    assert bodies(load(store_path, keys="k7,k8", topic="t")) == ["7", "8"]
+    assert bodies(load(store_path, keys="decade3")) == [str(i) for i in range(30, 40)]
+    assert load(store_path, keys="none").count() == 0
+
+
+def test_transactions_are_left_out_unless_asked_for(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        store.put("t", "committed", queue=0)
+        store.put("RMQ_SYS_TRANS_HALF_TOPIC", "half", queue=0)
+        store.put("RMQ_SYS_TRANS_OP_HALF_TOPIC", "0,", queue=0)
+    for scan in ("queue", "log"):
+        assert bodies(load(store_path, scan=scan)) == ["committed"]
+        assert load(store_path, scan=scan, includeTransactions="all").count() == 3
+    assert bodies(load(store_path, topic="RMQ_SYS_TRANS_HALF_TOPIC")) == ["half"]
+
+
+def test_several_stores_in_one_read(load, make, tmp_path):
+    a, b = make({"t": [3]}, tmp_path / "a"), make({"t": [5], "u": [1]}, tmp_path / "b")
+    counted = load([a, b]).groupBy("brokerName").count().collect()
+    assert {r.brokerName: r["count"] for r in counted} == {"broker-a": 3, "broker-b": 6}
+    named = load([a, b], brokerName="x,y", startingOffsets='{"t": {"y": {"0": 4}}}')
+    assert {(r.brokerName, r.topic, r.queueOffset) for r in named.collect()} == {
+        ("x", "t", 0), ("x", "t", 1), ("x", "t", 2), ("y", "t", 4), ("y", "u", 0),
+    }  # fmt: skip
+
+
+def test_properties_as_map_json_or_not_at_all(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        store.put("t", "x", properties={"é": '"'}, queue=0)
+    assert json.loads(load(store_path).first().properties) == {"é": '"'}
+    assert load(store_path, includeProperties="map").first().properties == {"é": '"'}
+    assert "properties" not in load(store_path, includeProperties="none").columns
+
+
+def test_a_log_scan_gives_the_same_rows(load, make):
+    path = make({"t": [3000, 10], "u": [5000]}, mappedFileSizeCommitLog=1 << 20)
+    row = ("topic", "queueId", "queueOffset", "body", "commitLogOffset")
+    schema = "topic string, queueId int, queueOffset long, body binary, commitLogOffset long"
+    want = sorted(load(path, schema, topic="t", scan="queue").select(*row).collect())
+    log = load(path, schema, topic="t", scan="log", maxBytesPerPartition="100k")
+    assert log.rdd.getNumPartitions() > 3
+    assert sorted(log.select(*row).collect()) == want
+
+
+def test_no_message_no_row(load, make):
+    path = make({"t": [3]})
+    assert load(path, startingOffsets='{"t":{"0":3}}').count() == 0
+    assert load(path, subscribePattern="none").collect() == []
+
+
+def test_limit_ends_early(load, make):
+    path = make({"t": [20000]}, mappedFileSizeCommitLog=8 << 20)
+    assert len(load(path, batchRows=100).limit(5).collect()) == 5
+    assert len(load(path, batchRows=100).take(150)) == 150
+    assert load(path).count() == 20000  # after workers went with a broken pipe
+
+
+def test_one_load_under_two_filters(load, make):
+    frame = load(make({"t": [10, 20, 30]}))
+    q0, q1 = frame.filter("queueId = 0"), frame.filter("queueId = 1")
+    assert (q0.count(), q1.count(), frame.count()) == (10, 20, 60)
+    assert q0.union(q1).count() == 30
+    assert q0.union(frame).count() == 70
+
+
+def test_a_temporary_view_keeps_its_options(spark, make):
+    path = make({"t": [4], "u": [2]})
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW v USING rocketmq OPTIONS (path '{path}', topic 't')"
+    )
+    assert spark.sql("SELECT count(*) AS n FROM v WHERE queueOffset > 0").first().n == 3
+
+
+def test_partitions_are_cut_by_bytes_records_and_number(load, make):
+    path = make({"t": [4000]}, mappedFileSizeCommitLog=4 << 20)
+    size = load(path).rdd.getNumPartitions
+    assert size() == 1
+    assert load(path, maxRecordsPerPartition=1000).rdd.getNumPartitions() == 4
+    assert load(path, minPartitions=7).rdd.getNumPartitions() >= 7
+    assert load(path, maxBytesPerPartition="50k").rdd.getNumPartitions() > 5
+    assert load(path, minPartitions=7).count() == 4000
+
+
+def test_a_plan_is_a_snapshot(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        put(store, "t", 0, 5)
+        store.flush()
+        frame = load(store_path)
+        assert frame.count() == 5
+        put(store, "t", 0, 5, first=5)
+        store.flush()
+        assert frame.count() == 5
+        assert load(store_path).count() == 10
+
+
+def test_compressed_bodies_are_inflated_unless_told_not_to(load, store_path, small):
+    packed = zlib.compress(b"long " * 100)
+    with pystore.open(store_path, **small) as store:
+        store.put("t", packed, queue=0, sys_flag=1)
+    assert bytes(load(store_path).first().body) == b"long " * 100
+    assert bytes(load(store_path, decompress="false").first().body) == packed
+
+
+def test_readers_are_small_to_send(make):
+    from spark_ext.options import parse_read
+    from spark_ext.plan import plan
+
+    path = make({f"a-topic-with-quite-a-long-name-{i}": [1] * 8 for i in range(30)})
+    parts = plan(parse_read({"path": str(path)}, streaming=False))
+    assert max(len(pickle.dumps(p)) for p in parts) < 1024
+    assert len(parts) < 30  # small queues share partitions
+
+
+def test_the_path_may_be_a_file_address(load, make):
+    path = Path(make({"t": [1]}))
+    assert load(f"file:{path}").count() == 1
+    with pytest.raises(Exception, match="is no local folder"):
+        load("hdfs://host/store")
