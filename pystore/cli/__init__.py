@@ -1,0 +1,14 @@
+"""The command line: ``pystore VERB STORE``, to look into a store, to follow it, to fill it.
+
+One verb is one module of this folder, with one function ``run``; ``_verbs.py`` holds the table of
+them. What the verbs share: ``_app.py`` (options that every verb has, exit codes, errors),
+``_session.py`` (opening a store), ``_output.py`` (the one renderer, text or JSON),
+``_progress.py``, ``_values.py`` and ``_records.py`` (how numbers, times and messages are shown).
+See docs/cli.md.
+"""
+
+from __future__ import annotations
+
+from pystore.cli._app import main
+
+__all__ = ["main"]

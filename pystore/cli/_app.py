@@ -1,0 +1,199 @@
+"""The program: typer's app made from the table of verbs, exit codes, and the way errors end."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from pystore import _errors as errors
+from pystore.cli._output import Failure, Json, Output, Text
+from pystore.cli._session import Session, parse_settings
+from pystore.cli._verbs import VERBS, Verb
+
+__all__ = ["EXIT_CODES", "app", "exit_code_of", "main"]
+
+OK, NOTHING, USAGE, NO_STORE, LOCKED, DAMAGED, TROUBLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+
+EXIT_CODES: dict[int, str] = {
+    OK: "done",
+    NOTHING: "nothing was found, or the result is empty",
+    USAGE: "bad usage or bad input; nothing was stored of it",
+    NO_STORE: "the path is missing, is no store, or is one of a newer version",
+    LOCKED: "another process has the store open for writing",
+    DAMAGED: "damaged data was met; what could be read was shown",
+    TROUBLE: "the disk, the operating system or the rights on a file stood in the way",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+}
+
+_BY_ERROR: tuple[tuple[type[errors.StoreError], int], ...] = (
+    (errors.NotFound, NOTHING),
+    (errors.BadArgument, USAGE),
+    (errors.MessageIllegal, USAGE),
+    (errors.NotAStore, NO_STORE),
+    (errors.NewerLayout, NO_STORE),
+    (errors.StoreLocked, LOCKED),
+    (errors.RecordDamaged, DAMAGED),
+    (errors.FileSizeMismatch, DAMAGED),
+    (errors.StrayFile, DAMAGED),
+    (errors.MissingSegment, DAMAGED),
+    (errors.Interrupted, INTERRUPTED),
+)
+
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {n:>3}  {why}" for n, why in EXIT_CODES.items())
+
+#: typer's and click's root of "the command line is wrong"; its module depends on the version.
+_ClickError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+_Conf = Annotated[
+    Path | None,
+    typer.Option("--conf", metavar="FILE", help="A broker.conf with the store's settings."),
+]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="One setting, over those of --conf. Repeatable."
+    ),
+]
+_AsJson = Annotated[
+    bool, typer.Option("--json", help="JSON on stdout, and errors as JSON on stderr.")
+]
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The documented exit code of an exception."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    for kind, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return code
+    return TROUBLE
+
+
+def _failure_of(error: BaseException) -> Failure:
+    code = exit_code_of(error)
+    if not isinstance(error, errors.StoreError):
+        return Failure(type(error).__name__, str(error), "", code)
+    place = f": {error.where}" if error.where else ""
+    at = f" (at offset {error.offset})" if error.offset is not None else ""
+    return Failure(
+        type(error).__name__, f"{error.text}{place}{at}", error.next_step, code,
+        code=error.code, where=error.where, offset=error.offset, pid=error.pid,
+    )  # fmt: skip
+
+
+def _guarded(out: Output, work: Callable[[], int | None]) -> int:
+    """Runs a verb; returns its exit code, whatever happens in it."""
+    try:
+        try:
+            code = work() or OK
+            out.end()
+            return code
+        except (errors.StoreError, OSError, KeyboardInterrupt) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            code = exit_code_of(error)
+            out.end()  # what was found before the trouble is still true
+            if code != INTERRUPTED:
+                out.error(_failure_of(error))
+            return code
+    except BrokenPipeError:
+        # The reader of the pipe has seen enough (`| head`). What is still buffered must not fail
+        # a second time when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _command(verb: Verb) -> Callable[..., None]:
+    """The function that typer sees: the options that every verb has, then the verb's own."""
+    hints = get_type_hints(verb.run, include_extras=True)
+    own = list(inspect.signature(verb.run).parameters.values())[1:]
+    about = "Folder of the store: the one that holds commitlog/."
+    if not verb.store_needed:
+        about = "Folder for the store. Default: a temporary one, removed afterwards."
+    store: Any = Annotated[
+        Path if verb.store_needed else Path | None,
+        typer.Argument(metavar="STORE", help=about, show_default=False),
+    ]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    nothing: Any = inspect.Parameter.empty if verb.store_needed else None
+    parameters = [
+        inspect.Parameter("store", keyword, annotation=store, default=nothing),
+        *(p.replace(kind=keyword, annotation=hints[p.name]) for p in own),
+        inspect.Parameter("conf", keyword, annotation=_Conf, default=None),
+        inspect.Parameter("set_", keyword, annotation=_Set, default=None),
+        inspect.Parameter("as_json", keyword, annotation=_AsJson, default=False),
+    ]
+
+    def command(**given: Any) -> None:
+        out: Output = Json() if given.pop("as_json") else Text()
+        path, conf, sets = given.pop("store"), given.pop("conf"), given.pop("set_") or []
+
+        def work() -> int | None:
+            named = path is not None
+            session = Session(path or Path(), conf, parse_settings(sets), out, named)
+            code = verb.run(session, **given)
+            return DAMAGED if session.damaged else code
+
+        code = _guarded(out, work)
+        if code:
+            raise typer.Exit(code)
+
+    command.__name__ = verb.name
+    command.__doc__ = verb.run.__doc__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _make_app() -> typer.Typer:
+    made = typer.Typer(
+        help=(
+            "Looks into an Apache RocketMQ message store, follows it, fills it.\n\n"
+            "A store may be live, stopped or crashed, and may belong to a Java broker: verbs that"
+            " read take no lock and write nothing. put, import and bench write; each has --dry-run."
+            "\n\n\b\nExamples:\n"
+            "  pystore info /data/rocketmq/store\n"
+            "  pystore tail /data/rocketmq/store orders --follow\n"
+            "  pystore dump /data/rocketmq/store --json | head\n"
+            "  pystore put ./store orders 'hello' --create"
+        ),
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,  # plain help is quick, and keeps the lines of the examples
+        pretty_exceptions_enable=False,
+    )
+    for verb in VERBS:
+        made.command(verb.name, epilog=_EPILOG)(_command(verb))
+    return made
+
+
+app = _make_app()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; returns the exit code. arguments: None takes those of the process."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # Text that the terminal's encoding has no letter for is shown escaped.
+            stream.reconfigure(errors="backslashreplace")
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(args=given, prog_name="pystore", standalone_mode=False)
+    except _ClickError as error:
+        if "--json" in given and error.format_message():
+            step = f"see pystore {' '.join(given[:1])} --help"
+            Json().error(Failure("Usage", error.format_message(), step, USAGE))
+        else:
+            error.show()
+        return USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return result if isinstance(result, int) else OK

@@ -1,0 +1,166 @@
+"""What every verb gets: the path, the settings and the output, and ways to open the store."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pystore import _settings
+from pystore._errors import NotAStore, StoreLocked
+from pystore._settings import Settings
+from pystore._store import Reader, Store
+from pystore.cli._output import Output
+from pystore.cli._progress import Progress
+from pystore.cli._values import usage
+
+__all__ = ["Holder", "Session", "holder_of", "parse_settings"]
+
+_Opened = TypeVar("_Opened", Reader, Store)
+_PHASES = {
+    "opening": "opening",
+    "queues": "reading the queues",
+    "index": "reading the index",
+    "log": "checking the log",
+    "done": "opening",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who writes to a store. pid: 0 when nobody says."""
+
+    locked: bool
+    pid: int
+
+
+def holder_of(root: Path) -> Holder:
+    """Whether a process holds the store's lock, and which; nothing is changed."""
+    try:
+        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return Holder(False, 0)
+    try:
+        request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        room = request + bytes(4)  # struct flock ends in padding
+        kind, _, _, _, pid = struct.unpack_from("hhqqi", fcntl.fcntl(fd, fcntl.F_GETLK, room))
+    except OSError:
+        return Holder(False, 0)
+    finally:
+        os.close(fd)
+    if kind == fcntl.F_UNLCK:
+        return Holder(False, 0)
+    return Holder(True, pid if pid > 0 else _pid_in(root / "abort"))
+
+
+def _pid_in(abort: Path) -> int:
+    """A lock of an open file has no process; its holder writes its number into the abort file."""
+    try:
+        text = abort.read_bytes()[:20].strip()
+    except OSError:
+        return 0
+    return int(text) if text.isdigit() and len(text) < 11 else 0
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` of --set; the settings themselves are checked when they are loaded."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise usage(
+                f"--set '{pair}' is no NAME=VALUE", "write for example --set maxMessageSize=65536"
+            )
+        found[name.strip()] = value
+    return found
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of one verb.
+
+    named: whether the user gave a path.
+    damaged: set by a verb that met damage and went on; the exit code tells. reader(), writer() and
+    scratch() are context managers.
+    """
+
+    path: Path
+    conf: Path | None
+    sets: dict[str, str]
+    out: Output
+    named: bool = True
+    damaged: bool = field(default=False)
+
+    def progress(self, label: str, unit: str = "bytes") -> Progress:
+        return Progress(label, unit, as_json=self.out.json)
+
+    def settings(self) -> Settings:
+        """The settings of --conf with --set over them."""
+        return _settings.load(self.conf, self.sets)
+
+    def _open(self, kind: Callable[..., _Opened], **extra: object) -> _Opened:
+        with self.progress("opening") as bar:
+            return kind(
+                self.path,
+                self.conf,
+                progress=lambda phase, done, total: bar.update(done, total, _PHASES[phase]),
+                **{**self.sets, **extra},
+            )
+
+    @contextmanager
+    def reader(self) -> Iterator[Reader]:
+        with self._open(Reader) as reader:
+            yield reader
+
+    def exists(self) -> bool:
+        """Whether there is a commit log."""
+        return any(d.is_dir() for d in self.settings().commitlog_dirs(self.path))
+
+    def check_target(self, create: bool) -> None:
+        """Refuses a store that is not there, unless it may be made.
+
+        Raises: NotAStore.
+        """
+        if not create and not self.exists():
+            error = NotAStore("there is no store to write to", str(self.path))
+            error.next_step = "check the path, or add --create to make a new store there"
+            raise error
+
+    def check_free(self) -> None:
+        """For dry runs: the real run would be refused while somebody else writes.
+
+        Raises: StoreLocked.
+        """
+        holder = holder_of(self.path)
+        if holder.locked:
+            pid = holder.pid or None
+            raise StoreLocked("another process writes to the store", str(self.path), pid=pid)
+
+    @contextmanager
+    def writer(self, *, create: bool = False, **extra: object) -> Iterator[Store]:
+        """The store opened for writing. extra: settings over all others. Raises: NotAStore."""
+        self.check_target(create)
+        with self._open(Store, **extra) as store:
+            yield store
+
+    @contextmanager
+    def scratch(self) -> Iterator[Store]:
+        """An empty store with the same limits, thrown away afterwards.
+
+        A dry run puts into it, so that it accepts and refuses exactly what the real run would.
+        """
+        given = self.settings()
+        elsewhere = ("storePathRootDir", "storePathCommitLog", "flushDiskType")
+        same = {name: given[name] for name in given.explicit if name not in elsewhere}
+        same["mappedFileSizeCommitLog"] = max(64 << 20, 2 * int(given["maxMessageSize"]))
+        with (
+            tempfile.TemporaryDirectory(prefix="pystore-") as folder,
+            Store(Path(folder) / "store", None, **same) as store,
+        ):
+            yield store

@@ -1,0 +1,43 @@
+"""The table of verbs: the only place that names them all. A new verb is a module and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pystore.cli.bench import run as bench
+from pystore.cli.dump import run as dump
+from pystore.cli.export import run as export
+from pystore.cli.get import run as get
+from pystore.cli.import_ import run as import_
+from pystore.cli.info import run as info
+from pystore.cli.put import run as put
+from pystore.cli.query import run as query
+from pystore.cli.tail import run as tail
+
+__all__ = ["VERBS", "Verb"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """name: as typed. run: its function; the first argument is the Session, the others become
+    options, the docstring becomes the help. writes: whether it changes the store. store_needed:
+    whether STORE must be given."""
+
+    name: str
+    run: Callable[..., int | None]
+    writes: bool = False
+    store_needed: bool = True
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("info", info),
+    Verb("dump", dump),
+    Verb("get", get),
+    Verb("query", query),
+    Verb("tail", tail),
+    Verb("put", put, writes=True),
+    Verb("export", export),
+    Verb("import", import_, writes=True),
+    Verb("bench", bench, writes=True, store_needed=False),
+)

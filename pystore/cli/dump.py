@@ -1,0 +1,186 @@
+"""``pystore dump``: every record of the log and every unit of the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pystore._messages import Message
+from pystore._store import QueueInfo, Reader
+from pystore.cli._progress import Progress
+from pystore.cli._records import cq_line, java_order, msg_line
+from pystore.cli._session import Session
+from pystore.cli._values import iso, printable, usage
+
+__all__ = ["run"]
+
+_BATCH = 1024
+_UNITS = 4096
+
+
+class Kind(StrEnum):
+    """What to print: records of the log, or units of the queues."""
+
+    msg = "msg"
+    cq = "cq"
+
+
+def run(
+    s: Session,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue id.")] = None,
+    from_: Annotated[
+        int | None, typer.Option("--from", min=0, help="Only records from this byte of the log on.")
+    ] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=0, help="Only records before this byte of the log.")
+    ] = None,
+    kind: Annotated[
+        Kind | None, typer.Option(help="Only records (msg) or only queue units (cq).")
+    ] = None,
+) -> int | None:
+    """Prints every record of the log, then every unit of the consume queues.
+
+    With --json the lines are those of the reference's dump, made by Apache's own store: limits
+    ({"at":"store"}), records ({"at":"msg"}), units ({"at":"cq"}), in the same order and with the
+    same letters, so that diff can compare the two. A place without a whole record is printed as
+    {"at":"bad","phy":N}; the records end there, the units follow, and the exit code is 5.
+
+    \b
+    Examples:
+      pystore dump /data/rocketmq/store --json > store.jsonl
+      pystore dump /data/rocketmq/store --topic orders --kind msg
+      pystore dump /data/rocketmq/store --from 1073741824 --to 1074000000
+    """
+    if from_ is not None and to is not None and to < from_:
+        raise usage(f"--to {to} lies before --from {from_}", "give a range [from, to)")
+    filtered = not (topic is None and queue is None and from_ is None and to is None)
+    with s.reader() as reader:
+        if kind is None:
+            _limits(s, reader)
+        wanted = _Wanted(topic, queue, from_ or 0, (1 << 63) - 1 if to is None else to)
+        printed = 0
+        if kind is not Kind.cq:
+            printed += _records(s, reader, wanted)
+        if kind is not Kind.msg:
+            printed += _units(s, reader, wanted)
+    return 1 if not printed and (filtered or kind is not None) else 0
+
+
+class _Wanted:
+    """The filters."""
+
+    __slots__ = ("end", "every", "queue", "start", "topic")
+
+    def __init__(self, topic: str | None, queue: int | None, start: int, end: int) -> None:
+        self.topic = topic
+        self.queue = queue
+        self.start = start
+        self.end = end
+        self.every = topic is None and queue is None
+
+    def has(self, topic: str, queue: int) -> bool:
+        return self.topic in (None, topic) and self.queue in (None, queue)
+
+
+def _limits(s: Session, reader: Reader) -> None:
+    info = reader.info()
+    if s.out.json:
+        line = f'{{"at":"store","loaded":true,"min_phy":{info.log_min},"max_phy":{info.log_max}}}'
+    else:
+        line = f"store  log [{info.log_min}, {info.log_max})"
+    s.out.lines([line])
+
+
+def _first(reader: Reader, start: int) -> int:
+    """A record's place at or before `start`, to walk from.
+
+    `start` itself when a record stands there; else the start of its file, since nothing in between
+    says where a record begins.
+    """
+    info = reader.info()
+    if start <= info.log_min:
+        return info.log_min
+    if start >= info.log_max or len(reader.log(start, max_messages=1)):
+        return start
+    return max(info.log_min, start - start % info.commitlog_file_size)
+
+
+def _records(s: Session, reader: Reader, wanted: _Wanted) -> int:
+    line_of = msg_line if s.out.json else _msg_text
+    printed, info = 0, reader.info()
+    at = _first(reader, wanted.start)
+    end = min(wanted.end, info.log_max)
+    with s.progress("dumping the log") as bar:
+        while at < end:
+            batch = reader.log(at, max_messages=_BATCH)
+            lines = [line_of(m) for m in batch if _passes(m, wanted)]
+            s.out.lines(lines)
+            printed += len(lines)
+            at = batch.next_offset
+            bar.update(at - info.log_min, info.log_max - info.log_min)
+            if batch.outcome > 0 and at < end:
+                s.out.lines([f'{{"at":"bad","phy":{at}}}' if s.out.json else f"bad    {at}"])
+                s.damaged = True
+                return printed + 1
+            if batch.outcome:
+                break
+    return printed
+
+
+def _passes(m: Message, wanted: _Wanted) -> bool:
+    if not wanted.start <= m.physical_offset < wanted.end:
+        return False
+    return wanted.every or wanted.has(m.topic, m.queue)
+
+
+def _msg_text(m: Message) -> str:
+    tags = m.tags
+    return (
+        f"msg  {m.physical_offset:>14}  {m.size:>8}  {iso(m.store_timestamp)}"
+        f"  {printable(m.topic)}/{m.queue}@{m.queue_offset}"
+        + (f"  tags={printable(tags)}" if tags else "")
+        + f"  body={len(m.raw_body)}"
+    )
+
+
+def _cq_text(topic: str, queue: int, offset: int, unit: tuple[int, int, int]) -> str:
+    physical, size, tags = unit
+    return f"cq   {physical:>14}  {size:>8}  {printable(topic)}/{queue}@{offset}  tags_code={tags}"
+
+
+def _units(s: Session, reader: Reader, wanted: _Wanted) -> int:
+    line_of = cq_line if s.out.json else _cq_text
+    queues = [q for q in reader.queues() if wanted.has(q.topic, q.queue)]
+    queues.sort(key=lambda q: (java_order(q.topic), q.queue))
+    printed = done = 0
+    total = sum(map(len, queues))
+    with s.progress("dumping the queues", "units") as bar:
+        for q in queues:
+            for first, units in _chunks(reader, q, bar, done, total):
+                lines = [
+                    line_of(q.topic, q.queue, first + i, unit)
+                    for i, unit in enumerate(units)
+                    if wanted.start <= unit[0] < wanted.end
+                ]
+                s.out.lines(lines)
+                printed += len(lines)
+            done += len(q)
+    return printed
+
+
+def _chunks(
+    reader: Reader, q: QueueInfo, bar: Progress, done: int, total: int
+) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
+    """The units of a queue, thousands at a time."""
+    at = q.min_offset
+    while at < q.max_offset:
+        units = reader.units(q.topic, q.queue, at, min(_UNITS, q.max_offset - at))
+        if not units:
+            return
+        yield at, units
+        at += len(units)
+        bar.update(done + at - q.min_offset, total)

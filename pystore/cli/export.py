@@ -1,0 +1,125 @@
+"""``pystore export``: messages as JSON lines, metadata as upstream's config files."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from pystore._errors import RecordDamaged
+from pystore._store import Reader
+from pystore.cli._output import compact
+from pystore.cli._records import message_record
+from pystore.cli._session import Session
+from pystore.cli._values import Size, parse_time, usage
+
+__all__ = ["run"]
+
+_BATCH = 1024
+
+
+def run(
+    s: Session,
+    messages: Annotated[
+        str | None, typer.Option("--messages", metavar="FILE|-", help="Write messages there.")
+    ] = None,
+    metadata: Annotated[
+        Path | None,
+        typer.Option("--metadata", metavar="DIR", help="Write the config/*.json into this folder."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Only messages of this topic.")] = None,
+    begin: Annotated[
+        str | None, typer.Option(help="Stored at or after: ms, or ISO 8601 (UTC if no zone).")
+    ] = None,
+    end: Annotated[str | None, typer.Option(help="Stored at or before.")] = None,
+) -> int | None:
+    """Writes messages as JSON lines, in the order of the log, and metadata as config files.
+
+    A message has the fields of a dump's msg line and its body as stored: "body", with
+    "body_encoding" utf-8 or base64. Files appear whole or not at all. A damaged place ends the
+    export with exit code 5 and leaves no file.
+
+    \b
+    Examples:
+      pystore export STORE --messages orders.jsonl --topic orders
+      pystore export STORE --messages - --begin 2026-11-21 | gzip > today.jsonl.gz
+      pystore export STORE --metadata ./config --messages all.jsonl
+    """
+    if messages is None and metadata is None:
+        raise usage("say what to export: --messages FILE|-, --metadata DIR, or both", "see --help")
+    low = 0 if begin is None else parse_time(begin, "--begin")
+    high = (1 << 63) - 1 if end is None else parse_time(end, "--end")
+    facts: dict[str, object] = {}
+    count = None
+    with s.reader() as reader:
+        if metadata is not None:
+            facts["metadata"] = str(metadata)
+            facts["config files"] = reader.metadata.export_json(metadata)
+        if messages is not None:
+            with _target(messages) as out:
+                count, size = _write(s, reader, out, topic, low, high)
+            facts |= {"messages": messages, "count": count, "bytes": Size(size)}
+    if messages != "-":  # stdout holds the messages alone
+        s.out.facts("exported", facts)
+    return 1 if count == 0 else 0
+
+
+@contextmanager
+def _target(messages: str) -> Iterator[IO[str]]:
+    """Stdout, or a file that gets its name when it is whole and on the disk."""
+    if messages == "-":
+        yield sys.stdout
+        return
+    path = Path(messages)
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as out:
+            yield out
+            out.flush()
+            os.fsync(fd)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)  # mkstemp makes files for the owner alone
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write(
+    s: Session, reader: Reader, out: IO[str], topic: str | None, low: int, high: int
+) -> tuple[int, int]:
+    """(messages, bytes of JSON). Raises: RecordDamaged."""
+    info = reader.info()
+    at, count, size = info.log_min, 0, 0
+    with s.progress("exporting") as bar:
+        while True:
+            batch = reader.log(at, max_messages=_BATCH)
+            lines = [
+                compact(message_record(m, stored=True))
+                for m in batch
+                if low <= m.store_timestamp <= high and topic in (None, m.topic)
+            ]
+            if lines:
+                text = "\n".join(lines) + "\n"
+                out.write(text)
+                count += len(lines)
+                size += len(text)
+            at = batch.next_offset
+            bar.update(at - info.log_min, info.log_max - info.log_min)
+            if batch.outcome > 0:
+                reader.message(at)  # raises with the right words
+                raise RecordDamaged("no whole record stands here", offset=at)
+            if batch.outcome or at >= info.log_max:
+                return count, size

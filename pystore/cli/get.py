@@ -1,0 +1,144 @@
+"""``pystore get``: messages by their place or id."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from pystore._errors import NotFound, RecordDamaged
+from pystore._messages import Message
+from pystore._store import Reader
+from pystore.cli._records import hex_dump, message_record, shown_body
+from pystore.cli._session import Session
+from pystore.cli._values import Size, When, usage
+
+__all__ = ["run"]
+
+_BATCH = 256
+
+
+class Body(StrEnum):
+    """How the body is shown."""
+
+    auto = "auto"
+    hex = "hex"
+    raw = "raw"
+    none = "none"
+
+
+def run(
+    s: Session,
+    topic: Annotated[str | None, typer.Option(help="Topic of the queue.")] = None,
+    queue: Annotated[int, typer.Option(min=0, help="Queue id.")] = 0,
+    offset: Annotated[int | None, typer.Option(min=0, help="Offset in the queue.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Messages at most.")] = 1,
+    tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="offsetMsgId: 32 or 56 hexadecimal digits.")
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option("--at", min=0, help="Byte of the log where the record starts.")
+    ] = None,
+    body: Annotated[
+        Body,
+        typer.Option(help="auto: text, or a hex dump; raw: the bytes alone to stdout; none."),
+    ] = Body.auto,
+    hex_: Annotated[bool, typer.Option("--hex", help="The same as --body hex.")] = False,
+) -> int | None:
+    """Shows messages by queue offset, by offset message id, or by place in the log.
+
+    All fields are shown, and the body: inflated where it is compressed, as text where it is UTF-8.
+
+    \b
+    Examples:
+      pystore get STORE --topic orders --queue 3 --offset 41
+      pystore get STORE --topic orders --queue 3 --offset 0 --count 10 --tags "paid || sent" --json
+      pystore get STORE --id 0A00000200002A9F0000000000000000
+      pystore get STORE --at 4096 --body raw > body.bin
+    """
+    ways = [way for way in (id_, at, offset) if way is not None]
+    if len(ways) != 1 or (offset is not None) != (topic is not None):
+        raise usage(
+            "say which message: --topic T --queue Q --offset N, or --id ID, or --at N",
+            "see pystore get --help",
+        )
+    if hex_:
+        body = Body.hex
+    with s.reader() as reader:
+        if id_ is not None:
+            found = [_by_id(reader, id_)]
+        elif at is not None:
+            found = [reader.message(at)]
+        else:
+            assert topic is not None and offset is not None
+            found = _from_queue(reader, topic, queue, offset, count, tags)
+        for message in found:
+            _show(s, message, body)
+    return 0 if found else 1
+
+
+def _by_id(reader: Reader, id_: str) -> Message:
+    """Raises: NotFound when the place holds a message of another id."""
+    message = reader.message_by_id(id_)
+    if message.offset_message_id != id_.upper():
+        raise NotFound(
+            f"the message there has the id {message.offset_message_id}: another broker stored it",
+            offset=message.physical_offset,
+        )
+    return message
+
+
+def _from_queue(
+    reader: Reader, topic: str, queue: int, offset: int, count: int, tags: str | None
+) -> list[Message]:
+    low, high = reader.range(topic, queue)
+    if not any(q.queue == queue for q in reader.queues(topic)):
+        raise NotFound(f"the store has no queue {topic}/{queue}")
+    if not low <= offset < high:
+        raise NotFound(f"queue {topic}/{queue} holds offsets {low} to {high - 1}, not {offset}")
+    found: list[Message] = []
+    while len(found) < count and offset < high:
+        room = min(_BATCH, count - len(found))
+        batch = reader.read(topic, queue, offset, max_messages=room, tags=tags)
+        found.extend(batch)
+        if batch.next_offset <= offset:
+            break
+        offset = batch.next_offset
+    return found
+
+
+def _show(s: Session, message: Message, body: Body) -> None:
+    if body is Body.raw:
+        s.out.data(message.body)
+        return
+    record = message_record(message)
+    if "body_error" in record:
+        s.damaged = True
+    if s.out.json:
+        if body is Body.none:
+            record.pop("body"), record.pop("body_encoding")
+        elif body is Body.hex:
+            record["body"], record["body_encoding"] = bytes(_body(message)).hex(), "hex"
+        s.out.record(record, str)
+        return
+    facts = {k: v for k, v in record.items() if k not in ("at", "body", "body_encoding", "props")}
+    for name in ("born_ts", "store_ts"):
+        facts[name] = When(int(str(facts[name])))
+    for name in ("size", "body_len"):
+        facts[name] = Size(int(str(facts[name])))
+    properties = message.properties
+    s.out.facts("message", facts | {f"property {k}": v for k, v in properties.items()})
+    if body is not Body.none:
+        content = _body(message)
+        text = hex_dump(content) if body is Body.hex else shown_body(content)
+        s.out.lines(["body", text])
+
+
+def _body(message: Message) -> bytes | memoryview:
+    """The body inflated, or as it lies there when it does not inflate."""
+    try:
+        return message.body
+    except RecordDamaged:
+        return message.raw_body

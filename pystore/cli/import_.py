@@ -1,0 +1,257 @@
+"""``pystore import``: the way back from ``pystore export``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from pystore import _configfiles
+from pystore._errors import BadArgument, StoreError
+from pystore._store import Store
+from pystore.cli._session import Session
+from pystore.cli._values import Size, usage
+
+__all__ = ["run"]
+
+_LINE_MAX = 512 << 20  # a line that is longer holds no message
+_SCRATCH_BYTES = 256 << 20  # a dry run starts a new scratch store after so much
+_HOST_KINDS = 0x30  # bits of sysFlag: born host, store host is IPv6
+_INT32 = (-(1 << 31), (1 << 31) - 1)
+_INT64 = (-(1 << 63), (1 << 63) - 1)
+#: Written anew by the store, or wrong at any other place of the log.
+_OWN_PROPERTIES = ("__CRC32#",)
+
+
+def run(
+    s: Session,
+    messages: Annotated[
+        str | None, typer.Option("--messages", metavar="FILE|-", help="Messages as JSON lines.")
+    ] = None,
+    metadata: Annotated[
+        Path | None,
+        typer.Option("--metadata", metavar="DIR", help="A folder of config/*.json to take over."),
+    ] = None,
+    skip: Annotated[
+        int, typer.Option(min=0, help="Leave out the first N lines, to go on after a stop.")
+    ] = 0,
+    create: Annotated[bool, typer.Option("--create", help="Make the store if missing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check every line and print counts; store nothing.")
+    ] = False,
+) -> int | None:
+    """Puts exported messages into a store, and takes over exported metadata.
+
+    Topic, queue, body (compressed ones stay so), flag, system flag, properties, born time and host
+    and reconsume times are kept, and the order; offsets and store time are new. Each metadata file
+    of the folder replaces that table of the store. A line that is wrong ends the import with its
+    number; what came before it is stored, and --skip goes on behind it.
+
+    \b
+    Examples:
+      pystore import STORE --messages orders.jsonl --dry-run
+      pystore import ./copy --metadata ./config --messages all.jsonl --create
+      zcat today.jsonl.gz | pystore import STORE --messages -
+    """
+    if messages is None and metadata is None:
+        raise usage("say what to import: --messages FILE|-, --metadata DIR, or both", "see --help")
+    s.check_target(create)
+    config = _check_metadata(metadata)
+    facts: dict[str, object] = {"store": str(s.path)}
+    if dry_run:
+        s.check_free()
+        facts |= {"makes the store": not s.exists(), "config files": config}
+        if messages is not None:
+            count = _each(s, messages, skip, _Scratch(s))
+            facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
+        s.out.plan(facts)
+        return 0
+    with s.writer(create=create) as store:
+        if metadata is not None:
+            events = store.metadata.import_json(metadata)
+            facts["config files"] = {e.file: e.action for e in events}
+        count = _Count()
+        if messages is not None:
+            count = _each(s, messages, skip, _Target(store))
+            store.flush()
+            facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
+    s.out.facts("imported", facts)
+    return 1 if messages is not None and not count.messages else 0
+
+
+def _check_metadata(folder: Path | None) -> list[str]:
+    """The files of a folder that are metadata, each read once. Raises: BadArgument."""
+    if folder is None:
+        return []
+    if not folder.is_dir():
+        raise usage(f"--metadata {folder} is no folder", "give the one that holds topics.json")
+    found = []
+    for section in _configfiles.SECTIONS.values():
+        data = _configfiles.read_file(folder / section.file)
+        if not data:
+            continue
+        try:
+            section.loads(data)
+        except ValueError as bad:
+            raise BadArgument(
+                f"the file cannot be read: {bad}", str(folder / section.file)
+            ) from None
+        found.append(section.file)
+    found += [name for name in _configfiles.RAW_FILES if (folder / name).is_file()]
+    if not found:
+        raise usage(f"--metadata {folder} holds no config file", "give the folder of topics.json")
+    return found
+
+
+@dataclass(slots=True)
+class _Count:
+    messages: int = 0
+    bytes: int = 0
+    topics: dict[str, int] = field(default_factory=dict)
+
+    def add(self, topic: str, size: int) -> None:
+        self.messages += 1
+        self.bytes += size
+        self.topics[topic] = self.topics.get(topic, 0) + 1
+
+
+class _Target:
+    """Where messages go."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, message: dict[str, Any]) -> int:
+        """Stores it; the size of its record. The sync of all comes once, at the end."""
+        return self._store.put(**message, _block=False).size
+
+    def close(self) -> None:
+        pass
+
+
+class _Scratch(_Target):
+    """A store of its own for a dry run, thrown away and made anew before it grows large."""
+
+    def __init__(self, s: Session) -> None:
+        self._session = s
+        self._stack = ExitStack()
+        self._used = _SCRATCH_BYTES
+
+    def put(self, message: dict[str, Any]) -> int:
+        if self._used >= _SCRATCH_BYTES:
+            self._stack.close()
+            self._store = self._stack.enter_context(self._session.scratch())
+            self._used = 0
+        size = super().put(message)
+        self._used += size
+        return size
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _each(s: Session, messages: str, skip: int, target: _Target) -> _Count:
+    """Puts every line. Raises: the error of the first that is wrong, with its number."""
+    count = _Count()
+    line = 0
+    with ExitStack() as stack:
+        stack.callback(target.close)
+        source: IO[bytes] = sys.stdin.buffer
+        if messages != "-":
+            source = stack.enter_context(open(messages, "rb"))
+        bar = stack.enter_context(s.progress("importing", "messages"))
+        try:
+            for line, text in _lines(source):
+                if line <= skip:
+                    continue
+                message = _message(text)
+                count.add(message["topic"], target.put(message))
+                bar.update(count.messages)
+        except StoreError as error:
+            error.text = f"line {line} of {messages}: {error.text}"
+            if not isinstance(target, _Scratch) and line > skip + 1:
+                error.next_step += f"; the lines before are stored: go on with --skip {line - 1}"
+            raise
+        except KeyboardInterrupt:
+            if not isinstance(target, _Scratch):
+                s.out.note(f"stopped after line {line}: go on with --skip {line}")
+            raise
+    return count
+
+
+def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines; blank ones are counted and left out."""
+    number = 0
+    while text := source.readline(_LINE_MAX):
+        number += 1
+        if len(text) == _LINE_MAX:
+            raise BadArgument(f"the line is longer than {_LINE_MAX} bytes")
+        if text.strip():
+            yield number, text
+
+
+def _message(text: bytes) -> dict[str, Any]:
+    """The arguments of a put. Raises: BadArgument naming the member that is wrong."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as bad:
+        raise BadArgument(f"this is no JSON ({bad})") from None
+    if not isinstance(value, dict):
+        raise BadArgument("this is no JSON object")
+    properties = value.get("props") or {}
+    if not isinstance(properties, dict) or not all(isinstance(v, str) for v in properties.values()):
+        raise BadArgument("'props' is no object of texts")
+    message = {
+        "topic": _text(value, "topic"),
+        "queue": _number(value, "queue", _INT32, needed=True),
+        "body": _body(value),
+        "properties": {k: v for k, v in properties.items() if k not in _OWN_PROPERTIES} or None,
+        "flag": _number(value, "flag", _INT32),
+        # What kind of address a host is the host itself says.
+        "sys_flag": _number(value, "sys_flag", _INT32) & ~_HOST_KINDS,
+        "reconsume_times": _number(value, "reconsume", _INT32),
+        "born_timestamp": _number(value, "born_ts", _INT64),
+        "prepared_transaction_offset": _number(value, "prepared_offset", _INT64),
+    }
+    if value.get("born_host") is not None:
+        address, _, port = _text(value, "born_host").rpartition(":")
+        bare = ":" in address and not address.startswith("[")
+        message["born_host"] = f"[{address}]:{port}" if bare else f"{address}:{port}"
+    return message
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    found = value.get(name)
+    if not isinstance(found, str):
+        raise BadArgument(f"'{name}' is no text")
+    return found
+
+
+def _number(
+    value: dict[str, Any], name: str, limits: tuple[int, int], *, needed: bool = False
+) -> int:
+    found = value.get(name, None if needed else 0)
+    if type(found) is not int or not limits[0] <= found <= limits[1]:
+        raise BadArgument(f"'{name}' is no whole number from {limits[0]} to {limits[1]}")
+    return found
+
+
+def _body(value: dict[str, Any]) -> bytes:
+    text = _text(value, "body")
+    encoding = value.get("body_encoding", "utf-8")
+    try:
+        if encoding == "utf-8":
+            return text.encode()
+        if encoding == "base64":
+            return base64.b64decode(text, validate=True)
+    except (UnicodeEncodeError, binascii.Error) as bad:
+        raise BadArgument(f"'body' is no {encoding} ({bad})") from None
+    raise BadArgument(f"'body_encoding' is utf-8 or base64, not {encoding!r:.40}")

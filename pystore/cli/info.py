@@ -1,0 +1,157 @@
+"""``pystore info``: what a store is and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from pystore._errors import NotFound, StoreError
+from pystore._report import RecoveryReport
+from pystore._store import QueueInfo, Reader
+from pystore.cli._session import Session, holder_of
+from pystore.cli._values import Size, When
+from pystore.metadata import Metadata
+
+__all__ = ["run"]
+
+_CHECKPOINT = ("physic", "logics", "index")
+
+
+def run(
+    s: Session,
+    topic: Annotated[str | None, typer.Option(help="Only what concerns this topic.")] = None,
+) -> int | None:
+    """Shows sizes, ends and times, what recovery would do, who holds the store, its topics, groups.
+
+    It takes no lock and writes nothing, so it is safe on a live broker's folder.
+
+    \b
+    Examples:
+      pystore info /data/rocketmq/store
+      pystore info /data/rocketmq/store --topic orders
+      pystore info /data/rocketmq/store --json | jq .store.log_max
+    """
+    with s.reader() as reader:
+        queues = reader.queues(topic)
+        metadata, trouble = _metadata(reader)
+        if topic is not None and not queues and (metadata is None or topic not in metadata.topics):
+            raise NotFound(f"the store has no topic '{topic}'")
+        if topic is None:
+            _facts(s, reader, trouble)
+            _recovery(s, reader.report)
+        if metadata is not None:
+            _configs(s, metadata, topic)
+        _queues(s, queues)
+        if metadata is not None:
+            _offsets(s, metadata, reader.queues(), topic)
+    if trouble:
+        s.damaged = True
+    return 0
+
+
+def _metadata(reader: Reader) -> tuple[Metadata | None, str]:
+    """The metadata, or why it cannot be read: the messages are there all the same."""
+    try:
+        return reader.metadata, ""
+    except StoreError as error:
+        return None, str(error)
+
+
+def _facts(s: Session, reader: Reader, trouble: str) -> None:
+    info = reader.info()
+    holder = holder_of(s.path)
+    held = "no"
+    if holder.locked:
+        held = f"process {holder.pid}" if holder.pid else "a process that left no number"
+    facts: dict[str, object] = {
+        "path": str(reader.path.resolve()),
+        "held": holder.locked,
+        "holder pid": holder.pid or None,
+        "abort file": info.abort_present,
+        "state": _state(holder.locked, info.abort_present),
+        "log min": info.log_min,
+        "log max": info.log_max,
+        "log bytes": Size(info.log_max - info.log_min),
+        "log files": info.log_files,
+        "log file size": Size(info.commitlog_file_size),
+        "queue file size": Size(info.consumequeue_file_size),
+        "index files": info.index_files,
+        "index entries": info.index_used,
+        "index slots a file": info.index_slots,
+        "index entries a file": info.index_entries,
+        "topics": info.topics,
+        "queues": info.queues,
+        "first stored": When(info.store_timestamp_min),
+        "last stored": When(info.store_timestamp_max),
+    }
+    if not s.out.json:
+        facts["held"] = held
+        del facts["holder pid"]
+    for name, value in zip(_CHECKPOINT, info.checkpoint, strict=False):
+        facts[f"checkpoint {name}"] = When(value)
+    facts["checkpoint master flushed"], facts["checkpoint confirm"] = info.checkpoint[3:]
+    if trouble:
+        facts["metadata"] = trouble
+    s.out.facts("store", facts)
+
+
+def _state(locked: bool, abort: bool) -> str:
+    if locked:
+        return "live"
+    return "not closed cleanly: the next open for writing recovers it" if abort else "closed"
+
+
+def _recovery(s: Session, report: RecoveryReport) -> None:
+    facts = {k.replace("_", " "): v for k, v in report.as_dict().items() if k != "items"}
+    for name in ("scanned bytes", "bytes cut"):
+        facts[name] = Size(facts[name])
+    s.out.facts("recovery", facts)
+    if report.items or s.out.json:
+        s.out.table(
+            "recovery items",
+            ("action", "what", "start", "end", "records", "why"),
+            [(i.action.name, i.what, i.start, i.end, i.records, i.why) for i in report.items],
+        )
+
+
+def _configs(s: Session, metadata: Metadata, topic: str | None) -> None:
+    s.out.table(
+        "topics",
+        ("topic", "read queues", "write queues", "perm", "order", "filter", "attributes"),
+        [
+            (
+                t.name, t.read_queue_nums, t.write_queue_nums, t.perm, t.order,
+                t.topic_filter_type, dict(t.attributes),
+            )
+            for t in metadata.topics.list()
+            if topic in (None, t.name)
+        ],
+    )  # fmt: skip
+    if topic is None:
+        s.out.table(
+            "groups",
+            ("group", "enabled", "orderly", "retry queues", "retry max", "broadcast"),
+            [
+                (
+                    g.name, g.consume_enable, g.consume_message_orderly, g.retry_queue_nums,
+                    g.retry_max_times, g.consume_broadcast_enable,
+                )
+                for g in metadata.groups.list()
+            ],
+        )  # fmt: skip
+
+
+def _queues(s: Session, queues: list[QueueInfo]) -> None:
+    rows = [(q.topic, q.queue, q.min_offset, q.max_offset, len(q)) for q in queues]
+    s.out.table("queues", ("topic", "queue", "min", "max", "count"), rows)
+
+
+def _offsets(s: Session, metadata: Metadata, queues: list[QueueInfo], topic: str | None) -> None:
+    ends: Mapping[tuple[str, int], int] = {(q.topic, q.queue): q.max_offset for q in queues}
+    rows = []
+    for o in metadata.offsets.all(topic=topic):
+        end = ends.get((o.topic, o.queue), 0)
+        rows.append((o.group, o.topic, o.queue, o.offset, end, max(0, end - o.offset)))
+    s.out.table("consumer offsets", ("group", "topic", "queue", "offset", "max", "lag"), rows)

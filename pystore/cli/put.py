@@ -1,0 +1,134 @@
+"""``pystore put``: messages from the command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pystore._store import PutResult, Store
+from pystore.cli._session import Session
+from pystore.cli._values import Size, When, printable, usage
+
+__all__ = ["run"]
+
+
+def run(
+    s: Session,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to put to.")],
+    body: Annotated[
+        str | None,
+        typer.Argument(metavar="BODY", show_default=False, help="The body; - reads it from stdin."),
+    ] = None,
+    body_file: Annotated[
+        Path | None, typer.Option("--body-file", metavar="FILE", help="A file that is the body.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option(help="The tag.")] = None,
+    keys: Annotated[str | None, typer.Option(help="Keys, separated by spaces.")] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable."),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option(min=0, help="Queue id; default: each queue in turn.")
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option("--delay-level", min=0, help="Delay level, 1 to 18; 0: none.")
+    ] = 0,
+    flag: Annotated[int, typer.Option(help="The user's own number.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Put it so many times.")] = 1,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Return when the disk has it (SYNC_FLUSH).")
+    ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Make the store if missing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the plan; store nothing.")
+    ] = False,
+) -> int | None:
+    """Puts a message, or the same one many times, and prints where it went.
+
+    No other process may have the store open for writing: a running broker is asked over the
+    network instead.
+
+    \b
+    Examples:
+      pystore put STORE orders 'hello' --tags paid --keys "order-17 customer-3"
+      pystore put STORE orders --body-file order.json --property region=eu --sync
+      echo hello | pystore put STORE orders - --create
+      pystore put STORE orders 'later' --delay-level 3 --dry-run
+    """
+    content = _body(body, body_file)
+    properties = _properties(property_ or [])
+    s.check_target(create)
+    extra = {"flushDiskType": "SYNC_FLUSH"} if sync else {}
+
+    def put(store: Store) -> PutResult:
+        return store.put(
+            topic, content, tags=tags, keys=keys, properties=properties, queue=queue, flag=flag,
+            delay_level=delay_level,
+        )  # fmt: skip
+
+    if dry_run:
+        s.check_free()
+        with s.scratch() as store:
+            result = put(store)
+        s.out.plan(
+            {
+                "store": str(s.path), "makes the store": not s.exists(), "topic": topic,
+                "queue": "in turn" if queue is None else queue, "messages": count,
+                "body": Size(len(content)), "log": Size(result.size * count), "sync": sync,
+            }
+        )  # fmt: skip
+        return 0
+    with s.writer(create=create, **extra) as store, s.progress("putting", "messages") as bar:
+        for done in range(count):
+            _print(s, "SCHEDULE_TOPIC_XXXX" if delay_level else topic, put(store))
+            bar.update(done + 1, count)
+    return 0
+
+
+def _body(text: str | None, file: Path | None) -> bytes:
+    if (text is None) == (file is None):
+        raise usage(
+            "give the body once: as an argument, with --body-file, or - for stdin",
+            "see pystore put --help",
+        )
+    if file is not None:
+        return file.read_bytes()
+    assert text is not None
+    if text == "-":
+        return sys.stdin.buffer.read()
+    return text.encode("utf-8", "surrogateescape")  # bytes that are no text come in so
+
+
+def _properties(pairs: list[str]) -> dict[str, str] | None:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise usage(f"--property '{pair}' is no NAME=VALUE", "write for example region=eu")
+        found[name] = value
+    return found or None
+
+
+def _print(s: Session, topic: str, result: PutResult) -> None:
+    record = {
+        "at": "put",
+        "status": result.status.value,
+        "topic": topic,
+        "queue": result.queue,
+        "queue_offset": result.queue_offset,
+        "phy": result.physical_offset,
+        "size": result.size,
+        "store_ts": When(result.store_timestamp),
+        "offset_msg_id": result.message_id,
+    }
+    s.out.record(
+        record,
+        lambda: (
+            f"{result.status.value}  {printable(topic)}/{result.queue}@{result.queue_offset}"
+            f"  at {result.physical_offset}, {result.size} bytes  {result.message_id}"
+        ),
+    )

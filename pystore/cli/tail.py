@@ -1,0 +1,187 @@
+"""``pystore tail``: the last messages of a topic, and those to come."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Annotated
+
+import typer
+
+from pystore._errors import NotFound
+from pystore._messages import Message
+from pystore._store import Reader
+from pystore.cli._records import message_lines, message_record
+from pystore.cli._session import Session
+from pystore.cli._values import parse_time
+
+__all__ = ["run"]
+
+_LAST = 10
+_BATCH = 256
+_PAUSE_S = 0.2  # between two looks at a store that somebody else writes to
+_EVERY = 1 << 62
+
+
+def run(
+    s: Session,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to show.")],
+    queue: Annotated[
+        int | None, typer.Option(min=0, help="Only this queue id; default: all of the topic.")
+    ] = None,
+    from_: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="latest, earliest, a queue offset, or a time (ISO 8601, or 13 digits of ms).",
+        ),
+    ] = "latest",
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--count",
+            min=0,
+            help="From latest: show the last so many first (10). Else: end after so many.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more; Ctrl-C ends it.")
+    ] = False,
+    tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,
+) -> int | None:
+    """Shows the last messages of a topic, oldest first, and with --follow those to come.
+
+    It takes no lock and writes nothing: the store may belong to a live broker. Ctrl-C with --follow
+    is the way to end it, and the exit code is 0; without --follow it is 130.
+
+    \b
+    Examples:
+      pystore tail STORE orders
+      pystore tail STORE orders --queue 3 --from 0 -n 100
+      pystore tail STORE orders --from 2026-11-21T05:00:00Z --tags "paid || sent" --json
+      pystore tail STORE orders --follow
+    """
+    with s.reader() as reader:
+        try:
+            return _Tail(s, reader, topic, queue, tags).run(from_, count, follow)
+        except KeyboardInterrupt:
+            if follow:
+                return 0
+            raise
+
+
+class _Tail:
+    """One run: where each queue is, and how many messages were shown."""
+
+    def __init__(
+        self, s: Session, reader: Reader, topic: str, queue: int | None, tags: str | None
+    ) -> None:
+        self._s = s
+        self._reader = reader
+        self._topic = topic
+        self._queue = queue
+        self._tags = tags
+        self._next: dict[int, int] = {}
+        self._shown = 0
+
+    def run(self, from_: str, count: int | None, follow: bool) -> int:
+        ranges = self._ranges()
+        if not ranges and not follow:
+            which = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
+            raise NotFound(f"the store has no queue of {which}")
+        limit = _EVERY
+        if from_ == "latest":
+            self._show_last(ranges, _LAST if count is None else count)
+        else:
+            limit = _EVERY if count is None else count
+            self._next = {q: self._start(from_, q, *ends) for q, ends in ranges.items()}
+            self._drain(limit)
+        while follow and self._shown < limit:
+            self._s.out.flush()
+            self._reader.refresh()
+            for queue, (low, _) in self._ranges().items():
+                self._next.setdefault(queue, low)  # a queue that was made meanwhile
+            if not self._drain(limit):
+                time.sleep(_PAUSE_S)
+        return 0 if self._shown or follow else 1
+
+    def _ranges(self) -> dict[int, tuple[int, int]]:
+        return {
+            q.queue: (q.min_offset, q.max_offset)
+            for q in self._reader.queues(self._topic)
+            if self._queue in (None, q.queue)
+        }
+
+    def _start(self, from_: str, queue: int, low: int, high: int) -> int:
+        if from_ == "earliest":
+            return low
+        if from_.isdigit() and len(from_) < 13:
+            return max(low, int(from_))
+        moment = parse_time(from_, "--from")
+        at = self._reader.offset_at(self._topic, queue, moment)
+        # The lookup stays within the queue: after the last message it names that one.
+        last = self._reader.read(self._topic, queue, at, max_messages=1)
+        return high if len(last) and last[0].store_timestamp < moment else at
+
+    def _iterate(self, queue: int, at: int, end: int) -> Iterator[Message]:
+        """Messages of a queue; remembers where it is as they are taken."""
+        while at < end:
+            batch = self._reader.read(
+                self._topic, queue, at, max_messages=min(_BATCH, end - at), tags=self._tags
+            )
+            for message in batch:
+                if message.queue_offset >= end:
+                    break
+                self._next[queue] = message.queue_offset + 1
+                yield message
+            if batch.next_offset <= at:
+                break
+            at = batch.next_offset
+            self._next[queue] = at
+
+    def _drain(self, limit: int) -> int:
+        """Shows what there is now, in the order in which it was stored; how many."""
+        ends = self._ranges()
+        queues = [
+            self._iterate(queue, max(at, ends[queue][0]), ends[queue][1])
+            for queue, at in list(self._next.items())
+            if queue in ends
+        ]
+        before = self._shown
+        if self._shown < limit:
+            for message in heapq.merge(*queues, key=attrgetter("physical_offset")):
+                self._show(message)
+                if self._shown >= limit:
+                    break
+        return self._shown - before
+
+    def _show_last(self, ranges: dict[int, tuple[int, int]], count: int) -> None:
+        """The last so many over all queues: of each queue the last, then the last of these."""
+        last: list[Message] = []
+        for queue, (low, high) in ranges.items():
+            if count:
+                last.extend(self._last_of(queue, low, high, count))
+            self._next[queue] = high
+        last.sort(key=attrgetter("physical_offset"))
+        for message in last[-count:] if count else ():
+            self._show(message)
+
+    def _last_of(self, queue: int, low: int, high: int, count: int) -> deque[Message]:
+        """The last matching ones; the window grows while tags leave too many out."""
+        window = count
+        while True:
+            start = max(low, high - window)
+            found = deque(self._iterate(queue, start, high), maxlen=count)
+            if len(found) == count or start == low:
+                return found
+            window *= 4
+
+    def _show(self, message: Message) -> None:
+        record = message_record(message) if self._s.out.json else {}
+        self._s.damaged |= "body_error" in record
+        self._s.out.record(record, lambda: message_lines(message))
+        self._shown += 1
