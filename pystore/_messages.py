@@ -7,6 +7,7 @@ import ipaddress
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import repeat
 from typing import Any, overload
 
@@ -18,6 +19,7 @@ __all__ = ["Batch", "GetStatus", "Message", "encode_properties", "inflate", "par
 _COMPRESSED = 0x1
 _BORN_V6 = 0x10
 _STORE_V6 = 0x20
+_INFO = struct.Struct("@3i4x4q3i")  # the head of ps_batch_info
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an attack
@@ -35,6 +37,9 @@ class GetStatus(enum.IntEnum):
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+
+
+_GET_STATUS = tuple(GetStatus)
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
@@ -287,13 +292,12 @@ class Batch(Sequence[Message]):
     """
 
     __slots__ = (
+        "__dict__",
         "_compressed",
         "_count",
-        "_ends",
         "_handle",
-        "_maps",
-        "_starts",
-        "_views",
+        "_info",
+        "_segments",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -303,29 +307,49 @@ class Batch(Sequence[Message]):
     )
 
     def __init__(self, handle: Any) -> None:
-        handle = ffi.gc(handle, lib.ps_batch_free)
-        info = ffi.new("ps_batch_info *")
+        self._handle = ffi.gc(handle, lib.ps_batch_free)
+        self._info = info = ffi.new("ps_batch_info *")
         lib.ps_batch_get(handle, info)
-        self._handle = handle
-        self.status = GetStatus(info.status)
-        self.next_offset = int(info.next_offset)
-        self.min_offset = int(info.min_offset)
-        self.max_offset = int(info.max_offset)
-        self.outcome = int(info.outcome)
-        self.suggest_slave = bool(info.suggest_slave)
-        self._count = n = int(info.count)
-        self._compressed = int(info.compressed)
-        self._views = info.views
-        self._starts = memoryview(ffi.buffer(info.body_starts, 8 * n)).cast("q") if n else ()
-        self._ends = memoryview(ffi.buffer(info.body_ends, 8 * n)).cast("q") if n else ()
-        self._maps = tuple(_mapping(handle, info.segments[i]) for i in range(info.segment_count))
+        (
+            status,
+            self._count,
+            self._segments,
+            self.next_offset,
+            self.min_offset,
+            self.max_offset,
+            _,
+            slave,
+            self._compressed,
+            self.outcome,
+        ) = _INFO.unpack_from(ffi.buffer(info))
+        self.status = _GET_STATUS[status]
+        self.suggest_slave = bool(slave)
+
+    # What points into the mapping is made when it is first looked at: an empty batch costs little.
+
+    @cached_property
+    def _views(self) -> Any:
+        return self._info.views
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return list(ffi.unpack(self._info.body_starts, self._count))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(ffi.unpack(self._info.body_ends, self._count))
+
+    @cached_property
+    def _maps(self) -> tuple[memoryview, ...]:
+        segments, handle = self._info.segments, self._handle
+        return tuple(_mapping(handle, segments[i]) for i in range(self._segments))
 
     def _map_of(self, i: int) -> memoryview:
         maps = self._maps
         return maps[0] if len(maps) == 1 else maps[self._views[i].segment]
 
     def __len__(self) -> int:
-        return self._count
+        return int(self._count)
 
     def __iter__(self) -> Iterator[Message]:
         return map(Message, repeat(self, self._count), range(self._count))

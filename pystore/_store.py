@@ -37,7 +37,9 @@ __all__ = ["CleanReport", "Info", "PutManyResult", "PutResult", "QueueInfo", "Re
 
 _FOLLOW_SLICE_MS = 200  # a blocking wait wakes so often that Ctrl-C is felt
 _OPEN_POLL_S = 0.05
+_MOST_MESSAGES = 1 << 24  # a read gives at most
 _EXPORT_S = 5.0
+_EXPORT_PAUSE_S = 0.2
 _LIVE: weakref.WeakSet[_Base] = weakref.WeakSet()
 
 
@@ -191,6 +193,8 @@ class _Scratch(threading.local):
         self.out = ffi.new("ps_put_result *")
         head = memoryview(ffi.buffer(self.out, _RESULT.size))
         self.put = (self.out, partial(_RESULT.unpack_from, head))
+        self.options = ffi.new("ps_read_options *")
+        self.error = ffi.new("ps_error *")
         self.keep: Any = None
 
 
@@ -382,19 +386,20 @@ class _Base:
         return known
 
     def _options(self, tags: str | None, max_messages: int, max_bytes: int | None) -> Any:
-        if max_messages < 1 or max_messages > 1 << 24:
-            raise BadArgument(f"max_messages {max_messages} is not between 1 and {1 << 24}")
-        o = ffi.new("ps_read_options *")
+        """This thread's options, set for one call."""
+        if not 1 <= max_messages <= _MOST_MESSAGES:
+            raise BadArgument(f"max_messages {max_messages} is not between 1 and {_MOST_MESSAGES}")
+        scratch = self._scratch
+        o = scratch.options
         o.max_messages = max_messages
         o.max_bytes = max_bytes or 0
+        o.tag_count = o.transfer_limits = o.check_crc = 0
         if tags is not None:
             hashes, count, texts = self._tag_set(tags)
             if count:
-                o.tag_hashes = hashes
-                o.tag_count = count
+                o.tag_hashes, o.tag_count = hashes, count
                 o.tag_texts_len = len(texts)
-                o.tag_texts = raw = ffi.from_buffer("char[]", texts)
-                self._scratch.keep = raw
+                o.tag_texts = scratch.keep = ffi.from_buffer("char[]", texts)
         return o
 
     def read(
@@ -420,7 +425,7 @@ class _Base:
         """
         o = self._options(tags, max_messages, max_bytes)
         o.transfer_limits = transfer_limits
-        error = ffi.new("ps_error *")
+        error = self._scratch.error
         handle = self._live()
         batch = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
         if batch == ffi.NULL:
@@ -703,7 +708,7 @@ class Store(_Base):
         with self._topic_lock:
             config = self.metadata.ensure_topic(topic, queue)
             self._topics[topic].queues = max(1, config.write_queue_nums)
-            self.metadata.maybe_export()
+        self._exporter.changed()
 
     def _turn(self, entry: _Topic) -> int:
         return next(entry.turn) % (entry.queues or int(self.settings["defaultTopicQueueNums"]))
@@ -991,33 +996,44 @@ class Store(_Base):
 
 
 class _Exporter:
-    """Writes changed metadata out to ``config/`` on upstream's cadence, for whoever looks there."""
+    """Writes changed metadata out to ``config/``: topics and groups soon after they change, offsets
+    on upstream's cadence. A thread of its own, so that a put of a new topic does not wait."""
 
     def __init__(self, metadata: Metadata) -> None:
-        self._stop = threading.Event()
+        self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=_export_now_and_then,
-            args=(weakref.ref(metadata), self._stop),
+            args=(weakref.ref(metadata), self._wake, self._stop),
             name="pystore-export",
             daemon=True,
         )
         self._thread.start()
 
+    def changed(self) -> None:
+        self._wake.set()
+
     def stop(self) -> None:
         self._stop.set()
+        self._wake.set()
         self._thread.join()
 
 
-def _export_now_and_then(ref: weakref.ref[Metadata], stop: threading.Event) -> None:
-    while not stop.wait(_EXPORT_S):
+def _export_now_and_then(
+    ref: weakref.ref[Metadata], wake: threading.Event, stop: threading.Event
+) -> None:
+    while not stop.is_set():
+        if wake.wait(_EXPORT_S):
+            wake.clear()
+            stop.wait(_EXPORT_PAUSE_S)  # many changes at once become one export
         metadata = ref()
-        if metadata is None:
+        if metadata is None or stop.is_set():
             return
         try:
             metadata.maybe_export()
         except StoreError:
             continue  # the next round, flush() or close() tries again; close() tells
-        del metadata
+        finally:
+            del metadata
 
 
 class _FlushQueue:
