@@ -3,10 +3,10 @@
     python -m benches.peers [ROUNDS]
 
 Rounds are interleaved, so that a noisy machine is noisy for everybody; figures are medians, and
-ratios are taken round by round. Every participant stores the same number of 128-byte bodies from one
-thread and need not wait for the disk. Apache's store runs embedded in a JVM of its own, warmed up
-first (the script tests/reference/reference; it is left out when there is no Java). Raw rounds are
-saved under benches/results.
+ratios are taken round by round. Every participant stores the same number of 128-byte bodies from
+one thread and need not wait for the disk. Apache's store runs embedded in a JVM of its own, warmed
+up first (the script tests/reference/reference; it is left out when there is no Java). Raw rounds
+are saved under benches/results.
 """
 
 from __future__ import annotations

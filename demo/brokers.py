@@ -15,8 +15,9 @@ from rich.text import Text
 import pystore
 from demo.terminal import console
 
-LINES_SHOWN = 12
-TAIL_SECONDS = 20
+PATIENCE_S = 20
+#: What the script `pystore` runs, so that the demo works where it is not on the path.
+PROGRAM = "import sys; from pystore.cli import main; sys.argv[0] = 'pystore'; sys.exit(main())"
 
 
 def unpack(archive: Path, into: Path) -> Path:
@@ -27,23 +28,23 @@ def unpack(archive: Path, into: Path) -> Path:
     return into / "store"
 
 
-def command(folder: Path, *words: str) -> None:
+def command(folder: Path, *words: str, show: int = 6) -> None:
     """Runs `pystore WORDS` in `folder` as a user would, and shows the first lines it prints."""
     console.print(Text.assemble("  $ ", ("pystore " + shlex.join(words), "bold cyan")))
     done = subprocess.run(
-        [sys.executable, "-m", "pystore.cli", *words],
+        [sys.executable, "-c", PROGRAM, *words],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "96"},
         capture_output=True,
         text=True,
-        timeout=TAIL_SECONDS,
+        timeout=PATIENCE_S,
         check=False,
     )
     lines = (done.stdout + done.stderr).rstrip().splitlines()
-    for line in lines[:LINES_SHOWN]:
+    for line in lines[:show]:
         console.print(Text("    " + line, style="dim"), overflow="ellipsis", no_wrap=True)
-    if len(lines) > LINES_SHOWN:
-        console.print(f"    [dim italic]and {len(lines) - LINES_SHOWN:,} lines more[/]")
+    if len(lines) > show:
+        console.print(f"    [dim italic]and {len(lines) - show:,} lines more[/]")
     if done.returncode != 0:
         raise SystemExit(f"pystore {shlex.join(words)} ended with exit code {done.returncode}")
 
@@ -54,11 +55,11 @@ def stopped(folder: Path) -> None:
         topic = "golden1_keys"
         message = store.read(topic, 1, 0)[0]
         key, place = message.keys[0], str(message.physical_offset)
-    command(folder, "info", "store")
-    command(folder, "dump", "store", "--topic", topic, "--limit", "4")
-    command(folder, "get", "store", place)
+    command(folder, "info", "store", show=12)
+    command(folder, "dump", "store", "--topic", topic, "--kind", "msg")
+    command(folder, "get", "store", "--at", place, show=20)
     command(folder, "query", "store", topic, key)
-    command(folder, "tail", "store", topic, "--last", "3", "--timeout", "0.5")
+    command(folder, "tail", "store", topic, "-n", "3")
 
 
 def ends(store: pystore.Reader | pystore.Store, topic: str) -> list[int]:
@@ -82,7 +83,7 @@ def killed(folder: Path) -> None:
             f"  abort file: {'there' if info.abort_present else 'none'};"
             f" the log ends at byte {info.log_max:,}. Read-only, nothing is written:"
         )
-    command(folder, "info", "killed")
+    command(folder, "info", "killed", show=8)
     with pystore.open(root) as store:
         report, after = store.report, ends(store, topic)
     table = Table(f"{topic}, queue", "units that the kill left", "a Reader shows", "after recovery")
@@ -127,8 +128,9 @@ def next_commands(folder: Path) -> None:
     for words in (
         f"{name} info {path}",
         f"{name} query {path} flights N725MQ",
-        f"{name} dump {path} --topic flights --limit 5",
-        f"{name} tail {path} flights --last 5",
+        f"{name} get {path} --topic flights --queue 2 --offset 1000",
+        f"{name} dump {path} --kind msg --json | head -3",
+        f"{name} tail {path} flights -n 5",
         f"{name} --help",
     ):
         console.print(Text("  " + words, style="cyan"))
