@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,45 +89,69 @@ def golden_ledger() -> Callable[[str], list[dict[str, Any]]]:
 # ---- the real RocketMQ ----
 
 
+class ReferenceFailed(Exception):
+    """The reference ended with an error; says the end of what it printed."""
+
+
 class Reference:
     """The script tests/reference/reference: Apache RocketMQ itself, started from Python."""
 
     script = HERE / "reference" / "reference"
 
+    def job(self, *args: Any, **options: Any) -> DumpJob:
+        return DumpJob(*args, **options)
+
     def run(
         self, *args: object, timeout: float = 120, check: bool = True, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        """Runs one verb; its output is text. Raises: CalledProcessError, TimeoutExpired."""
-        return subprocess.run(
+        """Runs one verb; its output is text. Raises: ReferenceFailed, TimeoutExpired."""
+        done = subprocess.run(
             [str(self.script), *map(str, args)],
             env=os.environ | env,
             capture_output=True,
             text=True,
             timeout=timeout,
-            check=check,
         )
+        if check and done.returncode:
+            raise ReferenceFailed(f"{args[0]}: exit {done.returncode}\n{done.stderr[-3000:]}")
+        return done
 
-    def dump(
-        self,
-        store: Path,
-        sizes: dict[str, Any],
-        *,
-        keys: list[tuple[str, str]] | None = None,
-        **java: str,
-    ) -> list[dict[str, Any]]:
-        """What Apache's own store sees in a folder, which it recovers and so changes.
+    def dumps(self, folder: Path, jobs: list[DumpJob]) -> list[list[dict[str, Any]]]:
+        """What Apache's own store sees in some stores, which it recovers and so changes.
 
-        keys: (topic, key) pairs to look up in the index. java: system properties of StoreDump.
+        One process serves all. folder: for its notes.
         """
-        order = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue")
-        order += ("maxHashSlotNum", "maxIndexNum")
-        env = {"JAVA_DUMP": " ".join(f"-D{name}={value}" for name, value in java.items())}
-        if keys is not None:
-            ask = store.parent / "ask.keys"
-            ask.write_text("".join(f"{t}#{k}\n" for t, k in keys), encoding="utf-8")
-            env["JAVA_KEYS_FILE"] = str(ask)
-        done = self.run("dump", store, *(sizes[name] for name in order), **env)
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = []
+        for i, job in enumerate(jobs):
+            parts = [str(job.store), str(folder / f"{i}.jsonl")]
+            parts += [f"{name}={_java_value(value)}" for name, value in job.settings.items()]
+            if job.keys:
+                (folder / f"{i}.keys").write_text(
+                    "".join(f"{topic}#{key}\n" for topic, key in job.keys), encoding="utf-8"
+                )
+                parts.append(f"keysFile={folder / f'{i}.keys'}")
+            lines.append("\t".join(parts) + "\n")
+        (folder / "list").write_text("".join(lines), encoding="utf-8")
+        self.run("dump-list", folder / "list", timeout=180)
+        found = []
+        for i in range(len(jobs)):
+            with (folder / f"{i}.jsonl").open(encoding="utf-8") as text:
+                found.append([json.loads(line) for line in text])
+        return found
+
+
+@dataclass
+class DumpJob:
+    """A store to dump with Apache's own code: its settings, and (topic, key) pairs to ask."""
+
+    store: Path
+    settings: dict[str, Any]
+    keys: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _java_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @pytest.fixture(scope="session")
@@ -138,6 +163,6 @@ def reference() -> Iterator[Reference]:
     made = Reference()
     try:
         made.run("setup", timeout=600)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
-        pytest.skip(f"the reference RocketMQ cannot be set up: {str(failed.stderr)[-300:]}")
+    except (ReferenceFailed, subprocess.TimeoutExpired) as failed:
+        pytest.skip(f"the reference RocketMQ cannot be set up: {str(failed)[-300:]}")
     yield made

@@ -336,12 +336,8 @@ def test_reader_needs_reading_rights_only(tmp_path, small):
         fill(store, 3)
     for each in (path, *path.rglob("*")):
         each.chmod(0o755 if each.is_dir() else 0o644)
-    out = python(
-        AS_NOBODY.format(
-            action="print(len(list(pystore.Reader(sys.argv[1]).messages()))); pystore.open(sys.argv[1])"
-        ),
-        path,
-    )
+    look = "print(len(list(pystore.Reader(sys.argv[1]).messages())))"
+    out = python(AS_NOBODY.format(action=f"{look}; pystore.open(sys.argv[1])"), path)
     assert out.splitlines()[0] == "3"
     assert out.splitlines()[1].startswith("Forbidden")
 
