@@ -27,14 +27,14 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py crash bench bench-peers lint format typecheck \
+.PHONY: help setup build demo test test-c tsan test-py crash bench bench-c bench-peers lint format typecheck \
         errors docs-check wheel clean c-tests-built c-tsan-built
 .DELETE_ON_ERROR:
 
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
 
 ##@ Begin
 
@@ -84,6 +84,10 @@ crash: build ## the long crash campaign: kill, cut, recover, compare
 
 bench: build ## benches of the store; machine and settings are printed with the figures
 	@$(PY) -m pytest benches -q --benchmark-only
+
+bench-c: build/benches/append ## the append path in C without Python, and the memcpy under it
+
+-include benches/Makefile.inc
 
 bench-peers: build ## the same work by the peers, side by side
 	@$(PY) -m benches.peers
