@@ -117,8 +117,10 @@ int ps_store_clean(ps_store *s, int64_t now_ms, int32_t manual, int32_t immediat
     int code = PS_E_READ_ONLY;
     if (s->st_readonly)
         ps_fail(e, code, 0, -1, s->st_root, "the store is open for reading only");
-    else
+    else {
+        ps_dispatch_catch_up(s, NULL); /* a segment goes only when it was dispatched */
         code = ps_clean_round(s, now_ms ? now_ms : ps_now_ms(), manual, immediate, dry_run, out, e);
+    }
     ps_leave(s);
     return code;
 }

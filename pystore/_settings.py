@@ -749,12 +749,8 @@ def load(
 
 # ---- into C ----
 
+
 #: Sizes that an existing store tells by itself unless someone insists.
-_SIZES = frozenset(
-    {"mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum"}
-)
-
-
 def fill(
     ffi: Any,
     settings: Settings,
@@ -764,8 +760,8 @@ def fill(
     """A ``ps_conf *`` filled from the table, and the objects that must live as long as it is used.
 
     ffi: that of pystore._core. root: folder of the store, which wins over storePathRootDir. init:
-    fills in the fields that no setting reaches; default ``lib.ps_conf_init``. adopt_sizes is set
-    unless one of the four file sizes was given: an existing store then tells its sizes itself.
+    fills in the fields that no setting reaches; default ``lib.ps_conf_init``. File sizes are for a
+    new store: an existing one tells its own (adopt_sizes), whatever was asked for.
 
     Raises: BadArgument when brokerIP1 cannot be resolved or storePathCommitLog names nothing.
     """
@@ -807,7 +803,6 @@ def fill(
         else:
             number = int(settings[row.name])
         setattr(conf, row.field, number)
-    conf.adopt_sizes = int(not (_SIZES & settings.explicit))
     return conf, keepalive
 
 

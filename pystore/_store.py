@@ -675,7 +675,7 @@ class Store(_Base):
     ) -> None:
         super().__init__(path, conf, progress, settings)
         try:
-            self.metadata: Metadata = Metadata(self.path)
+            self.metadata: Metadata = Metadata(self.path, self.settings)
             self.metadata.ensure_system_topics(self.settings)
             self._settle_found()
         except BaseException:

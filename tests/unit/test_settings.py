@@ -387,13 +387,9 @@ def test_the_root_of_the_call_wins():
     assert str(settings.root) == "/data/store" and load().root is None
 
 
-def test_sizes_are_adopted_unless_given():
-    """An existing store tells its sizes itself, unless one of the four was asked for."""
-    assert conf_of(load(None, {"maxMessageSize": 1}))["adopt_sizes"] == 1
-    for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"):
-        assert conf_of(load(None, {name: 4096}))["adopt_sizes"] == 0
-    for name in ("maxHashSlotNum", "maxIndexNum"):
-        assert conf_of(load(None, {name: 4096}))["adopt_sizes"] == 0
+def test_sizes_of_an_existing_store_win():
+    """An existing store tells its sizes itself, also when others were asked for."""
+    assert conf_of(load(None, {"mappedFileSizeCommitLog": 4096}))["adopt_sizes"] == 1
 
 
 def test_settings_reach_the_core():
