@@ -750,7 +750,6 @@ def load(
 # ---- into C ----
 
 
-#: Sizes that an existing store tells by itself unless someone insists.
 def fill(
     ffi: Any,
     settings: Settings,

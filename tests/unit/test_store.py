@@ -140,14 +140,26 @@ def test_sizes_of_existing_files_are_adopted(store_path, small):
     assert {p.stat().st_size for p in (store_path / "commitlog").iterdir()} == {1 << 20}
 
 
-def test_sizes_that_differ_are_refused(store_path, small):
-    """Sizes that were given and differ from the files': FileSizeMismatch, nothing changed."""
+def test_sizes_of_the_files_win_over_those_asked_for(store_path, small):
+    """A store whose files have another size than configured is opened with the files' size."""
     with pystore.open(store_path, **small) as store:
         fill(store, 10)
+    with pystore.open(store_path, **small | {"mappedFileSizeCommitLog": 2 << 20}) as store:
+        assert store.info().commitlog_file_size == small["mappedFileSizeCommitLog"]
+        assert len(store.read("T", 0, 0)) == 10
+
+
+def test_files_of_two_sizes_are_refused(store_path, small):
+    """A file that is shorter than its neighbours: FileSizeMismatch naming it, nothing changed."""
+    with pystore.open(store_path, **small) as store:
+        fill(store, 30, size=100_000)
+    odd = store_path / "commitlog" / f"{1 << 20:020d}"
+    with odd.open("r+b") as file:
+        file.truncate(1000)
     before = storeview.folder_hash(store_path)
     with pytest.raises(pystore.FileSizeMismatch) as caught:
-        pystore.open(store_path, **small | {"mappedFileSizeCommitLog": 2 << 20})
-    assert str(store_path) in str(caught.value)
+        pystore.open(store_path, **small)
+    assert str(odd) in str(caught.value)
     assert storeview.folder_hash(store_path) == before
 
 
