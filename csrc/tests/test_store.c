@@ -1,0 +1,277 @@
+/* The whole store under the sanitizers: put in every way, roll, read, crash, recover, cut, clean. What it
+ * claims is checked again from Python; here the memory is watched. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../store.h"
+#include "check.h"
+
+static char root[256];
+
+static ps_conf conf_small(void) {
+    ps_conf c;
+    ps_conf_init(&c);
+    c.root = root;
+    c.commitlog_file_size = 64 << 10;
+    c.consumequeue_file_size = 2000;
+    c.index_slots = 64;
+    c.index_entries = 128;
+    c.clean_interval_ms = 0;
+    return c;
+}
+
+static ps_store *open_store(ps_report *report) {
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    ps_store *s = ps_store_open(&c, NULL, report, NULL, &e);
+    if (s == NULL) fprintf(stderr, "%s: %s\n", e.text, e.where);
+    CHECK(s != NULL);
+    return s;
+}
+
+static ps_topic *topic_of(ps_store *s, const char *name) {
+    ps_error e = {0};
+    ps_topic *t = ps_topic_open(s, name, (int32_t)strlen(name), 1, &e);
+    CHECK(t != NULL);
+    return t;
+}
+
+static void put_singles(ps_store *s, int n) {
+    static const char props[] = "TAGS\1TagA\2KEYS\1k1 k2\2";
+    ps_topic *t = topic_of(s, "singles");
+    ps_put_result out;
+    char body[300];
+    memset(body, 'b', sizeof body);
+    for (int i = 0; i < n; i++)
+        CHECK_EQ(0, ps_put(t, i % 3, i, body, i % 300, props, sizeof props - 1, 1, &out));
+    CHECK_EQ(PS_E_QUEUE_ILLEGAL, ps_put(t, -1, 0, body, 1, NULL, 0, 1, &out));
+    CHECK_EQ(PS_E_MESSAGE_ILLEGAL, ps_put(t, 0, 0, body, 5 << 20, NULL, 0, 1, &out));
+    CHECK_EQ(PS_E_PROPERTIES_ILLEGAL, ps_put(t, 0, 0, body, 1, "x", 1, 1, &out));
+}
+
+static void put_columns(ps_store *s, int n) {
+    ps_topic *t = topic_of(s, "columns");
+    char *data = malloc((size_t)n * 10);
+    int64_t *offsets = malloc((size_t)(n + 1) * sizeof *offsets), stored,
+            *placed = malloc((size_t)n * 16);
+    memset(data, 'c', (size_t)n * 10);
+    for (int i = 0; i <= n; i++) offsets[i] = (int64_t)i * 10;
+    ps_put_many m = {.count = n,
+                     .bodies = {data, NULL, offsets},
+                     .keys = {data, NULL, offsets},
+                     .common = "a\1b\2",
+                     .common_len = 4,
+                     .queue_count = 4,
+                     .wait = 1,
+                     .physical_offsets = placed,
+                     .queue_offsets = placed + n};
+    ps_put_result out;
+    CHECK_EQ(0, ps_put_many_messages(s, t, &m, &stored, &out));
+    CHECK_EQ(n, stored);
+    m.queue_count = 1;
+    m.together = 1;
+    m.count = n < 100 ? n : 100;
+    CHECK_EQ(0, ps_put_many_messages(s, t, &m, &stored, &out));
+    CHECK_EQ(m.count, stored);
+    free(data);
+    free(offsets);
+    free(placed);
+}
+
+static int64_t count_log(ps_store *s) {
+    ps_read_options o = {.max_messages = 100, .check_crc = 1};
+    ps_error e = {0};
+    ps_info info;
+    int64_t n = 0;
+    CHECK_EQ(0, ps_store_info(s, &info));
+    for (int64_t at = info.log_min;;) {
+        ps_batch *b = ps_log_read(s, at, &o, &e);
+        ps_batch_info i;
+        CHECK(b != NULL);
+        ps_batch_get(b, &i);
+        n += i.count;
+        at = i.next_offset;
+        int end = i.outcome != 0;
+        CHECK(i.outcome <= 0);
+        ps_batch_free(b);
+        if (end) return n;
+    }
+}
+
+static int64_t count_queues(ps_store *s) {
+    ps_queue_info queues[64];
+    ps_error e = {0};
+    ps_read_options o = {.max_messages = 50};
+    int32_t n = ps_store_queues(s, queues, 64);
+    int64_t total = 0;
+    for (int32_t k = 0; k < n; k++) {
+        ps_topic *t = ps_topic_open(s, queues[k].topic, queues[k].topic_len, 0, &e);
+        for (int64_t at = queues[k].min_offset; at < queues[k].max_offset;) {
+            ps_batch *b = ps_read(s, t, queues[k].queue_id, at, &o, &e);
+            ps_batch_info i;
+            ps_batch_get(b, &i);
+            CHECK_EQ(PS_GET_FOUND, i.status);
+            CHECK_EQ(at, i.views[0].queue_offset);
+            total += i.count;
+            at = i.next_offset;
+            ps_batch_free(b);
+        }
+    }
+    return total;
+}
+
+static int64_t count_key(ps_store *s, const char *topic, const char *key) {
+    ps_error e = {0};
+    ps_batch *b =
+        ps_query(s, topic, (int32_t)strlen(topic), key, (int32_t)strlen(key), 0, INT64_MAX, 0, &e);
+    ps_batch_info i;
+    CHECK(b != NULL);
+    ps_batch_get(b, &i);
+    ps_batch_free(b);
+    return i.count;
+}
+
+/* Kept, closed, reopened, abandoned, reopened: always the same messages. */
+static void test_life(void) {
+    static ps_report report;
+    ps_store *s = open_store(&report);
+    CHECK_EQ(PS_RECOVERED_NEW, report.mode);
+    put_singles(s, 700);
+    put_columns(s, 900);
+    int64_t n = count_log(s);
+    CHECK_EQ(1700, n);
+    CHECK_EQ(n, count_queues(s));
+    CHECK_EQ(700, count_key(s, "singles", "k2"));
+    CHECK_EQ(0, ps_store_close(s, NULL));
+    ps_store_free(s);
+
+    s = open_store(&report);
+    CHECK_EQ(PS_RECOVERED_NORMAL, report.mode);
+    CHECK_EQ(n, count_queues(s));
+    put_singles(s, 300);
+    ps_store_abandon(s);
+    ps_store_free(s);
+
+    s = open_store(&report);
+    CHECK_EQ(PS_RECOVERED_ABNORMAL, report.mode);
+    n = count_log(s);
+    CHECK_EQ(2000, n);
+    CHECK_EQ(n, count_queues(s));
+    CHECK_EQ(1000, count_key(s, "singles", "k1"));
+    ps_store_free(s);
+}
+
+/* Views outlive the store and the segment they point into. */
+static void test_views_live_on(void) {
+    ps_store *s = open_store(NULL);
+    ps_error e = {0};
+    ps_read_options o = {.max_messages = 5};
+    ps_batch *b = ps_read(s, topic_of(s, "singles"), 0, 0, &o, &e);
+    ps_batch_info i;
+    ps_clean_report cleaned;
+    ps_batch_get(b, &i);
+    CHECK_EQ(5, i.count);
+    CHECK_EQ(0, ps_store_clean(s, 0, 1, 1, 0, &cleaned, &e));
+    CHECK(cleaned.log_files > 0);
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+    int64_t sum = 0;
+    for (int32_t k = 0; k < i.count; k++)
+        for (int64_t at = i.views[k].start; at < i.views[k].start + i.views[k].size; at++)
+            sum += i.segments[i.views[k].segment].map[at];
+    CHECK(sum > 0);
+    ps_batch_free(b);
+}
+
+/* A reader beside the writer: it grows with it and follows its retention. */
+static void test_reader(void) {
+    ps_store *s = open_store(NULL);
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    ps_store *r = ps_reader_open(&c, NULL, NULL, NULL, &e);
+    CHECK(r != NULL);
+    int64_t before = count_queues(r);
+    put_singles(s, 400);
+    CHECK_EQ(0, ps_store_refresh(s, &e));
+    CHECK_EQ(0, ps_store_refresh(r, &e));
+    CHECK_EQ(before + 400, count_queues(r));
+    CHECK_EQ(count_log(s), count_log(r));
+    ps_store_abandon(s);
+    ps_store_free(s);
+    ps_store_free(r);
+    r = ps_reader_open(&c, NULL, NULL, NULL, &e);
+    CHECK_EQ(before + 400, count_queues(r));
+    ps_store_free(r);
+}
+
+static char paths[200][512];
+static int path_count;
+
+static int remember(const char *path, const struct stat *st, int kind, struct FTW *ftw) {
+    (void)ftw;
+    if (kind == FTW_F && st->st_size > 0 && path_count < 200)
+        snprintf(paths[path_count++], sizeof paths[0], "%s", path);
+    return 0;
+}
+
+/* Six bytes in a row of one file under `folder`, most often near its beginning. */
+static void damage(const char *folder) {
+    path_count = 0;
+    nftw(folder, remember, 8, FTW_PHYS);
+    if (path_count == 0) return;
+    int fd = open(paths[check_below(path_count)], O_RDWR);
+    char noise[6];
+    for (int i = 0; i < 6; i++) noise[i] = (char)check_below(256);
+    CHECK_EQ(6, pwrite(fd, noise, 6, check_below(2000)));
+    close(fd);
+}
+
+static void look_around(ps_store *s) {
+    ps_error e = {0};
+    ps_read_options o = {.max_messages = 1000};
+    ps_topic *t = ps_topic_open(s, "singles", 7, 0, &e);
+    for (int64_t at = 0; at < 300; at += 100) ps_batch_free(ps_read(s, t, 0, at, &o, &e));
+    ps_batch_free(ps_log_read(s, 0, &o, &e));
+    ps_batch_free(ps_query(s, "singles", 7, "k1", 2, 0, INT64_MAX, 0, &e));
+}
+
+/* Random bytes anywhere in the log, the queues or the index: it opens or says why not, and reads. */
+static void test_damage(void) {
+    static const char *where[] = {"commitlog", "consumequeue", "index", "."};
+    char copy[300], folder[320], command[1000];
+    snprintf(copy, sizeof copy, "%s.damaged", root);
+    for (int round = 0; round < 40; round++) {
+        snprintf(command, sizeof command, "rm -rf %s; cp -r --sparse=always %s %s", copy, root,
+                 copy);
+        CHECK_EQ(0, system(command));
+        snprintf(folder, sizeof folder, "%s/%s", copy, where[round % 4]);
+        damage(folder);
+        ps_conf c = conf_small();
+        c.root = copy;
+        for (int writing = 0; writing < 2; writing++) {
+            ps_error e = {0};
+            ps_store *s = writing ? ps_store_open(&c, NULL, NULL, NULL, &e)
+                                  : ps_reader_open(&c, NULL, NULL, NULL, &e);
+            CHECK(s != NULL || e.code < 0);
+            if (s != NULL) look_around(s);
+            ps_store_free(s);
+        }
+    }
+    snprintf(command, sizeof command, "rm -rf %s %s", copy, root);
+    CHECK_EQ(0, system(command));
+}
+
+int main(void) {
+    const char *temp = getenv("TMPDIR");
+    check_begin();
+    snprintf(root, sizeof root, "%s/ps-store-XXXXXX", temp != NULL ? temp : "/tmp");
+    CHECK(mkdtemp(root) != NULL);
+    test_life();
+    test_views_live_on();
+    test_reader();
+    test_damage();
+    return check_end("test_store");
+}
