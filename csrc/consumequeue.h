@@ -41,17 +41,17 @@ int ps_queue_open(struct ps_store *s, struct ps_topic *topic, int32_t id, const 
 ps_queue *ps_queue_new(struct ps_store *s, struct ps_topic *topic, int32_t id);
 void ps_queue_free(ps_queue *q);
 
-/* The size in units that point to no record: those before a queue's first message when what was before
- * is deleted (upstream's pre-fill, physical 0), and those of messages that the log has lost (physical:
- * the next record of the queue). */
+/* The size in units that point to no record: those before a queue's first message when what was
+ * before is deleted (upstream's pre-fill, physical 0), and those of messages that the log has lost
+ * (physical: the next record of the queue). */
 #define PS_UNIT_NONE 0x7FFFFFFF
 
-/* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. An empty
- * queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap in a queue means
- * that the log has lost messages: PS_E_DAMAGED while the store is `st_strict_queues`, so that recovery
- * can look at the whole log first; else the gap is filled with units of no record. Offsets that cannot
- * be, since the log before the record has no room for so many messages, are passed over.
- * Returns 1 written, 0 not, PS_E_DISK_FULL, PS_E_IO or PS_E_DAMAGED. */
+/* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. An
+ * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap in a
+ * queue means that the log has lost messages: PS_E_DAMAGED while the store is `st_strict_queues`,
+ * so that recovery can look at the whole log first; else the gap is filled with units of no record.
+ * Offsets that cannot be, since the log before the record has no room for so many messages, are
+ * passed over. Returns 1 written, 0 not, PS_E_DISK_FULL, PS_E_IO or PS_E_DAMAGED. */
 int ps_queue_append(struct ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit,
                     ps_error *e);
 

@@ -39,8 +39,8 @@ static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     return t;
 }
 
-/* A topic that could not name a folder, or a queue id that cannot be, comes from a flipped bit: no sum
- * covers those fields. */
+/* A topic that could not name a folder, or a queue id that cannot be, comes from a flipped bit: no
+ * sum covers those fields. */
 static bool names_queue(const ps_record *r) {
     size_t len = (size_t)r->topic_len;
     return r->queue_id >= 0 && r->queue_id <= PS_QUEUE_ID_MAX && len > 0 && r->topic[0] != '.' &&
@@ -59,8 +59,7 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
                        "no memory for the queue");
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     int code = ps_queue_append(s, q, r->queue_offset, &u, e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     counts[0] += code;
     atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
     return 0;

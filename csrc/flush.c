@@ -221,7 +221,8 @@ static void reserve_window_locked(ps_store *s) {
     pthread_mutex_lock(&s->st_alloc_lock);
 }
 
-/* Only advice: a kernel that does not know it, or has no memory, leaves the faults to the writer. */
+/* Only advice: a kernel that does not know it, or has no memory, leaves the faults to the
+ * writer. */
 static void touch_pages_locked(ps_store *s) {
     ps_mapfile *mf = s->st_touch_file;
     int64_t from = s->st_touch_from, to = s->st_touch_to;

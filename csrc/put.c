@@ -83,8 +83,8 @@ static void ask_ahead_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
     pthread_mutex_unlock(&s->st_alloc_lock);
 }
 
-/* A first store into a page costs the writer ten times the record, so the allocator touches the pages
- * that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
+/* A first store into a page costs the writer ten times the record, so the allocator touches the
+ * pages that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
 static void ask_touch_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
     s->st_touch_at = wrote + TOUCH_STEP;
     if (s->st_thread_count == 0) return;
@@ -193,8 +193,7 @@ static int closed(ps_error *e) {
 }
 
 static int check_queue_id(int32_t id, ps_error *e) {
-    if (__builtin_expect(id >= 0 && id <= PS_QUEUE_ID_MAX, 1))
-        return 0;
+    if (__builtin_expect(id >= 0 && id <= PS_QUEUE_ID_MAX, 1)) return 0;
     return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d", id,
                    PS_QUEUE_ID_MAX);
 }

@@ -347,8 +347,8 @@ typedef struct ps_read_options {
     int32_t check_crc; /* log reads: verify body CRCs */
 } ps_read_options;
 
-/* Section 10. NULL only on failure (closed, no memory); "nothing there" is a status. topic may be
- * NULL. */
+/* Section 10. options NULL: the defaults. NULL only on failure (closed, no memory); "nothing there"
+ * is a status. topic may be NULL. */
 ps_batch *ps_read(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
                   const ps_read_options *options, ps_error *error);
 /* Records of the log as they lie, blanks stepped over, from a record's start. */

@@ -20,6 +20,8 @@
 #define QUERY_STEP 256
 #define PREFETCH 8
 
+static const ps_read_options default_options;
+
 struct ps_batch {
     ps_batch_info info;
     ps_view *views;
@@ -209,8 +211,7 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     b->next_offset = offset + 1;
     if (u->physical < w->skip_below || !tag_wanted(w->o, u->tags_code)) return true;
     if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
-        if (b->count == 0)
-            b->status = PS_GET_MESSAGE_WAS_REMOVING;
+        if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
         return true;
     }
     if (!record_of(w->s, u, &w->log_file, &r)) {
@@ -288,6 +289,7 @@ static bool within(ps_batch_info *b, int64_t offset) {
 
 ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
                   const ps_read_options *o, ps_error *e) {
+    if (o == NULL) o = &default_options;
     if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
     walk w = {.s = s, .o = o, .l = limits_of(s, o)};
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
@@ -312,6 +314,7 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
 /* ---- by log offset ---- */
 
 ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, ps_error *e) {
+    if (o == NULL) o = &default_options;
     if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, physical, "the store is closed");
     ps_batch *b = ps_batch_new(o->max_messages);
     limits l = limits_of(s, o);

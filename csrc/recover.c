@@ -140,8 +140,7 @@ static void start_without_index(scan *c) {
     char folder[PATH_MAX];
     struct stat st;
     snprintf(folder, sizeof folder, "%.*s/index", PATH_MAX - 16, c->s->st_root);
-    if (c->s->st_index == NULL || c->s->st_readonly || stat(folder, &st) == 0)
-        return;
+    if (c->s->st_index == NULL || c->s->st_readonly || stat(folder, &st) == 0) return;
     c->at = c->index_from = atomic_load(&c->s->st_log_min);
 }
 

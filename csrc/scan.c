@@ -448,6 +448,9 @@ static int unit_damaged(scanner *sn, const candidate *c) {
     if (missing)
         return fail(sn, EIO, "queue %s/%d has no unit at offset %lld: it was deleted or is missing",
                     topic, id, (long long)c->ca_offset);
+    if (c->ca_size == PS_UNIT_NONE)
+        return fail(sn, EIO, "queue %s/%d, offset %lld: the log has lost the message", topic, id,
+                    (long long)c->ca_offset);
     const char *why = damage_name(sn, c->ca_physical, c->ca_size, &size);
     return fail(sn, EIO,
                 "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "

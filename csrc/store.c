@@ -499,7 +499,8 @@ static void adopt_first(ps_store *s, const struct ps_listed *file) {
     atomic_store(&s->st_log_end, file->number);
 }
 
-/* Commit log files that another process has made since the last look; *first: the lowest one there. */
+/* Commit log files that another process has made since the last look; *first: the lowest one
+ * there. */
 static int list_newer_segments(ps_store *s, int64_t *first, ps_error *e) {
     char path[PATH_MAX];
     *first = INT64_MAX;

@@ -70,10 +70,10 @@ struct ps_store {
     int64_t st_next_wanted;      /* base of the file to be made, -1: none; alloc lock */
     ps_error st_next_error;      /* why the last one could not be made; alloc lock */
     ps_mapfile *st_reserve_file; /* file that wants its next window; alloc lock, referenced */
-    ps_mapfile *st_touch_file;        /* file whose next pages are wanted; alloc lock, referenced */
+    ps_mapfile *st_touch_file;   /* file whose next pages are wanted; alloc lock, referenced */
     int64_t st_touch_from, st_touch_to; /* bytes of it; alloc lock */
-    int64_t st_touch_at;              /* the writer asks again when it gets here; append lock */
-    _Atomic bool st_alloc_asked; /* so that the append path asks once */
+    int64_t st_touch_at;                /* the writer asks again when it gets here; append lock */
+    _Atomic bool st_alloc_asked;        /* so that the append path asks once */
 
     /* flusher */
     pthread_mutex_t st_flush_lock; /* also guards a sync against another */
@@ -105,7 +105,7 @@ struct ps_store {
     _Atomic int32_t st_queue_count;
     ps_queue **st_queues; /* all queues, in order of birth; topic lock */
     int32_t st_queue_room;
-    bool st_strict_queues;            /* recovery's first pass: a gap in a queue is an error */
+    bool st_strict_queues; /* recovery's first pass: a gap in a queue is an error */
 
     ps_index *st_index;
 
@@ -167,8 +167,8 @@ const uint8_t *ps_log_at(ps_store *s, int64_t physical, int64_t bound, int64_t *
 int64_t ps_dispatch_bound(ps_store *s);
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e);
 int ps_dispatch_catch_up(ps_store *s, ps_error *e);
-/* Unit and index entries of one record; counts grow by units written, entries written, and records that
- * can belong to no queue. */
+/* Unit and index entries of one record; counts grow by units written, entries written, and records
+ * that can belong to no queue. */
 int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
                        ps_error *e);
 void ps_dispatch_wake(ps_store *s);
