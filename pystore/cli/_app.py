@@ -102,6 +102,10 @@ def _guarded(out: Output, work: Callable[[], int | None]) -> int:
             if code != INTERRUPTED:
                 out.error(_failure_of(error))
             return code
+        except UnicodeEncodeError:
+            # Bytes of the command line that are no UTF-8 came in as half characters.
+            out.error(Failure("Usage", "an argument is no UTF-8 text", "use --body-file", USAGE))
+            return USAGE
     except BrokenPipeError:
         # The reader of the pipe has seen enough (`| head`). What is still buffered must not fail
         # a second time when the interpreter ends.

@@ -139,8 +139,8 @@ class Session:
         """
         holder = holder_of(self.path)
         if holder.locked:
-            pid = holder.pid or None
-            raise StoreLocked("another process writes to the store", str(self.path), pid=pid)
+            who = f"process {holder.pid}" if holder.pid else "another process"
+            raise StoreLocked(f"{who} has the store open", str(self.path), pid=holder.pid or None)
 
     @contextmanager
     def writer(self, *, create: bool = False, **extra: object) -> Iterator[Store]:

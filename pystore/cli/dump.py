@@ -109,6 +109,27 @@ def _first(reader: Reader, start: int) -> int:
     return max(info.log_min, start - start % info.commitlog_file_size)
 
 
+def _next_known(reader: Reader, start: int, end: int) -> int:
+    """The first record at or behind `start` that a queue points to; `end` when there is none.
+
+    Behind a damaged place only the queues say where a record begins.
+    """
+    best = end
+    for q in reader.queues():
+        low, high = q.min_offset, q.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = reader.units(q.topic, q.queue, middle, 1)
+            if unit and unit[0][0] < start:
+                low = middle + 1
+            else:
+                high = middle
+        if low < q.max_offset:
+            unit = reader.units(q.topic, q.queue, low, 1)
+            best = min([best, *(physical for physical, _, _ in unit)])
+    return best
+
+
 def _records(s: Session, reader: Reader, wanted: _Wanted) -> int:
     line_of = msg_line if s.out.json else _msg_text
     printed, info = 0, reader.info()
@@ -122,6 +143,9 @@ def _records(s: Session, reader: Reader, wanted: _Wanted) -> int:
             printed += len(lines)
             at = batch.next_offset
             bar.update(at - info.log_min, info.log_max - info.log_min)
+            if batch.outcome > 0 and at < wanted.start:
+                at = _next_known(reader, wanted.start, end)
+                continue
             if batch.outcome > 0 and at < end:
                 s.out.lines([f'{{"at":"bad","phy":{at}}}' if s.out.json else f"bad    {at}"])
                 s.damaged = True

@@ -207,7 +207,9 @@ def _message(text: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadArgument("this is no JSON object")
     properties = value.get("props") or {}
-    if not isinstance(properties, dict) or not all(isinstance(v, str) for v in properties.values()):
+    if not isinstance(properties, dict) or not all(
+        isinstance(v, str) and _is_unicode(k + v) for k, v in properties.items()
+    ):
         raise BadArgument("'props' is no object of texts")
     message = {
         "topic": _text(value, "topic"),
@@ -230,9 +232,18 @@ def _message(text: bytes) -> dict[str, Any]:
 
 def _text(value: dict[str, Any], name: str) -> str:
     found = value.get(name)
-    if not isinstance(found, str):
+    if not isinstance(found, str) or not _is_unicode(found):
         raise BadArgument(f"'{name}' is no text")
     return found
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can name half a character (a lone surrogate); UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _number(
