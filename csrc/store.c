@@ -240,6 +240,14 @@ static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error 
     return code < 0 ? code : open_index(s, report, e);
 }
 
+/* Made empty, and after recovery, so that an index folder that is missing means one taken away. */
+static int make_index_folder(ps_store *s, ps_error *e) {
+    char path[PATH_MAX];
+    if (s->st_index == NULL) return 0;
+    snprintf(path, sizeof path, "%s/index", s->st_root);
+    return ps_make_folders(s->st_io, path, e);
+}
+
 static int start_threads(ps_store *s, ps_error *e) {
     void *(*mains[])(void *) = {ps_flush_main, ps_dispatch_main, ps_keep_main, ps_alloc_main};
     if (!s->st_conf.background) return 0;
@@ -271,6 +279,7 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     if (code == 0) code = ps_lock_take(s->st_io, s->st_root, &s->st_lock_fd, e);
     if (code == 0) code = load(s, r, progress, e);
     if (code == 0) code = ps_recover(s, r, progress, e);
+    if (code == 0) code = make_index_folder(s, e);
     if (code == 0) code = ps_abort_create(s->st_io, s->st_root, e);
     if (code == 0) code = start_threads(s, e);
     if (progress != NULL) progress->phase = 4;
