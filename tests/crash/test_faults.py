@@ -1,0 +1,413 @@
+"""System calls that fail: a failed sync is never a success, a full disk passes, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import random
+import shutil
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import pystore
+from pystore._lib import ffi, lib
+
+# The order of csrc/io.h.
+CALLS = [
+    "open",
+    "close",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "fallocate",
+    "mmap",
+    "munmap",
+    "msync",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "fstat",
+    "statvfs",
+]
+SYNCS = ("fsync", "fdatasync", "msync")
+
+ROUNDS = int(os.environ.get("PS_CRASH_ROUNDS", "10"))
+SMALL = {
+    "mappedFileSizeCommitLog": 64 << 10,
+    "mappedFileSizeConsumeQueue": 400,
+    "maxHashSlotNum": 16,
+    "maxIndexNum": 64,
+}
+
+
+def mask(*names):
+    return sum(1 << CALLS.index(name) for name in names)
+
+
+class Faults:
+    """A table of system calls that fail on purpose; never freed, since views may outlive a test."""
+
+    def __init__(self):
+        self.table = lib.ps_io_faulty_new()
+        assert self.table != ffi.NULL
+
+    def fail(self, *names, at=1, err=errno.EIO, forever=True):
+        lib.ps_io_faulty_set(self.table, mask(*names), at, err, forever)
+
+    def heal(self):
+        lib.ps_io_faulty_set(self.table, 0, 0, 0, 0)
+
+    def calls(self, *names):
+        return lib.ps_io_faulty_calls(self.table, mask(*names))
+
+
+class FaultyStore(pystore.Store):
+    """A store over such a table."""
+
+    def __init__(self, path, faults, **settings):
+        self._faults = faults
+        super().__init__(path, **SMALL | settings)
+
+    def _io(self):
+        return self._faults.table
+
+
+@pytest.fixture
+def faults():
+    return Faults()
+
+
+@contextmanager
+def opened(path, faults, **settings):
+    """A faulty store; closed whatever happens, healed or not."""
+    store = FaultyStore(path, faults, **settings)
+    try:
+        yield store
+    finally:
+        with suppress(pystore.StoreError):
+            store.close()
+        del store
+        gc.collect()
+
+
+def check(path, acknowledged, refused=()):
+    """Opens with the system's own calls: what was acknowledged is there; the queues are sound."""
+    with pystore.open(path) as store:
+        there = {m.physical_offset: bytes(m.body) for m in store.messages(check_crc=True)}
+        for place, body in acknowledged:
+            assert there.get(place) == body
+        for q in store.queues():
+            got, at = [], q.min_offset
+            while batch := store.read(q.topic, q.queue, at, max_messages=1000):
+                got += [m.queue_offset for m in batch]
+                at = batch.next_offset
+            assert got == list(range(q.min_offset, q.max_offset))
+        assert sum(len(q) for q in store.queues()) == len(there)
+        for body in refused:
+            assert body not in there.values()
+        end = store.put("T", b"after", queue=0)
+        assert bytes(store.message(end.physical_offset).body) == b"after"
+
+
+# ---- syncs ----
+
+
+def test_failed_sync_is_no_success(store_path, faults):
+    """With SYNC_FLUSH a put whose sync failed raises FlushFailed, and so does every later one."""
+    with opened(store_path, faults, flushDiskType="SYNC_FLUSH") as store:
+        done = []
+        for i in range(5):
+            body = b"good%d" % i
+            done.append((store.put("T", body, queue=0).physical_offset, body))
+        assert faults.calls(*SYNCS) >= 5
+        faults.fail(*SYNCS, forever=False)
+        with pytest.raises(pystore.FlushFailed) as caught:
+            store.put("T", b"bad", queue=0)
+        assert caught.value.errno == errno.EIO
+        flushed = store.info().log_flushed
+        faults.heal()
+        for _ in range(3):  # a later sync of the same file may lie: the failure is sticky
+            with pytest.raises(pystore.FlushFailed):
+                store.put("T", b"later", queue=0)
+        with pytest.raises(pystore.FlushFailed):
+            store.put_many("T", [b"later"] * 3)
+        with pytest.raises(pystore.FlushFailed):
+            asyncio.run(store.put_async("T", b"later"))
+        with pytest.raises(pystore.FlushFailed):
+            store.flush()
+        info = store.info()
+        assert (info.log_flushed, info.flush_errno) == (flushed, errno.EIO)
+        assert [bytes(m.body) for m in store.read("T", 0, 0, max_messages=5)] == [
+            b for _, b in done
+        ]
+        with pytest.raises(pystore.FlushFailed):
+            store.close()
+    assert (store_path / "abort").exists()
+    check(store_path, done, refused=[b"later"])
+
+
+def test_failed_sync_reaches_awaiting_puts(store_path, faults):
+    """Every put_async that waited for the failed sync raises FlushFailed, none returns PUT_OK."""
+
+    async def many(store):
+        puts = (store.put_async("T", b"%d" % i) for i in range(50))
+        return await asyncio.gather(*puts, return_exceptions=True)
+
+    with opened(store_path, faults, flushDiskType="SYNC_FLUSH") as store:
+        store.put("T", b"good")
+        faults.fail(*SYNCS)
+        results = asyncio.run(many(store))
+        assert all(isinstance(r, pystore.FlushFailed) for r in results)
+
+
+def test_failed_background_sync_is_told(store_path, faults):
+    """With ASYNC_FLUSH a failed sync in the background makes the next puts raise FlushFailed."""
+    fast = {"flushIntervalCommitLog": 10, "flushCommitLogThoroughInterval": 10}
+    with opened(store_path, faults, **fast) as store:
+        done = [(store.put("T", b"good", queue=0).physical_offset, b"good")]
+        faults.fail(*SYNCS)
+        end = time.monotonic() + 5
+        with pytest.raises(pystore.FlushFailed):
+            while time.monotonic() < end:
+                put = store.put("T", b"more", queue=0)
+                done.append((put.physical_offset, b"more"))
+                time.sleep(0.005)
+        faults.heal()
+        with pytest.raises(pystore.FlushFailed):
+            store.put("T", b"later", queue=0)
+    check(store_path, done, refused=[b"later"])
+
+
+def test_wait_flushed_tells(store_path, faults):
+    """wait_flushed() raises when the sync it waits for fails."""
+    with opened(store_path, faults) as store:
+        put = store.put("T", b"x")
+        faults.fail(*SYNCS)
+        with pytest.raises(pystore.FlushFailed):
+            store.flush()
+        with pytest.raises(pystore.FlushFailed):
+            store.wait_flushed(put.physical_offset + put.size)
+
+
+def test_wait_false_after_a_failed_sync(store_path, faults):
+    """After a failed sync even a put that does not wait is refused."""
+    with opened(store_path, faults, flushDiskType="SYNC_FLUSH") as store:
+        faults.fail(*SYNCS)
+        with pytest.raises(pystore.FlushFailed):
+            store.put("T", b"x")
+        with pytest.raises(pystore.FlushFailed):
+            store.put("T", b"y", wait=False)
+
+
+# ---- a full disk ----
+
+
+def test_full_disk_passes(store_path, faults):
+    """No space for blocks: DiskFull, nothing stored; with space again puts succeed."""
+    done = []
+
+    def put(store, i):
+        body = b"%d" % i + bytes(9000)
+        done.append((store.put("T", body, queue=0).physical_offset, body))
+
+    with opened(store_path, faults) as store:
+        put(store, 0)
+        faults.fail("fallocate", err=errno.ENOSPC)
+        with pytest.raises(pystore.DiskFull) as caught:
+            for i in range(1, 1000):
+                put(store, i)
+        assert isinstance(caught.value, OSError)
+        assert caught.value.errno == errno.ENOSPC
+        stored = len(done)
+        for _ in range(3):
+            with pytest.raises(pystore.DiskFull):
+                put(store, 0)
+        assert store.range("T", 0) == (0, stored)
+        assert len(store.read("T", 0, 0, max_messages=stored)) == stored
+        faults.heal()
+        end = time.monotonic() + 10
+        while len(done) == stored:
+            with suppress(pystore.DiskFull):
+                put(store, stored)
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        for i in range(stored + 1, stored + 30):
+            put(store, i)
+        assert store.range("T", 0) == (0, len(done))
+        assert not store.info().disk_full
+        store.close()
+    check(store_path, done)
+
+
+def test_full_disk_in_the_middle_of_many(store_path, faults):
+    """put_many that meets a full disk says how many were stored; those are there, no others."""
+    with opened(store_path, faults) as store:
+        store.put("T", b"first", queue=0)
+        faults.fail("fallocate", err=errno.ENOSPC)
+        bodies = [b"%d" % i + bytes(5000) for i in range(100)]
+        with pytest.raises(pystore.DiskFull) as caught:
+            store.put_many("T", bodies, queue=0)
+        stored = caught.value.offset or 0
+        faults.heal()
+        assert store.range("T", 0) == (0, 1 + stored)
+        assert 0 <= stored < 100
+    with pystore.open(store_path) as store:
+        got = [bytes(m.body) for m in store.read("T", 0, 0, max_messages=200)]
+        assert got == [b"first", *bodies[:stored]]
+
+
+@pytest.mark.parametrize("err", [errno.ENOSPC, errno.EDQUOT])
+def test_opening_on_a_full_disk(store_path, faults, err):
+    """A store that cannot be made for lack of space is a named error, and can be made later."""
+    faults.fail("fallocate", "ftruncate", "pwrite", err=err)
+    try:
+        with opened(store_path, faults) as store:
+            store.put("T", b"x")
+            pytest.fail("there is no space")
+    except pystore.StoreError as e:
+        assert isinstance(e, OSError)
+    with pystore.open(store_path, **SMALL) as store:
+        assert store.put("T", b"x", queue=0).queue_offset == 0
+
+
+def test_next_file_cannot_be_made(store_path, faults):
+    """A segment that cannot be opened: a named error; when it can be, puts go on."""
+    with opened(store_path, faults) as store:
+        store.put("T", b"first", queue=0)
+        faults.fail("open", err=errno.EMFILE)
+        done = 1
+        kinds = (pystore.CreateMappedFileFailed, pystore.NotWriteable, pystore.StoreIOError)
+        with pytest.raises(kinds):
+            for _ in range(1000):
+                store.put("T", bytes(9000), queue=0)
+                done += 1
+        faults.heal()
+        end = time.monotonic() + 10
+        stored = done
+        while stored == done:
+            with suppress(*kinds):
+                store.put("T", b"again", queue=0)
+                done += 1
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    with pystore.open(store_path) as store:
+        assert store.range("T", 0)[1] == done
+
+
+# ---- each call in turn ----
+
+
+def scenario(path, faults, flush, acknowledged):
+    """Open, put into several files, flush, close: every step may fail with an error of ours."""
+    with opened(path, faults, flushDiskType=flush) as store:
+        for i in range(40):
+            body = b"%d" % i + bytes(4000)
+            try:
+                put = store.put(f"T{i % 2}", body, queue=0, keys=f"k{i}")
+            except pystore.StoreError:
+                continue
+            assert put.status.stored
+            acknowledged.append((put.physical_offset, body))
+            if i == 20:
+                with suppress(pystore.StoreError):
+                    store.flush()
+        store.close()
+
+
+def error_of(name):
+    return errno.ENOSPC if name in ("fallocate", "ftruncate") else errno.EIO
+
+
+def some_of(total, rng):
+    """Which of a kind's calls to fail: all of them in a long campaign, else the ends and some."""
+    places = range(1, total + 1)
+    most = max(2, ROUNDS // 5)
+    return places if total <= most + 1 else sorted({1, total, *rng.sample(places, most - 1)})
+
+
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_each_call_fails_in_turn(tmp_path, seed, flush, forever):
+    """Call n of each kind fails: no crash, no hang, and nothing acknowledged is lost."""
+    rng = random.Random(seed)
+    counting = Faults()
+    scenario(tmp_path / "counting", counting, flush, [])
+    check(tmp_path / "counting", [])
+    tried = 0
+    for name in CALLS:
+        total = counting.calls(name)
+        for at in some_of(total, rng):
+            faults, acknowledged = Faults(), []
+            path = tmp_path / f"{name}-{at}"
+            faults.fail(name, at=at, err=error_of(name), forever=forever)
+            try:
+                with suppress(pystore.StoreError):
+                    scenario(path, faults, flush, acknowledged)
+                if path.exists() and any(path.iterdir()):
+                    check(path, acknowledged)
+            except BaseException as e:
+                raise AssertionError(f"{name} number {at} of {total}: {e!r}") from e
+            tried += 1
+            shutil.rmtree(path, ignore_errors=True)
+    assert tried > 20
+
+
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "for good"])
+def test_recovery_with_failing_calls(tmp_path, seed, forever):
+    """Call n of each kind fails while a crashed store is recovered: the next open finds it all."""
+    rng = random.Random(seed)
+    source = tmp_path / "source"
+    with pystore.open(source, **SMALL) as store:
+        bodies = [b"%d" % i + bytes(4000) for i in range(60)]
+        done = [(store.put("T", b, queue=0, keys="k").physical_offset, b) for b in bodies]
+
+    def crashed(name):
+        path = tmp_path / name
+        shutil.copytree(source, path)
+        (path / "abort").write_text("")
+        (path / "checkpoint").write_bytes(bytes(4096))
+        shutil.rmtree(path / "index")
+        return path
+
+    counting = Faults()
+    with opened(crashed("counting"), counting):
+        pass
+    for name in CALLS:
+        total = counting.calls(name)
+        for at in some_of(total, rng):
+            faults = Faults()
+            faults.fail(name, at=at, err=error_of(name), forever=forever)
+            path = crashed(f"{name}-{at}")
+            try:
+                with suppress(pystore.StoreError), opened(path, faults):
+                    pass
+                check(path, done)
+            except BaseException as e:
+                raise AssertionError(f"{name} number {at} of {total}: {e!r}") from e
+
+
+def test_failed_open_lets_go_of_the_lock(store_path, faults):
+    """After an open that failed the store can be opened at once, in the same process."""
+    pystore.open(store_path, **SMALL).close()
+    for name in ("mmap", "open", "fstat"):
+        for at in range(1, 6):
+            faults.fail(name, at=at, forever=False)
+            with suppress(pystore.StoreError):
+                FaultyStore(store_path, faults).close()
+            gc.collect()
+            pystore.open(store_path).close()
+
+
+def test_order_of_calls():
+    """The order of calls above is that of csrc/io.h."""
+    header = (Path(__file__).parents[2] / "csrc" / "io.h").read_text()
+    names = header.partition("enum {")[2].partition("}")[0].replace("PS_IO_", "").lower()
+    assert [n.strip() for n in names.split(",")][:-1] == CALLS
