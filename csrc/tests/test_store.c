@@ -1,5 +1,5 @@
-/* The whole store under the sanitizers: put in every way, roll, read, crash, recover, cut, clean. What it
- * claims is checked again from Python; here the memory is watched. */
+/* The whole store under the sanitizers: put in every way, roll, read, crash, recover, cut, clean.
+ * What it claims is checked again from Python; here the memory is watched. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -238,7 +238,8 @@ static void look_around(ps_store *s) {
     ps_batch_free(ps_query(s, "singles", 7, "k1", 2, 0, INT64_MAX, 0, &e));
 }
 
-/* Random bytes anywhere in the log, the queues or the index: it opens or says why not, and reads. */
+/* Random bytes anywhere in the log, the queues or the index: it opens or says why not, and
+ * reads. */
 static void test_damage(void) {
     static const char *where[] = {"commitlog", "consumequeue", "index", "."};
     char copy[300], folder[320], command[1000];
