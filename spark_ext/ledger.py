@@ -1,0 +1,97 @@
+"""What makes a commit happen once: a file a job in ``spark/ledger/`` of the store.
+
+A commit writes down what it is about to put, puts it, brings the log to the disk, and writes down
+that it is done. One that died in between is finished from its spool files: every message carries
+the job, batch, partition and row that it came from, and the log from where the commit began tells
+which of them are in the store already. Store, ledger and spools are all that is needed; nothing is
+remembered in a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pystore
+
+__all__ = ["Entry", "Ledger", "Stamp", "stamps_since"]
+
+Stamp = tuple[int, int]  # partition, row
+
+
+class Entry(NamedTuple):
+    """The last commit of a job. log_from: the end of the log before it; spools: its files, in
+    order."""
+
+    job: str
+    batch: int
+    done: bool
+    log_from: int
+    rows: int
+    spools: tuple[str, ...]
+
+
+class Ledger:
+    """The entries of a store. Written only while the store's lock is held."""
+
+    def __init__(self, store: Path) -> None:
+        self.folder = store / "spark" / "ledger"
+
+    def _path(self, job: str) -> Path:
+        return self.folder / f"{job}.json"
+
+    def get(self, job: str) -> Entry | None:
+        try:
+            kept = json.loads(self._path(job).read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        return Entry(**{**kept, "spools": tuple(kept["spools"])})
+
+    def all(self) -> Iterator[Entry]:
+        for path in sorted(self.folder.glob("*.json")):
+            entry = self.get(path.stem)
+            if entry is not None:
+                yield entry
+
+    def put(self, entry: Entry) -> None:
+        """On the disk when it returns, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(entry.job)
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("w", encoding="utf-8") as out:
+            json.dump(entry._asdict(), out)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)
+        self._sync()
+
+    def forget(self, job: str) -> None:
+        self._path(job).unlink(missing_ok=True)
+        self._sync()
+
+    def _sync(self) -> None:
+        for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def stamps_since(store: pystore.Store, entry: Entry) -> set[Stamp]:
+    """Which rows of a commit the log holds from the place on where the commit began."""
+    found: set[Stamp] = set()
+    at = max(entry.log_from, store.info().log_min)
+    while True:
+        batch = store.log(at)
+        for message in batch:
+            stamp = message.properties
+            if stamp.get("SPARK_JOB") == entry.job and stamp.get("SPARK_BATCH") == str(entry.batch):
+                found.add((int(stamp["SPARK_PARTITION"]), int(stamp["SPARK_ROW"])))
+        at = batch.next_offset
+        if batch.outcome != 0:
+            return found

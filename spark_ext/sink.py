@@ -1,0 +1,364 @@
+"""Writers: tasks spool their messages, the driver's side puts them into the store.
+
+A store has one writer, so executors never open it. Each task converts its rows and leaves them in a
+spool file (Arrow IPC); the commit, in one process beside the driver, opens the store, puts the
+files of the tasks that Spark has accepted, in the order of partitions, and closes it. A job that
+fails has put nothing, and its spools are deleted. A commit that dies half way is finished once: see
+ledger.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from spark_ext.errors import SinkError
+from spark_ext.ledger import Entry, Ledger, Stamp, stamps_since
+from spark_ext.options import WriteOptions
+from spark_ext.rows import Stamper, check_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    import pystore
+
+__all__ = ["BatchWriter", "Spooled", "StreamWriter", "finish", "pending"]
+
+_DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_LOCK_POLL_S = 0.1
+
+
+@dataclass
+class Spooled(WriterCommitMessage):
+    """What a task tells the commit: its file."""
+
+    job: str
+    batch: int
+    partition: int
+    host: str
+    path: str
+    rows: int
+    bytes: int
+
+
+def _spool_root(options: WriteOptions) -> Path:
+    """Beside the store, not in it: a store that is yet to be made must be an empty folder."""
+    store = Path(options.path)
+    return Path(options.spool) if options.spool else store.with_name(store.name + ".spool")
+
+
+def _spool(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, job: str, batch: int
+) -> Spooled:
+    """What a task does. On any error its file is gone again: nobody else would know of it."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    attempt = context.taskAttemptId() if context else 0
+    folder = _spool_root(options) / job / str(batch)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:8]}.arrow"
+    stamper = Stamper(options.topic, options.tags, job, batch, partition)
+    try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(path.open("wb"))
+            out = None
+            for rows in batches:
+                messages = stamper.convert(rows)
+                if out is None:
+                    out = stack.enter_context(pa.ipc.new_stream(file, messages.schema))
+                out.write_batch(messages)
+            if out is not None:
+                out.close()
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    size = path.stat().st_size
+    return Spooled(job, batch, partition, socket.gethostname(), str(path), stamper.rows, size)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write.format("rocketmq").mode("append").save(store)``."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("a store is never overwritten: use .mode('append')")
+        check_schema(schema, options.topic)
+        self.options = options
+        self.job = options.job or uuid.uuid4().hex[:16]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Spooled:
+        return _spool(iterator, self.options, self.job, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self.options, self.job, 0, _accepted(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _clear(self.options, self.job)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format("rocketmq").option("path", store)``; exactly once per checkpoint."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("a store is never overwritten: use outputMode('append')")
+        check_schema(schema, options.topic)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Spooled:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
+        if query is None or batch is None:
+            raise SinkError("Spark does not tell its tasks which query and batch they belong to")
+        return _spool(iterator, self.options, self.options.job or query, int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        accepted = _accepted(messages)
+        if accepted:
+            _commit(self.options, accepted[0].job, batchId, accepted)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        for job in {m.job for m in _accepted(messages)}:
+            _clear(self.options, job)
+
+
+def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[Spooled]:
+    return sorted((m for m in messages if isinstance(m, Spooled)), key=lambda m: m.partition)
+
+
+def _clear(options: WriteOptions, job: str) -> None:
+    """Deletes what the tasks of a failed job have left, unless a commit of it is half done."""
+    entry = Ledger(Path(options.path)).get(job)
+    if entry is None or entry.done:
+        _remove_spools(_spool_root(options), job)
+
+
+def _remove_spools(root: Path, job: str) -> None:
+    shutil.rmtree(root / job, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        root.rmdir()
+
+
+# ---- the commit ----
+
+
+def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spooled]) -> None:
+    for spool in spools:
+        if not Path(spool.path).exists():
+            raise SinkError(
+                f"the driver does not see {spool.path}, which a task on host {spool.host} has"
+                " written: give option spool, a folder that all hosts share"
+            )
+    _check_room(options, sum(s.bytes for s in spools))
+    rows = sum(s.rows for s in spools)
+    with _open(options) as store:
+        ledger = Ledger(store.path)
+        last = ledger.get(job)
+        if last is not None and not last.done:
+            # This very batch, or an older one whose driver died: what was begun comes first.
+            _finish(store, ledger, last)
+            last = ledger.get(job)
+        if last is not None and last.batch >= batch:
+            print(f"rocketmq: batch {batch} of job {job} is in the store already", file=sys.stderr)
+        elif rows:
+            paths = tuple(s.path for s in spools)
+            entry = Entry(job, batch, False, store.info().log_max, rows, paths)
+            ledger.put(entry)
+            _put(store, ledger, entry, options.queues, set())
+            if not options.job and isinstance(batch, int) and batch == 0 and not _streams(job):
+                ledger.forget(job)
+    _remove_spools(_spool_root(options), job)
+
+
+def _streams(job: str) -> bool:
+    """Whether a job's name is the id of a query, which will come again with its next batch."""
+    try:
+        return str(uuid.UUID(job)) == job
+    except ValueError:
+        return False
+
+
+def _check_room(options: WriteOptions, size: int) -> None:
+    folder = Path(options.path)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < size + (size >> 2):
+        raise SinkError(
+            f"{free >> 20} MiB are free at {options.path}, too little for {size >> 20} MiB of"
+            " messages; nothing was put"
+        )
+
+
+@contextlib.contextmanager
+def _open(options: WriteOptions) -> Iterator[pystore.Store]:
+    """The store, when whoever has it open lets go in time."""
+    import pystore
+
+    end = time.monotonic() + options.lock_timeout_s
+    while True:
+        try:
+            store = pystore.open(options.path, options.conf or None)
+            break
+        except pystore.StoreLocked as e:
+            if time.monotonic() >= end:
+                raise SinkError(
+                    f"{e} A write puts its messages by itself, so no broker and no program may have"
+                    " the store open for writing; nothing was put"
+                ) from e
+            time.sleep(_LOCK_POLL_S)
+    with store:
+        yield store
+
+
+def _put(
+    store: pystore.Store, ledger: Ledger, entry: Entry, queues: int, present: set[Stamp]
+) -> None:
+    """Puts the spools of an entry, without the rows that are there, and writes down that it is
+    done."""
+    import pyarrow as pa
+
+    import pystore
+
+    done = len(present)
+    try:
+        for path in entry.spools:
+            partition = int(Path(path).name.split("-")[0])
+            if Path(path).stat().st_size == 0:
+                continue
+            with pa.OSFile(path) as file, pa.ipc.open_stream(file) as batches:
+                for batch in batches:
+                    done += _put_batch(store, batch, partition, queues, present)
+        store.flush()
+    except (pystore.StoreError, OSError, pa.ArrowException) as e:
+        raise SinkError(
+            f"the commit of job {entry.job} stopped with {done} of {entry.rows} messages in the"
+            f" store: {e}; spark_ext.sink.finish('{store.path}') puts the rest, once"
+        ) from e
+    ledger.put(entry._replace(done=True, spools=()))
+
+
+def _put_batch(
+    store: pystore.Store, batch: pa.RecordBatch, partition: int, queues: int, present: set[Stamp]
+) -> int:
+    """Puts one batch, a topic and flag at a time; returns how many messages that were."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if present:
+        keep = [(partition, row) not in present for row in batch.column("row").to_pylist()]
+        batch = batch.filter(pa.array(keep, pa.bool_()))
+    put = 0
+    for topic in pc.unique(batch.column("topic")).to_pylist():
+        of_topic = batch.filter(pc.equal(batch.column("topic"), topic))
+        spread = _spread(store, of_topic, topic, queues)
+        for flag in pc.unique(spread.column("flag")).to_pylist():
+            some = spread.filter(pc.equal(spread.column("flag"), flag))
+            for level in pc.unique(some.column("level")).to_pylist():
+                put += _put_level(store, some, topic, flag, level)
+    return put
+
+
+def _spread(store: pystore.Store, batch: pa.RecordBatch, topic: str, queues: int) -> pa.RecordBatch:
+    """Gives every message a queue: its own, that of its sharding key, or the next in turn."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    asked = max(pc.max(batch.column("queue")).as_py(), queues - 1, 0)
+    count = max(1, store.metadata.ensure_topic(topic, asked).write_queue_nums)
+    turn = pa.array([i % count for i in range(batch.num_rows)], pa.int32())
+    shard = pc.abs(batch.column("shard").cast(pa.int64()))  # Java: abs, and 0 for what has none
+    shard = pc.if_else(pc.equal(shard, 1 << 31), 0, shard)
+    shard = pc.subtract(shard, pc.multiply(pc.divide(shard, count), count)).cast(pa.int32())
+    queue = pc.if_else(
+        pc.less(batch.column("queue"), 0), pc.coalesce(shard, turn), batch.column("queue")
+    )
+    return batch.set_column(batch.schema.get_field_index("queue"), "queue", queue)
+
+
+def _put_level(
+    store: pystore.Store, batch: pa.RecordBatch, topic: str, flag: int, level: int
+) -> int:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    some = batch.filter(pc.equal(batch.column("level"), level))
+    properties: Any = some.column("properties")
+    queue: Any = some.column("queue")
+    target = topic
+    if level:
+        # Where upstream keeps a delayed message until its time, as Store.put does.
+        target, level = _DELAY_TOPIC, min(level, len(store.settings.delay_levels_ms))
+        real = queue.cast(pa.string()).cast(pa.binary())
+        head = f"DELAY\x01{level}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01".encode()
+        properties = pc.binary_join_element_wise(properties, head, real, b"\x02", b"")
+        queue = pa.array([level - 1] * some.num_rows, pa.int32())
+    now = int(time.time() * 1000)
+    store.put_many(
+        target,
+        some.column("body"),
+        properties=properties,
+        queues=queue.to_numpy(),
+        flag=flag,
+        born_timestamps=pc.fill_null(some.column("born"), now).to_numpy(),
+    )
+    return int(some.num_rows)
+
+
+# ---- after a crash ----
+
+
+def _finish(store: pystore.Store, ledger: Ledger, entry: Entry) -> int:
+    for path in entry.spools:
+        if not Path(path).exists():
+            raise SinkError(
+                f"the commit of job {entry.job} cannot be finished: its spool {path} is gone;"
+                f" delete {ledger.folder / (entry.job + '.json')} to give the rest of it up"
+            )
+    present = stamps_since(store, entry)
+    _put(store, ledger, entry, 0, present)
+    return entry.rows - len(present)
+
+
+def pending(path: str | os.PathLike[str]) -> list[Entry]:
+    """The commits into a store that have begun and not ended."""
+    return [entry for entry in Ledger(Path(path)).all() if not entry.done]
+
+
+def finish(path: str | os.PathLike[str]) -> int:
+    """Puts what is left of such commits, each message once; returns how many that were."""
+    from spark_ext.options import parse_write
+
+    put = 0
+    options = parse_write({"path": os.fspath(path)})
+    with _open(options) as store:
+        ledger = Ledger(store.path)
+        for entry in pending(path):
+            put += _finish(store, ledger, entry)
+            for spool in entry.spools:
+                Path(spool).unlink(missing_ok=True)
+    return put

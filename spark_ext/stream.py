@@ -1,0 +1,283 @@
+"""The streaming reader: offsets, limits, new queues, lost ones, progress.
+
+An offset is ``{"v": 1, "o": {topic: {broker: {queue: n}}}}``: n is the next offset to be read. A
+queue that an offset does not name begins at its first message: it came up after the query had
+begun.
+
+Spark keeps one process with one such reader for the life of a query and asks ``latestOffset`` some
+hundred times a second, so that must be cheap: the store is looked at again only after ten times as
+long as the look took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from spark_ext import schema as columns
+from spark_ext.batch import read_part
+from spark_ext.errors import DataLoss, SourceError
+from spark_ext.groups import commit_to_group
+from spark_ext.options import ReadOptions
+from spark_ext.plan import (
+    Part,
+    Range,
+    Span,
+    broker_names,
+    check_table,
+    cut,
+    find_queues,
+    queue_parts,
+    record_bytes,
+    start_of,
+    within,
+)
+from spark_ext.stores import open_reader
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+    raise SourceError(
+        "streaming needs PySpark 4.2 or newer, which lets a source limit a batch"
+    ) from None
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Key", "StreamReader", "decode", "encode", "shares"]
+
+Key = tuple[str, str, int]  # topic, broker, queue
+Offsets = dict[Key, int]
+
+
+def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
+    """Offsets as Spark writes them into its checkpoint."""
+    tree: dict[str, dict[str, dict[str, int]]] = {}
+    for (topic, broker, queue), n in sorted(offsets.items()):
+        tree.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = n
+    return {"v": 1, "o": tree}
+
+
+def decode(offset: Mapping[str, Any]) -> Offsets:
+    """Offsets out of a checkpoint. Raises: SourceError when they are none of ours."""
+    if offset.get("v") != 1 or not isinstance(offset.get("o"), dict):
+        raise SourceError(f"the checkpoint holds offsets of another source or version: {offset}")
+    return {
+        (topic, broker, int(queue)): int(n)
+        for topic, inner in offset["o"].items()
+        for broker, queues in inner.items()
+        for queue, n in queues.items()
+    }
+
+
+def shares(lags: Mapping[Key, int], budget: int) -> Offsets:
+    """A budget split in proportion to lag: never more than it, and each queue at least 1 of it,
+    as far as it goes round; the longest first."""
+    order = sorted((key for key in lags if lags[key] > 0), key=lambda k: (-lags[k], k))
+    given = dict.fromkeys(order[:budget], 1)
+    rest = budget - len(given)
+    wanted = sum(lags[k] - 1 for k in given)
+    if rest >= wanted:
+        return {k: lags[k] for k in given}
+    for key in given:
+        given[key] += rest * (lags[key] - 1) // wanted
+    left = budget - sum(given.values())
+    for key in given:
+        if left and given[key] < lags[key]:
+            given[key] += 1
+            left -= 1
+    return given
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's view of its stores."""
+
+    def __init__(self, options: ReadOptions, layout: columns.Layout) -> None:
+        self.options = options
+        self.layout = layout
+        self._target: dict[Key, Span] | None = None
+        self._seen: dict[Key, Span] = {}
+        self._look_again = 0.0
+        self._triggered = 0.0
+
+    # ---- what there is ----
+
+    def _look(self, *, now: bool = False) -> dict[Key, Span]:
+        """The queues as they are, looked at again when that is due."""
+        begun = time.monotonic()
+        if now or begun >= self._look_again:
+            readers = [open_reader(path, fresh=True) for path in self.options.paths]
+            found = find_queues(readers, self.options, missing_fails=False)
+            self._seen = {
+                (span.topic, broker, span.queue): span
+                for broker, spans in zip(broker_names(self.options), found, strict=True)
+                for span in spans
+            }
+            self._look_again = begun + 10 * (time.monotonic() - begun)
+        return self._seen
+
+    def _begin(self, key: Key, offset: int, span: Span | None) -> int:
+        """Where reading goes on. Raises: DataLoss when that is not there any more."""
+        name = f"{key[0]}/{key[2]} of {key[1]}"
+        if span is None:
+            if self.options.fail_on_loss:
+                raise DataLoss(
+                    f"the queue {name} is not there any more; the query stood at {offset}"
+                )
+            return offset
+        if self.options.fail_on_loss:
+            within(span, offset, max(offset, span.high), True)
+        return min(max(offset, span.low), max(span.high, span.low))
+
+    # ---- what Spark asks ----
+
+    def initialOffset(self) -> dict[str, Any]:
+        state = Path(self.options.state_file) if self.options.state_file else None
+        if state is not None and state.exists():
+            kept: dict[str, Any] = json.loads(state.read_text("utf-8"))
+            decode(kept)
+            return kept
+        brokers = broker_names(self.options)
+        readers = [open_reader(path, fresh=True) for path in self.options.paths]
+        found = find_queues(readers, self.options)
+        check_table(self.options.start, "startingOffsets", found, brokers)
+        offsets: Offsets = {}
+        for reader, broker, spans in zip(readers, brokers, found, strict=True):
+            for span in spans:
+                start = start_of(reader, self.options, broker, span)
+                start, _ = within(span, start, max(start, span.high), self.options.fail_on_loss)
+                offsets[span.topic, broker, span.queue] = start
+        offset = encode(offsets)
+        if state is not None:
+            _write_whole(state, json.dumps(offset))
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        o = self.options
+        if o.trigger_offsets:
+            return ReadMaxRows(o.trigger_offsets)
+        if o.trigger_bytes:
+            return ReadMaxBytes(o.trigger_bytes)
+        return ReadMinRows(o.trigger_min) if o.trigger_min else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = dict(self._look(now=True))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = decode(start)
+        spans = self._target if self._target is not None else self._look()
+        lags: Offsets = {}
+        at: Offsets = {}
+        for key in begin.keys() | spans.keys():
+            span = spans.get(key)
+            if key not in begin and span is not None:
+                at[key] = span.low
+            else:
+                at[key] = self._begin(key, begin[key], span or self._seen.get(key))
+            if span is not None and span.high > at[key]:
+                lags[key] = span.high - at[key]
+        total = sum(lags.values())
+        if not total or self._waits(total, limit):
+            return start
+        taken = self._taken(lags, at, limit)
+        self._triggered = time.monotonic()
+        return encode(begin | {key: at[key] + n for key, n in taken.items()})
+
+    def _waits(self, total: int, limit: ReadLimit) -> bool:
+        """Whether to leave the messages lying until there are more, or until they have waited."""
+        if isinstance(limit, ReadAllAvailable) or self._target is not None:
+            return False
+        waited_ms = (time.monotonic() - self._triggered) * 1000 if self._triggered else float("inf")
+        return total < self.options.trigger_min and waited_ms < self.options.trigger_delay_ms
+
+    def _taken(self, lags: Offsets, at: Offsets, limit: ReadLimit) -> Offsets:
+        """How many messages of each queue the next batch takes.
+
+        Bytes are estimated from the sizes of a few messages, and each queue gives at least one.
+        """
+        if isinstance(limit, ReadAllAvailable):
+            return lags
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.trigger_offsets
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.options.trigger_bytes
+        taken = shares(lags, rows) if rows else lags
+        if not size:
+            return taken
+        readers = dict(zip(broker_names(self.options), self.options.paths, strict=True))
+        each = {
+            key: record_bytes(open_reader(readers[key[1]]), key[0], key[2], at[key], at[key] + n)
+            for key, n in taken.items()
+        }
+        weights = shares({key: n * each[key] for key, n in taken.items()}, size)
+        return {key: min(taken[key], max(1, w // each[key])) for key, w in weights.items()}
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return encode({key: span.high for key, span in self._look().items()})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = decode(start), decode(end)
+        spans = self._look(now=True)
+        ranges: dict[str, list[Range]] = {}
+        paths = dict(zip(broker_names(self.options), self.options.paths, strict=True))
+        for key, last in sorted(until.items()):
+            topic, broker, queue = key
+            first = begin.get(key, spans[key].low if key in spans else last)
+            if first > last:
+                self._begun_behind(key, first, last)
+            if first >= last:
+                continue
+            if key not in spans:
+                self._begin(key, first, None)
+                continue
+            first, last = within(spans[key], first, last, self.options.fail_on_loss)
+            if first < last:
+                size = record_bytes(open_reader(paths[broker]), topic, queue, first, last)
+                ranges.setdefault(broker, []).append(Range(topic, queue, first, last, size))
+        parts: list[Part] = []
+        for broker, mine in ranges.items():
+            pieces = cut(mine, self.options)
+            parts += queue_parts(open_reader(paths[broker]), paths[broker], broker, pieces)
+        return parts
+
+    def _begun_behind(self, key: Key, first: int, last: int) -> None:
+        """Batch 0 was planned, the query died, and "latest" is now behind what was planned."""
+        if self.options.fail_on_loss:
+            raise DataLoss(
+                f"the first batch of this query was to end at {last} of {key[0]}/{key[2]}, but its"
+                f" start is now {first}: give option stateFile, so that the start is remembered, or"
+                " a new checkpoint"
+            )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(partition, self.layout, self.options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if not self.options.group:
+            return
+        offsets = decode(end)
+        for broker, path in zip(broker_names(self.options), self.options.paths, strict=True):
+            mine = {(t, q): n for (t, b, q), n in offsets.items() if b == broker}
+            commit_to_group(path, self.options.group, mine)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """The file has all of the text or is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(path)

@@ -1,0 +1,321 @@
+"""Writers: what reaches the store, and that it does so once or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from tests.spark.conftest import said
+from tests.spark.test_stream import wait
+
+pytestmark = pytest.mark.spark
+
+SMALL = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
+
+
+@pytest.fixture
+def save(store_path: Path) -> Callable[..., None]:
+    """save(frame, **options): appends to the store of the test."""
+
+    def make(frame: Any, path: Path = store_path, **options: object) -> None:
+        writer = frame.write.format("rocketmq").mode("append")
+        for name, value in ({"storeConf": json.dumps(SMALL)} | options).items():
+            writer = writer.option(name, value)
+        writer.save(str(path))
+
+    return make
+
+
+def messages(path: Path) -> list[pystore.Message]:
+    with pystore.Reader(path) as reader:
+        return list(reader.messages(check_crc=True))
+
+
+def bodies(path: Path) -> list[str]:
+    return sorted(bytes(m.body).decode() for m in messages(path))
+
+
+def leftovers(path: Path) -> list[Path]:
+    spool = path.with_name(path.name + ".spool")
+    return [p for p in spool.rglob("*") if p.is_file()]
+
+
+def test_rows_become_messages(spark, save, store_path):
+    frame = spark.sql(
+        "SELECT * FROM VALUES"
+        " ('a', binary('x'), 'paid', 'k1 k2', map('p', '1', 'TAGS', 'no'), 2, 7,"
+        "  timestamp '2026-01-02 03:04:05.678'),"
+        " (NULL, binary(''), NULL, NULL, NULL, NULL, NULL, NULL)"
+        " AS t(topic, body, tags, keys, properties, queueId, flag, bornTimestamp)"
+    )
+    save(frame, topic="fallback")
+    first, second = sorted(messages(store_path), key=lambda m: m.topic)
+    assert (first.topic, first.queue, first.tags, first.keys) == ("a", 2, "paid", ["k1", "k2"])
+    assert (bytes(first.body), first.flag, first.born_timestamp) == (b"x", 7, 1767323045678)
+    stamps = ["SPARK_BATCH", "SPARK_JOB", "SPARK_PARTITION", "SPARK_ROW"]
+    assert sorted(first.properties) == ["KEYS", *stamps, "TAGS", "p"]
+    assert (second.topic, bytes(second.body), second.flag) == ("fallback", b"", 0)
+    assert sorted(second.properties) == stamps
+    assert not leftovers(store_path)
+
+
+def test_every_message_has_a_stamp_of_its_own(spark, save, store_path):
+    save(spark.range(0, 3000, 1, 3).selectExpr("cast(id AS string) AS body"), topic="t")
+    found = messages(store_path)
+    assert sorted(int(bytes(m.body)) for m in found) == list(range(3000))
+    names = ("SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW")
+    stamps = {tuple(m.properties[n] for n in names) for m in found}
+    assert len(stamps) == 3000
+    assert len({s[0] for s in stamps}) == 1
+
+
+def test_a_copy_of_a_store_has_the_same_messages(spark, load, make, save, tmp_path):
+    source = make({"t": [50, 40], "u": [30]}, tmp_path / "source")
+    save(load(source), tmp_path / "copy")
+    assert bodies(tmp_path / "copy") == bodies(source)
+    with pystore.Reader(tmp_path / "copy") as reader:
+        assert [(q.topic, q.queue, len(q)) for q in reader.queues()] == [
+            ("t", 0, 50), ("t", 1, 40), ("u", 0, 30),
+        ]  # fmt: skip
+
+
+def test_sharding_keys_choose_the_queue_as_javas_client_does(spark, save, store_path):
+    from spark_ext.rows import java_hash
+
+    assert java_hash("hello") == 99162322
+    assert java_hash("polygenelubricants") == -(1 << 31)
+    save(
+        spark.sql("SELECT 'x' AS body, concat('k', id % 5) AS shardingKey FROM range(50)"),
+        topic="t",
+    )
+    with pystore.Reader(store_path) as reader:
+        count = reader.metadata.topics.get("t").write_queue_nums
+        for m in reader.messages():
+            key = m.properties["__SHARDINGKEY"]
+            assert m.queue == abs(java_hash(key)) % count
+
+
+def test_delay_levels_and_deliver_times(spark, save, store_path):
+    frame = spark.sql(
+        "SELECT * FROM VALUES ('level', 3, NULL), ('both', 99, 1800000000000),"
+        " ('time', 0, 1800000000000) AS t(body, delayLevel, deliverTime)"
+    )
+    save(frame, topic="t")
+    found = {bytes(m.body).decode(): m for m in messages(store_path)}
+    level = found["level"]
+    assert (level.topic, level.queue) == ("SCHEDULE_TOPIC_XXXX", 2)
+    assert (level.properties["REAL_TOPIC"], level.properties["DELAY"]) == ("t", "3")
+    assert level.properties["REAL_QID"].isdigit()
+    assert found["both"].queue == 17
+    assert "TIMER_DELIVER_MS" not in found["both"].properties
+    assert found["time"].topic == "t"
+    assert found["time"].properties["TIMER_DELIVER_MS"] == "1800000000000"
+
+
+def test_a_failed_job_leaves_nothing(spark, save, store_path):
+    save(spark.sql("SELECT 'before' AS body"), topic="t")
+    bad = spark.range(0, 1000, 1, 4).selectExpr(
+        "CASE WHEN id < 999 THEN cast(id AS string) END AS body"
+    )
+    with pytest.raises(Exception, match="row 249 of partition 3: body is null"):
+        save(bad, topic="t")
+    assert bodies(store_path) == ["before"]
+    assert not leftovers(store_path)
+
+
+def test_a_store_that_is_open_elsewhere_is_named(spark, save, store_path):
+    with (
+        pystore.open(store_path, **SMALL),
+        pytest.raises(Exception, match="no broker and no program may have the store open"),
+    ):
+        save(spark.sql("SELECT 'x' AS body"), topic="t", lockTimeout="200ms")
+    assert bodies(store_path) == []
+    assert not leftovers(store_path)
+
+
+@pytest.mark.parametrize(
+    ("select", "why"),
+    [
+        ("SELECT 'x' AS bodi", "the sink has no column 'bodi'; did you mean 'body'?"),
+        ("SELECT 1 AS body", "column 'body' must be binary or string, not int"),
+        ("SELECT 't' AS topic", "the sink needs a column 'body'"),
+        ("SELECT 'x' AS body", "name the topic"),
+        ("SELECT 'x' AS body, 'a b' AS topic", "row 0 of partition 0: topic has other characters"),
+        ("SELECT 'x' AS body, repeat('a', 128) AS topic", "topic is longer than 127 bytes"),
+        ("SELECT 'x' AS body, 't' AS topic, 'a\\u0001' AS tags", "TAGS holds 0x01 or 0x02"),
+        ("SELECT 'x' AS body, 't' AS topic, -1 AS delayLevel", "delayLevel is negative"),
+        ("SELECT 'x' AS body, 't' AS topic, repeat('a', 40000) AS tags", "longer than 32255 bytes"),
+    ],
+)
+def test_bad_rows_and_columns_are_named(spark, save, store_path, select, why):
+    with pytest.raises(Exception) as failure:
+        save(spark.sql(select))
+    assert why in said(failure)
+    assert not store_path.exists() or bodies(store_path) == []
+
+
+def test_only_append(spark, store_path):
+    with pytest.raises(Exception, match="never overwritten"):
+        spark.sql("SELECT 'x' AS body").write.format("rocketmq").mode("overwrite").option(
+            "topic", "t"
+        ).save(str(store_path))
+
+
+def test_the_network_is_not_there_yet(spark, store_path):
+    with pytest.raises(Exception, match="has no network client yet"):
+        spark.sql("SELECT 'x' AS body").write.format("rocketmq").mode("append").option(
+            "nameServer", "localhost:9876"
+        ).save(str(store_path))
+
+
+def test_a_named_job_is_put_once(spark, save, store_path):
+    for _ in range(2):
+        save(spark.range(10).selectExpr("cast(id AS string) AS body"), topic="t", jobId="load-1")
+    assert len(bodies(store_path)) == 10
+
+
+# ---- a commit that dies ----
+
+
+def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch):
+    from spark_ext import sink
+    from spark_ext.options import parse_write
+
+    options = parse_write({"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)})
+    spools = [spooled(options, "job", p, [f"{p}-{i}" for i in range(500)]) for p in range(3)]
+    real, calls = sink._put_batch, iter(range(100))
+
+    def dying(*arguments: Any) -> int:
+        if next(calls) == 2:
+            raise KeyboardInterrupt  # nothing of _put's own runs
+        return real(*arguments)
+
+    monkeypatch.setattr(sink, "_put_batch", dying)
+    with pytest.raises(KeyboardInterrupt):
+        sink._commit(options, "job", 0, spools)
+    monkeypatch.undo()
+    sink._clear(options, "job")  # Spark's abort comes afterwards, and must not delete the spools
+    assert len(bodies(store_path)) == 1000
+    assert [(e.job, e.rows) for e in sink.pending(store_path)] == [("job", 1500)]
+    # The job is run again, with spools of its own.
+    again = [spooled(options, "job", p, [f"{p}-{i}" for i in range(500)]) for p in range(3)]
+    sink._commit(options._replace(job="job"), "job", 0, again)
+    assert bodies(store_path) == sorted(f"{p}-{i}" for p in range(3) for i in range(500))
+    assert sink.pending(store_path) == []
+    assert not leftovers(store_path)
+
+
+def test_a_commit_that_stopped_inside_a_batch_is_finished_by_hand(store_path, monkeypatch):
+    from spark_ext import sink
+    from spark_ext.errors import SinkError
+    from spark_ext.options import parse_write
+
+    options = parse_write({"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)})
+    spool = spooled(options, "job", 0, [str(i) for i in range(100)])
+    real = pystore.Store.put_many
+
+    def half(self: pystore.Store, topic: str, body: Any, **more: Any) -> Any:
+        more = {k: v[:50] if hasattr(v, "__len__") else v for k, v in more.items()}
+        real(self, topic, body[:50], **more)
+        raise pystore.DiskFull("the disk is full")
+
+    monkeypatch.setattr(pystore.Store, "put_many", half)
+    with pytest.raises(SinkError, match=r"stopped with 0 of 100 .* puts the rest, once"):
+        sink._commit(options, "job", 0, [spool])
+    monkeypatch.undo()
+    assert sink.finish(store_path) == 50
+    assert sorted(map(int, bodies(store_path))) == list(range(100))
+    assert sink.finish(store_path) == 0
+
+
+def spooled(options: Any, job: str, partition: int, texts: list[str]) -> Any:
+    """A task's spool, without Spark."""
+    import pyarrow as pa
+
+    from spark_ext import sink
+
+    batch = pa.record_batch({"body": pa.array(texts)})
+    made = sink._spool(iter([batch]), options, job, 0)
+    path = Path(made.path)
+    renamed = path.with_name(f"{partition:06d}{path.name[6:]}")
+    # The stamp has the partition too; without a task it is 0, so it is written anew.
+    stamper = sink.Stamper(options.topic, "", job, 0, partition)
+    with path.open("wb") as out, pa.ipc.new_stream(out, stamper.convert(batch).schema) as writer:
+        stamper.rows = 0
+        writer.write_batch(stamper.convert(batch))
+    path.rename(renamed)
+    made.path, made.partition = str(renamed), partition
+    return made
+
+
+# ---- streams ----
+
+
+@pytest.fixture
+def stream(spark: Any, tmp_path: Path, store_path: Path) -> Iterator[Callable[..., Any]]:
+    """stream(source): an AvailableNow copy of one store into the store of the test."""
+
+    def run(source: Path, **options: object) -> None:
+        frame = (
+            spark.readStream.format("rocketmq")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", 400)
+            .load(str(source))
+        )
+        query = (
+            frame.select("topic", "body", "queueId")
+            .writeStream.format("rocketmq")
+            .option("path", str(store_path))
+            .option("storeConf", json.dumps(SMALL))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(60)
+
+    yield run
+
+
+def test_a_stream_writes_each_batch_once(stream, make, tmp_path, store_path):
+    source = make({"t": [700, 300]}, tmp_path / "source")
+    stream(source)
+    assert bodies(store_path) == bodies(source)
+    # Batches done but not written down by Spark come again after a restart.
+    commits = tmp_path / "checkpoint" / "commits"
+    newest = max(int(p.name) for p in commits.iterdir() if p.name.isdigit())
+    assert newest == 2
+    for path in [*commits.glob(f"{newest}"), *commits.glob(f".{newest}.crc")]:
+        path.unlink()
+    stream(source)
+    assert bodies(store_path) == bodies(source)
+    batches = {m.properties["SPARK_BATCH"] for m in messages(store_path)}
+    assert batches == {"0", "1", "2"}
+
+
+def test_source_and_sink_together_while_messages_come(spark, make, small, tmp_path, store_path):
+    source = make({"t": [5]}, tmp_path / "source")
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("startingOffsets", "earliest")
+        .load(str(source))
+        .selectExpr("upper(cast(body AS string)) AS body", "'out' AS topic")
+        .writeStream.format("rocketmq")
+        .option("storeConf", json.dumps(SMALL))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start(str(store_path))
+    )
+    try:
+        with pystore.open(source, **small) as store:
+            time.sleep(0.5)
+            store.put("t", "late", queue=0)
+            store.flush()
+            assert wait(lambda: store_path.exists() and "LATE" in bodies(store_path))
+    finally:
+        query.stop()
+    assert len(bodies(store_path)) == 6

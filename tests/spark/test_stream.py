@@ -1,0 +1,267 @@
+"""The streaming reader: exactly once over restarts, limits, new and lost queues, progress."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from tests.spark.conftest import put, said
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def run(spark: Any, tmp_path: Path) -> Callable[..., list[int]]:
+    """run(path, **options): one AvailableNow run into a folder; row counts of its batches."""
+
+    def make(path: object, out: str = "out", **options: object) -> list[int]:
+        reader = spark.readStream.format("rocketmq")
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        paths = list(map(str, path)) if isinstance(path, list) else str(path)
+        frame = (
+            reader.load(paths) if isinstance(path, str | Path) else reader.load(json.dumps(paths))
+        )
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(tmp_path / out))
+            .option("checkpointLocation", str(tmp_path / f"{out}.checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(60)
+        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+
+    return make
+
+
+@pytest.fixture
+def written(spark: Any, tmp_path: Path) -> Callable[..., list[str]]:
+    """Bodies in the folder that run() fills, sorted."""
+
+    def read(out: str = "out") -> list[str]:
+        frame = spark.read.parquet(str(tmp_path / out))
+        return sorted(bytes(r.body).decode() for r in frame.select("body").collect())
+
+    return read
+
+
+def expected(topic: str, queue: int, start: int, end: int) -> list[str]:
+    return sorted(f"{topic}-{queue}-{i}" for i in range(start, end))
+
+
+def test_available_now_keeps_to_the_limit_of_offsets(run, written, make):
+    path = make({"t": [1500, 500]})
+    assert run(path, startingOffsets="earliest", maxOffsetsPerTrigger=600) == [600, 600, 600, 200]
+    assert written() == sorted(expected("t", 0, 0, 1500) + expected("t", 1, 0, 500))
+
+
+def test_available_now_keeps_to_the_limit_of_bytes(run, written, make):
+    path = make({"t": [1000]})
+    counts = run(path, startingOffsets="earliest", maxBytesPerTrigger="32k")
+    assert len(counts) > 2
+    assert max(counts) * 98 <= 32 << 10
+    assert written() == expected("t", 0, 0, 1000)
+
+
+def test_a_restart_goes_on_where_the_checkpoint_stands(run, written, store_path, make, small):
+    path = make({"t": [10]})
+    assert run(path, startingOffsets="earliest") == [10]
+    with pystore.open(path, **small) as store:
+        put(store, "t", 0, 5, first=10)
+        put(store, "t", 3, 2)  # a queue and a topic that were not there
+        put(store, "u", 0, 4)
+    assert run(path, startingOffsets="earliest") == [11]
+    assert run(path, startingOffsets="earliest") == []
+    want = expected("t", 0, 0, 15) + expected("t", 3, 0, 2) + expected("u", 0, 0, 4)
+    assert written() == sorted(want)
+
+
+def _forget_commit(checkpoint: Path, batch: int) -> None:
+    """As if the query had died before it wrote down that the batch is done."""
+    for path in (checkpoint / "commits").glob(f"*{batch}*"):
+        path.unlink()
+
+
+def test_batch_0_is_replayed_with_its_offsets(run, spark, tmp_path, make, small):
+    path = make({"t": [10]})
+    state = tmp_path / "state.json"
+    assert run(path, startingOffsets="earliest", stateFile=state) == [10]
+    _forget_commit(tmp_path / "out.checkpoint", 0)
+    shutil.rmtree(tmp_path / "out")
+    with pystore.open(path, **small) as store:
+        put(store, "t", 0, 5, first=10)
+    counts = run(path, startingOffsets="earliest", stateFile=state)
+    assert counts == [10, 5]
+
+
+def test_latest_is_remembered_in_the_state_file(run, written, tmp_path, make, small, spark):
+    path = make({"t": [10]})
+    state = tmp_path / "state.json"
+    assert run(path, startingOffsets="latest", stateFile=state) == []
+    assert json.loads(state.read_text()) == {"v": 1, "o": {"t": {"broker-a": {"0": 10}}}}
+    with pystore.open(path, **small) as store:
+        put(store, "t", 0, 5, first=10)
+    # A new checkpoint is what a query has that died before its first batch was written down.
+    assert run(path, out="out2", startingOffsets="latest", stateFile=state) == [5]
+
+
+def test_a_live_query_sees_messages_as_they_are_put(spark, store_path, small, tmp_path):
+    with pystore.open(store_path, **small) as store:
+        put(store, "t", 0, 3)
+        query = (
+            spark.readStream.format("rocketmq")
+            .option("startingOffsets", "earliest")
+            .load(str(store_path))
+            .writeStream.format("memory")
+            .queryName("live")
+            .start()
+        )
+        try:
+            count = lambda: spark.table("live").count()  # noqa: E731
+            assert wait(lambda: count() == 3)
+            put(store, "t", 0, 4, first=3)
+            put(store, "new", 1, 2)
+            assert wait(lambda: count() == 9)
+            latest = json.loads(query.lastProgress["sources"][0]["latestOffset"])
+            assert latest["o"]["t"]["broker-a"]["0"] == 7
+        finally:
+            query.stop()
+
+
+def wait(what: Callable[[], bool], seconds: float = 30) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.1)
+    return what()
+
+
+def test_lost_messages_end_the_query_or_are_stepped_over(run, written, make, small):
+    from tests.spark.losses import drop_oldest
+
+    path = make({"t": [6000]}, mappedFileSizeCommitLog=1 << 18)
+    assert run(path, startingOffsets='{"t":{"0":10}}', maxOffsetsPerTrigger=10000) == [5990]
+    with pystore.open(path) as store:
+        put(store, "t", 0, 6000, first=6000)
+    low = drop_oldest(path, 3)
+    assert low > 6000
+    with pytest.raises(Exception, match="are not there any more") as failure:
+        run(path)
+    assert f"offsets 6000 to {low - 1} of t/0" in said(failure)
+    assert run(path, failOnDataLoss="false") == [12000 - low]
+
+
+def test_a_store_that_went_back_is_told(run, make, tmp_path):
+    path = make({"t": [10]})
+    run(path, startingOffsets="earliest")
+    shutil.rmtree(path)
+    make({"t": [4]})
+    with pytest.raises(Exception, match="beyond the end: the queue holds offsets 0 to 3"):
+        run(path, startingOffsets="earliest")
+
+
+def test_progress_goes_to_a_consumer_group(run, make, small):
+    path = make({"t": [1000]})
+    run(path, startingOffsets="earliest", maxOffsetsPerTrigger=400, commitToGroup="spark-group")
+    with pystore.Reader(path) as reader:
+        # Spark tells a batch's end when it plans the next; the last one is never told.
+        assert reader.metadata.offsets.get("spark-group", "t", 0) == 800
+    config = json.loads((path / "config" / "consumerOffset.json").read_text())
+    assert config["offsetTable"]["t@spark-group"] == {"0": 800}
+
+
+def test_progress_beside_another_writer_is_kept_aside(run, make, small):
+    path = make({"t": [1000]})
+    with pystore.open(path, **small):
+        run(path, startingOffsets="earliest", maxOffsetsPerTrigger=600, commitToGroup="g")
+        aside = json.loads((path / "spark" / "groups" / "g.json").read_text())
+        assert aside["offsetTable"] == {"t@g": {"0": 600}}
+
+
+def test_several_stores_stream_as_one(run, written, make, tmp_path):
+    a, b = make({"t": [3]}, tmp_path / "a"), make({"u": [4]}, tmp_path / "b")
+    assert run([a, b], startingOffsets="earliest") == [7]
+    assert written() == sorted(expected("t", 0, 0, 3) + expected("u", 0, 0, 4))
+
+
+# ---- without a session ----
+
+
+def reader_of(path: Path, **options: object) -> Any:
+    from spark_ext import schema
+    from spark_ext.options import parse_read
+    from spark_ext.stream import StreamReader
+
+    given = {"path": str(path), **{k: str(v) for k, v in options.items()}}
+    return StreamReader(
+        parse_read(given, streaming=True), schema.Layout(("queueOffset",), (False,), "json")
+    )
+
+
+def test_a_budget_is_split_by_lag_and_never_exceeded():
+    from spark_ext.stream import shares
+
+    key = lambda i: ("t", "b", i)  # noqa: E731
+    lags = {key(0): 1000, key(1): 100, key(2): 1, key(3): 0}
+    assert shares(lags, 5000) == {key(0): 1000, key(1): 100, key(2): 1}
+    given = shares(lags, 110)
+    assert sum(given.values()) == 110
+    assert given[key(2)] == 1 and given[key(0)] > 5 * given[key(1)]
+    assert shares(lags, 2) == {key(0): 1, key(1): 1}
+
+
+def test_a_batch_waits_for_enough_messages_or_long_enough(make, small):
+    from pyspark.sql.streaming.datasource import ReadMinRows
+
+    path = make({"t": [10]})
+    reader = reader_of(
+        path, startingOffsets="earliest", minOffsetsPerTrigger=5, maxTriggerDelay="300ms"
+    )
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(5)
+    at = reader.latestOffset(reader.initialOffset(), limit)
+    with pystore.open(path, **small) as store:
+        put(store, "t", 0, 3)
+    reader._look_again = 0
+    assert reader.latestOffset(at, limit) == at
+    time.sleep(0.35)
+    reader._look_again = 0
+    assert reader.latestOffset(at, limit)["o"]["t"]["broker-a"]["0"] == 13
+
+
+def test_asking_for_the_latest_offset_is_cheap(make):
+    path = make({f"t{i}": [1] * 8 for i in range(10)})
+    reader = reader_of(path, startingOffsets="latest")
+    limit = reader.getDefaultReadLimit()
+    at = reader.initialOffset()
+    begun = time.process_time()
+    for _ in range(200):
+        reader.latestOffset(at, limit)
+    assert (time.process_time() - begun) / 200 < 0.003
+
+
+def test_without_a_state_file_a_start_behind_batch_0_is_told(make):
+    from spark_ext.errors import DataLoss
+
+    offset = lambda n: {"v": 1, "o": {"t": {"broker-a": {"0": n}}}}  # noqa: E731
+    path = make({"t": [10]})
+    with pytest.raises(DataLoss, match="to end at 5 of t/0, but its start is now 10: give option"):
+        reader_of(path).partitions(offset(10), offset(5))
+    assert reader_of(path, failOnDataLoss="false").partitions(offset(10), offset(5)) == []
+
+
+def test_a_foreign_checkpoint_is_refused():
+    from spark_ext.errors import SourceError
+    from spark_ext.stream import decode
+
+    with pytest.raises(SourceError, match="another source or version"):
+        decode({"topic": {"0": 1}})
