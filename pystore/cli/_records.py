@@ -7,7 +7,7 @@ so that the two can be compared with ``diff``.
 from __future__ import annotations
 
 import base64
-import string
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from operator import attrgetter
 from typing import Any
 
 from pystore._errors import RecordDamaged
-from pystore._messages import Message
+from pystore._messages import Message, parse_properties
+from pystore._messages import _host_text as host_text
 from pystore.cli._values import iso, printable
 
 __all__ = [
@@ -33,7 +34,15 @@ __all__ = [
 
 _PREVIEW = 60
 _HEX_WIDTH = 16
-_PLAIN = frozenset(string.printable) - frozenset('"\\\t\n\r\x0b\x0c')
+#: What a JSON string holds escaped; 1 and 2 separate properties, a second 1 belongs to the value.
+_TO_ESCAPE = re.compile(rb'["\\\x00\x03-\x1f\x7f]|\x01[^\x02]*\x01')
+
+_HEAD = struct.Struct(">iIiiiqqiq")  # totalSize to bornTimestamp
+_MIDDLE = struct.Struct(">iqi")  # reconsumeTimes, preparedTransactionOffset, bodyLen
+_LONG = struct.Struct(">q")
+_V2 = 0xDAA320AB
+_BORN_V6 = 0x10
+_STORE_V6 = 0x20
 
 
 def java_order(name: str) -> bytes:
@@ -43,7 +52,7 @@ def java_order(name: str) -> bytes:
 
 def java_string(text: str) -> str:
     r"""A JSON string as the reference writes it: ``\uXXXX`` for each unit below 32 or above 126."""
-    if _PLAIN.issuperset(text):
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     parts = ['"']
     for (unit,) in struct.iter_unpack(">H", java_order(text)):
@@ -65,11 +74,6 @@ def _sorted_properties(message: Message) -> dict[str, str]:
     return {name: properties[name] for name in sorted(properties, key=java_order)}
 
 
-def _properties_json(message: Message) -> str:
-    pairs = _sorted_properties(message).items()
-    return "{" + ",".join(f"{_cached_string(k)}:{java_string(v)}" for k, v in pairs) + "}"
-
-
 def _crc32(message: Message) -> str:
     return f"{zlib.crc32(message.raw_body):08x}"
 
@@ -78,48 +82,81 @@ def _body_len(message: Message) -> int:
     return len(message.raw_body)
 
 
-def _number(get: Callable[[Message], Any]) -> tuple[Callable[[Message], Any], Callable[..., str]]:
-    return get, lambda m: str(get(m))
-
-
-def _name(get: Callable[[Message], Any]) -> tuple[Callable[[Message], Any], Callable[..., str]]:
-    """Texts that come again and again."""
-    return get, lambda m: _cached_string(get(m))
-
-
-#: Fields of a ``msg`` line, in its order: the value, and its JSON.
-FIELDS: dict[str, tuple[Callable[[Message], Any], Callable[[Message], str]]] = {
-    "phy": _number(attrgetter("physical_offset")),
-    "size": _number(attrgetter("size")),
-    "magic": _number(attrgetter("magic")),
-    "topic": _name(attrgetter("topic")),
-    "queue": _number(attrgetter("queue")),
-    "queue_offset": _number(attrgetter("queue_offset")),
-    "flag": _number(attrgetter("flag")),
-    "sys_flag": _number(attrgetter("sys_flag")),
-    "born_ts": _number(attrgetter("born_timestamp")),
-    "born_host": _name(attrgetter("born_host")),
-    "store_ts": _number(attrgetter("store_timestamp")),
-    "store_host": _name(attrgetter("store_host")),
-    "reconsume": _number(attrgetter("reconsume_times")),
-    "prepared_offset": _number(attrgetter("prepared_transaction_offset")),
-    "body_crc": _number(attrgetter("body_crc")),
-    "body_len": _number(_body_len),
-    "body_crc32": (_crc32, lambda m: f'"{_crc32(m)}"'),
-    "props": (_sorted_properties, _properties_json),
+#: Fields of a ``msg`` line by name, in its order.
+FIELDS: dict[str, Callable[[Message], Any]] = {
+    "phy": attrgetter("physical_offset"),
+    "size": attrgetter("size"),
+    "magic": attrgetter("magic"),
+    "topic": attrgetter("topic"),
+    "queue": attrgetter("queue"),
+    "queue_offset": attrgetter("queue_offset"),
+    "flag": attrgetter("flag"),
+    "sys_flag": attrgetter("sys_flag"),
+    "born_ts": attrgetter("born_timestamp"),
+    "born_host": attrgetter("born_host"),
+    "store_ts": attrgetter("store_timestamp"),
+    "store_host": attrgetter("store_host"),
+    "reconsume": attrgetter("reconsume_times"),
+    "prepared_offset": attrgetter("prepared_transaction_offset"),
+    "body_crc": attrgetter("body_crc"),
+    "body_len": _body_len,
+    "body_crc32": _crc32,
+    "props": _sorted_properties,
 }
 
-_ENCODERS = tuple((f',"{name}":', encode) for name, (_, encode) in FIELDS.items())
+
+def msg_line(m: Message) -> str:
+    """The ``msg`` line of the reference's dump: the values of FIELDS, in one pass over the record.
+
+    A dump asks for every field of millions of messages, so the record is taken apart here (layout:
+    csrc/record.h) instead of attribute by attribute. Its lengths were checked when it was read.
+    """
+    r = m.record
+    size, magic, crc, queue, flag, queue_offset, _, sys_flag, born = _HEAD.unpack_from(r)
+    at = _HEAD.size
+    to = at + (20 if sys_flag & _BORN_V6 else 8)
+    born_host = _host(bytes(r[at:to]))
+    (stored,) = _LONG.unpack_from(r, to)
+    at, to = to + 8, to + (28 if sys_flag & _STORE_V6 else 16)
+    store_host = _host(bytes(r[at:to]))
+    reconsume, prepared, body_len = _MIDDLE.unpack_from(r, to)
+    at = to + _MIDDLE.size
+    body_crc32 = zlib.crc32(r[at : at + body_len])
+    at += body_len
+    topic_at, topic_len = (at + 2, r[at] << 8 | r[at + 1]) if magic == _V2 else (at + 1, r[at])
+    at = topic_at + topic_len
+    topic = _topic(bytes(r[topic_at:at]))
+    properties = _properties_json(bytes(r[at + 2 : at + 2 + (r[at] << 8 | r[at + 1])]))
+    return (
+        f'{{"at":"msg","phy":{m.physical_offset},"size":{size},"magic":{magic},"topic":{topic}'
+        f',"queue":{queue},"queue_offset":{queue_offset},"flag":{flag},"sys_flag":{sys_flag}'
+        f',"born_ts":{born},"born_host":{born_host},"store_ts":{stored}'
+        f',"store_host":{store_host},"reconsume":{reconsume},"prepared_offset":{prepared}'
+        f',"body_crc":{crc},"body_len":{body_len},"body_crc32":"{body_crc32:08x}"'
+        f',"props":{properties}}}'
+    )
 
 
-def msg_line(message: Message) -> str:
-    """The ``msg`` line of the reference's dump."""
-    parts = ['{"at":"msg"']
-    for name, encode in _ENCODERS:
-        parts.append(name)
-        parts.append(encode(message))
-    parts.append("}")
-    return "".join(parts)
+@lru_cache(4096)
+def _host(raw: bytes) -> str:
+    """The JSON of a host field; few hosts fill a store."""
+    return f'"{host_text(memoryview(raw))}"'
+
+
+@lru_cache(4096)
+def _topic(raw: bytes) -> str:
+    return java_string(raw.decode("utf-8", "replace"))
+
+
+def _properties_json(raw: bytes) -> str:
+    properties = parse_properties(raw)
+    # Names and values without a letter to escape, and most are such, need no look one by one.
+    if raw.isascii() and not _TO_ESCAPE.search(raw):
+        pairs = [f'"{name}":"{properties[name]}"' for name in sorted(properties)]
+    else:
+        names = sorted(properties, key=java_order)
+        pairs = [f"{java_string(name)}:{java_string(properties[name])}" for name in names]
+    return "{" + ",".join(pairs) + "}"
 
 
 def cq_line(topic: str, queue: int, offset: int, unit: tuple[int, int, int]) -> str:
@@ -138,7 +175,7 @@ def message_record(message: Message, *, stored: bool = False) -> dict[str, objec
     inflate comes as it lies there, with ``body_error``. ``body_encoding`` is utf-8 or base64.
     """
     record: dict[str, object] = {"at": "msg"}
-    for name, (get, _) in FIELDS.items():
+    for name, get in FIELDS.items():
         record[name] = get(message)
     record["msg_id"] = message.message_id
     record["offset_msg_id"] = message.offset_message_id

@@ -21,7 +21,7 @@ import typer
 import pystore
 from pystore.cli import main
 from pystore.cli._app import EXIT_CODES, app, exit_code_of
-from pystore.cli._records import hex_dump, java_order, java_string
+from pystore.cli._records import _properties_json, hex_dump, java_order, java_string
 from pystore.cli._session import holder_of
 from pystore.cli._values import Size, iso, parse_time, printable, shown
 from pystore.cli._verbs import VERBS
@@ -175,6 +175,8 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 def test_java_strings() -> None:
     """Escapes and order are those of UTF-16 code units, as the reference has them."""
     assert java_string('a"\\\x7f\t标\U0001f680') == '"a\\"\\\\\\u007f\\u0009\\u6807\\ud83d\\ude80"'
+    assert _properties_json(b"b\x01x\x01y\x02a\x01\x7f") == '{"a":"\\u007f","b":"x\\u0001y"}'
+    assert _properties_json(b"b\x01x\x01y\x02a\x011") == '{"a":"1","b":"x\\u0001y"}'
     assert sorted(["\uffff", "\U0001f680", "a"], key=java_order) == ["a", "\U0001f680", "\uffff"]
 
 
