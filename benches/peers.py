@@ -26,7 +26,7 @@ from benches import harness
 from benches.harness import QUEUES, ROOT, TOPIC, Row, bodies, flat, fresh, new_store, seconds
 
 SIZE = 128
-COUNT = harness.scaled(1_000_000)
+COUNT = harness.scaled(2_000_000)
 WARM = harness.scaled(1_000_000)
 CALL = min(100_000, COUNT)
 TRANSACTION = 1000
@@ -162,6 +162,7 @@ COMPARED = (
     (MANY, "to the last queue unit", APACHE, "to the last put", 6.0),
     (MANY, "to the last queue unit", APACHE, "to the last queue unit", None),
     (ONE, "to the last put", APACHE, "to the last put", 1.5),
+    (ONE, "to the last queue unit", APACHE, "to the last queue unit", None),
     (MANY, "to the last queue unit", LMDB, "a transaction a thousand, sync=False", None),
     (MANY, "to the last queue unit", SQLITE, "WAL, a transaction a thousand", None),
     (ONE, "to the last put", LMDB, "a transaction a thousand, sync=False", None),

@@ -5,11 +5,12 @@
  * One JSON line for each mode and round:
  *   put       ps_put, one call a message
  *   put_many  ps_put_many_messages, 1,000 messages a call
- *   floor     the records of such a log, built beforehand, copied into a fresh mapped file of the same
- *             kind: no CRC, no lock, no queues. Nothing that writes a mapped log can be faster.
- * per_s counts until the last put has returned, dispatched_per_s until the last consume queue unit and
- * index entry is written too. Stores are made in FOLDER with upstream's default settings (segments of
- * 1 GiB, ASYNC_FLUSH) and deleted after each round. Segments are fresh: page faults are in the time. */
+ *   floor     the records of such a log, built beforehand, copied into a fresh mapped file of the
+ *             same kind: no CRC, no lock, no queues. No writer of a mapped log can be faster.
+ * per_s counts until the last put has returned, dispatched_per_s until the last consume queue unit
+ * and index entry is written too. Stores are made in FOLDER with upstream's default settings
+ * (segments of 1 GiB, ASYNC_FLUSH) and deleted after each round. Segments are fresh: page faults
+ * are in the time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <ftw.h>
@@ -44,7 +45,8 @@ static double now(void) {
 }
 
 static void give_up(const char *what, const ps_error *e) {
-    fprintf(stderr, "append: %s: %s %s\n", what, e != NULL ? e->text : "", e != NULL ? e->where : "");
+    fprintf(stderr, "append: %s: %s %s\n", what, e != NULL ? e->text : "",
+            e != NULL ? e->where : "");
     exit(1);
 }
 
@@ -55,9 +57,9 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 
 static void print_line(const job *j, const char *mode, int round, double put_s, double all_s) {
     double n = (double)j->messages;
-    printf("{\"bench\":\"c_append\",\"mode\":\"%s\",\"round\":%d,\"messages\":%lld,\"body_bytes\":%lld,"
-           "\"record_bytes\":%lld,\"crc\":\"%s\",\"flush\":\"ASYNC_FLUSH\",\"seconds\":%.6f,"
-           "\"per_s\":%.0f,\"dispatched_per_s\":%.0f}\n",
+    printf("{\"bench\":\"c_append\",\"mode\":\"%s\",\"round\":%d,\"messages\":%lld,"
+           "\"body_bytes\":%lld,\"record_bytes\":%lld,\"crc\":\"%s\",\"flush\":\"ASYNC_FLUSH\","
+           "\"seconds\":%.6f,\"per_s\":%.0f,\"dispatched_per_s\":%.0f}\n",
            mode, round, (long long)j->messages, (long long)j->body_len, (long long)j->record_len,
            ps_crc32_name(), put_s, n / put_s, n / all_s);
     fflush(stdout);
@@ -69,8 +71,8 @@ static void put_each(const job *j, ps_store *s, ps_topic *topic) {
     (void)s;
     ps_put_result out = {0};
     for (int64_t i = 0; i < j->messages; i++)
-        if (ps_put(topic, (int32_t)(i % QUEUES), 0, j->bodies + i % MANY * j->body_len, j->body_len,
-                   NULL, 0, 1, &out) < 0)
+        if (ps_put(topic, (int32_t)(i % QUEUES), 0, j->bodies + i % MANY * j->body_len,
+                   j->body_len, NULL, 0, 1, &out) < 0)
             give_up("put", &out.error);
 }
 
@@ -123,7 +125,7 @@ static void run_store(job *j, const char *mode, int round,
         give_up("refresh", &e);
     print_line(j, mode, round, put_s, now() - began);
     check(j, s, topic);
-    ps_store_abandon(s); /* what is on the disk does not matter: no long sync of a log to be deleted */
+    ps_store_abandon(s); /* it will be deleted: no long sync before */
     ps_store_free(s);
     nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
@@ -140,7 +142,7 @@ static char *make_segment(const char *path, int *fd) {
     return map;
 }
 
-/* The making of the segment is not counted, as the store's allocator makes it ahead of the writer. */
+/* The making of the segment is not counted: the store's allocator makes it ahead of the writer. */
 static void run_floor(const job *j, int round) {
     char path[PATH_MAX];
     int fd;
@@ -158,7 +160,8 @@ static void run_floor(const job *j, int round) {
         }
         double began = now();
         for (int64_t i = 0; i < (left < fit ? left : fit); i++)
-            memcpy(map + i * j->record_len, record + i % MANY * j->record_len, (size_t)j->record_len);
+            memcpy(map + i * j->record_len, record + i % MANY * j->record_len,
+                   (size_t)j->record_len);
         seconds += now() - began;
     }
     munmap(map, SEGMENT);

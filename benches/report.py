@@ -1,0 +1,106 @@
+"""Writes docs/benchmarks.md from the runs that are kept: benches/results/committed-*.json.
+
+python -m benches.report            write the page
+python -m benches.report --keep     first keep the newest runs of both kinds
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+KINDS = ("bench", "peers")
+
+HEAD = """# Benchmarks
+
+Made by `python -m benches.report` from the runs kept in `benches/results`; the raw rounds are
+there. `make bench` and `make bench-peers` do the same on your machine.
+
+A machine is noisy, and a rate from one machine says little about another. So look at the ratios: in
+each round the participants take turns, and the ratio is taken round by round. Medians are given,
+and the worst and best rounds beside them.
+"""
+
+NOTES = """
+## How it is measured
+
+- **Apache RocketMQ** is its own `DefaultMessageStore`, version above, embedded in a JVM, one thread
+  putting, warmed up with as many messages as are then counted (`tests/reference/reference
+  embedded-put`). Its settings are its defaults but for the timer, which is off. It is given its
+  best figure: the time ends with the last put, while ours for `put_many` ends when the last queue
+  unit is written.
+- **py-lmdb** puts into one table with ascending keys, a write transaction a thousand messages, no
+  sync.
+- **SQLite** inserts into one table, `journal_mode=WAL`, `synchronous=NORMAL`, `executemany` of a
+  thousand in a transaction.
+- None of them waits for the disk: `ASYNC_FLUSH` here, the like there. With `SYNC_FLUSH` the disk is
+  what is measured; there the table gives puts a sync.
+- The first round of each is left out. Segments are fresh in each round: page faults count.
+- The floor of the C append is a memcpy of finished records into such a segment: no CRC, no lock.
+"""
+
+
+def amount(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.2f} {letter}"
+    return f"{value:.3g} "
+
+
+def figure(value: float, unit: str) -> str:
+    if unit == "x":
+        return f"{value:.1f} ×" if value >= 1 else f"{value:.2f} ×"
+    return f"{amount(value).rstrip()}{unit}" if not unit[:1].isalpha() else f"{amount(value)}{unit}"
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| what | payload | mode | median | worst to best |", "|---|---|---|---|---|"]
+    for row in rows:
+        order = sorted(row["rounds"], reverse=row["smaller"])
+        unit = row["unit"]
+        spread = "" if len(order) == 1 else f"{figure(order[0], unit)} to {figure(order[-1], unit)}"
+        middle = figure(median(row["rounds"]), unit)
+        cells = (row["bench"], row["payload"], row["mode"], f"**{middle}**", spread)
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def run_of(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"committed-{kind}.json").read_text("utf-8"))
+    return found
+
+
+def machine_line(run: dict[str, Any]) -> str:
+    when = run["when"]
+    facts = "; ".join(f"{name} {value}" for name, value in run["machine"].items())
+    scale = "" if run["scale"] == 1 else f" Scale {run['scale']}."
+    return f"Run of {when[:4]}-{when[4:6]}-{when[6:8]}. Machine: {facts}.{scale}"
+
+
+def page() -> str:
+    """The text of docs/benchmarks.md."""
+    peers, own = run_of("peers"), run_of("bench")
+    ratios = [row for row in peers["rows"] if row["unit"] == "x"]
+    rates = [row for row in peers["rows"] if row["unit"] != "x"]
+    lines = [HEAD, "## Beside its peers", "", machine_line(peers), "", *table(ratios), ""]
+    lines += ["The rates behind the ratios:", "", *table(rates), ""]
+    lines += ["## The store alone", "", machine_line(own), "", *table(own["rows"])]
+    return "\n".join(lines) + "\n" + NOTES
+
+
+def keep() -> None:
+    for kind in KINDS:
+        newest = max(RESULTS.glob(f"{kind}-*.json"))
+        (RESULTS / f"committed-{kind}.json").write_text(newest.read_text("utf-8"), "utf-8")
+
+
+if __name__ == "__main__":
+    if "--keep" in sys.argv:
+        keep()
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.name}")
