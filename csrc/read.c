@@ -418,7 +418,7 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
                      has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
         ps_mapfile_unref(mf);
-        if (!match) continue;
+        if (!match || (q->count > 0 && q->found[q->count - 1] == places[i])) continue;
         if (q->count == q->room) {
             int32_t room = q->room ? q->room * 2 : 64;
             int64_t *grown = realloc(q->found, (size_t)room * sizeof *grown);
@@ -432,15 +432,11 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
 }
 
 static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
-    int64_t last = -1;
     for (int32_t i = 0; i < q->count; i++) {
         ps_record r;
         int64_t avail;
         ps_mapfile *mf;
-        if (q->found[i] == last) /* the same key twice in one record */
-            continue;
-        last = q->found[i];
-        const uint8_t *p = ps_log_at(s, last, atomic_load(&s->st_log_end), &avail, &mf);
+        const uint8_t *p = ps_log_at(s, q->found[i], atomic_load(&s->st_log_end), &avail, &mf);
         int code = 0;
         if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK)
             code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
@@ -472,6 +468,19 @@ static int query_tail(ps_store *s, query *q) {
     return code;
 }
 
+/* Ascending, each place once (a record may carry a key twice), the newest `max` of them. */
+static void sort_places(query *q) {
+    int32_t n = 0;
+    if (q->count > 1) qsort(q->found, (size_t)q->count, sizeof *q->found, by_place);
+    for (int32_t i = 0; i < q->count; i++)
+        if (n == 0 || q->found[n - 1] != q->found[i]) q->found[n++] = q->found[i];
+    q->count = n;
+    if (q->max > 0 && n > q->max) {
+        memmove(q->found, q->found + n - q->max, (size_t)q->max * sizeof *q->found);
+        q->count = q->max;
+    }
+}
+
 static int run_query(ps_store *s, query *q) {
     int64_t places[QUERY_STEP], skip = 0;
     int32_t n;
@@ -481,9 +490,9 @@ static int run_query(ps_store *s, query *q) {
         n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin,
                            q->end, &skip, places, QUERY_STEP);
         code = keep_matches(s, q, places, n);
-    } while (code == 0 && n == QUERY_STEP && (q->max <= 0 || q->count < q->max));
-    if (q->max > 0 && q->count > q->max) q->count = q->max;
-    if (q->count > 1) qsort(q->found, (size_t)q->count, sizeof *q->found, by_place);
+        /* The last record of the index may be the first of a reader's tail: one more than asked for. */
+    } while (code == 0 && n == QUERY_STEP && (q->max <= 0 || q->count <= q->max));
+    sort_places(q);
     return code;
 }
 

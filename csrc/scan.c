@@ -1018,6 +1018,8 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
         ps_store_ref(s);
         sn->sn_stats = stats != NULL ? stats : &sn->sn_own_stats;
         __atomic_fetch_add(&sn->sn_stats->refs, 1, __ATOMIC_RELAXED);
+        sn->sn_stats->rows = sn->sn_stats->bytes = sn->sn_stats->batches = 0;
+        sn->sn_stats->skipped = 0;
         sn->sn_stats->first_skipped = -1;
         code = scanner_plan(sn, e);
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pystore._errors import BadArgument, NotFound
-from pystore._lib import ffi, lib, raise_error
+from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import inflate
 
 if TYPE_CHECKING:
@@ -186,9 +186,10 @@ class ArrowStream:
         s.batch_rows, s.batch_bytes = batch_rows, batch_bytes
         s.check_crc, s.skip_damaged = check_crc, skip_damaged
         s.committed_only = committed_only
+        broker = utf8(broker_name, "broker_name")
         s.broker_name, s.broker_name_len = (
-            self._text(broker_name.encode()),
-            len(broker_name.encode()),
+            self._text(broker),
+            len(broker),
         )
         if decompress:
             s.inflate = _inflate
@@ -203,7 +204,7 @@ class ArrowStream:
         self, topic: str | None, queue: int | None, topics: Sequence[str], tags: str | None
     ) -> None:
         s = self._scan
-        names = [t.encode() for t in ([topic] if topic is not None else topics)]
+        names = [utf8(t, "a topic") for t in ([topic] if topic is not None else topics)]
         if topic is not None and queue is not None:
             handle = self._store._find_topic(topic)
             low, high = ffi.new("int64_t *"), ffi.new("int64_t *")

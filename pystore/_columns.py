@@ -12,7 +12,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from pystore._errors import BadArgument
-from pystore._lib import ffi
+from pystore._lib import ffi, utf8
 
 __all__ = ["Column", "column_of", "int_array"]
 
@@ -57,7 +57,7 @@ def _as_bytes(value: object) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
-        return value.encode()
+        return utf8(value, "a value")
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise BadArgument(f"a column holds {type(value).__name__}, not bytes or str")

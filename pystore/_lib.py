@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pystore import _errors
 from pystore._core import ffi, lib
 
-__all__ = ["ffi", "lib", "raise_error", "text_of"]
+__all__ = ["ffi", "lib", "raise_error", "text_of", "utf8"]
 
 #: What this package was written against: raised together with ``PS_ABI`` in csrc/pystore.h.
 ABI = 1
@@ -53,3 +53,13 @@ def raise_error(error: Any, code: int | None = None) -> NoReturn:
         int(error.pid),
         int(error.sys_errno),
     )
+
+
+def utf8(text: str, what: str) -> bytes:
+    """The text as stored. Raises: BadArgument for a lone surrogate, which is no text."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as e:
+        raise _errors.BadArgument(
+            f"{what} is no Unicode text: {e.reason} at character {e.start}"
+        ) from None

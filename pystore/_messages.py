@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any, overload
 
 from pystore._errors import PropertiesIllegal, RecordDamaged
-from pystore._lib import ffi, lib
+from pystore._lib import ffi, lib, utf8
 
 __all__ = ["Batch", "GetStatus", "Message", "encode_properties", "inflate", "parse_properties"]
 
@@ -70,7 +70,7 @@ def checked(text: str, pairs: int) -> bytes:
     """The joined text of so many pairs as bytes: two counts find any separator too many."""
     if text.count("\x01") != pairs or text.count("\x02") != pairs:
         raise PropertiesIllegal("a property holds one of the separators 0x01 and 0x02")
-    return text.encode()
+    return utf8(text, "a property")
 
 
 def inflate(kind: int, data: bytes | memoryview) -> bytes:

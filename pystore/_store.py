@@ -25,7 +25,7 @@ from pystore import _settings
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._errors import BadArgument, NotFound, StoreClosed, StoreError, UsedAfterFork
-from pystore._lib import ffi, lib, raise_error
+from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import Batch, Message, checked, encode_properties
 from pystore._report import RecoveryReport, report_of
 from pystore.metadata import Metadata
@@ -369,14 +369,14 @@ class _Base:
         known = self._topics.get(topic)
         if known is not None:
             return known.handle
-        raw = topic.encode()
+        raw = utf8(topic, "the topic")
         return lib.ps_topic_open(self._live(), raw, len(raw), 0, ffi.NULL)
 
     def _tag_set(self, tags: str) -> tuple[Any, int, bytes]:
         """Hashes and texts of an expression ``A || B``; parsed once."""
         known = self._tags.get(tags)
         if known is None:
-            names = [t.encode() for t in (part.strip() for part in tags.split("||")) if t]
+            names = [utf8(t, "a tag") for t in (part.strip() for part in tags.split("||")) if t]
             if not names or b"*" in names:
                 known = (ffi.NULL, 0, b"")
             else:
@@ -505,7 +505,7 @@ class _Base:
         begin, end: store times in ms, inclusive. max_messages: the newest so many; 0: all. Unlike
         upstream, which returns whatever has the same hash, the key itself is compared.
         """
-        name, wanted = topic.encode(), key.encode()
+        name, wanted = utf8(topic, "the topic"), utf8(key, "the key")
         error = ffi.new("ps_error *")
         batch = lib.ps_query(
             self._live(), name, len(name), wanted, len(wanted), begin, end, max_messages, error
@@ -693,7 +693,7 @@ class Store(_Base):
         with self._topic_lock:
             known = self._topics.get(topic)
             if known is None:
-                raw = topic.encode()
+                raw = utf8(topic, "the topic")
                 error = ffi.new("ps_error *")
                 handle = lib.ps_topic_open(self._live(), raw, len(raw), 1, error)
                 if handle == ffi.NULL:
@@ -1108,7 +1108,7 @@ _put = lib.ps_put
 def _buffer(body: Any) -> Any:
     """The bytes of a text, or of anything that has a buffer."""
     if isinstance(body, str):
-        return body.encode()
+        return utf8(body, "the body")
     try:
         return bytes(memoryview(body))
     except TypeError:
