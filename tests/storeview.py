@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -74,6 +76,16 @@ def of_dump(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     assert not [line for line in lines if line["at"] == "bad"]
     log = [line for line in lines if line["at"] == "msg"]
     return log + ordered_units(line for line in lines if line["at"] == "cq")
+
+
+def cli_dump(path: Path, **settings: object) -> list[str]:
+    """The lines of ``pystore dump --json``, from a process of its own."""
+    program = "import sys; from pystore.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "dump", str(path), "--json"]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def explain(expected: list[dict[str, Any]], got: list[dict[str, Any]]) -> str:

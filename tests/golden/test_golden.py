@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import lzma
+from pathlib import Path
 
 import purecodec
 import pytest
@@ -27,6 +29,14 @@ def test_reader_sees_what_java_sees(name, golden, golden_records):
     with pystore.Reader(golden(name)) as reader:
         got = storeview.view(reader)
     assert_same(storeview.of_dump(golden_records(name)), got)
+
+
+def test_command_line_prints_what_java_prints(name, golden):
+    """``pystore dump --json`` of the folder as it was left is Java's dump, byte for byte."""
+    records = Path(__file__).with_name(f"{name}.records.jsonl.xz")
+    with lzma.open(records, "rt", encoding="utf-8") as text:
+        expected = [line.rstrip("\n") for line in text if not line.startswith('{"at":"key"')]
+    assert storeview.cli_dump(golden(name)) == expected
 
 
 def test_reader_changes_nothing(name, golden):

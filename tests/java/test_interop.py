@@ -67,6 +67,8 @@ class Case:
 
     def __init__(self, reference, path, expected, settings=None, keys=(), acknowledged=()):
         self.expected = expected
+        folders = {k: v for k, v in (settings or {}).items() if k == "storePathCommitLog"}
+        self.printed = storeview.cli_dump(path, **folders)
         self.acknowledged = acknowledged
         self.keys = list(keys)
         self.found = {}
@@ -228,6 +230,15 @@ def test_java_sees_what_we_see(case):
     assert storeview.explain(ours.expected, storeview.of_dump(java)) == ""
 
 
+def test_command_line_prints_what_java_prints(case):
+    """``pystore dump --json``, taken before Java opened the folder, has Java's lines."""
+    ours, java = case
+    expected = [line for line in java if line["at"] != "key"]
+    got = [json.loads(line) for line in ours.printed]
+    assert got[0] == expected[0]
+    assert storeview.explain(storeview.of_dump(expected), storeview.of_dump(got)) == ""
+
+
 def test_java_finds_every_key_through_our_index(case):
     """Apache's index lookup finds as many messages under each key as our index files hold."""
     ours, java = case
@@ -247,6 +258,16 @@ def test_java_sees_every_acknowledged_message(case):
     for topic, queue, queue_offset, physical, crc in ours.acknowledged:
         real = "SCHEDULE_TOPIC_XXXX" if topic == "delayed" else topic
         assert (real, queue, queue_offset, physical, f"{crc:08x}") in there
+
+
+def test_we_see_the_same_after_java(case):
+    """After Apache's store has recovered and closed the folder we open it with nothing lost."""
+    ours, _ = case
+    folders = {k: v for k, v in ours.job.settings.items() if k == "storePathCommitLog"}
+    with pystore.open(ours.job.store, **folders) as store:
+        assert store.report.mode is pystore.RecoveryMode.NORMAL
+        assert storeview.explain(ours.expected, storeview.view(store)) == ""
+        store.put("plain", b"ours again")
 
 
 # ---- a Java broker on our folder ----
