@@ -376,6 +376,7 @@ def test_query_compares_the_key_itself(store):
 def test_query_over_many_index_files(store):
     """Keys are found in every index file, newest messages first when there is a limit."""
     puts = [store.put("T", b"%d" % i, keys=f"k{i} all") for i in range(3000)]
+    store.refresh()
     assert store.info().index_files >= 5
     for i in range(0, 3000, 37):
         assert bodies(store.query("T", f"k{i}")) == [b"%d" % i]
