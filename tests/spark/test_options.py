@@ -1,0 +1,109 @@
+"""Options and columns without a session: what is understood, and what is refused in one
+sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ext import schema
+from spark_ext.errors import BadOption, BadSchema
+from spark_ext.options import Bound, parse_read, parse_write
+
+
+def read(streaming: bool = False, **options: str):
+    return parse_read({"path": "/s", **options}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"topics": "t"}, "there is no option 'topics'; did you mean 'topic'?"),
+        ({"startingOfset": "latest"}, "did you mean 'startingOffsets'?"),
+        ({"zzz": "1"}, "there is no option 'zzz'"),
+        ({"failOnDataLoss": "no"}, "option failOnDataLoss is true or false, not 'no'"),
+        ({"minPartitions": "0"}, "option minPartitions is a whole number of at least 1, not '0'"),
+        ({"maxBytesPerPartition": "many"}, "is a size such as 134217728 or 128m, not 'many'"),
+        ({"startingOffsets": "first"}, "option startingOffsets is earliest, latest or JSON"),
+        ({"startingOffsets": "latest"}, "latest would leave nothing to read"),
+        ({"endingOffsets": "earliest"}, "earliest would leave nothing to read"),
+        ({"startingOffsets": '{"t": 5}'}, 'is JSON such as {"topic": {"broker-a": {"0": 23}}}'),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "option startingOffsets is JSON such as"),
+        ({"startingOffsets": '{"t": '}, "this is no JSON"),
+        ({"startingTimestamp": "yesterday"}, "is a time in ms since 1970 or as 2026-01-31T23:59"),
+        ({"subscribePattern": "("}, "option subscribePattern is no regular expression"),
+        ({"scan": "fast"}, "option scan is one of auto, queue, log, not 'fast'"),
+        ({"includeProperties": "xml"}, "is one of json, map, none"),
+        ({"topic": "a", "subscribePattern": "b"}, "give one of the options topic and subscribePat"),
+        ({"nameServer": "localhost:9876"}, "this package has no network client yet"),
+        ({"maxOffsetsPerTrigger": "5"}, "means nothing to a batch; it is for spark.readStream"),
+        ({"brokerName": "a,b"}, "option brokerName names 2 brokers for 1 stores"),
+        ({"minStoreTimestamp": "5", "maxStoreTimestamp": "4"}, "is later than maxStoreTimestamp"),
+        ({"pushdown": "auto"}, "option pushdown is one of off"),
+    ],
+)
+def test_bad_options_are_named(options, why):
+    with pytest.raises(BadOption) as failure:
+        read(**options)
+    assert why in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_stream_refuses_what_only_a_batch_knows():
+    with pytest.raises(BadOption, match="endingOffsets means nothing to a stream"):
+        read(True, endingOffsets="latest")
+
+
+def test_no_store_two_equal_stores_and_far_stores():
+    with pytest.raises(BadOption, match="no store is named"):
+        parse_read({}, streaming=False)
+    with pytest.raises(BadOption, match="named twice"):
+        parse_read({"path": '["/a", "/a"]'}, streaming=False)
+    with pytest.raises(BadOption, match="'s3://b/c' is no local folder"):
+        parse_read({"path": "s3://b/c"}, streaming=False)
+
+
+def test_options_are_read_whatever_their_case():
+    o = read(STARTINGTIMESTAMP="2026-01-01T00:00:00Z", Topic="a, b", maxbytesperpartition="1m")
+    assert o.start == Bound("time", 1_767_225_600_000)
+    assert (o.topics, o.max_bytes) == (("a", "b"), 1 << 20)
+    assert read(startingTimestamp="2026-01-01T01:00:00+01:00").start == o.start
+    assert read(True, maxTriggerDelay="2m").trigger_delay_ms == 120_000
+
+
+def test_write_options():
+    assert parse_write({"path": "/s", "storeConf": '{"a": 1}'}).conf == {"a": 1}
+    with pytest.raises(BadOption, match="this is neither"):
+        parse_write({"path": "/s", "storeConf": "{"})
+    with pytest.raises(BadOption, match="option jobId is letters"):
+        parse_write({"path": "/s", "jobId": "../x"})
+    with pytest.raises(BadOption, match="a write goes to one store"):
+        parse_write({"path": '["/a", "/b"]'})
+
+
+def test_the_default_columns_are_the_old_connectors_with_tags_and_keys():
+    assert schema.ddl((), "json").startswith("topic string NOT NULL, brokerName string NOT NULL")
+    assert "properties string NOT NULL" in schema.ddl((), "json")
+    assert "properties" not in schema.ddl((), "none")
+    assert schema.ddl(("keys", "body"), "map") == "keys string, body binary NOT NULL"
+    with pytest.raises(BadSchema, match="there is no column 'tag'; did you mean 'tags'"):
+        schema.ddl(("tag",), "json")
+
+
+def test_columns_agree_with_those_of_the_store():
+    import pystore
+
+    assert {n: null for n, (_, null) in schema.COLUMNS.items()} == {
+        name: null for name, (_, null) in pystore.COLUMNS.items()
+    }
+
+
+def test_the_discovery_module_imports_neither_store_nor_arrow():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, pyspark_rocketmq as m; print(m.DefaultSource.name(),"
+        " sorted({'pystore', 'pyarrow', 'lmdb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["rocketmq", "[]"]
