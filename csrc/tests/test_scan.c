@@ -1076,6 +1076,7 @@ static void test_damage_report(const char *root, int64_t messages) {
     int64_t blank = LOG_FILE - 4;
     while (blank > 0 && be32_get(log.bytes + blank) != PS_MAGIC_BLANK) blank--;
     be32_put(log.bytes + blank - 4, 7); /* how far the blank reaches is not believed */
+    scan.skip_damaged = 0;
     CHECK_EQ(messages, count_rows(s, &scan, NULL, NULL));
     be32_put(log.bytes + blank - 4, (uint32_t)(LOG_FILE - blank + 4));
     munmap(log.bytes, (size_t)log.size);
@@ -1165,8 +1166,8 @@ static void test_beyond_end(const char *root) {
     ps_store_free(s);
 }
 
-/* Properties without their last separator, as some versions of upstream write them; and a unit whose
- * tags code is an address in the queue's extension, which tells nothing about the tag. */
+/* Properties without their last separator, as some versions of upstream write them; and a unit
+ * whose tags code is an address in the queue's extension, which tells nothing about the tag. */
 static void test_upstream_forms(const char *root) {
     const int32_t columns[] = {PS_COL_TAGS, PS_COL_KEYS, PS_COL_MSG_ID, PS_COL_PROPERTIES};
     ps_store *s = open_store(root, true);
