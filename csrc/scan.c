@@ -986,6 +986,7 @@ static int scanner_plan(scanner *sn, ps_error *e) {
     ly->ly_broker_name = spec->broker_name != NULL ? spec->broker_name : "";
     ly->ly_broker_name_len = spec->broker_name_len;
     sn->sn_pool = ps_arrow_pool_new(ly);
+    ly->ly_topic = ly->ly_broker_name = NULL; /* the pool has its own; the caller's may go */
     if (sn->sn_pool == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the scan");
     return 0;
