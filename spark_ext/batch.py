@@ -16,7 +16,7 @@ from spark_ext import schema as columns
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.options import ReadOptions
 from spark_ext.plan import Part, plan
-from spark_ext.stores import open_reader, quiet_collector
+from spark_ext.stores import let_go, open_reader, quiet_collector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +65,7 @@ def read_part(
                 reader, part, (topic, queue, start, end), layout, options, counts
             )
     finally:
+        let_go(part.path)
         counts.tell(options.report)
 
 

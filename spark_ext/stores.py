@@ -7,6 +7,7 @@ segment was deleted is opened anew, since its mappings would keep the disk's blo
 from __future__ import annotations
 
 import gc
+import resource
 import socket
 from collections import OrderedDict
 from pathlib import Path
@@ -17,7 +18,7 @@ from spark_ext.errors import SourceError
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["open_reader", "quiet_collector"]
+__all__ = ["let_go", "open_reader", "quiet_collector"]
 
 _KEPT = 8
 
@@ -56,6 +57,18 @@ def open_reader(path: str, *, fresh: bool = False) -> pystore.Reader:
         # reference.
         _cache.popitem(last=False)
     return held.reader
+
+
+def let_go(path: str) -> None:
+    """At the end of a task: closes the reader where address space is limited.
+
+    ``spark.executor.pyspark.memory`` limits it in workers, and every segment that a reader has
+    looked into stays mapped, 1 GiB each, until the reader is closed.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        held = _cache.pop(path, None)
+        if held is not None:
+            held.reader.close()
 
 
 def _oldest(root: Path) -> Path | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -49,3 +53,31 @@ def test_workers_that_live_on_see_what_came_later(load, store_path, small):
             store.flush()
             assert load(store_path, topic="t").count() == total
             assert load(store_path, topic=f"new-{total}").count() == 1
+
+
+LIMITED = """
+import json, resource, sys
+from spark_ext import batch, options, plan, schema
+o = options.parse_read(json.loads(sys.argv[1]), streaming=False)
+parts = plan.plan(o)
+layout = schema.Layout(("queueOffset", "body"), (False, False), "json")
+rows = sum(b.num_rows for b in batch.read_part(parts[0], layout, o))
+used = next(x for x in open("/proc/self/status") if x.startswith("VmSize")).split()[1]
+resource.setrlimit(resource.RLIMIT_AS, (int(used) * 1024 + (256 << 20),) * 2)
+print(len(parts), rows + sum(b.num_rows for p in parts[1:] for b in batch.read_part(p, layout, o)))
+"""
+
+
+def test_workers_with_little_address_space_let_segments_go(store_path):
+    with pystore.open(store_path, mappedFileSizeCommitLog=32 << 20) as store:
+        for _ in range(180):
+            store.put("t", b"\0" * (3 << 20), queue=0)
+    given = json.dumps({"path": str(store_path), "maxBytesPerPartition": "32m"})
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, given],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["18", "180"], done.stderr

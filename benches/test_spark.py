@@ -1,0 +1,371 @@
+"""The Spark source beside a source that yields one prepared batch over and over, in the same run.
+
+The prepared batch is what the pipe from a Python worker to Spark can carry at most; a ratio to it
+says what reading a store adds. Both take turns. Figures of the driver's planning need no session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from benches.harness import ROOT, SCALE, Row, bodies, flat, fresh
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+TOPIC = "bench"
+SIZE = 200
+COUNT = max(100_000, int(8_000_000 * SCALE))
+QUEUES = 4
+PAYLOAD = f"{SIZE} B bodies"
+TURNS = 3
+PARTITIONS = 200
+BIG_GB = 100
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed")
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), str(ROOT)]))
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "OFF")
+            .config("spark.driver.memory", "2g")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Path]:
+    """The messages of the bench, in the page cache."""
+    path = fresh("spark")
+    at_once = 100_000
+    column = flat(bodies(at_once, SIZE))
+    with pystore.open(path) as opened:
+        for i in range(COUNT // at_once):
+            opened.put_many(TOPIC, column, tags="tag", queue=i % QUEUES)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def prepared(ddl: str, sample: Path) -> Any:
+    """A source with the same columns that yields one batch of the store over and over."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from spark_ext import options, plan, schema, stores
+    from spark_ext.batch import read_part
+
+    class Again(DataSourceReader):
+        def __init__(self, wanted: Any) -> None:
+            self.layout = schema.layout(wanted)
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(i) for i in range(QUEUES * 4)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            stores.quiet_collector()
+            o = options.parse_read({"path": str(sample)}, streaming=False)
+            batch = next(read_part(plan.plan(o)[0], self.layout, o))
+            left = COUNT // (QUEUES * 4)
+            while left > 0:
+                yield batch.slice(0, min(left, batch.num_rows))
+                left -= batch.num_rows
+
+    class Prepared(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "prepared"
+
+        def schema(self) -> str:
+            return ddl
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Again(schema)
+
+    return Prepared
+
+
+def seconds(frame: Any) -> float:
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and all below it: the virtual machine, daemons, workers.
+
+    Beside wall time, since on a machine that others use only this says what the work itself costs.
+    """
+    parents: dict[int, int] = {}
+    spent: dict[int, float] = {}
+    tick = os.sysconf("SC_CLK_TCK")
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(stat.parent.name)
+        parents[pid] = int(fields[1])
+        spent[pid] = sum(map(int, fields[11:15])) / tick  # with children that have ended
+    mine = {os.getpid()}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in mine} - mine
+        mine |= more
+        grown = bool(more)
+    return sum(spent[pid] for pid in mine if pid in spent)
+
+
+def both(frame: Any) -> tuple[float, float]:
+    """Wall and processor time of a job."""
+    before = cpu_seconds()
+    wall = seconds(frame)
+    return wall, cpu_seconds() - before
+
+
+def turns(
+    spark: Any, store: Path, ddl: str
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Wall and processor time of ours and of the prepared batch, a pair a round."""
+    spark.dataSource.register(prepared(ddl, store))
+    ours = lambda: spark.read.format("rocketmq").schema(ddl).load(str(store))  # noqa: E731
+    theirs = lambda: spark.read.format("prepared").load()  # noqa: E731
+    seconds(ours())  # warms workers, code and page cache
+    seconds(theirs())
+    pairs = [(both(ours()), both(theirs())) for _ in range(TURNS)]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def default_columns() -> str:
+    from spark_ext import schema
+
+    return schema.ddl((), "json")
+
+
+def all_columns() -> str:
+    from spark_ext import schema
+
+    return schema.ddl(tuple(schema.COLUMNS), "map")
+
+
+@pytest.mark.parametrize(
+    ("name", "ddl", "target", "share"),
+    [
+        (
+            "offset, time, body",
+            lambda: (
+                "queueOffset long NOT NULL, storeTimestamp timestamp NOT NULL, body binary NOT NULL"
+            ),
+            4e6,
+            0.8,
+        ),
+        ("the default columns", default_columns, None, 0.8),
+        ("all 20 columns", all_columns, None, 0.8),
+        ("queueOffset, tags", lambda: "queueOffset long NOT NULL, tags string", 8e6, None),
+    ],
+)
+def test_columns(
+    measure: Any,
+    spark: Any,
+    store: Path,
+    name: str,
+    ddl: Callable[[], str],
+    target: Any,
+    share: Any,
+) -> None:
+    """Everything to the noop sink, beside the prepared batch."""
+    ours, theirs = turns(spark, store, ddl())
+    mode = "2 cores, noop sink"
+    measure.benchmark.pedantic(lambda: None)
+    what = f"spark, {name}"
+
+    def add(label: str, unit: str, rounds: list[float], goal: float | None = None) -> None:
+        smaller = unit.startswith(" us")
+        measure.add(Row(what + label, PAYLOAD, mode, unit, rounds, goal, smaller=smaller))
+
+    add("", " rows/s", [COUNT / wall for wall, _ in ours], target)
+    add(": prepared batch", " rows/s", [COUNT / wall for wall, _ in theirs])
+    add(": ratio", "x", [b[0] / a[0] for a, b in zip(ours, theirs, strict=True)], share)
+    add(": processor time", " us/row", [1e6 * cpu / COUNT for _, cpu in ours])
+    add(": prepared, processor time", " us/row", [1e6 * cpu / COUNT for _, cpu in theirs])
+    add(": ratio of it", "x", [b[1] / a[1] for a, b in zip(ours, theirs, strict=True)], share)
+
+
+def test_partition_overhead(measure: Any, spark: Any, store: Path) -> None:
+    """What a partition costs beyond its rows: many small ones against one."""
+    rows = 2_000
+    end = json.dumps({TOPIC: {str(q): rows if q == 0 else 0 for q in range(QUEUES)}})
+
+    def run(partitions: int) -> tuple[float, float]:
+        frame = (
+            spark.read.format("rocketmq")
+            .option("endingOffsets", end)
+            .option("minPartitions", partitions)
+            .schema("queueOffset long NOT NULL")
+            .load(str(store))
+        )
+        assert partitions <= frame.rdd.getNumPartitions() <= partitions + 2
+        return both(frame)
+
+    run(PARTITIONS)
+    pairs = [(run(PARTITIONS), run(1)) for _ in range(TURNS)]
+    wall, cpu = (
+        [1000 * (many[i] - one[i]) / (PARTITIONS - 1) for many, one in pairs] for i in (0, 1)
+    )
+    mode = f"2 cores, {PARTITIONS} of them"
+    measure.benchmark.pedantic(lambda: None)
+    measure.add(Row("spark, a partition", "10 rows", mode, " ms", wall, 15, smaller=True))
+    measure.add(
+        Row("spark, a partition: processor time", "10 rows", mode, " ms", cpu, smaller=True)
+    )
+
+
+# ---- planning, without a session ----
+
+
+def grow_sparse(path: Path, segments: int) -> None:
+    """Makes a store look as large as it is to be: as many segments, mostly holes.
+
+    The one segment of the store is moved to the end of the log, its records with it; the segments
+    before it hold nothing but a blank that closes each. Queues go on pointing to the records.
+    """
+    import struct
+
+    log = path / "commitlog"
+    (only,) = sorted(log.iterdir())
+    size = only.stat().st_size
+    shift = size * (segments - 1)
+    moved = log / f"{shift:020d}"
+    only.rename(moved)
+    with moved.open("r+b") as out:
+        at = 0
+        while True:
+            out.seek(at)
+            head = out.read(36)
+            length, magic = struct.unpack(">iI", head[:8])
+            if magic != 0xDAA320A7:
+                break
+            out.seek(at + 28)
+            out.write(struct.pack(">q", at + shift))
+            at += length
+    for base in range(0, shift, size):
+        with (log / f"{base:020d}").open("wb") as out:
+            out.truncate(size)
+            out.write(struct.pack(">iI", size, 0xCBD43194))
+    for unit_file in (path / "consumequeue").rglob("0*"):
+        if unit_file.is_file():
+            data = bytearray(unit_file.read_bytes())
+            for i in range(0, len(data), 20):
+                place, length = struct.unpack_from(">qi", data, i)
+                if length:
+                    struct.pack_into(">q", data, i, place + shift)
+            unit_file.write_bytes(data)
+    for derived in ("checkpoint", "index"):
+        target = path / derived
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+
+
+PLANNER = """
+import json, sys, time
+from spark_ext import options, plan
+began = time.perf_counter()
+parts = plan.plan(options.parse_read(json.loads(sys.argv[1]), streaming=False))
+seconds = time.perf_counter() - began
+# Not getrusage: its peak is inherited from the process that started this one.
+peak = next(x for x in open("/proc/self/status") if x.startswith("VmHWM")).split()[1]
+print(json.dumps({"seconds": seconds, "parts": len(parts), "mb": int(peak) / 1024}))
+"""
+
+
+def planned(path: Path, **options: object) -> dict[str, Any]:
+    """A planner's process of its own, as Spark's is, for its time and its peak memory."""
+    import subprocess
+
+    given = {"path": str(path), **{k: str(v) for k, v in options.items()}}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-c", PLANNER, json.dumps(given)],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_planning_a_large_store(measure: Any) -> None:
+    """A hundred segments of 1 GiB, sparse: time and memory of the plan."""
+    path = fresh("spark-large")
+    with pystore.open(path) as opened:
+        for queue in range(QUEUES):
+            opened.put_many(TOPIC, flat(bodies(50_000, SIZE)), queue=queue)
+    grow_sparse(path, BIG_GB)
+    runs = [planned(path) for _ in range(TURNS)]
+    shutil.rmtree(path)
+    measure.benchmark.pedantic(lambda: None)
+    what = f"spark, plan of {BIG_GB} GiB"
+    mode = f"{BIG_GB} segments, sparse"
+    times, memory = [r["seconds"] for r in runs], [r["mb"] for r in runs]
+    measure.add(Row(what, PAYLOAD, mode, " s", times, 5, smaller=True))
+    measure.add(Row(f"{what}, memory", PAYLOAD, mode, " MB", memory, 200, smaller=True))
+
+
+def test_planning_is_flat(measure: Any) -> None:
+    """The same range of time out of a store ten times as large costs the same."""
+    rounds: dict[str, list[float]] = {"small": [], "large": []}
+    stores: dict[str, tuple[Path, int, int]] = {}
+    column = flat(bodies(100_000, SIZE))
+    for name, repeats in (("small", 2), ("large", 20)):
+        path = fresh(f"spark-{name}")
+        with pystore.open(path) as opened:
+            for _ in range(max(1, int(repeats * max(SCALE, 0.1)))):
+                opened.put_many(TOPIC, column, queue=0)
+            time.sleep(0.02)
+            begin = opened.put(TOPIC, b"begin", queue=0).store_timestamp
+            opened.put_many(TOPIC, column, queue=0)
+            end = opened.put(TOPIC, b"end", queue=0).store_timestamp
+            time.sleep(0.02)
+            for _ in range(max(1, int(repeats * max(SCALE, 0.1)))):
+                opened.put_many(TOPIC, column, queue=0)
+        stores[name] = (path, begin, end)
+    for _ in range(TURNS):
+        for name, (path, begin, end) in stores.items():
+            told = planned(path, startingTimestamp=begin, endingTimestamp=end)
+            rounds[name].append(told["seconds"])
+    for path, _, _ in stores.values():
+        shutil.rmtree(path)
+    measure.benchmark.pedantic(lambda: None)
+    ratios = [b / a for a, b in zip(rounds["small"], rounds["large"], strict=True)]
+    for name, times in rounds.items():
+        measure.add(Row(f"spark, plan of a time range, {name} store", PAYLOAD, "", " s", times))
+    measure.add(
+        Row(
+            "spark, plan: ten times the store",
+            PAYLOAD,
+            "same range",
+            "x",
+            ratios,
+            1.5,
+            smaller=True,
+        )
+    )
