@@ -12,20 +12,17 @@ from benches import harness
 from benches.harness import Row
 
 _ROWS: list[Row] = []
+_FACTS: dict[str, str] = {}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.option.benchmark_quiet = True  # our table says the rate, the payload and the mode
-
-
-@pytest.fixture(scope="session")
-def facts() -> dict[str, str]:
-    return harness.machine()
+    _FACTS.update(harness.machine())
 
 
 @pytest.fixture
-def measure(benchmark: Any, facts: dict[str, str]) -> Iterator[Callable[..., Row]]:
+def measure(benchmark: Any) -> Iterator[Callable[..., Row]]:
     """measure(work, count, ...) times `work` and adds a row of count / seconds.
 
     setup gives the arguments of each round. rate(seconds) may be given instead of count.
@@ -70,6 +67,5 @@ def scratch() -> Path:
 
 def pytest_terminal_summary() -> None:
     if _ROWS:
-        facts = harness.machine()
-        harness.show(_ROWS, facts, "rocketmq-pystore")
-        print(f"raw rounds: {harness.save(_ROWS, facts, 'bench').relative_to(harness.ROOT)}")
+        harness.show(_ROWS, _FACTS, "rocketmq-pystore")
+        print(f"raw rounds: {harness.save(_ROWS, _FACTS, 'bench').relative_to(harness.ROOT)}")
