@@ -210,33 +210,70 @@ def test_columns(
     add(": ratio of it", "x", [b[1] / a[1] for a, b in zip(ours, theirs, strict=True)], share)
 
 
+def small_partitions() -> Any:
+    """A source of as many partitions as it is asked for, ten rows each, and nothing to read."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from spark_ext import stores
+
+    class Ten(DataSourceReader):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(i) for i in range(self.count)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            stores.quiet_collector()
+            field = pa.field("queueOffset", pa.int64(), nullable=False)
+            yield pa.record_batch([pa.array(range(10), pa.int64())], schema=pa.schema([field]))
+
+    class Small(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "small"
+
+        def schema(self) -> str:
+            return "queueOffset long NOT NULL"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Ten(int(self.options["minPartitions"]))
+
+    return Small
+
+
 def test_partition_overhead(measure: Any, spark: Any, store: Path) -> None:
-    """What a partition costs beyond its rows: many small ones against one."""
+    """What a partition costs beyond its rows, beside what Spark charges a source that does
+    nothing."""
+    spark.dataSource.register(small_partitions())
     rows = 2_000
     end = json.dumps({TOPIC: {str(q): rows if q == 0 else 0 for q in range(QUEUES)}})
 
-    def run(partitions: int) -> tuple[float, float]:
-        frame = (
-            spark.read.format("rocketmq")
-            .option("endingOffsets", end)
-            .option("minPartitions", partitions)
-            .schema("queueOffset long NOT NULL")
-            .load(str(store))
-        )
-        assert partitions <= frame.rdd.getNumPartitions() <= partitions + 2
-        return both(frame)
+    def run(name: str, partitions: int) -> tuple[float, float]:
+        reader = spark.read.format(name).option("minPartitions", partitions)
+        if name == "rocketmq":
+            reader = reader.option("endingOffsets", end).schema("queueOffset long NOT NULL")
+        return both(reader.load(str(store)))
 
-    run(PARTITIONS)
-    pairs = [(run(PARTITIONS), run(1)) for _ in range(TURNS)]
-    wall, cpu = (
-        [1000 * (many[i] - one[i]) / (PARTITIONS - 1) for many, one in pairs] for i in (0, 1)
-    )
+    def costs(name: str) -> tuple[float, float]:
+        many, one = run(name, PARTITIONS), run(name, 1)
+        return tuple(1000 * (a - b) / (PARTITIONS - 1) for a, b in zip(many, one, strict=True))  # type: ignore[return-value]
+
+    costs("rocketmq"), costs("small")
+    pairs = [(costs("rocketmq"), costs("small")) for _ in range(TURNS)]
     mode = f"2 cores, {PARTITIONS} of them"
     measure.benchmark.pedantic(lambda: None)
-    measure.add(Row("spark, a partition", "10 rows", mode, " ms", wall, 15, smaller=True))
-    measure.add(
-        Row("spark, a partition: processor time", "10 rows", mode, " ms", cpu, smaller=True)
-    )
+
+    def add(label: str, unit: str, rounds: list[float], goal: float | None = None) -> None:
+        what = f"spark, a partition{label}"
+        measure.add(Row(what, "10 rows", mode, unit, rounds, goal, smaller=True))
+
+    add("", " ms", [ours[0] for ours, _ in pairs], 15)
+    add(": a source that does nothing", " ms", [theirs[0] for _, theirs in pairs])
+    add(": processor time", " ms", [ours[1] for ours, _ in pairs])
+    add(": nothing, processor time", " ms", [theirs[1] for _, theirs in pairs])
 
 
 # ---- planning, without a session ----
