@@ -259,7 +259,8 @@ def test_partition_overhead(measure: Any, spark: Any, store: Path) -> None:
 
     def costs(name: str) -> tuple[float, float]:
         many, one = run(name, PARTITIONS), run(name, 1)
-        return tuple(1000 * (a - b) / (PARTITIONS - 1) for a, b in zip(many, one, strict=True))  # type: ignore[return-value]
+        wall, cpu = (1000 * (a - b) / (PARTITIONS - 1) for a, b in zip(many, one, strict=True))
+        return wall, cpu
 
     costs("rocketmq"), costs("small")
     pairs = [(costs("rocketmq"), costs("small")) for _ in range(TURNS)]
