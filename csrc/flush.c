@@ -11,6 +11,7 @@
 #include "store.h"
 
 #define KEEP_INTERVAL_MS 1000
+#define GATHER_MAX_NS 2000000
 #define PAGE 4096
 #define TOUCH_CHUNK (1 << 20)
 #ifndef MADV_POPULATE_WRITE
@@ -88,10 +89,12 @@ int ps_wait_durable(ps_store *s, int64_t physical, int32_t timeout_ms, ps_error 
     int rc = 0;
     pthread_mutex_lock(&s->st_wait_lock);
     if (physical > atomic_load(&s->st_flush_wanted)) atomic_store(&s->st_flush_wanted, physical);
+    s->st_flush_waiters++;
     pthread_cond_signal(&s->st_flush_wake);
     while (atomic_load(&s->st_flushed) < physical && rc == 0 && !atomic_load(&s->st_flush_errno) &&
            !atomic_load(&s->st_stopping))
         rc = pthread_cond_timedwait(&s->st_flush_done, &s->st_wait_lock, &until);
+    s->st_flush_waiters--;
     pthread_mutex_unlock(&s->st_wait_lock);
     return wait_outcome(s, physical, rc, e);
 }
@@ -101,23 +104,54 @@ static bool flush_wished(ps_store *s) {
            atomic_load(&s->st_flush_errno) == 0;
 }
 
+/* Those whom the last sync has released put again at once, but not all in the same microsecond: the
+ * next sync waits for as many as it served before, at most as long as a sync takes. A lone putter
+ * waits for nobody. */
+static void gather_locked(ps_store *s) {
+    int64_t most = s->st_sync_ns < GATHER_MAX_NS ? s->st_sync_ns : GATHER_MAX_NS;
+    struct timespec until = in_ms(0);
+    int rc = 0;
+    until.tv_nsec += most;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    while (s->st_flush_waiters < s->st_flush_served && rc == 0 && !atomic_load(&s->st_stopping))
+        rc = pthread_cond_timedwait(&s->st_flush_wake, &s->st_wait_lock, &until);
+    s->st_flush_served = s->st_flush_waiters;
+}
+
+/* Sleeps until somebody waits or the interval is over; says whether somebody does. */
+static bool await_wish(ps_store *s) {
+    struct timespec until = in_ms(s->st_conf.flush_interval_ms);
+    int rc = 0;
+    pthread_mutex_lock(&s->st_wait_lock);
+    while (!flush_wished(s) && rc == 0 && !atomic_load(&s->st_stopping))
+        rc = pthread_cond_timedwait(&s->st_flush_wake, &s->st_wait_lock, &until);
+    bool wished = flush_wished(s);
+    if (wished) gather_locked(s);
+    pthread_mutex_unlock(&s->st_wait_lock);
+    return wished;
+}
+
+static int64_t monotonic_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 void *ps_flush_main(void *store) {
     ps_store *s = store;
     int64_t thorough_at = ps_now_ms() + s->st_conf.flush_thorough_ms;
     ps_error e;
     while (!atomic_load(&s->st_stopping)) {
-        pthread_mutex_lock(&s->st_wait_lock);
-        struct timespec until = in_ms(s->st_conf.flush_interval_ms);
-        int rc = 0;
-        while (!flush_wished(s) && rc == 0 && !atomic_load(&s->st_stopping))
-            rc = pthread_cond_timedwait(&s->st_flush_wake, &s->st_wait_lock, &until);
-        bool wished = flush_wished(s);
-        pthread_mutex_unlock(&s->st_wait_lock);
-        int64_t now = ps_now_ms();
+        bool wished = await_wish(s);
+        int64_t now = ps_now_ms(), began = monotonic_ns();
         bool thorough = wished || now >= thorough_at || s->st_conf.sync_flush;
         if (now >= thorough_at) thorough_at = now + s->st_conf.flush_thorough_ms;
         e.code = 0;
         ps_log_flush(s, thorough ? 0 : s->st_conf.flush_least_pages, &e);
+        if (wished) s->st_sync_ns = monotonic_ns() - began;
         pthread_mutex_lock(&s->st_wait_lock);
         pthread_cond_broadcast(&s->st_flush_done);
         pthread_mutex_unlock(&s->st_wait_lock);

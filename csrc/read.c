@@ -227,7 +227,8 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     return w->code == 0;
 }
 
-/* Inlined by force: GCC takes a function of prefetches alone for one without effect, and drops it. */
+/* Inlined by force: GCC takes a function of prefetches alone for one without effect, and drops
+ * it. */
 __attribute__((always_inline)) static inline void prefetch_unit(const walk *w,
                                                                 const uint8_t *unit) {
     int64_t at = (int64_t)be64_get(unit) - (w->log_file != NULL ? w->log_file->mf_base : 0);
@@ -492,7 +493,8 @@ static int run_query(ps_store *s, query *q) {
         n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin,
                            q->end, &skip, places, QUERY_STEP);
         code = keep_matches(s, q, places, n);
-        /* The last record of the index may be the first of a reader's tail: one more than asked for. */
+        /* The last record of the index may be the first of a reader's tail: one more than asked
+         * for. */
     } while (code == 0 && n == QUERY_STEP && (q->max <= 0 || q->count <= q->max));
     sort_places(q);
     return code;

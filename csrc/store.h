@@ -80,7 +80,9 @@ struct ps_store {
     pthread_mutex_t st_wait_lock;
     pthread_cond_t st_flush_wake, st_flush_done;
     _Atomic int64_t st_flush_wanted;
-    int32_t st_flush_waiters;
+    int32_t st_flush_waiters;         /* callers that wait for a sync; wait lock */
+    int32_t st_flush_served;          /* how many waited when the last sync began; flusher */
+    int64_t st_sync_ns;               /* how long the last sync took; flusher */
 
     /* dispatcher */
     pthread_mutex_t st_dispatch_lock;

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from pystore import _errors
 from pystore._arrow import COLUMNS, ArrowStream
+from pystore._batch import PutBatch
 from pystore._enums import PutStatus
 from pystore._errors import *  # noqa: F403  every exception class of the error table
 from pystore._messages import Batch, GetStatus, Message
@@ -46,6 +47,7 @@ __all__ = [
     "Message",
     "Metadata",
     "Progress",
+    "PutBatch",
     "PutManyResult",
     "PutResult",
     "PutStatus",

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pystore import _settings
+from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._errors import BadArgument, NotFound, StoreClosed, StoreError, UsedAfterFork
@@ -724,7 +725,6 @@ class Store(_Base):
         self,
         topic: str,
         body: bytes | str,
-        *,
         tags: str | None = None,
         keys: str | list[str] | None = None,
         properties: Mapping[str, str] | None = None,
@@ -732,18 +732,20 @@ class Store(_Base):
         flag: int = 0,
         wait: bool = True,
         delay_level: int = 0,
-        **rare: Any,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        born_timestamp: int = 0,
+        born_host: str | None = None,
+        prepared_transaction_offset: int = 0,
     ) -> PutResult:
-        """Stores one message; returns where it is.
+        """Stores one message; returns where it is. Give what follows the body by name.
 
         topic: letters, digits, ``%|_-``, at most 127 bytes. body: bytes, any buffer, or text as
         UTF-8, at most maxMessageSize bytes. keys: one, several in a list, or several in one text
         separated by spaces. queue: None takes them in turn. flag: the user's own number.
         wait: False is upstream's ``WAIT=false``: do not wait for the sync. delay_level: 1 to the
         last level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it (section 2.6).
-
-        rare: ``sys_flag``, ``reconsume_times``, ``born_timestamp`` (ms), ``born_host``
-        ("address:port"), ``prepared_transaction_offset``.
+        born_timestamp: ms; 0: now. born_host: "address:port" of the producer.
 
         With flushDiskType=SYNC_FLUSH it returns when the disk has the message, or with status
         FLUSH_DISK_TIMEOUT (the message is stored). With ASYNC_FLUSH it returns at once.
@@ -752,14 +754,22 @@ class Store(_Base):
         CreateMappedFileFailed (nothing is stored), FlushFailed (stored, not known to be on the
         disk), StoreClosed, UsedAfterFork.
         """
+        # The arguments are not keyword-only, and the plain message has a call of its own, since
+        # either would cost a tenth of the whole put.
         if type(body) is not bytes:
             body = _buffer(body)
-        if tags is None and keys is None and properties is None and wait and not delay_level:
-            encoded = b""
-        else:
-            encoded = _properties(tags, keys, properties, wait)
-            if delay_level:
-                topic, queue, encoded = self._delayed(topic, queue, encoded, delay_level)
+        if (
+            delay_level
+            or sys_flag
+            or reconsume_times
+            or born_timestamp
+            or born_host
+            or (prepared_transaction_offset)
+        ):
+            return self._put_message(
+                topic, body, tags, keys, properties, queue, flag, wait, delay_level, sys_flag,
+                reconsume_times, born_timestamp, born_host, prepared_transaction_offset,
+            )  # fmt: skip
         try:
             entry = self._topics[topic]
         except KeyError:
@@ -767,11 +777,53 @@ class Store(_Base):
         if queue is None:
             queue = self._turn(entry)
         out, head = self._scratch.put
-        if rare:
-            message = self._message(body, encoded, queue, flag, wait, rare)
-            rc = lib.ps_put_message(self._live(), entry.handle, message, out)
+        if tags is None and keys is None and properties is None and wait and not flag:
+            rc = _put_plain(entry.handle, queue, body, len(body), out)
         else:
-            rc = _put(entry.handle, queue, flag, body, len(body), encoded, len(encoded), wait, out)
+            encoded = _properties(tags, keys, properties, wait)
+            rc = _put(
+                entry.handle, queue, flag, body, len(body), encoded, len(encoded),
+                1 if wait else 0, out,
+            )  # fmt: skip
+        if rc < 0:
+            self._fail(out.error, rc)
+        if queue >= entry.queues:
+            self._settle(topic, queue)
+        return _new_result(PutResult, head())
+
+    def _put_message(
+        self,
+        topic: str,
+        body: bytes | str,
+        tags: str | None = None,
+        keys: str | list[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+        flag: int = 0,
+        wait: bool = True,
+        delay_level: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        born_timestamp: int = 0,
+        born_host: str | None = None,
+        prepared_transaction_offset: int = 0,
+        *,
+        block: bool = True,
+    ) -> PutResult:
+        """A message with anything that one may carry. block: wait for the sync here."""
+        encoded = _properties(tags, keys, properties, wait)
+        if delay_level:
+            topic, queue, encoded = self._delayed(topic, queue, encoded, delay_level)
+        entry = self._topic(topic)
+        if queue is None:
+            queue = self._turn(entry)
+        m = self._message(body, encoded, queue, born_host)
+        m.flag, m.sys_flag, m.reconsume_times = flag, sys_flag, reconsume_times
+        m.born_timestamp = born_timestamp
+        m.prepared_transaction_offset = prepared_transaction_offset
+        m.wait = wait and block
+        out, head = self._scratch.put
+        rc = lib.ps_put_message(self._live(), entry.handle, m, out)
         if rc < 0:
             self._fail(out.error, rc)
         if queue >= entry.queues:
@@ -791,30 +843,18 @@ class Store(_Base):
         extra = {"DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(real)}
         return "SCHEDULE_TOPIC_XXXX", level - 1, encoded + encode_properties(extra)
 
-    def _message(
-        self, body: Any, encoded: bytes, queue: int, flag: int, wait: bool, rare: dict[str, Any]
-    ) -> Any:
+    def _message(self, body: bytes | str, encoded: bytes, queue: int, host: str | None) -> Any:
+        """A ``ps_message`` whose buffers this thread keeps until its next one."""
+        raw_body = body if type(body) is bytes else _buffer(body)
         m = ffi.new("ps_message *")
-        buffers = (ffi.from_buffer(body), ffi.from_buffer(encoded))
-        m.body, m.body_len = buffers[0], len(body)
+        self._scratch.keep = buffers = (ffi.from_buffer(raw_body), ffi.from_buffer(encoded))
+        m.body, m.body_len = buffers[0], len(raw_body)
         m.properties, m.properties_len = buffers[1], len(encoded)
-        m.queue_id, m.flag, m.wait = queue, flag, wait and rare.pop("_block", True)
-        host = rare.pop("born_host", None)
+        m.queue_id = queue
         if host is not None:
             raw = _settings.host_bytes(host)
             ffi.memmove(m.born_host, raw, len(raw))
             m.born_host_len = len(raw)
-        for name in (
-            "sys_flag",
-            "reconsume_times",
-            "born_timestamp",
-            "prepared_transaction_offset",
-        ):
-            if name in rare:
-                setattr(m, name, rare.pop(name))
-        if rare:
-            raise BadArgument(f"put() has no argument {', '.join(sorted(rare))}")
-        self._scratch.keep = buffers
         return m
 
     def put_many(
@@ -910,7 +950,10 @@ class Store(_Base):
         queue: int = 0,
         properties: Mapping[str, str] | None = None,
         wait: bool = True,
-        **rare: Any,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        born_timestamp: int = 0,
+        born_host: str | None = None,
     ) -> PutManyResult:
         """Stores the body of a client's batch (section 3): all of it within one file, or nothing.
 
@@ -918,7 +961,9 @@ class Store(_Base):
         """
         encoded = _properties(None, None, properties, wait)
         entry = self._topic(topic)
-        m = self._message(payload, encoded, queue, 0, wait, rare)
+        m = self._message(payload, encoded, queue, born_host)
+        m.sys_flag, m.reconsume_times, m.born_timestamp = sys_flag, reconsume_times, born_timestamp
+        m.wait = wait
         out, count = self._scratch.out, ffi.new("int64_t *")
         rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, out)
         if rc < 0:
@@ -936,12 +981,25 @@ class Store(_Base):
             out.physical_offset + out.size,
         )
 
+    def batch(
+        self, topic: str, *, size: int = 1000, queue: int | None = None, wait: bool = True
+    ) -> PutBatch:
+        """A buffer in front of ``put_many``, for messages that come one by one::
+
+            with store.batch("orders") as batch:
+                for order in orders:
+                    batch.put(order, tags="paid")
+
+        size: messages that cross into C together. See PutBatch.
+        """
+        return PutBatch(self, topic, size, queue, wait)
+
     # ---- durability ----
 
     async def put_async(self, topic: str, body: bytes | str, **options: Any) -> PutResult:
         """``put`` for asyncio: with SYNC_FLUSH the sync is awaited, not blocked on; many awaiting
         puts share one sync. Arguments and errors as ``put``."""
-        result = self.put(topic, body, _block=False, **options)
+        result = self._put_message(topic, body, **options, block=False)
         if not self._sync_flush or not options.get("wait", True):
             return result
         status = await self._flush_queue.wait(result.physical_offset + result.size)
@@ -1103,6 +1161,7 @@ def _resolve(future: asyncio.Future[PutStatus], outcome: PutStatus | BaseExcepti
 _STATUS = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 _new_result = tuple.__new__
 _put = lib.ps_put
+_put_plain = lib.ps_put_plain
 
 
 def _buffer(body: Any) -> Any:

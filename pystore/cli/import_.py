@@ -131,7 +131,7 @@ class _Target:
 
     def put(self, message: dict[str, Any]) -> int:
         """Stores it; the size of its record. The sync of all comes once, at the end."""
-        return self._store.put(**message, _block=False).size
+        return self._store._put_message(**message, block=False).size
 
     def close(self) -> None:
         pass

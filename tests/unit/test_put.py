@@ -276,7 +276,6 @@ REFUSED = {
         {"properties": {"p": "a\x02q\x01b"}},
     ),
     "keys with 0x01": (pystore.PropertiesIllegal, ("T", b"x"), {"keys": "a\x01b"}),
-    "unknown argument": (pystore.BadArgument, ("T", b"x"), {"no_such": 1}),
     "host that is none": (pystore.BadArgument, ("T", b"x"), {"born_host": "nowhere:1"}),
     "body that is none": (pystore.BadArgument, ("T", 17), {}),
     "delay level -1": (pystore.BadArgument, ("T", b"x"), {"delay_level": -1}),
@@ -706,3 +705,27 @@ def test_puts_count(store):
     assert info.puts == 15
     assert info.log_max > put.physical_offset + put.size
     assert info.store_timestamp_max >= put.store_timestamp
+
+
+def test_batch_stores_what_comes_one_by_one(store_path, small):
+    """Messages put one by one into a batch are all stored, in order, with what each carries."""
+    with pystore.open(store_path, **small) as store:
+        with store.batch("T", size=7, queue=0) as batch:
+            for i in range(20):
+                batch.put(b"%d" % i, tags="odd" if i % 2 else None, keys=f"k{i}")
+            assert batch.stored == 14
+        assert batch.stored == 20
+        messages = list(store.read("T", 0, 0))
+        assert [bytes(m.body) for m in messages] == [b"%d" % i for i in range(20)]
+        assert [m.tags for m in messages] == [None, "odd"] * 10
+        assert len(store.query("T", "k13")) == 1
+
+
+def test_batch_ended_by_an_exception_keeps_what_was_flushed(store_path, small):
+    """An exception in the block drops what was not flushed yet, and nothing else."""
+    with pystore.open(store_path, **small) as store:
+        with pytest.raises(KeyError), store.batch("T", size=4, queue=0) as batch:
+            for i in range(6):
+                batch.put(b"%d" % i)
+            raise KeyError
+        assert store.range("T", 0) == (0, 4)
