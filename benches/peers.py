@@ -37,6 +37,8 @@ REFERENCE = ROOT / "tests" / "reference" / "reference"
 MANY = "pystore put_many"
 ONE = "pystore put"
 APACHE = "Apache RocketMQ embedded put"
+BATCH = "pystore batch.put"
+BATCHED = "a thousand together, to the last queue unit"
 LMDB = "py-lmdb put"
 SQLITE = "SQLite insert"
 
@@ -70,6 +72,21 @@ def put() -> dict[str, float]:
         took = seconds(work)
         lag = seconds(store.refresh)
         return {"to the last put": COUNT / took, "to the last queue unit": COUNT / (took + lag)}
+
+
+def batch() -> dict[str, float]:
+    """One call a message into Store.batch, which stores a thousand together."""
+    values = bodies(1000, SIZE)
+    with new_store("peer-batch") as store:
+
+        def work() -> None:
+            with store.batch(TOPIC, size=TRANSACTION) as batch:
+                one = batch.put
+                for i in range(COUNT):
+                    one(values[i % 1000])
+            store.refresh()
+
+        return {BATCHED: COUNT / seconds(work)}
 
 
 # ---- peers ----
@@ -165,6 +182,8 @@ COMPARED = (
     (ONE, "to the last queue unit", APACHE, "to the last queue unit", None),
     (MANY, "to the last queue unit", LMDB, "a transaction a thousand, sync=False", None),
     (MANY, "to the last queue unit", SQLITE, "WAL, a transaction a thousand", None),
+    (BATCH, BATCHED, LMDB, "a transaction a thousand, sync=False", None),
+    (BATCH, BATCHED, SQLITE, "WAL, a transaction a thousand", None),
     (ONE, "to the last put", LMDB, "a transaction a thousand, sync=False", None),
     (ONE, "to the last put", SQLITE, "WAL, a transaction a thousand", None),
 )
@@ -191,7 +210,7 @@ def ratios(rows: list[Row]) -> list[Row]:
 
 def main(arguments: list[str]) -> int:
     rounds = int(arguments[0]) if arguments else 5
-    participants = {MANY: put_many, ONE: put, LMDB: py_lmdb, SQLITE: sqlite}
+    participants = {MANY: put_many, BATCH: batch, ONE: put, LMDB: py_lmdb, SQLITE: sqlite}
     java = java_version()
     if java is not None:
         participants[APACHE] = apache

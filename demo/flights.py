@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import pystore
-from demo import brokers
+from demo import brokers, spark
 from demo.terminal import console, megabytes, rate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,6 +242,14 @@ def round_trip(folder: Path, judge: Judge) -> None:
         by_key(store, flights, judge)
 
 
+def by_spark(folder: Path, judge: Judge) -> None:
+    """The same flights in Spark SQL, and a stream that sees messages put while it runs."""
+    console.rule("[bold]7[/]  Spark SQL over the segments, no broker between", align="left")
+    judge.checks += 1
+    if not spark.run(folder, load()):
+        judge.wrong.append("Spark's answer is another than pandas'")
+
+
 def fresh(folder: Path) -> None:
     """Takes away what an earlier run left, unless somebody has it open for writing."""
     if folder.exists() and not (folder / "commitlog").is_dir():
@@ -264,6 +272,7 @@ def main(arguments: list[str]) -> int:
     fresh(folder)
     round_trip(folder, judge)
     brokers.show(ROOT / "tests" / "golden")
+    by_spark(folder, judge)
     console.rule(align="left")
     for line in judge.wrong[:20]:
         console.print(f"[bold red]DIFFERS[/] {line}")
