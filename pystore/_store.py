@@ -43,18 +43,18 @@ _EXPORT_PAUSE_S = 0.2
 _LIVE: weakref.WeakSet[_Base] = weakref.WeakSet()
 
 
-class PutResult(tuple[bytes]):
+class PutResult(bytes):
     """Where a message went.
 
     status: PutStatus. queue: its id. queue_offset: place in the queue. physical_offset: byte of the
-    log. store_timestamp: ms. size: bytes of the record. Underneath it is what C filled in, taken
-    apart when it is asked for, since most callers never look.
+    log. store_timestamp: ms. size: bytes of the record. Underneath it is the bytes that C filled,
+    taken apart when they are asked for, since most callers never look and that costs a put least.
     """
 
     __slots__ = ()
 
     def _field(self, i: int) -> int:
-        return int(_RESULT.unpack(self[0])[i])
+        return int(_RESULT.unpack(self)[i])
 
     @property
     def status(self) -> PutStatus:
@@ -83,12 +83,11 @@ class PutResult(tuple[bytes]):
     @property
     def message_id(self) -> str:
         """The offsetMsgId: store host, port and physical offset in hexadecimal (section 2.7)."""
-        host: bytes = _RESULT.unpack(self[0])[7][: self._field(3)]
+        host: bytes = _RESULT.unpack(self)[7][: self._field(3)]
         return (host + self.physical_offset.to_bytes(8, "big")).hex().upper()
 
     def _with_status(self, status: PutStatus) -> PutResult:
-        rest = self[0][_STATUS_FIELD.size :]
-        return _new_result(PutResult, (_STATUS_FIELD.pack(_STATUS.index(status)) + rest,))
+        return PutResult(_STATUS_FIELD.pack(_STATUS.index(status)) + self[_STATUS_FIELD.size :])
 
     def __repr__(self) -> str:
         return (
@@ -194,12 +193,12 @@ _STATUS_FIELD = struct.Struct("@i")  # its first field
 class _Scratch(threading.local):
     """One result struct a thread, so that a put allocates nothing but what it returns.
 
-    put: the struct, and the call that copies its head.
+    put: the struct, and a view on its head, which is what a PutResult is made of.
     """
 
     def __init__(self) -> None:
         self.out = ffi.new("ps_put_result *")
-        self.put = (self.out, memoryview(ffi.buffer(self.out, _RESULT.size)).tobytes)
+        self.put = (self.out, memoryview(ffi.buffer(self.out, _RESULT.size)))
         self.options = ffi.new("ps_read_options *")
         self.error = ffi.new("ps_error *")
         self.keep: Any = None
@@ -795,7 +794,7 @@ class Store(_Base):
             self._fail(out.error, rc)
         if queue >= entry.queues:
             self._settle(topic, queue)
-        return _new_result(PutResult, (head(),))
+        return PutResult(head)
 
     def _put_message(
         self,
@@ -834,7 +833,7 @@ class Store(_Base):
             self._fail(out.error, rc)
         if queue >= entry.queues:
             self._settle(topic, queue)
-        return _new_result(PutResult, (head(),))
+        return PutResult(head)
 
     def _delayed(
         self, topic: str, queue: int | None, encoded: bytes, level: int
@@ -1165,7 +1164,6 @@ def _resolve(future: asyncio.Future[PutStatus], outcome: PutStatus | BaseExcepti
 
 
 _STATUS = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
-_new_result = tuple.__new__
 _put = lib.ps_put
 _put_plain = lib.ps_put_plain
 
