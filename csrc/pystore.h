@@ -349,7 +349,10 @@ typedef struct ps_read_options {
     /* the tags, each ended by 0x00: TAGS itself must be one of them; NULL: hash only */
     const char *tag_texts;
     int32_t tag_texts_len;
-    int32_t check_crc; /* log reads: verify body CRCs */
+    /* log reads: verify the CRCs of bodies, and of properties where a record has one */
+    int32_t check_crc;
+        /* log reads: verify the CRCs of bodies, and of properties where a record has one */
+        check_crc;
 } ps_read_options;
 
 /* Section 10. options NULL: the defaults. NULL only on failure (closed, no memory); "nothing there"

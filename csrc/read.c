@@ -330,7 +330,8 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
         ps_rec_outcome out = PS_REC_END;
         b->info.outcome = p == NULL ? -1 : 0;
         if (p != NULL)
-            out = ps_record_check(p, avail, physical, o->check_crc ? PS_CHECK_BODY_CRC : 0, &r);
+            out = ps_record_check(p, avail, physical,
+                                  o->check_crc ? PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF : 0, &r);
         if (p != NULL && out == PS_REC_BLANK) {
             physical = mf->mf_base + mf->mf_size;
         } else if (p != NULL && out == PS_REC_OK &&

@@ -561,3 +561,16 @@ def test_body_that_does_not_inflate(store, flag):
     assert bytes(m.raw_body) == b"not compressed"
     with pytest.raises(pystore.RecordDamaged):
         bytes(m.body)
+
+
+def test_properties_sum_is_verified_where_there_is_one(store_path, small):
+    """A flipped property is found by message() when the record carries the properties CRC."""
+    with pystore.open(store_path, **small, enabledAppendPropCRC=True) as store:
+        put = store.put("T", b"body", tags="TagA", queue=0)
+        assert store.message(put.physical_offset).tags == "TagA"
+    with (store_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        record = log.read(put.size)
+        log.seek(record.index(b"TagA"))
+        log.write(b"TagB")
+    with pystore.Reader(store_path) as reader, pytest.raises(pystore.RecordDamaged):
+        reader.message(put.physical_offset)
