@@ -351,8 +351,6 @@ typedef struct ps_read_options {
     int32_t tag_texts_len;
     /* log reads: verify the CRCs of bodies, and of properties where a record has one */
     int32_t check_crc;
-        /* log reads: verify the CRCs of bodies, and of properties where a record has one */
-        check_crc;
 } ps_read_options;
 
 /* Section 10. options NULL: the defaults. NULL only on failure (closed, no memory); "nothing there"
