@@ -751,10 +751,6 @@ int ps_arrow_add(ps_arrow_batch *ba, const ps_row *rows, int32_t count) {
     return 0;
 }
 
-int32_t ps_arrow_rows(const ps_arrow_batch *ba) {
-    return ba->ba_rows;
-}
-
 void ps_arrow_drop(ps_arrow_batch *ba) {
     batch_return(ba);
 }

@@ -135,7 +135,6 @@ int ps_arrow_schema(const ps_arrow_layout *layout, struct ArrowSchema *out);
 ps_arrow_batch *ps_arrow_begin(ps_arrow_pool *pool);
 /* Appends rows. 0, or PS_E_NO_MEMORY: then only dropping the batch makes sense. */
 int ps_arrow_add(ps_arrow_batch *batch, const ps_row *rows, int32_t count);
-int32_t ps_arrow_rows(const ps_arrow_batch *batch);
 /* Hands the batch over as a struct array. 0, or PS_E_NO_MEMORY with the batch dropped. */
 int ps_arrow_finish(ps_arrow_batch *batch, struct ArrowArray *out);
 void ps_arrow_drop(ps_arrow_batch *batch);

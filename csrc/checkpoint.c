@@ -282,6 +282,8 @@ void ps_lock_release(ps_io *io, int fd) {
 
 int64_t ps_lock_holder(ps_io *io, const char *root) {
     char path[PATH_MAX];
+    if (io == NULL)
+        io = ps_io_system();
     if (path_of(path, root, "lock", NULL) < 0)
         return 0;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);

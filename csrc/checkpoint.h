@@ -31,7 +31,5 @@ int ps_abort_remove(ps_io *io, const char *root, ps_error *e); /* and syncs the 
  * with error.pid of the holder. *fd is what ps_lock_release needs. */
 int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e);
 void ps_lock_release(ps_io *io, int fd);
-/* Pid of the process that holds the lock, 0 when none does. Opens nothing for writing. */
-int64_t ps_lock_holder(ps_io *io, const char *root);
 
 #endif

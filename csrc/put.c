@@ -405,7 +405,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     int code = 0;
     int64_t i = 0, total = 0, stamp, now = drafts[0].born_timestamp;
     for (; i < n && code == 0; i++) {
-        if (i > 0 || from > 0) drafts[i] = drafts[0];
+        if (i > 0) drafts[i] = drafts[0];
         if (m->born_timestamps == NULL) drafts[i].born_timestamp = now;
         draft_of_row(m, from + i, &drafts[i]);
         code = measure(s, &drafts[i], from + i, &out->error);

@@ -381,6 +381,10 @@ int64_t ps_offset_at(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t
 int ps_wait_message(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
                     int32_t timeout_ms);
 
+/* Pid of the process that holds the lock of the store at `root`, 0 when none does, -1 when one does
+ * that nobody names. Opens nothing for writing. io NULL: the system's. */
+int64_t ps_lock_holder(ps_io *io, const char *root);
+
 /* ---- retention ---- */
 typedef struct ps_clean_report {
     int32_t log_files, queue_files, index_files; /* deleted */

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import TypeVar
 
 from pystore import _settings
 from pystore._errors import NotAStore, StoreLocked
+from pystore._lib import ffi, lib
 from pystore._settings import Settings
 from pystore._store import Reader, Store
 from pystore.cli._output import Output
@@ -42,30 +41,8 @@ class Holder:
 
 def holder_of(root: Path) -> Holder:
     """Whether a process holds the store's lock, and which; nothing is changed."""
-    try:
-        fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return Holder(False, 0)
-    try:
-        request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        room = request + bytes(4)  # struct flock ends in padding
-        kind, _, _, _, pid = struct.unpack_from("hhqqi", fcntl.fcntl(fd, fcntl.F_GETLK, room))
-    except OSError:
-        return Holder(False, 0)
-    finally:
-        os.close(fd)
-    if kind == fcntl.F_UNLCK:
-        return Holder(False, 0)
-    return Holder(True, pid if pid > 0 else _pid_in(root / "abort"))
-
-
-def _pid_in(abort: Path) -> int:
-    """A lock of an open file has no process; its holder writes its number into the abort file."""
-    try:
-        text = abort.read_bytes()[:20].strip()
-    except OSError:
-        return 0
-    return int(text) if text.isdigit() and len(text) < 11 else 0
+    pid = lib.ps_lock_holder(ffi.NULL, os.fsencode(root))
+    return Holder(pid != 0, max(0, pid))
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
