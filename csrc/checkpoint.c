@@ -40,16 +40,8 @@
 #define CP_USED 40
 
 #define LOCK_TEXT "lock"
-#define LOCK_BYTES 1   /* the range that is locked */
+#define LOCK_BYTES 1 /* the range that is locked */
 #define PID_TEXT_MAX 20
-
-static int code_of(int err) {
-    if (err == EACCES || err == EPERM || err == EROFS)
-        return PS_E_FORBIDDEN;
-    if (err == ENOSPC || err == EDQUOT)
-        return PS_E_DISK_FULL;
-    return PS_E_IO;
-}
 
 static int path_of(char out[PATH_MAX], const char *root, const char *name, ps_error *e) {
     int len = snprintf(out, PATH_MAX, "%s/%s", root, name);
@@ -63,10 +55,8 @@ static ssize_t read_head(ps_io *io, int fd, uint8_t *buf, size_t len) {
     size_t done = 0;
     while (done < len) {
         ssize_t n = io->pread(io, fd, buf + done, len - done, (off_t)done);
-        if (n < 0)
-            return -1;
-        if (n == 0)
-            break;
+        if (n < 0) return -1;
+        if (n == 0) break;
         done += (size_t)n;
     }
     return (ssize_t)done;
@@ -92,19 +82,17 @@ int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error
     uint8_t head[CP_USED];
     int code = path_of(path, root, "checkpoint", e);
     memset(out, 0, sizeof *out);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
-        return errno == ENOENT ? 0 : ps_fail(e, code_of(errno), errno, -1, path,
-                                             "cannot open the checkpoint");
+        return errno == ENOENT ? 0
+                               : ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                                         "cannot open the checkpoint");
     ssize_t n = read_head(io, fd, head, sizeof head);
     int err = errno;
     io->close(io, fd);
-    if (n < 0)
-        return ps_fail(e, code_of(err), err, -1, path, "cannot read the checkpoint");
-    if (n < CP_USED)
-        return 0;
+    if (n < 0) return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the checkpoint");
+    if (n < CP_USED) return 0;
     out->physic_msg_timestamp = (int64_t)be64_get(head + CP_PHYSIC_AT);
     out->logics_msg_timestamp = (int64_t)be64_get(head + CP_LOGICS_AT);
     out->index_msg_timestamp = (int64_t)be64_get(head + CP_INDEX_AT);
@@ -123,9 +111,10 @@ static int checkpoint_fill(ps_io *io, int fd, const uint8_t head[CP_USED], const
         return ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the checkpoint");
     *made = st.st_size == 0;
     if (st.st_size != PS_CHECKPOINT_SIZE && io->ftruncate(io, fd, PS_CHECKPOINT_SIZE) < 0)
-        return ps_fail(e, code_of(errno), errno, -1, path, "cannot give the checkpoint its size");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                       "cannot give the checkpoint its size");
     if (write_head(io, fd, head, CP_USED) < 0)
-        return ps_fail(e, code_of(errno), errno, -1, path, "cannot write the checkpoint");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the checkpoint");
     if (io->fdatasync(io, fd) < 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the checkpoint");
     return 0;
@@ -136,8 +125,7 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
     uint8_t head[CP_USED];
     bool made = false;
     int code = path_of(path, root, "checkpoint", e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     be64_put(head + CP_PHYSIC_AT, (uint64_t)c->physic_msg_timestamp);
     be64_put(head + CP_LOGICS_AT, (uint64_t)c->logics_msg_timestamp);
     be64_put(head + CP_INDEX_AT, (uint64_t)c->index_msg_timestamp);
@@ -145,7 +133,7 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
     be64_put(head + CP_CONFIRM_AT, (uint64_t)c->confirm_phy_offset);
     int fd = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0)
-        return ps_fail(e, code_of(errno), errno, -1, path, "cannot open the checkpoint");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the checkpoint");
     code = checkpoint_fill(io, fd, head, path, &made, e);
     io->close(io, fd);
     return code == 0 && made ? ps_sync_folder(io, root, e) : code;
@@ -157,11 +145,9 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
  * needs, rather than less. */
 int ps_abort_present(ps_io *io, const char *root) {
     char path[PATH_MAX];
-    if (path_of(path, root, "abort", NULL) < 0)
-        return 0;
+    if (path_of(path, root, "abort", NULL) < 0) return 0;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0)
-        return errno != ENOENT && errno != ENOTDIR;
+    if (fd < 0) return errno != ENOENT && errno != ENOTDIR;
     io->close(io, fd);
     return 1;
 }
@@ -169,14 +155,13 @@ int ps_abort_present(ps_io *io, const char *root) {
 int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     char path[PATH_MAX], text[PID_TEXT_MAX + 1];
     int code = path_of(path, root, "abort", e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     int len = snprintf(text, sizeof text, "%lld", (long long)getpid());
     int fd = io->open(io, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0)
-        return ps_fail(e, code_of(errno), errno, -1, path, "cannot make the abort file");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the abort file");
     if (write_head(io, fd, text, (size_t)len) < 0)
-        code = ps_fail(e, code_of(errno), errno, -1, path, "cannot write the abort file");
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the abort file");
     else if (io->fsync(io, fd) < 0)
         code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the abort file");
     io->close(io, fd);
@@ -186,10 +171,9 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
 int ps_abort_remove(ps_io *io, const char *root, ps_error *e) {
     char path[PATH_MAX];
     int code = path_of(path, root, "abort", e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     if (io->unlink(io, path) < 0 && errno != ENOENT)
-        return ps_fail(e, code_of(errno), errno, -1, path, "cannot remove the abort file");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot remove the abort file");
     return ps_sync_folder(io, root, e);
 }
 
@@ -200,29 +184,23 @@ int ps_abort_remove(ps_io *io, const char *root, ps_error *e) {
  * writer. */
 static int64_t abort_pid(ps_io *io, const char *root) {
     char path[PATH_MAX], text[PID_TEXT_MAX + 1], *end;
-    if (path_of(path, root, "abort", NULL) < 0)
-        return -1;
+    if (path_of(path, root, "abort", NULL) < 0) return -1;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
+    if (fd < 0) return -1;
     ssize_t n = read_head(io, fd, (uint8_t *)text, PID_TEXT_MAX);
     io->close(io, fd);
-    if (n <= 0 || text[0] < '1' || text[0] > '9')
-        return -1;
+    if (n <= 0 || text[0] < '1' || text[0] > '9') return -1;
     text[n] = 0;
     long long pid = strtoll(text, &end, 10);
-    if (pid > INT32_MAX || (*end != 0 && *end != '\n'))
-        return -1;
+    if (pid > INT32_MAX || (*end != 0 && *end != '\n')) return -1;
     return kill((pid_t)pid, 0) < 0 && errno == ESRCH ? -1 : pid;
 }
 
 /* Who holds the lock of this file: 0 nobody, a process id, or -1 when the system does not tell. */
 static int64_t holder_by(ps_io *io, int fd, const char *root) {
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
-    if (fcntl(fd, F_GETLK, &fl) < 0)
-        return -1;
-    if (fl.l_type == F_UNLCK)
-        return 0;
+    if (fcntl(fd, F_GETLK, &fl) < 0) return -1;
+    if (fl.l_type == F_UNLCK) return 0;
     return fl.l_pid > 0 ? fl.l_pid : abort_pid(io, root);
 }
 
@@ -235,8 +213,7 @@ static int lock_refused(ps_io *io, int fd, const char *root, const char *path, i
         ps_fail(e, PS_E_LOCKED, 0, -1, path, "process %lld has the store open", (long long)pid);
     else
         ps_fail(e, PS_E_LOCKED, 0, -1, path, "another process has the store open");
-    if (e != NULL)
-        e->pid = pid > 0 ? pid : 0;
+    if (e != NULL) e->pid = pid > 0 ? pid : 0;
     return PS_E_LOCKED;
 }
 
@@ -246,13 +223,11 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     struct stat st;
     int rc, code = path_of(path, root, "lock", e);
     *fd = -1;
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
     if (lock < 0)
-        return ps_fail(e, code_of(errno), errno, -1, path, "cannot open the lock file");
-    do
-        rc = fcntl(lock, F_OFD_SETLK, &fl);
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the lock file");
+    do rc = fcntl(lock, F_OFD_SETLK, &fl);
     while (rc < 0 && errno == EINTR);
     if (rc < 0) {
         code = lock_refused(io, lock, root, path, errno, e);
@@ -262,7 +237,7 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     if (io->fstat(io, lock, &st) < 0)
         code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the lock file");
     else if (st.st_size == 0 && write_head(io, lock, LOCK_TEXT, strlen(LOCK_TEXT)) < 0)
-        code = ps_fail(e, code_of(errno), errno, -1, path, "cannot write the lock file");
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the lock file");
     if (code < 0)
         ps_lock_release(io, lock);
     else
@@ -274,21 +249,17 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
  * meanwhile shares and keeps open. */
 void ps_lock_release(ps_io *io, int fd) {
     struct flock fl = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
-    if (fd < 0)
-        return;
+    if (fd < 0) return;
     fcntl(fd, F_OFD_SETLK, &fl);
     io->close(io, fd);
 }
 
 int64_t ps_lock_holder(ps_io *io, const char *root) {
     char path[PATH_MAX];
-    if (io == NULL)
-        io = ps_io_system();
-    if (path_of(path, root, "lock", NULL) < 0)
-        return 0;
+    if (io == NULL) io = ps_io_system();
+    if (path_of(path, root, "lock", NULL) < 0) return 0;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0)
-        return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
     int64_t pid = holder_by(io, fd, root);
     io->close(io, fd);
     return pid;

@@ -1,9 +1,16 @@
 /* The record of one failure. Formatting happens only here, on the way out of a call that failed. */
 #include "error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+int ps_errno_code(int err) {
+    if (err == EACCES || err == EPERM || err == EROFS) return PS_E_FORBIDDEN;
+    if (err == ENOSPC || err == EDQUOT) return PS_E_DISK_FULL;
+    return PS_E_IO;
+}
 
 int ps_fail(ps_error *e, int code, int sys_errno, int64_t offset, const char *where,
             const char *text, ...) {

@@ -10,6 +10,9 @@ enum {
 #undef PS_ERROR
 };
 
+/* The code of a failed system call on a file: no rights, no room, or PS_E_IO for all else. */
+int ps_errno_code(int err);
+
 /* Fills *e (which may be NULL) and returns `code`, so that a caller can `return ps_fail(...)`.
  * `where` is a path or NULL; `sys_errno` 0 when no system call failed; text is printf-like. */
 int ps_fail(ps_error *e, int code, int sys_errno, int64_t offset, const char *where,

@@ -488,7 +488,7 @@ static ix_file *file_after(ps_index *ix, int64_t number) {
 static int file_unlink(ps_index *ix, const ix_file *f, ps_error *e) {
     const char *path = f->if_map->mf_path;
     if (ix->ix_io->unlink(ix->ix_io, path) < 0 && errno != ENOENT) {
-        int err = errno, code = err == EACCES || err == EPERM ? PS_E_FORBIDDEN : PS_E_IO;
+        int err = errno, code = ps_errno_code(err);
         return ps_fail(e, code, err, -1, path, "cannot delete the index file");
     }
     atomic_store(&ix->ix_folder_changed, true);

@@ -19,12 +19,6 @@
 
 #define PS_PAGE 4096
 
-static int open_code(int err) {
-    if (err == EACCES || err == EPERM || err == EROFS) return PS_E_FORBIDDEN;
-    if (err == ENOSPC || err == EDQUOT) return PS_E_DISK_FULL;
-    return PS_E_IO;
-}
-
 static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_error *e) {
     struct stat st;
     if (io->fstat(io, fd, &st) < 0)
@@ -43,10 +37,10 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     void *map = MAP_FAILED;
     int fd = io->open(io, path, mode, 0644);
     if (fd < 0)
-        return ps_fail(e, open_code(errno), errno, -1, path,
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path,
                        make ? "cannot make the file" : "cannot open the file");
     if (make && io->ftruncate(io, fd, size) < 0) {
-        code = ps_fail(e, open_code(errno), errno, -1, path, "cannot give the file its size");
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot give the file its size");
         goto out;
     }
     if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0) goto out;
@@ -100,7 +94,7 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
     want = have + (upto - have + window - 1) / window * window;
     if (want > mf->mf_size) want = mf->mf_size;
     if (fd < 0 && (fd = mf->mf_io->open(mf->mf_io, mf->mf_path, O_RDWR | O_CLOEXEC, 0)) < 0)
-        return ps_fail(e, open_code(errno), errno, -1, mf->mf_path, "cannot open the file");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, mf->mf_path, "cannot open the file");
     do rc = mf->mf_io->fallocate(mf->mf_io, fd, 0, have, want - have);
     while (rc < 0 && errno == EINTR);
     err = errno;
@@ -108,7 +102,8 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
     /* A file system that cannot reserve (some network mounts) is used all the same: there, a full
      * disk is caught by the ratio check of the retention rules alone. */
     if (rc < 0 && err != EOPNOTSUPP && err != ENOSYS)
-        return ps_fail(e, open_code(err), err, -1, mf->mf_path, "cannot reserve room for the file");
+        return ps_fail(e, ps_errno_code(err), err, -1, mf->mf_path,
+                       "cannot reserve room for the file");
     atomic_store_explicit(&mf->mf_reserved, want, memory_order_release);
     return 0;
 }
@@ -257,7 +252,7 @@ int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e) {
     if (i < 0) i += ss->ss_count;
     if (i >= 0 && i < ss->ss_count) {
         if (ss->ss_io->unlink(ss->ss_io, ss->ss_items[i].sg_path) < 0 && errno != ENOENT) {
-            code = ps_fail(e, open_code(errno), errno, -1, ss->ss_items[i].sg_path,
+            code = ps_fail(e, ps_errno_code(errno), errno, -1, ss->ss_items[i].sg_path,
                            "cannot delete the file");
         } else {
             gone = ss->ss_items[i];
@@ -305,7 +300,7 @@ static int list_one(const char *folder, const struct dirent *d, int dir_fd, bool
     if (fstatat(dir_fd, d->d_name, &st, 0) < 0)
         return errno == ENOENT
                    ? 0
-                   : ps_fail(e, open_code(errno), errno, -1, folder, "cannot stat a file");
+                   : ps_fail(e, ps_errno_code(errno), errno, -1, folder, "cannot stat a file");
     if (S_ISDIR(st.st_mode)) return 0;
     if (!all_digits(d->d_name)) {
         if (!strict) return 0;
@@ -337,7 +332,7 @@ int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps
     DIR *dir = opendir(path);
     if (dir == NULL) {
         if (errno == ENOENT) return 0;
-        return ps_fail(e, open_code(errno), errno, -1, path, "cannot list the folder");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot list the folder");
     }
     while (code == 0 && (d = readdir(dir)) != NULL)
         code = list_one(path, d, dirfd(dir), strict, out, &room, e);
@@ -366,7 +361,7 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
         char kept = part[i];
         part[i] = 0;
         if (io->mkdir(io, part, 0755) < 0 && errno != EEXIST)
-            return ps_fail(e, open_code(errno), errno, -1, part, "cannot make the folder");
+            return ps_fail(e, ps_errno_code(errno), errno, -1, part, "cannot make the folder");
         part[i] = kept;
     }
     return 0;
@@ -375,7 +370,7 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e) {
     int fd = io->open(io, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     int code = 0;
-    if (fd < 0) return ps_fail(e, open_code(errno), errno, -1, path, "cannot open the folder");
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the folder");
     /* Some file systems refuse to sync a folder (EINVAL); they order it themselves. */
     if (io->fsync(io, fd) < 0 && errno != EINVAL)
         code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the folder");
