@@ -872,7 +872,8 @@ static void *query_thread(void *arg) {
         int32_t found = ask(ix, "T", key, ALWAYS, out), hits = 0;
         for (int32_t i = 0; i < found; i++)
             hits += out[i] == n * 10;
-        bad += hits != 1;
+        /* A thread that rested for 1,800 puts asks for a key that retention may have taken. */
+        bad += hits != 1 && n >= atomic_load(&written) - 2000;
         found = ask(ix, "T", "same", ALWAYS, out);
         for (int32_t i = 1; i < found; i++)
             bad += out[i] >= out[i - 1];
