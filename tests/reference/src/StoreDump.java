@@ -63,7 +63,11 @@ public class StoreDump {
         c.setDiskMaxUsedSpaceRatio(95);
         MixAll.properties2Object(settings, c);
         BrokerConfig bc = new BrokerConfig(); bc.setBrokerIP1("127.0.0.1");
-        DefaultMessageStore s = new DefaultMessageStore(c, new BrokerStatsManager("dump", true), (t, q, lo, tc, st, bm, props) -> { }, bc, new ConcurrentHashMap<>());
+        DefaultMessageStore s;
+        // The first constructor fills a static, unguarded TreeMap of StoreStatsService while the others walk it.
+        synchronized (StoreDump.class) {
+            s = new DefaultMessageStore(c, new BrokerStatsManager("dump", true), (t, q, lo, tc, st, bm, props) -> { }, bc, new ConcurrentHashMap<>());
+        }
         boolean ok = s.load();
         s.start();
         long t0 = System.currentTimeMillis();
