@@ -7,8 +7,8 @@ PY := .venv/bin/python
 JOBS ?= 2
 MAKEFLAGS += --no-print-directory
 
-C_SOURCES := $(wildcard csrc/*.c)
-C_HEADERS := $(wildcard csrc/*.h csrc/*.def)
+C_SOURCES := $(wildcard csrc/*.c csrc/remoting/*.c)
+C_HEADERS := $(wildcard csrc/*.h csrc/*.def csrc/remoting/*.h)
 C_FLAGS := -std=gnu11 -g -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -fsanitize=thread

@@ -2,15 +2,13 @@
  *
  * Caveats, before the first function:
  *  - A handle belongs to the process that opened it. After fork the child must not use it: its
- *  threads
- *    are not there. One process writes a store at a time; any number may read it (ps_reader_open).
+ *    threads are not there. One process writes a store at a time; any number may read it
+ *    (ps_reader_open).
  *  - Handles are thread-safe: any thread may call any function at any time, ps_store_close
- *  included.
- *    A call that meets a closed store answers PS_E_CLOSED. Free the handle only after the last
- *    call.
+ *    included. A call that meets a closed store answers PS_E_CLOSED. Free the handle only after the
+ *    last call.
  *  - Bytes that a ps_batch points to stay mapped until ps_batch_free, even when the store is closed
- *  or
- *    the segment was deleted.
+ *    or the segment was deleted.
  *  - Everything read from disk is hostile: no length is believed before it is checked.
  *  - The library keeps no globals, prints nothing, never aborts, and knows nothing of Python.
  *

@@ -26,7 +26,8 @@ StoreError (Exception)
 ├── RecordDamaged (ValueError)
 ├── NotFound (LookupError)
 ├── BadArgument (ValueError)
-└── Interrupted
+├── Interrupted
+└── BadFrame (ValueError)
 """
 
 from __future__ import annotations
@@ -372,6 +373,17 @@ class Interrupted(StoreError):
     next_step = "run it again: nothing half done was left behind"
 
 
+class BadFrame(StoreError, ValueError):
+    """The bytes are no frame of the remoting protocol. Next: close the connection: what
+    follows on it has no beginning any more.
+    """
+
+    code = -60
+    status = ""
+    meaning = "the bytes are no frame of the remoting protocol"
+    next_step = "close the connection: what follows on it has no beginning any more"
+
+
 by_code: dict[int, type[StoreError]] = {
     -1: MessageIllegal,
     -2: TopicIllegal,
@@ -398,6 +410,7 @@ by_code: dict[int, type[StoreError]] = {
     -41: NotFound,
     -50: BadArgument,
     -51: Interrupted,
+    -60: BadFrame,
 }
 
 
@@ -426,6 +439,7 @@ def make(
 
 __all__ = [
     "BadArgument",
+    "BadFrame",
     "CreateMappedFileFailed",
     "DiskFull",
     "FileSizeMismatch",

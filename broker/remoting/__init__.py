@@ -1,0 +1,1 @@
+"""Commands on the wire: codec, server, client. Knows nothing of messages or topics."""

@@ -1,0 +1,122 @@
+"""A command of the remoting protocol, as Python sees it (spec remoting.md section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["BINARY", "JSON", "ONEWAY", "RESPONSE", "VERSION", "Command", "Refused"]
+
+JSON, BINARY = 0, 1
+RESPONSE, ONEWAY = 1, 2
+#: MQVersion.V5_3_3. Clients look at the one of a heartbeat's answer (section 1.5).
+VERSION = 479
+#: LanguageCode.JAVA, as upstream's brokers answer: some tools know no other.
+LANGUAGE = 0
+
+Body = bytes | bytearray | memoryview
+
+
+class Refused(Exception):
+    """A request that is answered with an error: code (ResponseCode) and remark.
+
+    A processor raises it anywhere; whoever called the processor makes the answer of it.
+    """
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = int(code)
+        self.remark = remark
+
+
+@dataclass(slots=True)
+class Command:
+    """One frame: a request, or the answer to one.
+
+    code: request code, or response code of an answer. ext: the header's fields, all text. body:
+    bytes behind the header. opaque: ties an answer to its request. serialize: JSON or BINARY
+    header. raw: the whole frame as it came, kept for requests that the core may serve itself.
+    """
+
+    code: int
+    ext: dict[str, str] = field(default_factory=dict)
+    body: Body = b""
+    remark: str | None = None
+    opaque: int = 0
+    flag: int = 0
+    language: int = LANGUAGE
+    version: int = VERSION
+    serialize: int = JSON
+    raw: bytes | None = None
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & ONEWAY)
+
+    def reply(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        ext: Mapping[str, object] | None = None,
+        body: Body = b"",
+    ) -> Command:
+        """The answer to this request: same opaque, same header encoding.
+
+        ext: values become text: true and false for booleans; those that are None are left out.
+        """
+        return Command(
+            code=int(code),
+            ext=texts(ext) if ext else {},
+            body=body,
+            remark=remark,
+            opaque=self.opaque,
+            flag=RESPONSE,
+            serialize=self.serialize,
+        )
+
+    # ---- fields of a request, checked ----
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A field; one that is absent or empty is `default`. Raises: Refused when that is None."""
+        found = self.ext.get(name)
+        if found:
+            return found
+        if default is None:
+            raise Refused(1, f"the request {self.code} lacks its field {name}")
+        return default
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A field as integer. Raises: Refused when it is absent without default, or no integer."""
+        found = self.text(name, None if default is None else "")
+        if not found:
+            assert default is not None
+            return default
+        try:
+            value = int(found)
+        except ValueError:
+            value = 1 << 63
+        if not -(1 << 63) <= value < 1 << 63:
+            raise Refused(1, f"the field {name} of request {self.code} is no number: {found:.40}")
+        return value
+
+    def flag_of(self, name: str, default: bool = False) -> bool:
+        """A field as boolean, as Java reads it: the word true in any case, else false."""
+        found = self.ext.get(name)
+        return default if not found else found.lower() == "true"
+
+
+def texts(ext: Mapping[str, object]) -> dict[str, str]:
+    """Values as the wire has them: decimal numbers, true and false; None is left out."""
+    made = {}
+    for name, value in ext.items():
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            made[name] = "true" if value else "false"
+        else:
+            made[name] = str(value)
+    return made

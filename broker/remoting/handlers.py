@@ -1,0 +1,41 @@
+"""What serves a request: the type of it, and the table of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from broker.remoting.command import Command
+
+__all__ = ["Handler", "Handlers", "Peer"]
+
+
+class Peer(Protocol):
+    """The other end of a connection, as a processor sees it (broker/remoting/connection.py)."""
+
+    #: (address, port) of the other end; behind a proxy that says so, the client's.
+    address: tuple[str, int]
+    closed: bool
+    #: Free for services: what they keep about this peer.
+    state: dict[str, Any]
+
+    def send(self, command: Command) -> None:
+        """Writes a frame: an answer, or a request nobody waits for. Dropped once closed."""
+
+    async def request(self, command: Command, timeout: float) -> Command:
+        """Sends a request of ours (its opaque is set here) and waits for the answer.
+
+        Raises: TimeoutError, ConnectionError.
+        """
+
+    def serve_raw(self, command: Command) -> bool:
+        """Gives a request back to the core, which now may serve it: whether it did."""
+
+    def close(self) -> None: ...
+
+
+#: Answers a request. None: no answer, or one that comes later by Peer.send. Synchronous ones are
+#: preferred: no task is made. Raises Refused for an error answer; anything else it raises is logged
+#: and answered as SYSTEM_ERROR.
+Handler = Callable[[Peer, Command], Command | None | Awaitable[Command | None]]
+Handlers = Mapping[int, Handler]

@@ -1,0 +1,56 @@
+/* Frames and command headers of the remoting protocol: bytes in, bytes out, no I/O, no allocation.
+ * The format stands as a table at the top of command.c. Spec remoting.md section 1; upstream
+ * RemotingCommand, RocketMQSerializable. */
+#ifndef PS_COMMAND_H
+#define PS_COMMAND_H
+
+#include "../pystore.h"
+
+/* cdef begin */
+#define PS_SERIALIZE_JSON 0
+#define PS_SERIALIZE_ROCKETMQ 1
+
+#define PS_FLAG_RESPONSE 1
+#define PS_FLAG_ONEWAY 2
+
+#define PS_FIELDS_MAX 256     /* ext fields of a command; real ones have some thirty */
+#define PS_HEADER_MAX 1048576 /* bytes; the longest properties, every byte escaped, are 196,602 */
+
+typedef struct ps_slice { /* borrowed bytes; data NULL: absent */
+    const uint8_t *data;
+    int32_t len;
+} ps_slice;
+
+typedef struct ps_field {
+    ps_slice name, value;
+} ps_field;
+
+/* A command, decoded or to be encoded. Texts are UTF-8 without escapes. */
+typedef struct ps_command {
+    int32_t serialize; /* PS_SERIALIZE_ */
+    int32_t code, language, version, opaque, flag;
+    ps_slice remark;
+    ps_slice body;
+    int32_t field_count; /* in the order of the frame; of two with one name the last one counts */
+    ps_field fields[256];
+} ps_command;
+
+/* Decodes the frame at `in`. Returns the bytes it takes (0: more are needed; *wanted then says how
+ * many in all, 0 when not even that is known), or an error code: PS_E_FRAME, after which the
+ * connection cannot go on. Slices point into `in`, or into `scratch` where a text had to be
+ * unescaped; scratch has room for as many bytes as the header has, PS_HEADER_MAX at most. */
+int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, uint8_t *scratch,
+                          ps_command *out, int64_t *wanted, ps_error *error);
+
+/* Encodes the frame's lengths and header for a body of body_len bytes, which the caller sends
+ * behind it. Returns the bytes written; more than `room`: nothing was written and so many are
+ * needed; or an error code (PS_E_FRAME: a code that the binary header cannot hold, a text too
+ * long). */
+int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *out, int64_t room,
+                          ps_error *error);
+/* cdef end */
+
+/* The last field of that name, or one whose data is NULL. */
+ps_slice ps_command_field(const ps_command *command, const char *name);
+
+#endif
