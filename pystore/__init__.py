@@ -22,6 +22,8 @@ from pystore._enums import PutStatus
 from pystore._errors import *  # noqa: F403  every exception class of the error table
 from pystore._messages import Batch, GetStatus, Message
 from pystore._report import Action, RecoveryMode, RecoveryReport, ReportItem
+from pystore._settings import Settings
+from pystore._settings import load as load_settings
 from pystore._store import (
     CleanReport,
     Info,
@@ -56,9 +58,11 @@ __all__ = [
     "RecoveryMode",
     "RecoveryReport",
     "ReportItem",
+    "Settings",
     "Store",
     "SubscriptionGroup",
     "TopicConfig",
+    "load_settings",
     "open",
     *sorted(c.__name__ for c in _errors.by_code.values()),
     "StoreError",  # noqa: F405

@@ -32,7 +32,8 @@ class BatchReader(DataSourceReader):
     """Reads what the options say, as it was when the query was planned.
 
     No ``pushFilters``: Spark 4.1 to 4.3 keep the plan of one filter for another scan of the same
-    ``load()`` and so answer wrongly (tests/spark/test_pushdown.py); options filter instead.
+    ``load()`` and so answer wrongly (tests/spark/test_pushdown.py); options filter instead, and
+    pushdown.py has the reader for those who want it all the same.
     """
 
     def __init__(self, options: ReadOptions, layout: columns.Layout) -> None:
@@ -55,7 +56,7 @@ def read_part(
         return
     counts = _Counts(part)
     try:
-        reader = open_reader(part.path)
+        reader = open_reader(part.path, options.settings_of(part.path))
         if part.log is not None:
             yield from _read_log(reader, part, layout, options, counts)
             return
@@ -65,7 +66,7 @@ def read_part(
                 reader, part, (topic, queue, start, end), layout, options, counts
             )
     finally:
-        let_go(part.path)
+        let_go(part.path, options.settings_of(part.path))
         counts.tell(options.report)
 
 
@@ -214,9 +215,11 @@ def _files_of(
 
 
 def _segments(reader: pystore.Reader, start: int, end: int, size: int) -> list[tuple[Path, int]]:
-    folder = Path(reader.path) / "commitlog"
-    bases = range(start, end, size)[:FILES_WATCHED]
-    return [(folder / f"{base:020d}", size) for base in bases]
+    folders = reader.settings.commitlog_dirs(reader.path)
+    names = [f"{base:020d}" for base in range(start, end, size)[:FILES_WATCHED]]
+    if len(folders) == 1:
+        return [(folders[0] / name, size) for name in names]
+    return [(folder / name, size) for name in names for folder in folders]
 
 
 def _check_whole(files: Sequence[tuple[Path, int]]) -> None:

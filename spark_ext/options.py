@@ -10,11 +10,23 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_ext.errors import BadOption, nearest
 
-__all__ = ["Bound", "ReadOptions", "WriteOptions", "parse_columns", "parse_read", "parse_write"]
+if TYPE_CHECKING:
+    import pystore
+
+__all__ = [
+    "Bound",
+    "Pushed",
+    "ReadOptions",
+    "StoreSettings",
+    "WriteOptions",
+    "parse_columns",
+    "parse_read",
+    "parse_write",
+]
 
 EARLIEST, LATEST = -2, -1  # Kafka's numbers for both ends in JSON offsets
 MIB = 1 << 20
@@ -35,10 +47,29 @@ class Bound(NamedTuple):
     table: Mapping[str, Mapping[str, Mapping[int, int]]] | None = None
 
 
+#: A store's settings under upstream's names: hashable, and small when pickled.
+StoreSettings = tuple[tuple[str, Any], ...]
+
+
+class Pushed(NamedTuple):
+    """What the filters of a query leave to be read; None: all of them. See pushdown.py.
+
+    first, last: queue offsets, both inclusive.
+    """
+
+    topics: frozenset[str] | None = None
+    brokers: frozenset[str] | None = None
+    queues: frozenset[int] | None = None
+    tags: frozenset[str] | None = None
+    first: int = 0
+    last: int = (1 << 63) - 2
+
+
 class ReadOptions(NamedTuple):
     """What a read was asked for. Small and picklable: it travels with every task."""
 
     paths: tuple[str, ...]
+    settings: tuple[StoreSettings, ...]
     brokers: tuple[str, ...]
     topics: tuple[str, ...]
     pattern: str
@@ -69,6 +100,12 @@ class ReadOptions(NamedTuple):
     trigger_delay_ms: int
     state_file: str
     group: str
+    pushdown: str
+    pushed: Pushed | None = None
+
+    def settings_of(self, path: str) -> StoreSettings:
+        """The settings of the store at a path."""
+        return dict(zip(self.paths, self.settings, strict=True)).get(path, ())
 
 
 class WriteOptions(NamedTuple):
@@ -256,7 +293,9 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "maxTriggerDelay": (_span_ms, "15m"),
     "stateFile": (_text, ""),
     "commitToGroup": (_text, ""),
-    "pushdown": (_one_of("off"), "off"),
+    "pushdown": (_one_of("off", "unsafe", "auto"), "off"),
+    "fallback": (_one_of("fail", "pull"), "fail"),
+    "conf": (_text, ""),
     "nameServer": (_text, ""),
 }
 
@@ -280,12 +319,18 @@ _BATCH_ONLY = (
 )  # fmt: skip
 
 
-def _collect(given: Mapping[str, str], known: Mapping[str, tuple[_Parser, str]]) -> dict[str, Any]:
-    """Every option's value by its proper name. Raises: BadOption."""
+def _collect(
+    given: Mapping[str, str], known: Mapping[str, tuple[_Parser, str]], *, reading: bool = False
+) -> dict[str, Any]:
+    """Every option's value by its proper name; ``settings`` holds those of the store, which a read
+    may name beside its own. Raises: BadOption."""
     proper = {name.lower(): name for name in known}
-    for name in given:
-        if name.lower() not in proper and name.lower() not in _OF_SPARK:
-            raise BadOption(f"there is no option '{name}'{nearest(name, known)}")
+    strange = [n for n in given if n.lower() not in proper and n.lower() not in _OF_SPARK]
+    upstream = _upstream_names() if strange and reading else {}
+    for name in strange:
+        if name.lower() not in upstream:
+            near = nearest(name, known) or nearest(name, upstream.values())
+            raise BadOption(f"there is no option '{name}'{near}")
     lower = {name.lower(): value for name, value in given.items()}
     if lower.get("nameserver"):
         raise BadOption(
@@ -300,11 +345,18 @@ def _collect(given: Mapping[str, str], known: Mapping[str, tuple[_Parser, str]])
         else:
             values[name] = parse(name, text)
     values["given"] = {proper[n] for n, v in lower.items() if n in proper and v != ""}
+    values["settings"] = {upstream[n.lower()]: given[n] for n in strange}
     return values
 
 
-def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    """load(path), load([path, path]), or option path."""
+def _upstream_names() -> dict[str, str]:
+    import pystore
+
+    return {name.lower(): name for name in pystore.load_settings().as_dict()}
+
+
+def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """load(path), load([path, path]), or option path. otherwise: when none of them is given."""
     lower = {name.lower(): value for name, value in given.items()}
     found: list[str] = []
     if lower.get("paths"):
@@ -318,6 +370,8 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
                 found = [text]
         else:
             found = [text]
+    if not found and otherwise:
+        return otherwise
     if not found:
         raise BadOption("no store is named: give its folder, e.g. .load('/data/store')")
     if len(set(found)) != len(found):
@@ -332,6 +386,66 @@ def _plain(path: str) -> str:
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
         raise BadOption(f"'{path}' is no local folder: a store is mapped where each executor runs")
     return path
+
+
+#: The settings that change what a reader sees; a broker.conf may hold a hundred others.
+_OF_READERS = (
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
+    "forceVerifyPropCRC", "checkCRCOnRecover",
+)  # fmt: skip
+
+
+def _stores(
+    given: Mapping[str, str], v: dict[str, Any]
+) -> tuple[tuple[str, ...], tuple[StoreSettings, ...]]:
+    """The folders of the stores and the settings of each.
+
+    Settings come from option conf, one file for all or a list with one for each, and from options
+    that are named as upstream's settings, which win. The files are read here, on the driver: tasks
+    get what is in them. Raises: BadOption.
+    """
+    if not v["conf"] and not v["settings"]:
+        paths = _paths(given)
+        return paths, ((),) * len(paths)
+    import pystore
+
+    confs: list[str | None] = [*_listed(v["conf"])] or [None]
+    try:
+        loaded = [pystore.load_settings(conf, v["settings"]) for conf in confs]
+        paths = _paths(given, tuple(str(each.root) for each in loaded if each.root is not None))
+        if len(loaded) not in (1, len(paths)):
+            raise BadOption(f"option conf names {len(loaded)} files for {len(paths)} stores")
+        loaded *= len(paths) if len(loaded) == 1 else 1
+        settings = [_of_reader(each, path) for each, path in zip(loaded, paths, strict=True)]
+    except pystore.StoreError as e:
+        raise BadOption(f"settings of the store: {e}") from None
+    owner: dict[str, str] = {}
+    for path, kept in zip(paths, settings, strict=True):
+        for folder in str(kept.get("storePathCommitLog", path)).split(","):
+            if owner.setdefault(folder, path) != path:
+                raise BadOption(
+                    f"the stores {owner[folder]} and {path} cannot both have their log in"
+                    f" {folder}: give option conf as a JSON list with a file for each store"
+                )
+    return paths, tuple(tuple(sorted(kept.items())) for kept in settings)
+
+
+def _of_reader(settings: pystore.Settings, path: str) -> dict[str, Any]:
+    """What tasks must know of a store's settings; folders as they are on the driver."""
+    kept = {name: settings[name] for name in _OF_READERS if name in settings.explicit}
+    if settings["storePathCommitLog"]:
+        kept["storePathCommitLog"] = ",".join(map(str, settings.commitlog_dirs(path)))
+    return kept
+
+
+def _listed(text: str | None) -> list[str]:
+    """One file, or a JSON list of them."""
+    if not text or not text.strip().startswith("["):
+        return [text] if text else []
+    try:
+        return [str(each) for each in json.loads(text)]
+    except ValueError as e:
+        raise BadOption(f"option conf is a path or a JSON list of paths: {e}") from None
 
 
 def _start(v: dict[str, Any], streaming: bool) -> Bound:
@@ -369,20 +483,29 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
     low, high = v["minStoreTimestamp"], v["maxStoreTimestamp"]
     if low is not None and high is not None and low > high:
         raise BadOption("option minStoreTimestamp is later than maxStoreTimestamp")
+    if streaming and v["pushdown"] == "unsafe":
+        raise BadOption(
+            "option pushdown=unsafe: Spark pushes no filters into streams; leave it out"
+        )
+    if v["fallback"] == "pull":
+        raise BadOption(
+            "option fallback=pull needs the broker's client, which this package does not have yet:"
+            " make the store visible on every host and leave it at fail"
+        )
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     """Options columns and includeProperties, all others checked too. Raises: BadOption."""
-    v = _collect(given, _READ)
-    _paths(given)
+    v = _collect(given, _READ, reading=True)
+    _stores(given, v)
     return v["columns"] or (), v["includeProperties"]
 
 
 def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """The options of a reader. Raises: BadOption, a sentence with the option's name."""
-    v = _collect(given, _READ)
+    v = _collect(given, _READ, reading=True)
     _check_use(v, streaming)
-    paths = _paths(given)
+    paths, settings = _stores(given, v)
     brokers = v["brokerName"] or ()
     if brokers and len(brokers) != len(paths):
         raise BadOption(f"option brokerName names {len(brokers)} brokers for {len(paths)} stores")
@@ -390,6 +513,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise BadOption("option brokerName names a broker twice")
     return ReadOptions(
         paths=paths,
+        settings=settings,
         brokers=brokers,
         topics=v["topic"] or v["subscribe"] or (),
         pattern=v["subscribePattern"] or "",
@@ -420,6 +544,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         trigger_delay_ms=v["maxTriggerDelay"],
         state_file=v["stateFile"] or "",
         group=v["commitToGroup"] or "",
+        pushdown=v["pushdown"],
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from spark_ext.errors import BadOption, DataLoss
-from spark_ext.options import EARLIEST, LATEST, Bound, ReadOptions
+from spark_ext.options import EARLIEST, LATEST, Bound, Pushed, ReadOptions
 from spark_ext.stores import open_reader
 
 if TYPE_CHECKING:
@@ -155,6 +155,17 @@ def _no_topic(name: str, there: Iterable[str]) -> str:
     return f"the store has no topic '{name}'; it has: {', '.join(some) or 'none'}"
 
 
+def _left(pushed: Pushed, broker: str, spans: Sequence[Span]) -> list[Span]:
+    """The queues that pushed filters leave."""
+    return [
+        s
+        for s in spans
+        if (pushed.brokers is None or broker in pushed.brokers)
+        and (pushed.topics is None or s.topic in pushed.topics)
+        and (pushed.queues is None or s.queue in pushed.queues)
+    ]
+
+
 # ---- where to begin and to end ----
 
 
@@ -259,11 +270,13 @@ def within(span: Span, start: int, end: int, fail_on_loss: bool) -> tuple[int, i
 def narrow(
     reader: pystore.Reader, options: ReadOptions, span: Span, start: int, end: int
 ) -> tuple[int, int]:
-    """Leaves out what the store-time range cannot contain."""
+    """Leaves out what the store-time range and the offsets of pushed filters cannot contain."""
     if options.time_min is not None:
         start = max(start, first_at(reader, span, options.time_min - CLOCK_MARGIN_MS))
     if options.time_max is not None:
         end = min(end, first_at(reader, span, options.time_max + 1 + CLOCK_MARGIN_MS))
+    if options.pushed is not None:
+        start, end = max(start, options.pushed.first), min(end, options.pushed.last + 1)
     return start, max(start, end)
 
 
@@ -334,11 +347,13 @@ def queue_parts(
 
 def plan(options: ReadOptions) -> list[Part]:
     """The partitions of a batch read. Raises: BadOption, DataLoss, SourceError."""
-    readers = [open_reader(path, fresh=True) for path in options.paths]
+    readers = [open_reader(path, options.settings_of(path), fresh=True) for path in options.paths]
     brokers = broker_names(options)
     found = find_queues(readers, options)
     check_table(options.start, "startingOffsets", found, brokers)
     check_table(options.end, "endingOffsets", found, brokers)
+    if options.pushed is not None:
+        found = [_left(options.pushed, b, spans) for b, spans in zip(brokers, found, strict=True)]
     parts: list[Part] = []
     share = options._replace(min_partitions=-(-options.min_partitions // len(readers)))
     for path, broker, reader, spans in zip(options.paths, brokers, readers, found, strict=True):
@@ -393,7 +408,8 @@ def key_ranges(
             continue
         if (topic, queue) not in limits:
             a, b = start_of(reader, options, broker, span), end_of(reader, options, broker, span)
-            limits[topic, queue] = within(span, a, b, options.fail_on_loss)
+            a, b = within(span, a, b, options.fail_on_loss)
+            limits[topic, queue] = narrow(reader, options, span, a, b)
         low, high = limits[topic, queue]
         if not low <= at < high:
             continue
@@ -410,9 +426,11 @@ def key_ranges(
 
 def _bounded(options: ReadOptions) -> bool:
     """Whether the query names offsets, queues or keys: the log knows none of them."""
+    p = options.pushed or Pushed()
     return bool(
         options.keys
         or options.queues
+        or p._replace(topics=None, tags=None) != Pushed()
         or options.start.kind != "earliest"
         or options.end.kind != "latest"
     )
@@ -422,7 +440,7 @@ def _wants_log(reader: pystore.Reader, options: ReadOptions, ranges: Sequence[Ra
     if options.scan == "queue":
         return False
     if options.scan == "log":
-        if _bounded(options):
+        if _bounded(options._replace(pushed=None)):
             raise BadOption(
                 "option scan=log goes with neither offsets, times of offsets, queues nor keys"
             )
@@ -450,7 +468,8 @@ def log_parts(
     info = reader.info()
     low, high = info.log_min, info.log_max
     topics = tuple(sorted({s.topic for s in spans}))
-    everything = not options.topics and not options.pattern
+    pushed = options.pushed is not None and options.pushed.topics is not None
+    everything = not options.topics and not options.pattern and not pushed
     if not everything and sum(map(len, topics)) > TOPICS_TEXT_MAX:
         raise BadOption(f"option scan=log cannot name {len(topics)} topics; leave it to scan=auto")
     if low >= high or not topics:

@@ -349,12 +349,15 @@ def pending(path: str | os.PathLike[str]) -> list[Entry]:
     return [entry for entry in Ledger(Path(path)).all() if not entry.done]
 
 
-def finish(path: str | os.PathLike[str]) -> int:
-    """Puts what is left of such commits, each message once; returns how many that were."""
+def finish(path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None) -> int:
+    """Puts what is left of such commits, each message once; returns how many that were.
+
+    conf: the ``broker.conf`` or JSON that the write had as option storeConf.
+    """
     from spark_ext.options import parse_write
 
     put = 0
-    options = parse_write({"path": os.fspath(path)})
+    options = parse_write({"path": os.fspath(path), "storeConf": os.fspath(conf or "")})
     with _open(options) as store:
         ledger = Ledger(store.path)
         for entry in pending(path):

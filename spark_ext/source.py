@@ -43,10 +43,14 @@ class RocketmqSource(DataSource):
         return columns.ddl(*asked)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark import __version__
+
         from spark_ext.batch import BatchReader
+        from spark_ext.pushdown import PushingReader, wanted
 
         options = given.parse_read(dict(self.options), streaming=False)
-        return BatchReader(options, columns.layout(schema))
+        kind = PushingReader if wanted(options.pushdown, __version__) else BatchReader
+        return kind(options, columns.layout(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from spark_ext.stream import StreamReader

@@ -6,6 +6,7 @@ segment was deleted is opened anew, since its mappings would keep the disk's blo
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import resource
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.errors import SourceError
+from spark_ext.options import StoreSettings
 
 if TYPE_CHECKING:
     import pystore
@@ -28,30 +30,32 @@ class _Held(NamedTuple):
     oldest: Path | None
 
 
-_cache: OrderedDict[str, _Held] = OrderedDict()
+_cache: OrderedDict[tuple[str, StoreSettings], _Held] = OrderedDict()
 _frozen = False
 
 
-def open_reader(path: str, *, fresh: bool = False) -> pystore.Reader:
-    """The reader of the store at `path`. fresh: as the store is now, for planning.
+def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False) -> pystore.Reader:
+    """The reader of the store at `path`. settings: under upstream's names. fresh: as the store is
+    now, for planning.
 
     Raises: SourceError naming this host, where the folder is no store or cannot be read.
     """
     import pystore
 
-    held = _cache.pop(path, None)
+    held = _cache.pop((path, settings), None)
     if held is not None and (held.reader.closed or _gone(held.oldest)):
         held.reader.close()
         held = None
     try:
         if held is None:
-            reader = pystore.Reader(path)
-            held = _Held(reader, _oldest(Path(path)))
+            reader = pystore.Reader(path, **dict(settings))
+            _check_log(reader)
+            held = _Held(reader, _oldest(reader))
         elif fresh:
             held.reader.refresh()
     except (pystore.StoreError, OSError) as e:
         raise SourceError(f"on host {socket.gethostname()}: {e}") from e
-    _cache[path] = held
+    _cache[path, settings] = held
     while len(_cache) > _KEPT:
         # Not closed: a task of this process may still be reading it. It goes with its last
         # reference.
@@ -59,23 +63,36 @@ def open_reader(path: str, *, fresh: bool = False) -> pystore.Reader:
     return held.reader
 
 
-def let_go(path: str) -> None:
+def let_go(path: str, settings: StoreSettings = ()) -> None:
     """At the end of a task: closes the reader where address space is limited.
 
     ``spark.executor.pyspark.memory`` limits it in workers, and every segment that a reader has
     looked into stays mapped, 1 GiB each, until the reader is closed.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        held = _cache.pop(path, None)
+        held = _cache.pop((path, settings), None)
         if held is not None:
             held.reader.close()
 
 
-def _oldest(root: Path) -> Path | None:
-    try:
-        return min((root / "commitlog").iterdir(), default=None)
-    except OSError:
-        return None
+def _check_log(reader: pystore.Reader) -> None:
+    """A log on another disk leaves the folder of the queues looking like a store of its own."""
+    folders = reader.settings.commitlog_dirs(reader.path)
+    if not any(folder.is_dir() for folder in folders):
+        reader.close()
+        raise SourceError(
+            f"on host {socket.gethostname()}: {reader.path} has its log not in"
+            f" {' nor in '.join(map(str, folders))}: say where storePathCommitLog is, in an option"
+            " of that name or with option conf and the broker's broker.conf"
+        )
+
+
+def _oldest(reader: pystore.Reader) -> Path | None:
+    files: list[Path] = []
+    for folder in reader.settings.commitlog_dirs(reader.path):
+        with contextlib.suppress(OSError):
+            files += folder.iterdir()
+    return min(files, key=lambda file: file.name, default=None)
 
 
 def _gone(path: Path | None) -> bool:

@@ -57,6 +57,8 @@ except ImportError:
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    import pystore
+
 __all__ = ["Key", "StreamReader", "decode", "encode", "shares"]
 
 Key = tuple[str, str, int]  # topic, broker, queue
@@ -115,11 +117,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- what there is ----
 
+    def _open(self, path: str, *, fresh: bool = False) -> pystore.Reader:
+        return open_reader(path, self.options.settings_of(path), fresh=fresh)
+
     def _look(self, *, now: bool = False) -> dict[Key, Span]:
         """The queues as they are, looked at again when that is due."""
         begun = time.monotonic()
         if now or begun >= self._look_again:
-            readers = [open_reader(path, fresh=True) for path in self.options.paths]
+            readers = [self._open(path, fresh=True) for path in self.options.paths]
             found = find_queues(readers, self.options, missing_fails=False)
             self._seen = {
                 (span.topic, broker, span.queue): span
@@ -151,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             decode(kept)
             return kept
         brokers = broker_names(self.options)
-        readers = [open_reader(path, fresh=True) for path in self.options.paths]
+        readers = [self._open(path, fresh=True) for path in self.options.paths]
         found = find_queues(readers, self.options)
         check_table(self.options.start, "startingOffsets", found, brokers)
         offsets: Offsets = {}
@@ -217,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return taken
         readers = dict(zip(broker_names(self.options), self.options.paths, strict=True))
         each = {
-            key: record_bytes(open_reader(readers[key[1]]), key[0], key[2], at[key], at[key] + n)
+            key: record_bytes(self._open(readers[key[1]]), key[0], key[2], at[key], at[key] + n)
             for key, n in taken.items()
         }
         weights = shares({key: n * each[key] for key, n in taken.items()}, size)
@@ -243,12 +248,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             first, last = within(spans[key], first, last, self.options.fail_on_loss)
             if first < last:
-                size = record_bytes(open_reader(paths[broker]), topic, queue, first, last)
+                size = record_bytes(self._open(paths[broker]), topic, queue, first, last)
                 ranges.setdefault(broker, []).append(Range(topic, queue, first, last, size))
         parts: list[Part] = []
         for broker, mine in ranges.items():
             pieces = cut(mine, self.options)
-            parts += queue_parts(open_reader(paths[broker]), paths[broker], broker, pieces)
+            parts += queue_parts(self._open(paths[broker]), paths[broker], broker, pieces)
         return parts
 
     def _begun_behind(self, key: Key, first: int, last: int) -> None:

@@ -38,7 +38,14 @@ def read(streaming: bool = False, **options: str):
         ({"maxOffsetsPerTrigger": "5"}, "means nothing to a batch; it is for spark.readStream"),
         ({"brokerName": "a,b"}, "option brokerName names 2 brokers for 1 stores"),
         ({"minStoreTimestamp": "5", "maxStoreTimestamp": "4"}, "is later than maxStoreTimestamp"),
-        ({"pushdown": "auto"}, "option pushdown is one of off"),
+        ({"pushdown": "on"}, "option pushdown is one of off, unsafe, auto, not 'on'"),
+        ({"fallback": "pull"}, "fallback=pull needs the broker's client, which this package does"),
+        ({"fallback": "skip"}, "option fallback is one of fail, pull, not 'skip'"),
+        ({"storePathCommitLogs": "/d"}, "'storePathCommitLogs'; did you mean 'storePathCommitLog'"),
+        ({"storePathCommitLog": ","}, "storePathCommitLog = ',' names no folder"),
+        ({"enableDLegerCommitLog": "true"}, "DLedger commit log has another layout"),
+        ({"conf": "/none/broker.conf"}, "the settings cannot be read (No such file or directory)"),
+        ({"conf": "["}, "option conf is a path or a JSON list of paths"),
     ],
 )
 def test_bad_options_are_named(options, why):
@@ -51,6 +58,8 @@ def test_bad_options_are_named(options, why):
 def test_a_stream_refuses_what_only_a_batch_knows():
     with pytest.raises(BadOption, match="endingOffsets means nothing to a stream"):
         read(True, endingOffsets="latest")
+    with pytest.raises(BadOption, match="pushdown=unsafe: Spark pushes no filters into streams"):
+        read(True, pushdown="unsafe")
 
 
 def test_no_store_two_equal_stores_and_far_stores():
