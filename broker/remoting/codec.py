@@ -13,8 +13,9 @@ __all__ = ["FRAME_MAX", "BadFrame", "decode", "encode", "frame_size"]
 FRAME_MAX = 16 << 20
 
 LANGUAGES = (
-    "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST NODE_JS".split()
-)
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
 
 
 def frame_size(head: bytes | bytearray | memoryview, frame_max: int = FRAME_MAX) -> int:

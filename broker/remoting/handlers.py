@@ -37,5 +37,5 @@ class Peer(Protocol):
 #: Answers a request. None: no answer, or one that comes later by Peer.send. Synchronous ones are
 #: preferred: no task is made. Raises Refused for an error answer; anything else it raises is logged
 #: and answered as SYSTEM_ERROR.
-Handler = Callable[[Peer, Command], Command | None | Awaitable[Command | None]]
+Handler = Callable[[Peer, Command], Command | Awaitable[Command | None] | None]
 Handlers = Mapping[int, Handler]

@@ -1,0 +1,162 @@
+"""Asks servers: one connection an address, made when it is needed and again after it went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from types import TracebackType
+
+from broker.remoting.command import ONEWAY, Command
+from broker.remoting.connection import Connection, Limits, Shared
+from broker.remoting.framer import FramerFactory
+from broker.remoting.handlers import Handlers
+from broker.remoting.server import Told
+from broker.remoting.tls import TlsIntake
+
+__all__ = ["RemotingClient", "parse_address"]
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``. Raises: ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"'{address}' is no host:port")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient:
+    """Requests to any number of servers. Their own requests go to ``handlers``.
+
+    tls: as broker.remoting.tls.client_context makes it; None speaks plain text. connect_s: for a
+    connection to come about, its handshake included.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers | None = None,
+        *,
+        framer: FramerFactory | None = None,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits | None = None,
+        connect_s: float = 3.0,
+        on_connect: Told | None = None,
+        on_close: Told | None = None,
+    ) -> None:
+        self._shared = Shared(
+            handlers if handlers is not None else {},
+            limits if limits is not None else Limits(),
+            framer,
+            on_connect,
+            on_close,
+        )
+        self._tls = tls
+        self._connect_s = connect_s
+        self._made: dict[str, Connection] = {}
+        self._making: dict[str, asyncio.Task[Connection]] = {}
+        self._closed = False
+
+    async def request(self, address: str, command: Command, timeout: float = 3.0) -> Command:
+        """The answer of the server at ``host:port``, connecting included.
+
+        A connection on which nothing came while a request timed out is closed: the server may be
+        gone without a word, and the next request shall not wait for it again.
+
+        Raises: TimeoutError, ConnectionError, ValueError for an address that is none.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        connection = await self.connection(address, timeout)
+        connection.heard = False
+        try:
+            return await connection.request(command, max(0.0, end - loop.time()))
+        except TimeoutError:
+            if not connection.heard:
+                connection.abort("it did not answer", f"request {command.code}")
+            raise
+
+    async def oneway(self, address: str, command: Command, timeout: float = 3.0) -> None:
+        """Sends a request that nobody answers. Raises: as request()."""
+        command.flag |= ONEWAY
+        (await self.connection(address, timeout)).send(command)
+
+    async def connection(self, address: str, timeout: float = 3.0) -> Connection:
+        """The connection to an address, made if there is none. Raises: as request()."""
+        found = self._made.get(address)
+        if found is not None and found.open:
+            return found
+        if self._closed:
+            raise ConnectionError("the client is closed")
+        task = self._making.get(address)
+        if task is None:
+            host, port = parse_address(address)
+            task = asyncio.get_running_loop().create_task(self._connect(address, host, port))
+            self._making[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        # Others may wait for the same connection: one that gives up must not end it for them.
+        done, _ = await asyncio.wait({task}, timeout=timeout)
+        if not done:
+            raise TimeoutError(f"{address} did not accept a connection within {timeout:g} s")
+        if task.cancelled():
+            raise ConnectionError("the client is closed")
+        return task.result()
+
+    def _connected(self, address: str, done: asyncio.Task[Connection]) -> None:
+        self._making.pop(address, None)
+        if not done.cancelled() and done.exception() is None:
+            self._made[address] = done.result()
+
+    async def _connect(self, address: str, host: str, port: int) -> Connection:
+        loop = asyncio.get_running_loop()
+        made: Connection | None = None
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, made = await loop.create_connection(self._make, host, port)
+                if isinstance(made.intake, TlsIntake):
+                    await made.intake.start()
+        except TimeoutError:
+            if made is not None:
+                made.kill()
+            raise TimeoutError(
+                f"{address} did not accept a connection within {self._connect_s:g} s"
+            ) from None
+        except ConnectionError as failed:
+            raise ConnectionError(f"no connection to {address}: {failed}") from failed
+        except OSError as failed:  # names that nobody knows, networks that cannot be reached
+            raise ConnectionError(f"no connection to {address}: {failed}") from failed
+        return made
+
+    def _make(self) -> Connection:
+        tls = self._tls
+        if tls is None:
+            return Connection(self._shared)
+        return Connection(self._shared, lambda connection: TlsIntake(connection, tls, False))
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._making.values()):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        for connection in list(self._shared.connections):
+            connection.close()
+        for _ in range(100):
+            if not self._shared.connections:
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self._shared.connections):
+            connection.kill()
+        await asyncio.sleep(0)
+        self._shared.wheel.close()
+        self._made.clear()
+
+    async def __aenter__(self) -> RemotingClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

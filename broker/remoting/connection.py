@@ -1,0 +1,489 @@
+"""One connection, accepted or made: commands in, answers out. It is the Peer of the processors.
+
+What it reads goes through an *intake* while one is there (the detection on the first bytes, then
+TLS), and into the framer. All answers to one read are written at once. Limits of a connection:
+
+- A peer that does not read its answers is not read from, until it does (``write_high``).
+- No more than ``in_work_max`` of its requests are in work; what is read beyond waits.
+- What cannot be written is bounded by ``unsent_max``; beyond it the connection is closed.
+- One that is not used for ``idle_s`` is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from broker.remoting import codec
+from broker.remoting.codec import BadFrame
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
+from broker.remoting.framer import Framer, FramerFactory, PlainFramer, plain_framers
+from broker.remoting.handlers import Handlers
+from broker.remoting.idle import IdleWheel
+from broker.remoting.quiet import Quiet
+
+__all__ = ["Connection", "Framer", "FramerFactory", "Limits", "PlainFramer", "Shared"]
+
+#: Why nothing is read for the moment: bits of Connection._held. While the connection drains, what
+#: was read already is still served.
+WRITES, WORK, DRAIN = 1, 2, 4
+BUSY = WRITES | WORK
+OPAQUE_MAX = 0x7FFFFFFF
+
+_quiet = Quiet(logging.getLogger("broker.remoting"))
+
+Parts = list[bytes | bytearray | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection, and one server, may take."""
+
+    frame_max: int = codec.FRAME_MAX
+    #: serverChannelMaxIdleTimeSeconds; 0: connections are never closed for being idle.
+    idle_s: float = 120.0
+    #: writeBufferHighWaterMark, writeBufferLowWaterMark: bytes that wait to be written.
+    write_high: int = 1 << 20
+    write_low: int = 256 << 10
+    unsent_max: int = 64 << 20
+    in_work_max: int = 8192
+    connections_max: int = 65536
+    #: Time for the first bytes of a connection, its TLS handshake included.
+    opening_s: float = 10.0
+    #: Time that a connection we close may take to read what was written to it.
+    linger_s: float = 5.0
+
+
+class Shared:
+    """What the connections of one server, or of one client, have in common."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        limits: Limits,
+        framer: FramerFactory | None,
+        on_connect: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self.handlers = handlers
+        self.limits = limits
+        self.framer = framer if framer is not None else plain_framers(limits.frame_max)
+        self.on_connect = on_connect
+        self.on_close = on_close
+        self.connections: set[Connection] = set()
+        self.wheel = IdleWheel(limits.idle_s)
+        #: For an intake to read into; what it reads, it takes away at once.
+        self.scratch = memoryview(bytearray(64 << 10))
+
+
+class Intake(Protocol):
+    """What stands between the socket and the framer (opening.py, tls.py)."""
+
+    def buffer(self, hint: int) -> memoryview: ...
+
+    def received(self, count: int) -> None:
+        """count: 0 asks for what was held back while the connection was busy."""
+
+    def write(self, parts: Parts) -> None:
+        """Writes what comes out of the framer and the handlers."""
+
+    def closed(self) -> None:
+        """The connection is gone."""
+
+
+IntakeFactory = Callable[["Connection"], Intake]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Satisfies Peer (handlers.py). All of it happens on the loop that it was made on."""
+
+    def __init__(self, shared: Shared, intake: IntakeFactory | None = None) -> None:
+        self.address: tuple[str, int] = ("", 0)
+        #: Our own end of it.
+        self.local: tuple[str, int] = ("", 0)
+        self.closed = False
+        self.state: dict[str, Any] = {}
+        self.seen = 0
+        #: Bytes were read since this was last set to False.
+        self.heard = False
+        self._shared = shared
+        self._handlers = shared.handlers
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._framer: Framer = shared.framer(self)
+        self.intake: Intake | None = intake(self) if intake is not None else None
+        self._parts: Parts = []
+        self._parts_bytes = 0
+        self._gathering = False
+        self._flush_due = False
+        self._held = 0
+        self._backlog: deque[Command] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+        self._closing = False
+
+    @property
+    def scratch(self) -> memoryview:
+        """Room to read into that all connections share."""
+        return self._shared.scratch
+
+    # ---- the loop calls these ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are none of asyncio's classes, but have their methods.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        limits = self._shared.limits
+        transport.set_write_buffer_limits(high=limits.write_high, low=limits.write_low)
+        self.address = _pair(transport.get_extra_info("peername"))
+        self.local = _pair(transport.get_extra_info("sockname"))
+        self._shared.connections.add(self)
+        self._shared.wheel.add(self)
+        if self.intake is None:
+            self.opened()
+
+    def opened(self) -> None:
+        """The first bytes are known to be ours: tells whoever wants to know of the connection."""
+        if self._shared.on_connect is not None:
+            self._shared.on_connect(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = self._closing = True
+        self._shared.wheel.remove(self)
+        self._shared.connections.discard(self)
+        for task in self._tasks:
+            task.cancel()
+        lost = ConnectionResetError(f"the connection to {self} is closed")
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(lost)
+        self._backlog.clear()
+        self._parts.clear()
+        self._framer.close()
+        if self.intake is not None:
+            self.intake.closed()
+        if self._shared.on_close is not None:
+            self._shared.on_close(self)
+
+    def eof_received(self) -> bool:
+        """A peer that only closed its half gets no answers: upstream's servers do the same."""
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        intake = self.intake
+        return self._framer.buffer(sizehint) if intake is None else intake.buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.seen = self._shared.wheel.now
+        self.heard = True
+        self._take(nbytes)
+
+    def _take(self, count: int) -> None:
+        """count: 0 asks for what was held back."""
+        intake = self.intake
+        try:
+            if intake is None:
+                self._serve(self._framer.received(count))
+            else:
+                intake.received(count)
+        except BadFrame as bad:
+            self.abort("a frame that is none", str(bad))
+        except Exception as error:  # noqa: BLE001 - one peer's bytes must not end the server
+            _quiet.error(type(error), error, "Reading from %s failed", self)
+            self.abort("an error while reading", str(error))
+
+    def pause_writing(self) -> None:
+        self._hold(WRITES)
+
+    def resume_writing(self) -> None:
+        self._release(WRITES)
+
+    # ---- what is read ----
+
+    def feed(self, data: memoryview) -> None:
+        """Bytes that an intake has read and that belong to the framer. Raises: BadFrame."""
+        at = 0
+        while at < len(data) and not self._closing:
+            room = self._framer.buffer(len(data) - at)
+            count = min(len(room), len(data) - at)
+            room[:count] = data[at : at + count]
+            at += count
+            self._serve(self._framer.received(count))
+
+    def room(self, hint: int) -> memoryview:
+        """The framer's buffer, for an intake that can read into it; fed() must follow."""
+        return self._framer.buffer(hint)
+
+    def fed(self, count: int) -> None:
+        self._serve(self._framer.received(count))
+
+    def _serve(self, commands: Sequence[Command]) -> None:
+        if self._held & BUSY or self._backlog:
+            self._backlog.extend(commands)
+        else:
+            self._gathering = True
+            try:
+                for i, command in enumerate(commands):
+                    self._dispatch(command)
+                    if self._held & BUSY or self._closing:
+                        self._backlog.extend(commands[i + 1 :])
+                        break
+            finally:
+                self._gathering = False
+        self.flush()
+
+    def _dispatch(self, command: Command) -> None:
+        if command.flag & RESPONSE:
+            self._settle(command)
+            return
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            self._answer(command, unsupported(command))
+            return
+        try:
+            answer = handler(self, command)
+        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+            self._answer(command, self._refusal(command, error))
+            return
+        if answer is None:
+            return
+        if isinstance(answer, Command):
+            self._answer(command, answer)
+        else:
+            self._start(command, answer)
+
+    def _answer(self, request: Command, answer: Command) -> None:
+        if request.flag & ONEWAY:
+            return
+        try:
+            self.send(answer)
+        except Exception as error:  # noqa: BLE001 - an answer that has no encoding
+            self.send(self._refusal(request, error))
+
+    def _refusal(self, request: Command, error: Exception) -> Command:
+        if isinstance(error, Refused):
+            return request.reply(error.code, error.remark)
+        kind = (request.code, type(error))
+        _quiet.error(kind, error, "Request %d of %s failed", request.code, self)
+        return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
+
+    def _start(self, command: Command, work: Awaitable[Command | None]) -> None:
+        task = self._loop.create_task(self._work(command, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        if len(self._tasks) >= self._shared.limits.in_work_max:
+            self._hold(WORK)
+
+    async def _work(self, command: Command, work: Awaitable[Command | None]) -> None:
+        try:
+            answer = await work
+        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+            answer = self._refusal(command, error)
+        if answer is not None:
+            self._answer(command, answer)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._held & WORK and len(self._tasks) < self._shared.limits.in_work_max:
+            self._release(WORK)
+
+    # ---- reading is held back while the peer does not read, or has enough in work ----
+
+    def _hold(self, why: int) -> None:
+        if not self._held and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._held |= why
+
+    def _release(self, why: int) -> None:
+        self._held &= ~why
+        transport = self._transport
+        if self._held & BUSY or self._closing or transport is None:
+            return
+        backlog = self._backlog
+        self._gathering = True
+        try:
+            while backlog and not self._held & BUSY and not self._closing:
+                self._dispatch(backlog.popleft())
+        finally:
+            self._gathering = False
+        self.flush()
+        if self._held & BUSY or self._closing:
+            return
+        self._take(0)
+        if not self._held and not transport.is_closing():
+            transport.resume_reading()
+
+    def drain(self) -> None:
+        """Reads nothing more. What is in work is answered; in_work tells when."""
+        self._hold(DRAIN)
+
+    @property
+    def open(self) -> bool:
+        """Neither closed nor about to be."""
+        transport = self._transport
+        return not self._closing and transport is not None and not transport.is_closing()
+
+    @property
+    def busy(self) -> bool:
+        """What is read now would only wait."""
+        return bool(self._held & BUSY)
+
+    @property
+    def in_work(self) -> int:
+        """Requests of the peer that are not answered yet."""
+        return len(self._tasks) + len(self._backlog)
+
+    # ---- what is written ----
+
+    def send(self, command: Command) -> None:
+        """Writes a frame: an answer, or a request nobody waits for. Dropped once closed."""
+        if self._closing:
+            return
+        if not command.flag & RESPONSE and not command.opaque:
+            command.opaque = self._next_opaque()
+        frame = codec.encode(command)
+        self._parts.append(frame)
+        self._parts_bytes += len(frame)
+        if not self._gathering:
+            self._flush_soon()
+        elif self._parts_bytes >= self._shared.limits.write_high:
+            self.flush()
+
+    def _flush_soon(self) -> None:
+        """At the next turn of the loop: answers of many tasks go out with one write."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Writes what was sent and what the framer has answered."""
+        self._flush_due = False
+        transport = self._transport
+        if self._closing or transport is None:
+            return
+        parts = self._parts
+        made = self._framer.output()
+        if made:
+            parts.append(made)
+        if not parts:
+            return
+        self._parts, self._parts_bytes = [], 0
+        self.seen = self._shared.wheel.now
+        if self.intake is None:
+            self.write_out(parts)
+        else:
+            self.intake.write(parts)
+
+    def write_out(self, parts: Parts) -> None:
+        """To the socket, as it is."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            transport.writelines(parts)
+        if self._held & WRITES:
+            unsent = transport.get_write_buffer_size()
+            if unsent > self._shared.limits.unsent_max:
+                self.abort("too much that it does not read", f"{unsent} bytes")
+
+    # ---- requests of ours ----
+
+    def _next_opaque(self) -> int:
+        self._opaque = self._opaque % OPAQUE_MAX + 1
+        return self._opaque
+
+    async def request(self, command: Command, timeout: float) -> Command:
+        """Sends a request of ours (its opaque is set here) and waits for the answer.
+
+        Raises: TimeoutError, ConnectionError.
+        """
+        if self._closing:
+            raise ConnectionResetError(f"the connection to {self} is closed")
+        command.opaque = opaque = self._next_opaque()
+        future: asyncio.Future[Command] = self._loop.create_future()
+        self._waiting[opaque] = future
+        timer = self._loop.call_later(timeout, self._late, opaque, command.code, timeout)
+        try:
+            self.send(command)
+            return await future
+        finally:
+            timer.cancel()
+            self._waiting.pop(opaque, None)
+
+    def _late(self, opaque: int, code: int, timeout: float) -> None:
+        future = self._waiting.get(opaque)
+        if future is not None and not future.done():
+            future.set_exception(
+                TimeoutError(f"{self} did not answer the request {code} within {timeout:g} s")
+            )
+
+    def _settle(self, answer: Command) -> None:
+        """Answers that come too late, or that nobody asked for, are dropped."""
+        future = self._waiting.pop(answer.opaque, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def serve_raw(self, command: Command) -> bool:
+        """Gives a request back to the core, which now may serve it: whether it did."""
+        if self._closing or not self._framer.serve_raw(command):
+            return False
+        if not self._gathering:
+            self._flush_soon()
+        return True
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Writes what was sent, then closes; a peer that does not read it is not waited for."""
+        if self._closing or self._transport is None:
+            return
+        self.flush()
+        self._closing = True
+        self._backlog.clear()
+        transport = self._transport
+        if transport.get_write_buffer_size():
+            self._loop.call_later(self._shared.limits.linger_s, transport.abort)
+        transport.close()
+
+    def abort(self, why: str, detail: str = "") -> None:
+        """Closes at once. why: logged, once a minute a kind."""
+        if self._closing or self._transport is None:
+            return
+        self._closing = True
+        _quiet.warning(why, "%s is closed: %s%s", self, why, f" ({detail})" if detail else "")
+        self._transport.abort()
+
+    def kill(self) -> None:
+        """Closes at once, although close() may be under way."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def idle(self) -> None:
+        """Called by the wheel: nothing was read or written for idle_s."""
+        if not self._closing:
+            self.abort("it was idle")
+
+    def __str__(self) -> str:
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def unsupported(command: Command) -> Command:
+    return command.reply(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
+    )
+
+
+def _pair(name: Any) -> tuple[str, int]:
+    """An address as the system names it; sockets that are no internet sockets have none."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(name[0]), int(name[1])
+    return "", 0

@@ -1,0 +1,141 @@
+"""Between bytes and commands: what a connection reads into and writes out of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from broker.remoting import codec
+from broker.remoting.command import Command
+
+if TYPE_CHECKING:
+    from broker.remoting.connection import Connection
+
+__all__ = ["Framer", "FramerFactory", "PlainFramer", "plain_framers"]
+
+#: Bytes of one read at most. All connections of a loop share one such buffer.
+READ_MAX = 256 << 10
+#: A part of a frame up to here is put before the next read; a longer one gets a buffer of its own,
+#: since copying it again for each read would let a slow sender buy much work with few bytes.
+PART_MAX = 4096
+#: First size of such a buffer. It doubles as bytes come: a frame that only says it is long costs
+#: nothing.
+OWN_MIN = 64 << 10
+
+
+class Framer(Protocol):
+    """Makes commands of what one connection reads, and may answer some of them by itself.
+
+    buffer() and received() come in pairs, nothing of another connection between them. received(0)
+    asks for what was held back: a framer may stop while it has too much output, and is asked again
+    once that is written.
+    """
+
+    def buffer(self, hint: int) -> memoryview:
+        """Room to read into, at least one byte. hint: how many bytes the reader would like."""
+
+    def received(self, count: int) -> Sequence[Command]:
+        """`count` bytes stand in the room given last: the whole commands that Python must serve.
+
+        Raises: BadFrame, after which the connection is closed.
+        """
+
+    def output(self) -> bytes | bytearray | memoryview | None:
+        """Answers made since the last call, to be written. Nobody changes these bytes any more."""
+
+    def serve_raw(self, command: Command) -> bool:
+        """Serves a request that received() had given to Python; its answer comes by output(), or
+        later: the framer then calls Connection.flush(). False: it cannot."""
+
+    def close(self) -> None:
+        """The connection is gone; nothing is called after this."""
+
+
+FramerFactory = Callable[["Connection"], Framer]
+
+
+class PlainFramer:
+    """Gives every command to Python.
+
+    Holds no buffer while no frame is begun, so that thousands of idle connections cost little.
+    """
+
+    __slots__ = ("_filled", "_frame_max", "_own", "_part", "_scratch", "_total", "_view")
+
+    def __init__(self, scratch: memoryview, frame_max: int = codec.FRAME_MAX) -> None:
+        """scratch: shared by framers that are never between buffer() and received() together."""
+        self._scratch = scratch
+        self._frame_max = frame_max
+        self._part = b""
+        self._own: bytearray | None = None
+        self._view = scratch
+        self._filled = 0
+        self._total = 0
+
+    def buffer(self, hint: int) -> memoryview:
+        if self._own is not None:
+            return self._room_of_own(self._own)
+        part = self._part
+        self._view = self._scratch
+        self._filled = len(part)
+        if part:
+            self._scratch[: len(part)] = part
+            return self._scratch[len(part) :]
+        return self._scratch
+
+    def _room_of_own(self, own: bytearray) -> memoryview:
+        if self._filled == len(own):
+            grown = bytearray(min(self._total, 2 * len(own)))
+            grown[: self._filled] = own
+            self._own = own = grown
+        self._view = memoryview(own)
+        return self._view[self._filled :]
+
+    def received(self, count: int) -> Sequence[Command]:
+        if not count:
+            return ()
+        end = self._filled + count
+        view, at = self._view, 0
+        commands = []
+        size = 0
+        while end - at >= 4:
+            size = codec.frame_size(view[at : at + 4], self._frame_max)
+            if size > end - at:
+                break
+            commands.append(codec.decode(view[at : at + size]))
+            at += size
+            size = 0
+        self._keep(view, at, end, size)
+        return commands
+
+    def _keep(self, view: memoryview, at: int, end: int, size: int) -> None:
+        """Keeps the frame that has begun at `at`. size: its length, 0 when not yet known."""
+        left = end - at
+        if self._own is not None and at == 0:
+            self._filled = end
+            return
+        if left <= PART_MAX:
+            self._own = None
+            self._part = bytes(view[at:end]) if left else b""
+            return
+        self._part = b""
+        self._own = bytearray(min(size, max(OWN_MIN, 2 * left)))
+        self._own[:left] = view[at:end]
+        self._filled = left
+        self._total = size
+
+    def output(self) -> None:
+        return None
+
+    def serve_raw(self, command: Command) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._own = None
+        self._part = b""
+
+
+def plain_framers(frame_max: int = codec.FRAME_MAX) -> FramerFactory:
+    """Framers for the connections of one loop, around one read buffer."""
+    scratch = memoryview(bytearray(READ_MAX))
+    return lambda connection: PlainFramer(scratch, frame_max)

@@ -1,0 +1,180 @@
+"""The first bytes of an accepted connection: a proxy's header, then TLS or not (spec section 1.6).
+
+HAProxy's PROXY protocol, version 1:
+    ``PROXY TCP4|TCP6 source destination source-port destination-port CR LF``, 107 bytes at most, or
+    ``PROXY UNKNOWN ... CR LF``.
+
+Version 2:
+
+| offset | width | meaning |
+|---|---|---|
+| 0 | 12 | signature CR LF CR LF 0 CR LF Q U I T LF |
+| 12 | 1 | version 2 in the high half; command in the low half: 0 LOCAL, 1 PROXY |
+| 13 | 1 | address family in the high half: 1 IPv4, 2 IPv6; protocol in the low half |
+| 14 | 2 | bytes that follow: addresses, ports, then what we pass over |
+| 16 | 4 or 16 | source address, then destination address, source port, destination port |
+
+None of these, nor a TLS record (0x16), can be the begin of a frame: its first byte is the top one
+of a length of 16 MiB at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.remoting.codec import BadFrame
+from broker.remoting.tls import TlsIntake, TlsSettings
+
+if TYPE_CHECKING:
+    from broker.remoting.connection import Connection, Parts
+
+__all__ = ["Opening", "Proxied", "proxied"]
+
+V1 = b"PROXY "
+V1_MAX = 107
+V2 = b"\r\n\r\n\0\r\nQUIT\n"
+V2_HEAD = 16
+V2_MAX = 4096
+TLS_HANDSHAKE = 0x16
+#: A proxy's header in full, and a first frame beside it.
+ROOM = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Proxied:
+    """A proxy's header. size: its bytes, 0 when there is none. source: None when it names none."""
+
+    size: int
+    source: tuple[str, int] | None = None
+
+
+def proxied(data: bytes | bytearray | memoryview) -> Proxied | None:
+    """The proxy's header that `data` begins with; None while more bytes are needed to tell.
+
+    Raises: BadFrame for a header that is begun as one and is none.
+    """
+    head = bytes(data[: max(V1_MAX, V2_HEAD)])
+    if not head:
+        return None
+    if head.startswith(V1):
+        return _text(head)
+    if head.startswith(V2):
+        return _binary(bytes(data[: V2_HEAD + V2_MAX]))
+    if V1.startswith(head) or V2.startswith(head):
+        return None
+    return Proxied(0)
+
+
+def _text(head: bytes) -> Proxied | None:
+    end = head.find(b"\r\n")
+    if end < 0:
+        if len(head) >= V1_MAX:
+            raise BadFrame("a PROXY line has no end")
+        return None
+    words = head[:end].split(b" ")
+    if words[1] == b"UNKNOWN":
+        return Proxied(end + 2)
+    try:
+        if len(words) != 6 or words[1] not in (b"TCP4", b"TCP6"):
+            raise ValueError
+        address = ipaddress.ip_address(words[2].decode("ascii"))
+        port = int(words[4])
+        if address.version != int(words[1][3:]) or not 0 <= port <= 65535:
+            raise ValueError
+    except ValueError:
+        raise BadFrame(f"a PROXY line cannot be read: {head[:end]!r}") from None
+    return Proxied(end + 2, (str(address), port))
+
+
+def _binary(data: bytes) -> Proxied | None:
+    if len(data) < V2_HEAD:
+        return None
+    kind, family, length = struct.unpack_from(">BBH", data, len(V2))
+    if kind >> 4 != 2 or kind & 15 > 1:
+        raise BadFrame(f"a PROXY header has version and command {kind:#04x}")
+    if length > V2_MAX:
+        raise BadFrame(f"a PROXY header of {length} bytes is longer than any")
+    if len(data) < V2_HEAD + length:
+        return None
+    size = V2_HEAD + length
+    width = {1: 4, 2: 16}.get(family >> 4)
+    if kind & 15 == 0 or width is None:  # the proxy's own check, or no internet address
+        return Proxied(size)
+    if length < 2 * width + 4:
+        raise BadFrame("a PROXY header is shorter than its addresses")
+    address = ipaddress.ip_address(data[V2_HEAD : V2_HEAD + width])
+    (port,) = struct.unpack_from(">H", data, V2_HEAD + 2 * width)
+    return Proxied(size, (str(address), port))
+
+
+class Opening:
+    """The intake of a connection until its first bytes are known."""
+
+    def __init__(self, connection: Connection, tls: TlsSettings, seconds: float) -> None:
+        self._connection = connection
+        self._tls = tls
+        self._room = bytearray(ROOM)
+        self._filled = 0
+        self._proxy_done = False
+        # A proxy's header or a handshake that does not come to its end holds a connection for
+        # nothing; one that says nothing at all is idle, which is another limit.
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def buffer(self, hint: int) -> memoryview:
+        return memoryview(self._room)[self._filled :]
+
+    def received(self, count: int) -> None:
+        if not count:
+            return
+        self._filled += count
+        connection = self._connection
+        if self._timer is None:
+            late = asyncio.get_running_loop().call_later
+            self._timer = late(self._seconds, connection.abort, "it did not finish its first bytes")
+        data = memoryview(self._room)[: self._filled]
+        at = 0
+        if not self._proxy_done:
+            found = proxied(data)
+            if found is None:
+                return
+            self._proxy_done = True
+            if found.source is not None:
+                connection.address = found.source
+            at = found.size
+            if at == self._filled:
+                self._filled = 0
+                return
+        self._enter(data[at:])
+
+    def _enter(self, data: memoryview) -> None:
+        connection, mode = self._connection, self._tls.mode
+        if data[0] == TLS_HANDSHAKE:
+            if mode == "disabled":
+                self.closed()
+                connection.abort("it speaks TLS, and tls.server.mode is disabled")
+                return
+            tls = TlsIntake(connection, self._tls.server_context(), True, self.closed)
+            connection.intake = tls
+            tls.take(data)
+            return
+        self.closed()
+        if mode == "enforcing":
+            connection.abort("it does not speak TLS, and tls.server.mode is enforcing")
+            return
+        connection.intake = None
+        connection.opened()
+        connection.feed(data)
+
+    def write(self, parts: Parts) -> None:
+        """Nothing was asked yet, but a service may speak first."""
+        self._connection.write_out(parts)
+
+    def closed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

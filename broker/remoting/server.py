@@ -1,0 +1,168 @@
+"""Accepts connections and serves what they ask (spec remoting.md section 1.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Command
+from broker.remoting.connection import Connection, Limits, Shared
+from broker.remoting.framer import FramerFactory
+from broker.remoting.handlers import Handler, Handlers, Peer
+from broker.remoting.opening import Opening
+from broker.remoting.quiet import Quiet
+from broker.remoting.tls import TlsSettings
+
+__all__ = ["RemotingServer"]
+
+#: How many connections over the limit are told so; those beyond are closed without a word.
+REFUSED_MAX = 64
+DRAIN_STEP_S = 0.01
+
+_log = logging.getLogger("broker.remoting")
+_quiet = Quiet(_log)
+
+Told = Callable[[Connection], None]
+
+
+class RemotingServer:
+    """A listening port and its connections. ``await start()``, ``await stop()``, or async with.
+
+    host and port: 0 takes a free port, which ``port`` then says. framer: makes the framer of each
+    connection; None gives every request to the handlers. on_connect, on_close: called on the loop
+    with each connection (a Peer); on_connect comes once its first bytes are understood.
+    """
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        *,
+        host: str = "0.0.0.0",
+        port: int = 0,
+        framer: FramerFactory | None = None,
+        tls: TlsSettings | None = None,
+        limits: Limits | None = None,
+        backlog: int = 1024,
+        on_connect: Told | None = None,
+        on_close: Told | None = None,
+    ) -> None:
+        self.host = host
+        self._port = port
+        self.limits = limits if limits is not None else Limits()
+        self._tls = tls if tls is not None else TlsSettings()
+        self._backlog = backlog
+        self._shared = Shared(handlers, self.limits, framer, on_connect, on_close)
+        self._over: Shared | None = None
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._port
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        return frozenset(self._shared.connections)
+
+    async def start(self) -> None:
+        """Raises: OSError when the address cannot be listened on."""
+        assert self._server is None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._accept, self.host, self._port, backlog=self._backlog, reuse_address=True
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        count = len(self._shared.connections)
+        if count < self.limits.connections_max:
+            shared = self._shared
+        else:
+            _quiet.warning(
+                "too many connections", "%d connections are open, more are refused", count
+            )
+            shared = self._refusing()
+            if len(shared.connections) >= REFUSED_MAX:
+                return _Closed()
+        return Connection(shared, lambda c: Opening(c, self._tls, self.limits.opening_s))
+
+    def _refusing(self) -> Shared:
+        """For connections over the limit: whatever they ask is answered that we are busy."""
+        if self._over is None:
+            limits = Limits(idle_s=self.limits.opening_s, frame_max=self.limits.frame_max)
+            self._over = Shared(_Busy(), limits, None)
+        return self._over
+
+    async def stop(self, drain_s: float = 3.0) -> None:
+        """Accepts nothing more, answers what is in work for drain_s at most, then closes."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + drain_s
+        for connection in self._every():
+            connection.drain()
+        while loop.time() < end and any(c.in_work for c in self._every()):
+            await asyncio.sleep(DRAIN_STEP_S)
+        for connection in self._every():
+            connection.close()
+        while loop.time() < end and self._every():
+            await asyncio.sleep(DRAIN_STEP_S)
+        for connection in self._every():
+            connection.kill()
+        for _ in range(3):  # the loop tells each connection of its end in its next turns
+            await asyncio.sleep(0)
+        for shared in (self._shared, self._over):
+            if shared is not None:
+                shared.wheel.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(server.wait_closed(), 1.0)
+
+    def _every(self) -> list[Connection]:
+        over = self._over.connections if self._over is not None else ()
+        return [*self._shared.connections, *over]
+
+    async def __aenter__(self) -> RemotingServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+class _Closed(asyncio.Protocol):
+    """A connection that is closed as soon as it is there."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Busy(Mapping[int, Handler]):
+    """Handlers of a server that has too many connections: any code is answered alike."""
+
+    def __getitem__(self, code: int) -> Handler:
+        return _busy
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _busy(peer: Peer, command: Command) -> None:
+    if not command.is_oneway:
+        peer.send(
+            command.reply(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]the server has too many connections")
+        )
+    peer.close()

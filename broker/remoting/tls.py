@@ -1,0 +1,272 @@
+"""TLS inside a connection, so that the first bytes may be looked at before it begins.
+
+The loop's own TLS (start_tls) wants to begin on an untouched socket, and a server that speaks both
+TLS and plain text on one port has read the first byte by then. So the records go through memory:
+what the socket brings into one, what it is to carry out of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from broker.remoting.selfsigned import self_signed
+from pystore._errors import BadArgument
+
+if TYPE_CHECKING:
+    from broker.remoting.connection import Connection, Parts
+
+__all__ = ["MODES", "TlsIntake", "TlsSettings", "client_context"]
+
+MODES = ("disabled", "permissive", "enforcing")
+_CLIENT_AUTH = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "require": ssl.CERT_REQUIRED,
+}
+READ_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class TlsSettings:
+    """A server's TLS, under upstream's names with ``tls.server.`` in front (``tls.server.mode``).
+
+    Without a certificate, test_mode makes one that nobody has signed, at the first handshake.
+    """
+
+    mode: str = "permissive"
+    need_client_auth: str = "none"
+    cert_path: str = ""
+    key_path: str = ""
+    key_password: str = ""
+    trust_cert_path: str = ""
+    #: tls.server.authClient: whether a client's certificate is verified against trust_cert_path.
+    auth_client: bool = False
+    test_mode: bool = True
+    _context: ssl.SSLContext | None = field(default=None, repr=False)
+
+    NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
+        "tls.server.mode": "mode",
+        "tls.server.need.client.auth": "need_client_auth",
+        "tls.server.certPath": "cert_path",
+        "tls.server.keyPath": "key_path",
+        "tls.server.keyPassword": "key_password",
+        "tls.server.trustCertPath": "trust_cert_path",
+        "tls.server.authClient": "auth_client",
+        "tls.test.mode.enable": "test_mode",
+    }
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise BadArgument(f"tls.server.mode '{self.mode}' is none of {', '.join(MODES)}")
+        if self.need_client_auth not in _CLIENT_AUTH:
+            choices = ", ".join(_CLIENT_AUTH)
+            raise BadArgument(
+                f"tls.server.need.client.auth '{self.need_client_auth}' is none of {choices}"
+            )
+        if bool(self.cert_path) != bool(self.key_path):
+            raise BadArgument("tls.server.certPath and tls.server.keyPath belong together")
+        if self.mode == "enforcing" and not self.cert_path and not self.test_mode:
+            raise BadArgument("tls.server.mode is enforcing, and no tls.server.certPath is given")
+        if self.cert_path:
+            self.server_context()  # what cannot be read is told at the start
+
+    @classmethod
+    def from_names(cls, given: Mapping[str, str]) -> TlsSettings:
+        """Settings of a file; names that are not of TLS are passed over. Raises: BadArgument."""
+        found: dict[str, object] = {}
+        for name, attribute in cls.NAMES.items():
+            if name not in given:
+                continue
+            text = given[name].strip()
+            if attribute in ("auth_client", "test_mode"):
+                found[attribute] = text.lower() == "true"
+            elif attribute in ("mode", "need_client_auth"):
+                found[attribute] = text.lower()
+            else:
+                found[attribute] = text
+        return cls(**found)  # type: ignore[arg-type]
+
+    def server_context(self) -> ssl.SSLContext:
+        """Made once. Raises: BadArgument when a file cannot be used."""
+        if self._context is None:
+            self._context = self._make()
+        return self._context
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        if self.cert_path:
+            _load(context, self.cert_path, self.key_path, self.key_password)
+        elif self.test_mode:
+            _load_self_signed(context)
+        else:
+            raise BadArgument("a client speaks TLS, and no tls.server.certPath is given")
+        want = _CLIENT_AUTH[self.need_client_auth]
+        if self.auth_client and want is ssl.CERT_NONE:
+            want = ssl.CERT_REQUIRED
+        if want is not ssl.CERT_NONE:
+            _trust(context, self.trust_cert_path)
+        context.verify_mode = want
+        return context
+
+
+def _load(context: ssl.SSLContext, cert: str, key: str, password: str) -> None:
+    try:
+        # A callable: without one OpenSSL would ask at the terminal.
+        context.load_cert_chain(cert, key, password=lambda: password)
+    except (OSError, ssl.SSLError) as failed:
+        raise BadArgument(f"the certificate and its key cannot be used ({failed})", cert) from None
+
+
+def _load_self_signed(context: ssl.SSLContext) -> None:
+    cert, key = self_signed("rocketmq-pystore test")
+    with tempfile.TemporaryDirectory(prefix="pystore-tls-") as folder:
+        path = Path(folder) / "both.pem"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key + cert)
+        context.load_cert_chain(path)
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    try:
+        if path:
+            context.load_verify_locations(path)
+        else:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    except (OSError, ssl.SSLError) as failed:
+        raise BadArgument(f"the trusted certificates cannot be read ({failed})", path) from None
+
+
+def client_context(
+    trust_cert_path: str = "", cert_path: str = "", key_path: str = "", key_password: str = ""
+) -> ssl.SSLContext:
+    """TLS of a client. trust_cert_path: whoever the server's certificate must be signed by; without
+    it no certificate is verified, as upstream's clients do by default (tls.client.authServer).
+
+    Raises: BadArgument.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False  # addresses come from the name server, and are numbers
+    if trust_cert_path:
+        _trust(context, trust_cert_path)
+    else:
+        context.verify_mode = ssl.CERT_NONE
+    if cert_path:
+        _load(context, cert_path, key_path or cert_path, key_password)
+    return context
+
+
+class TlsIntake:
+    """The intake of a connection that speaks TLS, on either side."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        context: ssl.SSLContext,
+        server_side: bool,
+        opened: Callable[[], None] | None = None,
+    ) -> None:
+        """opened: called when the handshake is done, or can no longer be."""
+        self._connection = connection
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
+        self._opened = opened
+        self._ready = False
+        self._early: Parts = []
+        self._room = connection.scratch
+        self.done: asyncio.Future[None] | None = None
+
+    def start(self) -> asyncio.Future[None]:
+        """A client speaks first. The future is done with the handshake."""
+        self.done = asyncio.get_running_loop().create_future()
+        self._shake()
+        return self.done
+
+    def buffer(self, hint: int) -> memoryview:
+        return self._room
+
+    def received(self, count: int) -> None:
+        if count:
+            self._in.write(self._room[:count])
+        self._advance()
+
+    def take(self, data: memoryview) -> None:
+        """Bytes that somebody else has read."""
+        self._in.write(data)
+        self._advance()
+
+    def _advance(self) -> None:
+        if not self._ready and not self._shake():
+            return
+        connection = self._connection
+        try:
+            while not connection.busy and not connection.closed:
+                room = connection.room(READ_BYTES)
+                count = cast(int, self._tls.read(len(room), room))
+                if not count:
+                    break
+                connection.fed(count)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            connection.close()
+        except ssl.SSLError as failed:
+            connection.abort("its TLS is broken", str(failed))
+        self._carry()
+
+    def _shake(self) -> bool:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._carry()
+            return False
+        except ssl.SSLError as failed:
+            self._carry()  # the alert that says why
+            self._fail(ConnectionError(f"no TLS with {self._connection}: {failed.reason}"))
+            self._connection.abort("the TLS handshake failed", str(failed))
+            return False
+        self._ready = True
+        self._carry()
+        if self._opened is not None:
+            self._opened()
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+        self._connection.opened()
+        early, self._early = self._early, []
+        if early:
+            self.write(early)
+        return True
+
+    def write(self, parts: Parts) -> None:
+        if not self._ready:
+            self._early.extend(parts)
+            return
+        for part in parts:
+            view = memoryview(part)
+            while len(view):
+                view = view[self._tls.write(view) :]
+        self._carry()
+
+    def _carry(self) -> None:
+        made = self._out.read()
+        if made:
+            self._connection.write_out([made])
+
+    def _fail(self, error: Exception) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(error)
+
+    def closed(self) -> None:
+        if self._opened is not None:
+            self._opened()
+        self._fail(ConnectionError(f"{self._connection} closed during the TLS handshake"))
