@@ -29,6 +29,7 @@ typedef struct ps_store ps_store; /* a store opened for writing or for reading *
 typedef struct ps_topic ps_topic;
 typedef struct ps_batch ps_batch; /* messages read, with references on their mappings */
 typedef struct ps_io ps_io;
+typedef struct ps_sql92 ps_sql92; /* a compiled message filter: sql92.h */
 
 typedef struct ps_error {
     int32_t code;      /* PS_E_ value, 0 when nothing failed */

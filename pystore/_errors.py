@@ -27,6 +27,7 @@ StoreError (Exception)
 ├── NotFound (LookupError)
 ├── BadArgument (ValueError)
 ├── Interrupted
+├── ExpressionIllegal (ValueError)
 └── BadFrame (ValueError)
 """
 
@@ -373,6 +374,17 @@ class Interrupted(StoreError):
     next_step = "run it again: nothing half done was left behind"
 
 
+class ExpressionIllegal(StoreError, ValueError):
+    """The text is no SQL92 filter. Next: read the message: it names the position and what was
+    expected there.
+    """
+
+    code = -52
+    status = ""
+    meaning = "the text is no SQL92 filter"
+    next_step = "read the message: it names the position and what was expected there"
+
+
 class BadFrame(StoreError, ValueError):
     """The bytes are no frame of the remoting protocol. Next: close the connection: what
     follows on it has no beginning any more.
@@ -410,6 +422,7 @@ by_code: dict[int, type[StoreError]] = {
     -41: NotFound,
     -50: BadArgument,
     -51: Interrupted,
+    -52: ExpressionIllegal,
     -60: BadFrame,
 }
 
@@ -442,6 +455,7 @@ __all__ = [
     "BadFrame",
     "CreateMappedFileFailed",
     "DiskFull",
+    "ExpressionIllegal",
     "FileSizeMismatch",
     "FlushFailed",
     "Forbidden",
