@@ -31,21 +31,26 @@ typedef struct ps_command {
     int32_t code, language, version, opaque, flag;
     ps_slice remark;
     ps_slice body;
+    int32_t no_fields;   /* a JSON header without extFields, which is not one with none in it; when
+                            encoding, looked at only if field_count is 0 */
     int32_t field_count; /* in the order of the frame; of two with one name the last one counts */
     ps_field fields[256];
 } ps_command;
 
 /* Decodes the frame at `in`. Returns the bytes it takes (0: more are needed; *wanted then says how
  * many in all, 0 when not even that is known), or an error code: PS_E_FRAME, after which the
- * connection cannot go on. Slices point into `in`, or into `scratch` where a text had to be
- * unescaped; scratch has room for as many bytes as the header has, PS_HEADER_MAX at most. */
+ * connection cannot go on. A frame is refused as soon as its first eight bytes show that it cannot
+ * be right. Slices point into `in`, or into `scratch` where a text had to be unescaped; scratch has
+ * room for as many bytes as the header has, PS_HEADER_MAX at most. All texts that come out are
+ * valid UTF-8 and may hold NULs. A field without value (null, or of length 0 in a binary header) is
+ * left out, and those of its name before it too. */
 int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, uint8_t *scratch,
                           ps_command *out, int64_t *wanted, ps_error *error);
 
 /* Encodes the frame's lengths and header for a body of body_len bytes, which the caller sends
  * behind it. Returns the bytes written; more than `room`: nothing was written and so many are
- * needed; or an error code (PS_E_FRAME: a code that the binary header cannot hold, a text too
- * long). */
+ * enough; or an error code (PS_E_FRAME: a code that the binary header cannot hold, a text too
+ * long). Texts are not checked to be UTF-8; fields whose value is NULL are left out. */
 int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *out, int64_t room,
                           ps_error *error);
 /* cdef end */
