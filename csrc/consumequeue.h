@@ -14,6 +14,8 @@ typedef struct ps_unit {
     int64_t tags_code;
 } ps_unit;
 
+struct ps_hold;
+
 /* One queue. The dispatcher alone writes it; any thread reads it. Offsets count units. */
 typedef struct ps_queue {
     struct ps_topic *cq_topic;
@@ -30,6 +32,11 @@ typedef struct ps_queue {
     _Atomic int64_t cq_tail_from; /* offset of cq_tail[0] */
     _Atomic int32_t cq_tail_count;
     int32_t cq_tail_room;
+    /* somebody wants to hear of new units; see arrivals.c */
+    _Atomic bool cq_watched;
+    _Atomic bool cq_arrived;          /* it is in the list of arrivals */
+    struct ps_queue *cq_arrived_next; /* owned by that list */
+    struct ps_hold *cq_holds;         /* the listener's own */
 } ps_queue;
 
 struct ps_store;

@@ -61,6 +61,7 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
     int code = ps_queue_append(s, q, r->queue_offset, &u, e);
     if (code < 0) return code;
     counts[0] += code;
+    if (code > 0 && atomic_load(&q->cq_watched)) ps_arrivals_add(s, q);
     atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
     return 0;
 }
@@ -79,6 +80,7 @@ int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
 /* ---- the loop ---- */
 
 static void tell_waiters(ps_store *s) {
+    ps_arrivals_tell(s);
     if (atomic_load(&s->st_news_waiters) == 0) return;
     pthread_mutex_lock(&s->st_news_lock);
     pthread_cond_broadcast(&s->st_news);

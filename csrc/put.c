@@ -529,7 +529,7 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
 }
 
 int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64_t *count,
-                        ps_put_result *out) {
+                        int64_t *physical_offsets, ps_put_result *out) {
     split parts = {0};
     *count = 0;
     if (m->body_len > s->st_conf.max_message_size)
@@ -554,7 +554,8 @@ int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64
                         .reconsume_times = m->reconsume_times,
                         .born_host_len = m->born_host_len,
                         .wait = m->wait,
-                        .together = 1};
+                        .together = 1,
+                        .physical_offsets = physical_offsets};
     memcpy(many.born_host, m->born_host, sizeof many.born_host);
     code = ps_put_many_messages(s, topic, &many, count, out);
     free(parts.body_at);

@@ -277,9 +277,10 @@ typedef struct ps_put_many {
 int ps_put_many_messages(ps_store *store, ps_topic *topic, const ps_put_many *many, int64_t *stored,
                          ps_put_result *out);
 
-/* The body of a client's batch (spec section 3), split and stored together. */
+/* The body of a client's batch (spec section 3), split and stored together. physical_offsets: out, a
+ * value an item, or NULL. */
 int ps_put_client_batch(ps_store *store, ps_topic *topic, const ps_message *message, int64_t *count,
-                        ps_put_result *out);
+                        int64_t *physical_offsets, ps_put_result *out);
 
 /* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after
  * timeout_ms, or an error. */

@@ -146,6 +146,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
         (conf->consumequeue_file_size + PS_UNIT - 1) / PS_UNIT * PS_UNIT;
     s->st_readonly = readonly;
     s->st_lock_fd = -1;
+    atomic_store(&s->st_arrival_fd, -1);
     s->st_next_wanted = -1;
     s->st_levels.count = conf->level_count;
     memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);

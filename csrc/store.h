@@ -97,6 +97,10 @@ struct ps_store {
     _Atomic int64_t st_physic_timestamp; /* ms: everything stored until then is on the disk */
     ps_topic *st_recent_topic;           /* dispatch lock: the topic of the last record */
 
+    /* arrivals.c */
+    _Atomic(ps_queue *) st_arrivals; /* watched queues with new units, newest first */
+    _Atomic int32_t st_arrival_fd;   /* eventfd told of them, -1: none */
+
     _Atomic int64_t st_index_tail; /* readers: records from here on may lack their index entries */
 
     /* queues */
@@ -176,6 +180,18 @@ int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
 bool ps_dispatch_has_unit(const ps_record *r);
+
+/* arrivals.c */
+/* From now on `fd` (an eventfd, -1: none) becomes readable when a watched queue gets units. */
+void ps_arrivals_to(ps_store *s, int fd);
+/* The dispatcher: q has a new unit; then, after some, one word to the listener. */
+void ps_arrivals_add(ps_store *s, ps_queue *q);
+void ps_arrivals_tell(ps_store *s);
+/* Takes the list: each queue was watched and has news, and is watched no longer. The caller follows
+ * cq_arrived_next, and calls ps_arrivals_done for each (its next is another's from then on) before
+ * it watches it again. */
+ps_queue *ps_arrivals_take(ps_store *s);
+void ps_arrivals_done(ps_queue *q);
 
 /* flush.c */
 int ps_log_flush(ps_store *s, int least_pages, ps_error *e);

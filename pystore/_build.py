@@ -15,7 +15,13 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 #: Each may use the types of those before it.
-HEADERS = ("pystore.h", "sql92.h", "remoting/command.h", "remoting/packed.h")
+HEADERS = (
+    "pystore.h",
+    "sql92.h",
+    "remoting/command.h",
+    "remoting/packed.h",
+    "remoting/remoting.h",
+)
 FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 
 

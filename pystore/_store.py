@@ -970,7 +970,7 @@ class Store(_Base):
         m.sys_flag, m.reconsume_times, m.born_timestamp = sys_flag, reconsume_times, born_timestamp
         m.wait = wait
         out, count = self._scratch.out, ffi.new("int64_t *")
-        rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, out)
+        rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, ffi.NULL, out)
         if rc < 0:
             self._fail(out.error, rc)
         if queue >= entry.queues:
@@ -1007,7 +1007,7 @@ class Store(_Base):
         result = self._put_message(topic, body, **options, block=False)
         if not self._sync_flush or not options.get("wait", True):
             return result
-        status = await self._flush_queue.wait(result.physical_offset + result.size)
+        status = await self.durable(result.physical_offset + result.size)
         return result._with_status(status)
 
     def wait_flushed(self, offset: int, timeout: float = 5.0) -> bool:
@@ -1018,6 +1018,11 @@ class Store(_Base):
         if rc < 0:
             self._fail(error)
         return bool(rc == 0)
+
+    async def durable(self, offset: int) -> PutStatus:
+        """Awaits that every byte of the log below `offset` is on the disk: PUT_OK, or
+        FLUSH_DISK_TIMEOUT after syncFlushTimeout. Raises: FlushFailed."""
+        return await self._flush_queue.wait(offset)
 
     def flush(self) -> None:
         """Brings log, queues, index and metadata to the disk. Raises: FlushFailed."""

@@ -148,7 +148,7 @@ static void *puts_batches(void *arg) {
         if (t == NULL)
             break;
         m.queue_id = i % QUEUES;
-        if (ended(j, ps_put_client_batch(j->in->store, t, &m, &count, &out)))
+        if (ended(j, ps_put_client_batch(j->in->store, t, &m, &count, NULL, &out)))
             break;
         atomic_fetch_add(&j->in->put, count);
     }

@@ -1,0 +1,463 @@
+"""The C core of the broker (csrc/remoting) as Python sees it.
+
+:class:`Core` holds the tables that services publish and the pulls that wait; :class:`HotFramer`
+reads one connection's bytes, lets the core answer what it can, and gives the rest to Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.remoting import codec
+from broker.remoting.codec import FRAME_MAX
+from broker.remoting.command import Command
+from pystore import PutStatus
+from pystore._errors import StoreError
+from pystore._lib import ffi, lib, raise_error
+from pystore._store import Store
+
+if TYPE_CHECKING:
+    from broker.remoting.connection import Connection
+
+__all__ = ["Core", "HotFramer", "OffsetRow", "Statistic", "Totals"]
+
+#: Requests that Core may serve: Python keeps their bytes, to give them back.
+HOT_CODES = frozenset((10, 11, 310, 320, 361))
+_FLUSH_DISK_TIMEOUT = 10
+_SERVICE_NOT_AVAILABLE = 14
+_ROWS = 4096
+
+OffsetRow = tuple[str, str, int, int]  # group, topic, queue, next offset
+
+
+class Statistic(NamedTuple):
+    """Messages and bytes since the start: put into a topic, or (group given) got by a group."""
+
+    topic: str
+    group: str | None
+    messages: int
+    bytes: int
+
+
+class Totals(NamedTuple):
+    """Sums since the start. pulls: served here; misses: those without a message; held: now."""
+
+    puts: int
+    put_bytes: int
+    put_failures: int
+    gets: int
+    get_bytes: int
+    pulls: int
+    misses: int
+    held: int
+
+
+def _name(name: str) -> tuple[bytes, int]:
+    data = name.encode()
+    return data, len(data)
+
+
+def _text(data: Any, size: int) -> str:
+    return bytes(ffi.buffer(data, size)).decode()
+
+
+class Core:
+    """Answers plain sends and pulls in C. Everything happens on the event loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        cluster: str,
+        region: str = "DefaultRegion",
+        trace_on: bool = True,
+        frame_max: int = FRAME_MAX,
+        long_polling: bool = True,
+        short_polling_ms: int = 1000,
+        holds_max: int = 100_000,
+    ) -> None:
+        """holds_max: pulls held at once; more are answered at once. Raises: OutOfMemory,
+        StoreIOError."""
+        self._store = store
+        self._error = ffi.new("ps_error *")
+        names = [ffi.new("char[]", text.encode()) for text in (cluster, region)]
+        conf = ffi.new("ps_core_conf *")
+        conf.cluster, conf.region = names
+        conf.trace_on = trace_on
+        conf.frame_max = frame_max
+        conf.hold = long_polling
+        conf.hold_short_ms = short_polling_ms
+        conf.holds_max = holds_max
+        made = lib.ps_core_new(store._live(), conf, self._error)
+        if made == ffi.NULL:
+            raise_error(self._error[0])
+        self.handle: Any = made
+        self._step = ffi.new("ps_step *")
+        self._next_ms = ffi.new("int64_t *")
+        self._connections: dict[int, HotFramer] = {}
+        self._last_id = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on held pulls are answered on this loop."""
+        self._loop = loop
+        loop.add_reader(lib.ps_core_event_fd(self.handle), self.wake)
+
+    def close(self) -> None:
+        """Frees it, after every connection is gone. A second call does nothing."""
+        handle, self.handle = self.handle, None
+        if handle is None:
+            return
+        if self._loop is not None:
+            self._loop.remove_reader(lib.ps_core_event_fd(handle))
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for framer in list(self._connections.values()):
+            framer.close()
+        lib.ps_core_free(handle)
+
+    def framer(self, connection: Connection) -> HotFramer:
+        """What a connection of this broker reads through: see broker/remoting/framer.py."""
+        self._last_id += 1
+        return HotFramer(self, connection, self._last_id)
+
+    def _check(self, code: int) -> int:
+        if code < 0:
+            raise_error(self._error[0], code)
+        return code
+
+    # ---- what services publish ----
+
+    def publish_topic(
+        self, name: str, read_queues: int, write_queues: int, perm: int, *, hot: bool
+    ) -> None:
+        """hot: sends to it are answered here; otherwise each comes up to Python."""
+        flags = lib.PS_SEND_HOT if hot else 0
+        self._check(
+            lib.ps_core_topic(
+                self.handle, *_name(name), read_queues, write_queues, perm, flags, self._error
+            )
+        )
+
+    def withdraw_topic(self, name: str) -> None:
+        lib.ps_core_forget_topic(self.handle, *_name(name))
+
+    def publish_subscription(
+        self,
+        group: str,
+        topic: str,
+        *,
+        tags: Iterable[str] | None,
+        sql: str | None = None,
+        sub_version: int,
+        own: bool,
+        shared: bool = True,
+    ) -> None:
+        """tags: None for every message. own: pulls that bring a subscription of type TAG are
+        served here, too. shared: pulls without one are served by this one. sql: such pulls come up
+        to Python."""
+        flags = (lib.PS_SUB_OWN if own else 0) | (
+            lib.PS_SUB_GROUP if shared and sql is None else 0
+        )
+        words = sorted(tags) if tags is not None else []
+        joined = "".join(f"{word}\0" for word in words).encode()
+        self._check(
+            lib.ps_core_subscription(
+                self.handle,
+                *_name(group),
+                *_name(topic),
+                flags,
+                joined,
+                len(joined),
+                len(words),
+                sub_version,
+                self._error,
+            )
+        )
+
+    def withdraw_subscription(self, group: str, topic: str | None = None) -> None:
+        """topic None: all of the group."""
+        name, size = _name(group) if topic is None else _name(topic)
+        if topic is None:
+            lib.ps_core_forget_group(self.handle, name, size)
+        else:
+            lib.ps_core_forget_subscription(self.handle, *_name(group), name, size)
+
+    # ---- consumer offsets ----
+
+    def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> bool:
+        """Whether it was taken: not while a reset is pending. Raises: BadArgument."""
+        return not self._check(
+            lib.ps_core_commit(
+                self.handle, *_name(group), *_name(topic), queue, offset, self._error
+            )
+        )
+
+    def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
+        """Commits `target`; the next pull is told to go there. Raises: BadArgument."""
+        self._check(
+            lib.ps_core_reset(self.handle, *_name(group), *_name(topic), queue, target, self._error)
+        )
+
+    def offset(self, group: str, topic: str, queue: int) -> int | None:
+        """The next offset to consume, None when the group never committed there."""
+        found: int = lib.ps_core_offset(self.handle, *_name(group), *_name(topic), queue)
+        return None if found < 0 else found
+
+    def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
+        """All of them, or those of a group or a topic, in no order."""
+        return [
+            row
+            for row in self._offset_rows(changed=False)
+            if group in (None, row[0]) and topic in (None, row[1])
+        ]
+
+    def take_changed_offsets(self) -> list[OffsetRow]:
+        """Those that moved since the last call."""
+        return self._offset_rows(changed=True)
+
+    def _offset_rows(self, changed: bool) -> list[OffsetRow]:
+        count = _ROWS
+        found: list[OffsetRow] = []
+        while True:
+            room, rows = count, ffi.new("ps_offset_row[]", count)
+            count = lib.ps_core_offsets(self.handle, changed, rows, room)
+            found += [
+                (
+                    _text(rows[i].group, rows[i].group_len),
+                    _text(rows[i].topic, rows[i].topic_len),
+                    rows[i].queue_id,
+                    rows[i].offset,
+                )
+                for i in range(min(count, room))
+            ]
+            if count <= room:
+                return found
+            if changed:
+                count -= room
+            else:
+                found = []
+
+    def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None:
+        """Those of a group, of a topic, or of both together."""
+        lib.ps_core_forget_offsets(
+            self.handle,
+            *(_name(group) if group is not None else (ffi.NULL, 0)),
+            *(_name(topic) if topic is not None else (ffi.NULL, 0)),
+        )
+
+    # ---- statistics ----
+
+    def statistics(self) -> list[Statistic]:
+        count = _ROWS
+        while True:
+            room, rows = count, ffi.new("ps_stat_row[]", count)
+            count = lib.ps_core_statistics(self.handle, rows, room)
+            if count <= room:
+                break
+        return [
+            Statistic(
+                _text(row.topic, row.topic_len),
+                _text(row.group, row.group_len) if row.group != ffi.NULL else None,
+                row.messages,
+                row.bytes,
+            )
+            for row in (rows[i] for i in range(count))
+        ]
+
+    def totals(self) -> Totals:
+        raw = ffi.new("ps_core_totals *")
+        lib.ps_core_get_totals(self.handle, raw)
+        return Totals(*(getattr(raw, name) for name in Totals._fields))
+
+    # ---- held pulls ----
+
+    def notify_all(self) -> None:
+        """Answers every held pull now."""
+        self._answer_held(True)
+
+    def wake(self) -> None:
+        """Answers the held pulls that have news or whose time is over."""
+        self._answer_held(False)
+
+    def _answer_held(self, everything: bool) -> None:
+        if self.handle is None:
+            return
+        step, after = self._step, self._next_ms
+        while lib.ps_core_next(self.handle, everything, step, after):
+            framer = self._connections.get(step.conn_id)
+            if framer is not None and step.out_len:
+                framer.push(_taken(step))
+            everything = False
+        self._set_timer(after[0])
+
+    def _set_timer(self, in_ms: int) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        if in_ms == 0:
+            loop.call_soon(self.wake)
+            return
+        at = loop.time() + in_ms / 1000 if in_ms > 0 else 0.0
+        timer = self._timer
+        if timer is not None:
+            # One that comes too early only looks and sets the next.
+            if at and self._timer_at <= at:
+                return
+            timer.cancel()
+        self._timer = loop.call_at(at, self._overdue) if at else None
+        self._timer_at = at
+
+    def _overdue(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def held_since(self) -> None:
+        """A pull may have been held: makes sure that its time ends."""
+        if self._timer is None and self._loop is not None:
+            self.wake()
+
+    # ---- sends that wait for the disk ----
+
+    def settle_later(self, held: Any, durable_at: int) -> None:
+        """Answers them when the log is on the disk."""
+        assert self._loop is not None
+        task = self._loop.create_task(self._settle(held, durable_at))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle(self, held: Any, durable_at: int) -> None:
+        code = 0
+        try:
+            if await self._store.durable(durable_at) is PutStatus.FLUSH_DISK_TIMEOUT:
+                code = _FLUSH_DISK_TIMEOUT
+        except StoreError:
+            code = _SERVICE_NOT_AVAILABLE
+        except asyncio.CancelledError:
+            lib.ps_held_end(self.handle or ffi.NULL, held, 0, ffi.NULL)
+            raise
+        step = self._step
+        lib.ps_held_end(self.handle, held, code, step)
+        framer = self._connections.get(step.conn_id)
+        if framer is not None and step.out_len:
+            framer.push(_taken(step))
+
+
+def _taken(step: Any) -> bytes:
+    """The answers of a step, as bytes that nobody changes any more."""
+    return bytes(ffi.buffer(step.out, step.out_len))
+
+
+def _host_bytes(address: tuple[str, int]) -> bytes:
+    """As on disk: the address, then the port as i32."""
+    host, port = address
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        found = ipaddress.IPv4Address(0)
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return found.packed + port.to_bytes(4, "big")
+
+
+class HotFramer:
+    """The Framer (broker/remoting/framer.py) of a connection to a broker."""
+
+    __slots__ = ("_conn", "_connection", "_core", "_error", "_id", "_out", "_room", "_step")
+
+    def __init__(self, core: Core, connection: Connection, number: int) -> None:
+        self._core = core
+        self._connection = connection
+        self._id = number
+        self._conn: Any = None
+        self._error = core._error
+        self._step = core._step
+        self._room = ffi.new("uint8_t **")
+        self._out: list[bytes] = []
+
+    def _open(self) -> Any:
+        # Only now the address is known: a proxy's first bytes may have told it.
+        host = _host_bytes(self._connection.address)
+        made = lib.ps_conn_new(self._core.handle, self._id, host, len(host), self._error)
+        if made == ffi.NULL:
+            raise_error(self._error[0])
+        self._conn = made
+        self._core._connections[self._id] = self
+        return made
+
+    def buffer(self, hint: int) -> memoryview:
+        conn = self._conn or self._open()
+        size = lib.ps_conn_room(conn, self._room, self._error)
+        if size < 0:
+            raise_error(self._error[0], size)
+        return memoryview(ffi.buffer(self._room[0], size))
+
+    def received(self, count: int) -> Sequence[Command]:
+        if not count:
+            return ()
+        step = self._step
+        code = lib.ps_conn_received(self._conn, count, step, self._error)
+        self._take(step)
+        commands = [_command(step.frames[i]) for i in range(step.frame_count)]
+        if code < 0:
+            raise_error(self._error[0], code)
+        return commands
+
+    def _take(self, step: Any) -> None:
+        if step.out_len:
+            self._out.append(_taken(step))
+        core = self._core
+        if step.held != ffi.NULL:
+            core.settle_later(step.held, step.durable_at)
+        if step.news:
+            core.wake()
+        elif step.holding:
+            core.held_since()
+
+    def serve_raw(self, command: Command) -> bool:
+        raw = command.raw
+        if raw is None or self._conn is None:
+            return False
+        served = lib.ps_conn_serve(self._conn, raw, len(raw), self._step)
+        self._take(self._step)
+        if served:
+            self._connection.flush()
+        return bool(served)
+
+    def output(self) -> bytes | None:
+        out = self._out
+        if not out:
+            return None
+        self._out = []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def push(self, answers: bytes) -> None:
+        """Answers that come later: of held pulls, of sends that waited for the disk."""
+        self._out.append(answers)
+        self._connection.flush()
+
+    def close(self) -> None:
+        conn, self._conn = self._conn, None
+        self._core._connections.pop(self._id, None)
+        if conn is not None:
+            lib.ps_conn_free(conn)
+
+
+def _command(frame: Any) -> Command:
+    raw = bytes(ffi.buffer(frame.data, frame.len))
+    command = codec.decode(raw)
+    if command.code in HOT_CODES:
+        command.raw = raw
+    return command
+
+
+#: Makes a framer for each connection that a server accepts.
+FramerFactory = Callable[["Connection"], HotFramer]

@@ -1,0 +1,266 @@
+/* The core itself, its connections, and the way of the bytes: a read buffer is cut into frames, each
+ * is answered here or handed on. Connections that have no part of a frame left over, which is
+ * almost all of them at any time, share one read buffer: ten thousand idle ones cost no memory. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core.h"
+
+#define READ_ROOM (256 << 10)
+#define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
+#define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
+
+#define CODE_SEND_MESSAGE 10
+#define CODE_PULL_MESSAGE 11
+#define CODE_SEND_MESSAGE_V2 310
+#define CODE_SEND_BATCH_MESSAGE 320
+#define CODE_LITE_PULL_MESSAGE 361
+
+/* ---- the core ---- */
+
+static bool encode_extra(ps_core *c, const ps_core_conf *conf) {
+    size_t room = strlen(conf->cluster) + strlen(conf->region) + 64;
+    c->co_extra = malloc(room);
+    c->co_region = strdup(conf->region);
+    if (c->co_extra == NULL || c->co_region == NULL) return false;
+    c->co_extra_len = snprintf(c->co_extra, room, "MSG_REGION\1%s\2TRACE_ON\1%s\2CLUSTER\1%s\2",
+                               conf->region, conf->trace_on ? "true" : "false", conf->cluster);
+    return true;
+}
+
+ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
+    ps_core *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
+        return NULL;
+    }
+    c->co_store = ps_store_ref(store);
+    c->co_trace_on = conf->trace_on != 0;
+    c->co_frame_max = conf->frame_max;
+    c->co_hold = conf->hold != 0;
+    c->co_hold_short_ms = conf->hold_short_ms;
+    c->co_holds_max = conf->holds_max;
+    c->co_random = (uint64_t)ps_now_ms() * 0x9E3779B97F4A7C15u | 1;
+    c->co_ready_end = &c->co_ready;
+    c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    c->co_in = (ps_buffer){malloc(READ_ROOM), 0, READ_ROOM};
+    c->co_scratch = malloc(PS_HEADER_MAX);
+    bool made = encode_extra(c, conf) && c->co_in.data != NULL && c->co_scratch != NULL;
+    if (c->co_event_fd < 0)
+        ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd: %s", strerror(errno));
+    else if (!made)
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
+    else
+        c->co_schedule =
+            ps_topic_open(store, SCHEDULE_TOPIC, (int32_t)strlen(SCHEDULE_TOPIC), 1, e);
+    if (c->co_schedule == NULL) {
+        ps_core_free(c);
+        return NULL;
+    }
+    ps_arrivals_to(store, c->co_event_fd);
+    return c;
+}
+
+static void free_tables(ps_core *c) {
+    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
+        for (ps_topic_entry *t = c->co_topics[i], *next; t != NULL; t = next) {
+            next = t->te_next;
+            free(t);
+        }
+    }
+    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+        next = p->pr_all;
+        ps_filter_unref(p->pr_filter);
+        ps_filter_unref(p->pr_own);
+        free(p->pr_marks);
+        free(p);
+    }
+    free(c->co_topics);
+    free(c->co_pairs);
+}
+
+void ps_core_free(ps_core *c) {
+    if (c == NULL) return;
+    ps_arrivals_to(c->co_store, -1);
+    if (c->co_event_fd >= 0) close(c->co_event_fd);
+    if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
+    free_tables(c);
+    ps_buffer_free(&c->co_in);
+    ps_buffer_free(&c->co_out);
+    ps_buffer_free(&c->co_props);
+    free(c->co_scratch);
+    free(c->co_frames);
+    free(c->co_heap);
+    free(c->co_extra);
+    free(c->co_region);
+    ps_store_unref(c->co_store);
+    free(c);
+}
+
+int ps_core_event_fd(ps_core *c) {
+    return c->co_event_fd;
+}
+
+/* ---- connections ---- */
+
+ps_conn *ps_conn_new(ps_core *c, int64_t id, const uint8_t *host, int32_t host_len, ps_error *e) {
+    ps_conn *n = host_len == 8 || host_len == 20 ? calloc(1, sizeof *n) : NULL;
+    if (n == NULL) {
+        ps_fail(e, host_len == 8 || host_len == 20 ? PS_E_NO_MEMORY : PS_E_ARGUMENT, 0, -1, NULL,
+                "no connection for a host of %d bytes", host_len);
+        return NULL;
+    }
+    n->cn_core = c;
+    n->cn_id = id;
+    memcpy(n->cn_host, host, (size_t)host_len);
+    n->cn_host_len = host_len;
+    return n;
+}
+
+void ps_conn_free(ps_conn *n) {
+    if (n == NULL) return;
+    ps_core_drop_holds(n);
+    ps_buffer_free(&n->cn_in);
+    free(n);
+}
+
+/* Bytes that were consumed are let go only now: frames handed on pointed into them. */
+static void compact(ps_conn *n) {
+    int64_t left = n->cn_in.len - n->cn_from;
+    if (left > 0 && n->cn_from > 0)
+        memmove(n->cn_in.data, n->cn_in.data + n->cn_from, (size_t)left);
+    n->cn_in.len = left;
+    n->cn_from = 0;
+    if (left == 0) ps_buffer_free(&n->cn_in);
+}
+
+int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
+    compact(n);
+    if (n->cn_in.len == 0) {
+        *at = n->cn_core->co_in.data;
+        return READ_ROOM;
+    }
+    /* Doubled as bytes come, so that a length that lies reserves nothing. */
+    int64_t more = n->cn_wanted - n->cn_in.len;
+    if (more > n->cn_in.len + READ_ROOM) more = n->cn_in.len + READ_ROOM;
+    if (more < READ_ROOM) more = READ_ROOM;
+    *at = ps_buffer_room(&n->cn_in, more);
+    if (*at == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a frame of %lld bytes",
+                       (long long)n->cn_wanted);
+    return n->cn_in.room - n->cn_in.len;
+}
+
+static void begin(ps_core *c) {
+    if (c->co_out.room > KEEP_ROOM) ps_buffer_free(&c->co_out);
+    c->co_out.len = 0;
+    c->co_frame_count = 0;
+    c->co_put = c->co_holding = false;
+}
+
+/* Pulls that are held want to hear of what was just put before the dispatcher's thread gets to it.
+ * While its eventfd is away nothing is lost: the list is looked at after it is back. */
+static bool look_for_news(ps_core *c) {
+    if (c->co_heap_count == 0) return false;
+    if (c->co_put) {
+        ps_arrivals_to(c->co_store, -1);
+        ps_dispatch_catch_up(c->co_store, NULL);
+        ps_arrivals_to(c->co_store, c->co_event_fd);
+    }
+    return c->co_ready != NULL || atomic_load(&c->co_store->st_arrivals) != NULL;
+}
+
+static void finish(ps_core *c, int64_t conn_id, ps_step *out) {
+    *out = (ps_step){.frame_count = c->co_frame_count,
+                     .frames = c->co_frames,
+                     .out = c->co_out.data,
+                     .out_len = c->co_out.len,
+                     .conn_id = conn_id,
+                     .news = look_for_news(c),
+                     .holding = c->co_holding};
+    ps_held_detach(c, out);
+}
+
+static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
+    if (c->co_frame_count == c->co_frame_room) {
+        int32_t room = c->co_frame_room ? c->co_frame_room * 2 : 64;
+        ps_frame *frames = realloc(c->co_frames, (size_t)room * sizeof *frames);
+        if (frames == NULL) return PS_E_NO_MEMORY;
+        c->co_frames = frames;
+        c->co_frame_room = room;
+    }
+    c->co_frames[c->co_frame_count++] = (ps_frame){data, len};
+    return 0;
+}
+
+static int serve(ps_conn *n, const ps_command *request) {
+    if (request->flag & PS_FLAG_RESPONSE) return 0;
+    switch (request->code) {
+    case CODE_SEND_MESSAGE:
+    case CODE_SEND_MESSAGE_V2:
+    case CODE_SEND_BATCH_MESSAGE:
+        return ps_core_send(n, request);
+    case CODE_PULL_MESSAGE:
+    case CODE_LITE_PULL_MESSAGE:
+        return ps_core_pull(n, request);
+    default:
+        return 0;
+    }
+}
+
+/* Serves the whole frames of [data, data + len); *used says how far they go. */
+static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
+    ps_core *c = n->cn_core;
+    ps_command request;
+    int code = 0;
+    *used = 0;
+    while (*used < len && code == 0) {
+        int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
+                                         &request, &n->cn_wanted, e);
+        if (took <= 0) return (int)took;
+        code = serve(n, &request);
+        if (code == 0) code = hand_on(c, data + *used, took);
+        if (code > 0) code = 0;
+        *used += took;
+    }
+    return code;
+}
+
+int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
+    ps_core *c = n->cn_core;
+    bool own = n->cn_in.len > 0;
+    int64_t used;
+    begin(c);
+    if (own) n->cn_in.len += len;
+    int code = cut(n, own ? n->cn_in.data : c->co_in.data, own ? n->cn_in.len : len, &used, e);
+    if (own) {
+        n->cn_from = used;
+    } else if (code == 0 && used < len) {
+        uint8_t *to = ps_buffer_room(&n->cn_in, len - used);
+        if (to == NULL) {
+            code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for part of a frame");
+        } else {
+            memcpy(to, c->co_in.data + used, (size_t)(len - used));
+            n->cn_in.len = len - used;
+        }
+    }
+    finish(c, n->cn_id, out);
+    return code;
+}
+
+int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
+    ps_core *c = n->cn_core;
+    ps_command request;
+    int64_t wanted;
+    begin(c);
+    int64_t took =
+        ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, &request, &wanted, NULL);
+    int served = took > 0 ? serve(n, &request) : 0;
+    finish(c, n->cn_id, out);
+    return served > 0;
+}

@@ -1,0 +1,161 @@
+/* What the files of the protocol core share. Private to csrc/remoting/. */
+#ifndef PS_CORE_H
+#define PS_CORE_H
+
+#include "../store.h"
+#include "remoting.h"
+
+#define PS_CODE_SUCCESS 0
+#define PS_CODE_FLUSH_DISK_TIMEOUT 10
+#define PS_CODE_PULL_NOT_FOUND 19
+#define PS_CODE_PULL_RETRY_IMMEDIATELY 20
+#define PS_CODE_PULL_OFFSET_MOVED 21
+
+#define PS_PERM_WRITE 2
+#define PS_PERM_READ 4
+
+/* A topic that the broker has published. */
+typedef struct ps_topic_entry {
+    struct ps_topic_entry *te_next; /* chain of its bucket */
+    uint32_t te_hash;
+    int32_t te_len;
+    int32_t te_read_queues, te_write_queues, te_perm, te_flags;
+    bool te_live; /* false: withdrawn; kept for its statistics */
+    ps_topic *te_topic;
+    int64_t te_puts, te_bytes;
+    char te_name[PS_TOPIC_MAX + 1];
+} ps_topic_entry;
+
+/* Which messages a pull wants: hashes of tags, compared as upstream does (the client looks at the
+ * text again). Held pulls share it with the subscription it came from. */
+typedef struct ps_filter {
+    int32_t fl_refs;
+    int32_t fl_tag_count;
+    int32_t fl_text_len; /* of a pull's own subscription, to know it again */
+    int32_t fl_hashes[]; /* then the text */
+} ps_filter;
+
+typedef struct ps_mark { /* a group's place in a queue */
+    int64_t mk_offset;   /* -1: none */
+    int64_t mk_reset;    /* told at the next pull; -1: none */
+    bool mk_changed;
+} ps_mark;
+
+/* A group and a topic: subscription, consumer offsets, statistics. */
+typedef struct ps_pair {
+    struct ps_pair *pr_next; /* chain of its bucket */
+    struct ps_pair *pr_all;  /* list of all */
+    uint32_t pr_hash;
+    int32_t pr_group_len, pr_topic_len;
+    int32_t pr_flags; /* PS_SUB_, 0: pulls are handed on */
+    int64_t pr_sub_version;
+    ps_filter *pr_filter; /* of the group; NULL: every message */
+    ps_filter *pr_own;    /* of the last pull that brought its own */
+    ps_mark *pr_marks;
+    int32_t pr_mark_count;
+    bool pr_changed;
+    int64_t pr_gets, pr_bytes;
+    char pr_names[]; /* group, then topic */
+} ps_pair;
+
+/* A pull that waits for messages. */
+typedef struct ps_hold {
+    struct ps_hold *hd_next, **hd_link;           /* of its queue, or of the ready ones */
+    struct ps_hold *hd_conn_next, **hd_conn_link; /* of its connection */
+    ps_conn *hd_conn;
+    ps_pair *hd_pair;
+    ps_topic_entry *hd_topic;
+    ps_queue *hd_queue;
+    ps_filter *hd_filter;
+    int32_t hd_opaque, hd_serialize, hd_max;
+    int64_t hd_first;       /* the offset that was asked for */
+    int64_t hd_offset;      /* what lies before it did not match */
+    int64_t hd_deadline;    /* ms, monotonic */
+    int32_t hd_heap;        /* place in the heap of deadlines */
+    bool hd_ready, hd_last; /* last: it is answered whatever there is */
+} ps_hold;
+
+typedef struct ps_buffer {
+    uint8_t *data;
+    int64_t len, room;
+} ps_buffer;
+
+struct ps_conn {
+    ps_core *cn_core;
+    int64_t cn_id;
+    uint8_t cn_host[20];
+    int32_t cn_host_len;
+    ps_buffer cn_in;   /* the beginning of a frame whose end is still to come */
+    int64_t cn_from;   /* bytes of it that are done with */
+    int64_t cn_wanted; /* size of that frame, 0: not known yet */
+    ps_hold *cn_holds;
+};
+
+struct ps_core {
+    ps_store *co_store;
+    char *co_extra; /* MSG_REGION, TRACE_ON and CLUSTER, encoded: a property list */
+    int32_t co_extra_len;
+    char *co_region;
+    bool co_trace_on;
+    int64_t co_frame_max;
+    bool co_hold;
+    int32_t co_hold_short_ms, co_holds_max;
+    int co_event_fd;
+    uint64_t co_random;
+
+    ps_topic_entry **co_topics;
+    uint32_t co_topic_buckets, co_topic_count;
+    ps_pair **co_pairs, *co_all_pairs;
+    uint32_t co_pair_buckets, co_pair_count;
+
+    /* scratch of the call under way */
+    ps_buffer co_in; /* read buffer of connections that have nothing left over */
+    ps_buffer co_out;
+    ps_buffer co_props;
+    uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
+    ps_frame *co_frames;
+    int32_t co_frame_count, co_frame_room;
+    ps_held *co_held;
+    bool co_put;     /* this call has put something */
+    bool co_holding; /* this call has held a pull */
+    ps_topic *co_schedule;
+
+    ps_hold **co_heap; /* held pulls by deadline */
+    int32_t co_heap_count, co_heap_room;
+    ps_hold *co_ready, **co_ready_end;
+    ps_core_totals co_totals;
+};
+
+/* tables.c */
+ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
+ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
+                           const uint8_t *topic, int32_t topic_len);
+void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
+ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
+ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count);
+ps_filter *ps_filter_of_expression(const uint8_t *text, int32_t len); /* A || B */
+ps_filter *ps_filter_ref(ps_filter *f);
+void ps_filter_unref(ps_filter *f);
+
+/* buffer.c */
+uint8_t *ps_buffer_room(ps_buffer *b, int64_t more); /* behind len; NULL: no memory */
+void ps_buffer_free(ps_buffer *b);
+/* Text of a number into `to` (24 bytes), as a slice. */
+ps_slice ps_slice_of_number(int64_t value, char *to);
+ps_slice ps_slice_of(const char *text);
+bool ps_slice_is(ps_slice s, const char *text);
+bool ps_slice_number(ps_slice s, int64_t *out); /* decimal, within i64 */
+bool ps_slice_true(ps_slice s);
+/* Appends the frame of an answer, without its body, to co_out. */
+int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
+
+/* send.c: moves what waits for the disk into the step */
+void ps_held_detach(ps_core *c, ps_step *out);
+
+/* send.c, pull.c: 1 served, 0 for the broker to serve */
+int ps_core_send(ps_conn *conn, const ps_command *request);
+int ps_core_pull(ps_conn *conn, const ps_command *request);
+void ps_core_drop_holds(ps_conn *conn);
+void ps_core_wake_pair(ps_core *c, ps_pair *p, int32_t queue_id);
+
+#endif

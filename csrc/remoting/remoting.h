@@ -1,0 +1,126 @@
+/* The protocol core of a broker: whole read buffers in, answers out, no I/O of its own. It answers
+ * plain sends and pulls against the store and against tables that the broker publishes; every other
+ * frame is handed on. Design: the wire; spec remoting.md sections 2.1, 4, 8.
+ *
+ * Everything here belongs to one thread, the event loop's, except that the store's dispatcher
+ * writes to the eventfd. */
+#ifndef PS_REMOTING_H
+#define PS_REMOTING_H
+
+#include "command.h"
+
+/* cdef begin */
+typedef struct ps_core ps_core; /* the tables, and the pulls that are held */
+typedef struct ps_conn ps_conn; /* one connection */
+typedef struct ps_held ps_held; /* answers of sends that wait for the disk */
+
+typedef struct ps_core_conf {
+    const char *cluster;   /* CLUSTER of stored messages */
+    const char *region;    /* MSG_REGION */
+    int32_t trace_on;      /* TRACE_ON */
+    int64_t frame_max;     /* bytes of a frame */
+    int32_t hold;          /* longPollingEnable */
+    int32_t hold_short_ms; /* shortPollingTimeMills: how long without it */
+    int32_t holds_max;     /* pulls held at once; more are answered at once */
+} ps_core_conf;
+
+/* The store must outlive the core. */
+ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *error);
+void ps_core_free(ps_core *core);    /* after its connections */
+int ps_core_event_fd(ps_core *core); /* readable: call ps_core_next */
+
+/* ---- tables; names are copied ---- */
+#define PS_SEND_HOT 1 /* sends to the topic are answered here */
+
+int ps_core_topic(ps_core *core, const char *name, int32_t len, int32_t read_queues,
+                  int32_t write_queues, int32_t perm, int32_t flags, ps_error *error);
+void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
+
+#define PS_SUB_GROUP 1 /* pulls without a subscription use this one */
+#define PS_SUB_OWN 2   /* pulls may bring their own, of type TAG */
+
+/* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags: each
+ * ended by 0x00, tag_count 0: every message. */
+int ps_core_subscription(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                         int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
+                         int32_t tag_count, int64_t sub_version, ps_error *error);
+void ps_core_forget_group(ps_core *core, const char *group, int32_t group_len);
+void ps_core_forget_subscription(ps_core *core, const char *group, int32_t group_len,
+                                 const char *topic, int32_t topic_len);
+
+/* ---- consumer offsets ---- */
+typedef struct ps_offset_row {
+    const char *group, *topic; /* live as long as the core */
+    int32_t group_len, topic_len;
+    int32_t queue_id;
+    int64_t offset;
+} ps_offset_row;
+
+/* Negative queue ids or offsets: PS_E_ARGUMENT. 1: ignored, since a reset is pending. */
+int ps_core_commit(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
+int64_t ps_core_offset(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                       int32_t topic_len, int32_t queue_id); /* -1: none */
+/* The next pull is told PULL_OFFSET_MOVED and `offset`; it is committed at once. */
+int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                  int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
+/* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they
+ * were last taken, and only those written into `out` count as taken. */
+int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int64_t room);
+void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                            int32_t topic_len); /* a NULL name: any */
+
+/* ---- statistics, since the core was made ---- */
+typedef struct ps_stat_row {
+    const char *topic, *group; /* group NULL: puts of the topic, else gets of the pair */
+    int32_t topic_len, group_len;
+    int64_t messages, bytes;
+} ps_stat_row;
+int64_t ps_core_statistics(ps_core *core, ps_stat_row *out, int64_t room);
+
+typedef struct ps_core_totals {
+    int64_t puts, put_bytes, put_failures, gets, get_bytes, pulls, misses, held;
+} ps_core_totals;
+void ps_core_get_totals(ps_core *core, ps_core_totals *out);
+
+/* ---- connections ---- */
+typedef struct ps_frame {
+    const uint8_t *data;
+    int64_t len;
+} ps_frame;
+
+/* What one call has brought about. Pointers are good until the next call with the same core. */
+typedef struct ps_step {
+    int32_t frame_count; /* frames for the broker to serve */
+    const ps_frame *frames;
+    const uint8_t *out; /* answers, to be written now */
+    int64_t out_len;
+    ps_held *held; /* answers that wait until the log is on the disk, or NULL: see ps_held_end */
+    int64_t durable_at; /* up to here, a physical offset */
+    int64_t conn_id;    /* whose answers they are */
+    int32_t news;       /* 1: ps_core_next has something to do */
+    int32_t holding;    /* 1: this call has held a pull, whose deadline ps_core_next knows */
+} ps_step;
+
+/* host: address bytes and i32 port as on disk, 8 or 20 bytes: the born host of its messages. */
+ps_conn *ps_conn_new(ps_core *core, int64_t id, const uint8_t *host, int32_t host_len,
+                     ps_error *error);
+void ps_conn_free(ps_conn *conn); /* drops the pulls held for it */
+/* Room to read into: returns its size, > 0, or an error code. Good for one ps_conn_received. */
+int64_t ps_conn_room(ps_conn *conn, uint8_t **at, ps_error *error);
+/* `len` bytes were read there. PS_E_FRAME: the connection cannot go on. */
+int ps_conn_received(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
+/* One whole frame that was handed on before: 1 served, 0 not. */
+int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
+
+/* Answers the next held pull that has news or whose time is over: 1 and *out, or 0. The caller
+ * repeats it until 0; *next_ms then says in how many ms to call again, -1: only when the eventfd
+ * says so. all 1: every held pull is answered now. */
+int ps_core_next(ps_core *core, int32_t all, ps_step *out, int64_t *next_ms);
+
+/* Ends the wait: code is 0 or 10 (FLUSH_DISK_TIMEOUT) or the code of a failed send, and *out has
+ * the answers, unless out is NULL. Frees it. */
+void ps_held_end(ps_core *core, ps_held *held, int32_t code, ps_step *out);
+/* cdef end */
+
+#endif
