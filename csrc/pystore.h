@@ -277,8 +277,8 @@ typedef struct ps_put_many {
 int ps_put_many_messages(ps_store *store, ps_topic *topic, const ps_put_many *many, int64_t *stored,
                          ps_put_result *out);
 
-/* The body of a client's batch (spec section 3), split and stored together. physical_offsets: out, a
- * value an item, or NULL. */
+/* The body of a client's batch (spec section 3), split and stored together. physical_offsets: out,
+ * a value an item, or NULL. */
 int ps_put_client_batch(ps_store *store, ps_topic *topic, const ps_message *message, int64_t *count,
                         int64_t *physical_offsets, ps_put_result *out);
 

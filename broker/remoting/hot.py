@@ -164,9 +164,7 @@ class Core:
         """tags: None for every message. own: pulls that bring a subscription of type TAG are
         served here, too. shared: pulls without one are served by this one. sql: such pulls come up
         to Python."""
-        flags = (lib.PS_SUB_OWN if own else 0) | (
-            lib.PS_SUB_GROUP if shared and sql is None else 0
-        )
+        flags = (lib.PS_SUB_OWN if own else 0) | (lib.PS_SUB_GROUP if shared and sql is None else 0)
         words = sorted(tags) if tags is not None else []
         joined = "".join(f"{word}\0" for word in words).encode()
         self._check(

@@ -1,5 +1,5 @@
-/* The core itself, its connections, and the way of the bytes: a read buffer is cut into frames, each
- * is answered here or handed on. Connections that have no part of a frame left over, which is
+/* The core itself, its connections, and the way of the bytes: a read buffer is cut into frames,
+ * each is answered here or handed on. Connections that have no part of a frame left over, which is
  * almost all of them at any time, share one read buffer: ten thousand idle ones cost no memory. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,8 +1,8 @@
-/* Pulls, and the ones that wait for messages. A pull is served here when its pair of group and topic
- * is published; every refusal is the broker's. A pull that finds nothing new is held: the dispatcher
- * announces new units of its queue (arrivals.c), what does not match its filter is passed over, and
- * a heap of deadlines ends it in time. Spec remoting.md section 4, services.md (f); upstream
- * PullMessageProcessor, PullRequestHoldService. */
+/* Pulls, and the ones that wait for messages. A pull is served here when its pair of group and
+ * topic is published; every refusal is the broker's. A pull that finds nothing new is held: the
+ * dispatcher announces new units of its queue (arrivals.c), what does not match its filter is
+ * passed over, and a heap of deadlines ends it in time. Spec remoting.md section 4, services.md
+ * (f); upstream PullMessageProcessor, PullRequestHoldService. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -39,8 +39,8 @@ void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
 #define PS_SUB_GROUP 1 /* pulls without a subscription use this one */
 #define PS_SUB_OWN 2   /* pulls may bring their own, of type TAG */
 
-/* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags: each
- * ended by 0x00, tag_count 0: every message. */
+/* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags:
+ * each ended by 0x00, tag_count 0: every message. */
 int ps_core_subscription(ps_core *core, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
                          int32_t tag_count, int64_t sub_version, ps_error *error);

@@ -1,5 +1,5 @@
-/* Sends that need no decision: the topic is published as hot, the queue exists, and no property asks
- * for more than a delay level. Everything else (auto-creation, retry and dead-letter redirect,
+/* Sends that need no decision: the topic is published as hot, the queue exists, and no property
+ * asks for more than a delay level. Everything else (auto-creation, retry and dead-letter redirect,
  * transactions, timers, refusals with their codes) is the broker's. Spec remoting.md sections 2.1,
  * 8; upstream SendMessageProcessor, HookUtils.handleScheduleMessage. */
 #define _GNU_SOURCE
@@ -250,8 +250,8 @@ static void add_property(ps_buffer *b, const char *name, ps_slice value) {
     append(b, "\2", 1);
 }
 
-/* The properties as stored, into co_props: those of the client without `drop`, the broker's, and for
- * a delayed message where it is to go. */
+/* The properties as stored, into co_props: those of the client without `drop`, the broker's, and
+ * for a delayed message where it is to go. */
 static bool compose(ps_core *c, const request *r, const char *drop, int64_t level) {
     ps_buffer *b = &c->co_props;
     char number[24];
@@ -362,8 +362,8 @@ static int64_t count_items(ps_slice body, bool *all_unique) {
     return more < 0 ? -1 : count;
 }
 
-/* Java's client puts an UNIQ_KEY of its own among the properties of the whole batch: stored, it would
- * hide the one of each message. */
+/* Java's client puts an UNIQ_KEY of its own among the properties of the whole batch: stored, it
+ * would hide the one of each message. */
 static int send_batch(ps_conn *n, const ps_command *command, ps_topic_entry *t, const request *r,
                       const wishes *w) {
     ps_core *c = n->cn_core;

@@ -281,8 +281,8 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
 
 int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
                    int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
-    ps_pair *p;
-    ps_mark *m;
+    ps_pair *p = NULL;
+    ps_mark *m = NULL;
     int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
     if (code < 0) return code;
     if (m->mk_reset >= 0) return 1;
@@ -292,8 +292,8 @@ int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char 
 
 int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *e) {
-    ps_pair *p;
-    ps_mark *m;
+    ps_pair *p = NULL;
+    ps_mark *m = NULL;
     int code = mark_of(c, group, group_len, topic, topic_len, queue_id, offset, &p, &m, e);
     if (code < 0) return code;
     m->mk_reset = -1;
