@@ -1,0 +1,90 @@
+"""The key-value configuration: namespaces of keys, kept in upstream's kvConfig.json.
+
+Upstream overwrites the file in place; here it is replaced as a whole, with its last content beside
+it as ``.bak``. Clients use one namespace: ORDER_TOPIC_CONFIG, the queues of ordered topics.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pystore import _javajson
+from pystore._configfiles import read_file, replace_file, sync_folder
+from pystore._errors import RecordDamaged
+
+__all__ = ["ORDER_TOPICS", "KvConfig"]
+
+ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
+
+Table = dict[str, dict[str, str]]
+
+
+class KvConfig:
+    """The tables in memory. Whoever changes them saves them: dumped() on the loop, then save()."""
+
+    def __init__(self, path: Path | None) -> None:
+        """path: None keeps them in memory alone. Raises: RecordDamaged, StoreError of a file."""
+        self.path = path
+        self.tables: Table = _load(path) if path is not None else {}
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self.tables.get(namespace, {}).get(key)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        self.tables.setdefault(namespace, {})[key] = value
+
+    def delete(self, namespace: str, key: str) -> None:
+        self.tables.get(namespace, {}).pop(key, None)
+
+    def listed(self, namespace: str) -> bytes | None:
+        """``{"table":{key:value}}``, or None when the namespace was never used."""
+        table = self.tables.get(namespace)
+        if table is None:
+            return None
+        return json.dumps({"table": table}, separators=(",", ":"), ensure_ascii=False).encode()
+
+    def dumped(self) -> bytes:
+        return json.dumps(
+            {"configTable": self.tables}, separators=(",", ":"), ensure_ascii=False
+        ).encode()
+
+    def save(self, data: bytes) -> None:
+        """Waits for the disk: call it in a thread. Raises: Forbidden, DiskFull, StoreIOError."""
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path, data, keep_old=True)
+        sync_folder(self.path.parent)
+
+
+def _load(path: Path) -> Table:
+    """What the file holds, or its .bak when the file is torn, as upstream's writing leaves it."""
+    trouble = None
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        data = read_file(candidate)
+        if data is None:
+            continue
+        try:
+            return _tables(_javajson.loads(data))
+        except ValueError as bad:
+            trouble = trouble or RecordDamaged(
+                f"the key-value configuration cannot be read ({bad})", str(candidate)
+            )
+    if trouble is not None:
+        raise trouble
+    return {}
+
+
+def _tables(value: object) -> Table:
+    tables = value.get("configTable") if isinstance(value, dict) else None
+    if tables is None:
+        return {}
+    if not isinstance(tables, dict):
+        raise ValueError("configTable is no object")
+    made: Table = {}
+    for namespace, table in tables.items():
+        if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
+            raise ValueError(f"the namespace {namespace:.40} is no table of texts")
+        made[namespace] = dict(table)
+    return made

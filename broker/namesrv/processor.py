@@ -1,0 +1,348 @@
+"""The requests of the name server (spec section 9.1): from commands to tables and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.namesrv.jsontext import compact, fastjson
+from broker.namesrv.kv import ORDER_TOPICS, KvConfig
+from broker.namesrv.registration import parse
+from broker.namesrv.routes import (
+    EXPIRY_MS,
+    UNIT,
+    UNIT_SUB,
+    MinIdChange,
+    Registration,
+    Routes,
+    Topic,
+)
+from broker.namesrv.settings import NamesrvSettings
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from pystore import _javajson
+from pystore._configfiles import replace_file, sync_folder, version_from_json, version_to_json
+from pystore._errors import BadArgument
+from pystore._settings import parse_properties
+
+__all__ = ["Processor"]
+
+#: MQVersion.V4_9_4: callers from here on read JSON with quoted keys alone.
+V4_9_4 = 401
+_ABSENT = (
+    "No topic route info in name server for the topic: {}"
+    "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+)
+
+
+class Processor:
+    """Handlers over the tables. notify: is given the changes that brokers are to be told."""
+
+    def __init__(
+        self,
+        settings: NamesrvSettings,
+        routes: Routes,
+        kv: KvConfig,
+        notify: Callable[[list[MinIdChange]], None],
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._kv = kv
+        self._notify = notify
+        self._saving = asyncio.Lock()
+        self._ready_s = time.monotonic() + settings.number("waitSecondsForService")
+        self.apply_settings()
+
+    def handlers(self) -> dict[int, Handler]:
+        code = RequestCode
+        return {
+            code.PUT_KV_CONFIG: self.put_kv,
+            code.GET_KV_CONFIG: self.get_kv,
+            code.DELETE_KV_CONFIG: self.delete_kv,
+            code.GET_KVLIST_BY_NAMESPACE: self.list_kv,
+            code.REGISTER_BROKER: self.register,
+            code.UNREGISTER_BROKER: self.unregister,
+            code.GET_ROUTEINFO_BY_TOPIC: self.route,
+            code.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            code.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            code.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            code.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_ununit_topics,
+            code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            code.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            code.UPDATE_NAMESRV_CONFIG: self.update_config,
+            code.GET_NAMESRV_CONFIG: self.get_config,
+            code.QUERY_DATA_VERSION: self.query_data_version,
+            code.GET_BROKER_MEMBER_GROUP: self.member_group,
+            code.BROKER_HEARTBEAT: self.heartbeat,
+        }
+
+    def apply_settings(self) -> None:
+        """Gives the tables the settings that they look at."""
+        routes, flag = self._routes, self._settings.flag
+        routes.switches.support_acting_master = flag("supportActingMaster")
+        routes.switches.delete_topics = flag("deleteTopicWithBrokerRegistration")
+        shown = flag("orderMessageEnable")
+        routes.order_topics = self._kv.tables.get(ORDER_TOPICS, {}) if shown else {}
+        routes.forget_all()
+
+    # ---- routes ----
+
+    def route(self, peer: Peer, command: Command) -> Command:
+        topic = command.text("topic")
+        settings = self._settings
+        if settings.flag("needWaitForService") and time.monotonic() < self._ready_s:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        quoted = command.version >= V4_9_4 or command.flag_of("acceptStandardJsonOnly")
+        if command.flag_of("__ZONE_MODE") and command.ext.get("__ZONE_NAME", "").strip():
+            body = self._route_of_zone(topic, command.ext["__ZONE_NAME"], quoted)
+        else:
+            body = self._routes.encoded_route(topic, quoted)
+        if body is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, _ABSENT.format(topic))
+        return command.reply(body=body)
+
+    def _route_of_zone(self, topic: str, zone: str, quoted: bool) -> bytes | None:
+        """Without the brokers of other zones, unless their master is gone."""
+        route = self._routes.route(topic)
+        if route is None:
+            return None
+        away = [
+            each
+            for each in route["brokerDatas"]
+            if 0 in each["brokerAddrs"] and each.get("zoneName", "").lower() != zone.lower()
+        ]
+        names = {each["brokerName"] for each in away}
+        addresses = {address for each in away for address in each["brokerAddrs"].values()}
+        for member in ("brokerDatas", "queueDatas"):
+            route[member] = [each for each in route[member] if each["brokerName"] not in names]
+        filters = route["filterServerTable"]
+        route["filterServerTable"] = {a: of for a, of in filters.items() if a not in addresses}
+        return compact(route) if quoted else fastjson(route)
+
+    def cluster_info(self, peer: Peer, command: Command) -> Command:
+        return command.reply(body=compact(self._routes.cluster_info()))
+
+    def member_group(self, peer: Peer, command: Command) -> Command:
+        group = self._routes.member_group(command.text("clusterName"), command.text("brokerName"))
+        return command.reply(body=compact({"brokerMemberGroup": group}))
+
+    # ---- brokers ----
+
+    def register(self, peer: Peer, command: Command) -> Command:
+        crc = command.number("bodyCrc32", 0)
+        if crc and crc != zlib.crc32(command.body) & 0x7FFFFFFF:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        try:
+            body = parse(bytes(command.body), command.flag_of("compressed"), command.version)
+        except ValueError as bad:
+            text = f"the registration cannot be read: {bad}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
+        acting = command.flag_of("enableActingMaster")
+        given = Registration(
+            cluster=command.text("clusterName"),
+            name=command.text("brokerName"),
+            address=command.text("brokerAddr"),
+            broker_id=_broker_id(command),
+            version=body.version,
+            topics=body.topics,
+            ha_address=command.text("haServerAddr", ""),
+            zone=command.ext.get("__ZONE_NAME") or None,
+            timeout_ms=command.number("heartbeatTimeoutMillis", EXPIRY_MS),
+            acting_master=acting if command.ext.get("enableActingMaster") else None,
+            mapping=body.mapping,
+            filters=body.filters,
+            peer=peer,
+        )
+        done = self._routes.register(given)
+        if done is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        if done.change is not None:
+            self._notify([done.change])
+        order = None
+        if self._settings.flag("returnOrderTopicConfigToBroker"):
+            order = self._kv.listed(ORDER_TOPICS)
+        ext = {"haServerAddr": done.ha_address, "masterAddr": done.master_address}
+        return command.reply(ext=ext, body=order or b"")
+
+    def unregister(self, peer: Peer, command: Command) -> Command:
+        key = (
+            command.text("clusterName"),
+            command.text("brokerAddr"),
+            command.text("brokerName"),
+            _broker_id(command),
+        )
+        self._notify(self._routes.unregister([key]))
+        return command.reply()
+
+    def heartbeat(self, peer: Peer, command: Command) -> Command:
+        self._routes.sign_of_life(command.text("clusterName"), command.text("brokerAddr"))
+        return command.reply()
+
+    def query_data_version(self, peer: Peer, command: Command) -> Command:
+        cluster, address = command.text("clusterName"), command.text("brokerAddr")
+        asked = None
+        if command.body:
+            try:
+                asked = version_from_json(_javajson.loads(bytes(command.body)))
+            except ValueError as bad:
+                text = f"the data version cannot be read: {bad}"
+                raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
+        changed = self._routes.is_changed(cluster, address, asked)
+        self._routes.sign_of_life(cluster, address)
+        known = self._routes.version_of(cluster, address)
+        body = compact(version_to_json(known)) if known is not None else b""
+        return command.reply(ext={"changed": changed}, body=body)
+
+    def wipe_write_perm(self, peer: Peer, command: Command) -> Command:
+        count = self._routes.change_write_perm(command.text("brokerName"), False)
+        return command.reply(ext={"wipeTopicCount": count})
+
+    def add_write_perm(self, peer: Peer, command: Command) -> Command:
+        count = self._routes.change_write_perm(command.text("brokerName"), True)
+        return command.reply(ext={"addTopicCount": count})
+
+    # ---- topics ----
+
+    def _topic_list(self, command: Command, setting: str, topics: list[str]) -> Command:
+        if not self._settings.flag(setting):
+            raise Refused(ResponseCode.SYSTEM_ERROR, "disable")
+        return command.reply(body=compact({"topicList": topics}))
+
+    def all_topics(self, peer: Peer, command: Command) -> Command:
+        return self._topic_list(command, "enableAllTopicList", self._routes.topics())
+
+    def topics_of_cluster(self, peer: Peer, command: Command) -> Command:
+        topics = self._routes.topics_of_cluster(command.text("cluster"))
+        return self._topic_list(command, "enableTopicList", topics)
+
+    def system_topics(self, peer: Peer, command: Command) -> Command:
+        topics, address = self._routes.system_topics()
+        made: dict[str, Any] = {"topicList": topics}
+        if address is not None:
+            made = {"brokerAddr": address, "topicList": topics}
+        return command.reply(body=compact(made))
+
+    def unit_topics(self, peer: Peer, command: Command) -> Command:
+        topics = self._routes.unit_topics(lambda flag: bool(flag & UNIT))
+        return self._topic_list(command, "enableTopicList", topics)
+
+    def unit_sub_topics(self, peer: Peer, command: Command) -> Command:
+        topics = self._routes.unit_topics(lambda flag: bool(flag & UNIT_SUB))
+        return self._topic_list(command, "enableTopicList", topics)
+
+    def unit_sub_ununit_topics(self, peer: Peer, command: Command) -> Command:
+        topics = self._routes.unit_topics(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB)
+        return self._topic_list(command, "enableTopicList", topics)
+
+    def delete_topic(self, peer: Peer, command: Command) -> Command:
+        self._routes.delete_topic(command.text("topic"), command.text("clusterName", ""))
+        return command.reply()
+
+    def register_topic(self, peer: Peer, command: Command) -> Command:
+        topic = command.text("topic")
+        try:
+            rows = _queue_datas(bytes(command.body))
+        except (ValueError, TypeError, AttributeError, KeyError) as bad:
+            text = f"the route of {topic} cannot be read: {bad}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
+        self._routes.register_topic(topic, rows)
+        return command.reply()
+
+    # ---- key-value configuration ----
+
+    async def put_kv(self, peer: Peer, command: Command) -> Command:
+        names = [command.ext.get(name) for name in ("namespace", "key", "value")]
+        if not names[0] or not names[1] or names[2] is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
+        self._kv.put(names[0], names[1], names[2])
+        await self._kv_changed(names[0])
+        return command.reply()
+
+    async def delete_kv(self, peer: Peer, command: Command) -> Command:
+        namespace = command.text("namespace")
+        self._kv.delete(namespace, command.text("key"))
+        await self._kv_changed(namespace)
+        return command.reply()
+
+    async def _kv_changed(self, namespace: str) -> None:
+        """Answered when the disk has it: a change that is told to have happened stays."""
+        if namespace == ORDER_TOPICS:
+            self.apply_settings()
+        async with self._saving:
+            if self._kv.path is not None:
+                await asyncio.to_thread(self._kv.save, self._kv.dumped())
+
+    def get_kv(self, peer: Peer, command: Command) -> Command:
+        namespace, key = command.text("namespace"), command.text("key")
+        value = self._kv.get(namespace, key)
+        if value is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, text)
+        return command.reply(ext={"value": value})
+
+    def list_kv(self, peer: Peer, command: Command) -> Command:
+        namespace = command.text("namespace")
+        body = self._kv.listed(namespace)
+        if body is None:
+            text = f"No config item, Namespace: {namespace}"
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, text)
+        return command.reply(body=body)
+
+    # ---- the name server's own settings ----
+
+    def get_config(self, peer: Peer, command: Command) -> Command:
+        return command.reply(body=self._settings.dumped().encode())
+
+    async def update_config(self, peer: Peer, command: Command) -> Command:
+        try:
+            given = parse_properties(bytes(command.body).decode())
+            changes = {name: text for name, (_, text) in given.items()}
+            if not self._settings.black_list.isdisjoint(changes):
+                raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            self._settings.update(changes)
+        except BadArgument as bad:
+            raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None
+        except ValueError as bad:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"string2Properties error: {bad}") from None
+        self.apply_settings()
+        path = self._settings.text("configStorePath")
+        if path:
+            async with self._saving:
+                await asyncio.to_thread(_save, Path(path), self._settings.dumped().encode())
+        return command.reply()
+
+
+def _broker_id(command: Command) -> int:
+    number = command.number("brokerId")
+    if number < 0:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"a broker's id is not negative: {number}")
+    return number
+
+
+def _queue_datas(body: bytes) -> dict[str, Topic]:
+    """Raises: ValueError, TypeError, AttributeError, KeyError for what is no route."""
+    route = _javajson.loads(body) if body else {}
+    rows = {}
+    for each in route.get("queueDatas") or ():
+        read, write, perm = (
+            int(each.get(name, 0)) for name in ("readQueueNums", "writeQueueNums", "perm")
+        )
+        flag = each.get("topicSysFlag", each.get("topicSynFlag", 0))
+        rows[str(each["brokerName"])] = Topic(read, write, perm, int(flag))
+    return rows
+
+
+def _save(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, data, keep_old=True)
+    sync_folder(path.parent)

@@ -1,0 +1,168 @@
+"""The name server as a whole: settings, tables, sockets, timers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from broker.namesrv.kv import KvConfig
+from broker.namesrv.processor import Processor
+from broker.namesrv.routes import MinIdChange, Routes
+from broker.namesrv.settings import NamesrvSettings
+from broker.remoting.client import RemotingClient
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import Command
+from broker.remoting.connection import Connection, Limits
+from broker.remoting.server import RemotingServer
+from broker.remoting.thread import LoopThread
+
+__all__ = ["NameServer"]
+
+NOTIFY_S = 0.3
+
+_log = logging.getLogger("broker.namesrv")
+
+
+class NameServer:
+    """``async with NameServer(listenPort=0) as names: names.address``; in code without a loop
+    ``with NameServer.in_thread(listenPort=0) as names``.
+
+    conf: upstream's namesrv.conf. settings: over it, under upstream's names (settings.py). Raises:
+    BadArgument, RecordDamaged for a kvConfig.json that cannot be read.
+    """
+
+    def __init__(self, conf: str | Path | None = None, **settings: object) -> None:
+        self.settings = NamesrvSettings(conf, settings)
+        path = self.settings.text("kvConfigPath")
+        self.kv = KvConfig(Path(path) if path else None)
+        self.routes = Routes(lambda: time.monotonic_ns() // 1_000_000)
+        self._tls = self.settings.tls()
+        self._server: RemotingServer | None = None
+        self._client: RemotingClient | None = None
+        self._scan: asyncio.TimerHandle | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, once started."""
+        return self._server.port if self._server is not None else self.settings.number("listenPort")
+
+    @property
+    def address(self) -> str:
+        """host:port for clients on this machine, or of the address it is bound to."""
+        host = self.settings.text("bindAddress")
+        return f"{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
+
+    async def start(self) -> None:
+        """Raises: OSError when the port is taken."""
+        number = self.settings.number
+        processor = Processor(self.settings, self.routes, self.kv, self._tell)
+        self._server = RemotingServer(
+            processor.handlers(),
+            host=self.settings.text("bindAddress"),
+            port=number("listenPort"),
+            tls=self._tls,
+            limits=Limits(idle_s=number("serverChannelMaxIdleTimeSeconds")),
+            backlog=number("serverSocketBacklog"),
+            on_close=self._closed,
+        )
+        try:
+            await self._server.start()
+        except BaseException:
+            self._server = None
+            raise
+        self._client = RemotingClient()
+        self._arm()
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Answers what is in work for drain_s at most (shutdownWaitTimeSeconds), then ends."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        if self._scan is not None:
+            self._scan.cancel()
+        if drain_s is None:
+            drain_s = self.settings.number("shutdownWaitTimeSeconds")
+        await server.stop(drain_s)
+        for task in list(self._telling):
+            task.cancel()
+        if self._client is not None:
+            await self._client.close()
+
+    async def __aenter__(self) -> NameServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @classmethod
+    @contextmanager
+    def in_thread(cls, conf: str | Path | None = None, **settings: object) -> Iterator[NameServer]:
+        """A name server on a loop of its own, for code that has none; it stops with the block."""
+        made = cls(conf, **settings)
+        loop = LoopThread("pystore-namesrv")
+        try:
+            loop.run(made.start())
+            try:
+                yield made
+            finally:
+                loop.run(made.stop())
+        finally:
+            loop.stop()
+
+    # ---- brokers that go ----
+
+    def _closed(self, peer: Connection) -> None:
+        self._tell(self.routes.peer_closed(peer))
+
+    def _arm(self) -> None:
+        pause_ms = self.settings.number("scanNotActiveBrokerInterval")
+        loop = asyncio.get_running_loop()
+        self._scan = loop.call_later(max(pause_ms, 10) / 1000, self._expire)
+
+    def _expire(self) -> None:
+        changes, peers = self.routes.expire()
+        for peer in peers:
+            _log.warning("the broker at %s gave no sign of life and is dropped", peer)
+            peer.close()
+        self._tell(changes)
+        self._arm()
+
+    def _tell(self, changes: list[MinIdChange]) -> None:
+        """Tells brokers of another smallest id, without waiting for them."""
+        if not changes or not self.settings.flag("notifyMinBrokerIdChanged"):
+            return
+        for change in changes:
+            for address in change.notify:
+                task = asyncio.get_running_loop().create_task(self._tell_one(address, change))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
+
+    async def _tell_one(self, address: str, change: MinIdChange) -> None:
+        ext = {
+            "minBrokerId": str(change.broker_id),
+            "minBrokerAddr": change.address,
+            "offlineBrokerAddr": change.offline,
+            "haBrokerAddr": change.ha_address,
+        }
+        given = {name: text for name, text in ext.items() if text is not None}
+        command = Command(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, given)
+        if self._client is None:
+            return
+        try:
+            await self._client.oneway(address, command, NOTIFY_S)
+        except (OSError, TimeoutError, ValueError) as failed:
+            _log.warning(
+                "%s was not told that broker %d is the first: %s", address, change.broker_id, failed
+            )

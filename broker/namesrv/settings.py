@@ -1,0 +1,183 @@
+"""The name server's settings, under upstream's names (NamesrvConfig, NettyServerConfig, tls.*)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+from broker.remoting.tls import TlsSettings
+from pystore._errors import BadArgument
+from pystore._settings import parse_properties
+from pystore._upstream_settings import UPSTREAM
+
+__all__ = ["USED", "NamesrvSettings"]
+
+Value = str | int | bool
+
+_INT_MAX = 2**31 - 1
+_FILE_MAX_BYTES = 4 << 20
+
+#: What acts here: name to (default, what it does). The type is the default's.
+USED: dict[str, tuple[Value, str]] = {
+    "bindAddress": ("0.0.0.0", "address it listens on"),
+    "listenPort": (9876, "port it listens on; 0 takes a free one"),
+    "serverSocketBacklog": (1024, "connections that wait to be accepted"),
+    "serverChannelMaxIdleTimeSeconds": (120, "a connection unused for so long is closed; 0: never"),
+    "shutdownWaitTimeSeconds": (30, "most seconds that a stop waits for requests in work"),
+    "kvConfigPath": ("", "file of the key-value configuration; empty: kept in memory alone"),
+    "configStorePath": ("", "file that a change of settings by mqadmin goes to; empty: to none"),
+    "configBlackList": (
+        "configBlackList;configStorePath;kvConfigPath",
+        "settings that mqadmin must not change, separated by ';'",
+    ),
+    "orderMessageEnable": (False, "routes carry orderTopicConf"),
+    "returnOrderTopicConfigToBroker": (True, "a registration is answered with the order topics"),
+    "scanNotActiveBrokerInterval": (5000, "ms between looks for brokers that give no sign of life"),
+    "supportActingMaster": (False, "a slave stands in for a master that is gone"),
+    "enableAllTopicList": (True, "the list of all topics is given out (206)"),
+    "enableTopicList": (True, "the lists of a cluster's and of unit topics are given out"),
+    "notifyMinBrokerIdChanged": (False, "brokers are told when the smallest id of them changes"),
+    "needWaitForService": (False, "routes are refused for waitSecondsForService after the start"),
+    "waitSecondsForService": (45, "seconds of that"),
+    "deleteTopicWithBrokerRegistration": (False, "topics that a registration lacks are dropped"),
+}
+
+#: Accepted and shown, without effect here: threads and their queues, and parts that do not exist.
+UNUSED: dict[str, Value] = {
+    "rocketmqHome": "",
+    "productEnvName": "center",
+    "clusterTest": False,
+    "clientRequestThreadPoolNums": 8,
+    "defaultThreadPoolNums": 16,
+    "clientRequestThreadPoolQueueCapacity": 50000,
+    "defaultThreadPoolQueueCapacity": 10000,
+    "unRegisterBrokerQueueCapacity": 3000,
+    "enableControllerInNamesrv": False,
+}
+
+#: Upstream's processor adds these to configBlackList.
+_ALWAYS_BLACK = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
+
+
+def _defaults() -> dict[str, Value]:
+    made: dict[str, Value] = {
+        name: default
+        for name, (_, default) in UPSTREAM["NettyServerConfig"].items()
+        if isinstance(default, str | int | bool)
+    }
+    made.update(UNUSED)
+    made.update({name: default for name, (default, _) in USED.items()})
+    return made
+
+
+DEFAULTS = _defaults()
+TLS_NAMES = {*TlsSettings.NAMES, "tls.config.file", "tls.enable"}
+
+
+class NamesrvSettings:
+    """Values by name: ``settings["listenPort"]``. A change by mqadmin takes effect at once, where
+    the setting is not one of the socket."""
+
+    def __init__(self, conf: str | Path | None = None, given: Mapping[str, object] | None = None):
+        """conf: a properties file. given: over it. Raises: BadArgument."""
+        self._values: dict[str, Value] = dict(DEFAULTS)
+        self._tls: dict[str, str] = {}
+        if conf is not None:
+            path = Path(conf)
+            for name, (line, text) in _read(path).items():
+                self._set(name, text, f"{path}:{line}")
+        for name, value in (given or {}).items():
+            self._set(name, value, "keyword")
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def flag(self, name: str) -> bool:
+        return self._values[name] is True
+
+    def number(self, name: str) -> int:
+        return int(self._values[name])
+
+    def text(self, name: str) -> str:
+        return str(self._values[name])
+
+    def tls(self) -> TlsSettings:
+        """Of the names in front and of the file that tls.config.file names. Raises: BadArgument."""
+        given = dict(self._tls)
+        file = given.get("tls.config.file", "")
+        if file:
+            found = {name: text for name, (_, text) in _read(Path(file)).items()}
+            given = found | given
+        return TlsSettings.from_names(given)
+
+    def _set(self, name: str, value: object, where: str) -> None:
+        if name in TLS_NAMES:
+            self._tls[name] = str(value)
+            return
+        if name not in self._values:
+            near = difflib.get_close_matches(name, [*DEFAULTS, *TLS_NAMES], n=1)
+            hint = f"; the nearest name is '{near[0]}'" if near else ""
+            raise BadArgument(f"a name server has no setting '{name}'{hint}", where)
+        self._values[name] = _converted(name, value, where)
+
+    @property
+    def black_list(self) -> frozenset[str]:
+        return frozenset((*_ALWAYS_BLACK, *self.text("configBlackList").split(";")))
+
+    def update(self, changes: Mapping[str, str]) -> None:
+        """All of them or none; names that there are not are passed over, as upstream does.
+
+        Raises: BadArgument.
+        """
+        known = {
+            name: _converted(name, text, "the request")
+            for name, text in changes.items()
+            if name in self._values
+        }
+        self._values.update(known)
+
+    def dumped(self) -> str:
+        """As a properties file, sorted by name: the answer to GET_NAMESRV_CONFIG."""
+        lines = []
+        for name in sorted(self._values):
+            value = self._values[name]
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            lines.append(f"{name}={text}\n")
+        return "".join(lines)
+
+
+def _converted(name: str, value: object, where: str) -> Value:
+    """A value of the default's type. Raises: BadArgument."""
+    default = DEFAULTS[name]
+    text = str(value).strip()
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise BadArgument(f"{name} = '{text}' is neither true nor false", where)
+        return text.lower() == "true"
+    if isinstance(default, int):
+        if not text.lstrip("-").isdigit() or not text.isascii():
+            raise BadArgument(f"{name} = '{text}' is no whole number", where)
+        number = int(text)
+        high = 65535 if name == "listenPort" else _INT_MAX
+        if not 0 <= number <= high:
+            raise BadArgument(f"{name} = {number} is not between 0 and {high}", where)
+        return number
+    if "\n" in text or "\0" in text:
+        raise BadArgument(f"{name} holds a line break or a zero character", where)
+    return text
+
+
+def _read(path: Path) -> dict[str, tuple[int, str]]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_MAX_BYTES + 1)
+        if len(data) > _FILE_MAX_BYTES:
+            raise BadArgument(f"no settings file is larger than {_FILE_MAX_BYTES} bytes", str(path))
+        return parse_properties(data.decode("utf-8-sig"))
+    except OSError as failed:
+        raise BadArgument(f"the settings cannot be read ({failed.strerror})", str(path)) from failed
+    except ValueError as bad:
+        if isinstance(bad, BadArgument):
+            raise
+        raise BadArgument(str(bad), str(path)) from None

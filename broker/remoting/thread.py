@@ -1,0 +1,40 @@
+"""A loop in a thread of its own, for callers that have none: tests, scripts, notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+__all__ = ["LoopThread"]
+
+_T = TypeVar("_T")
+
+
+class LoopThread:
+    """uvloop in a daemon thread. run() waits for a coroutine there; stop() ends the thread."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
+        """The coroutine's result. Raises: what it raises, TimeoutError after `timeout` seconds."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def stop(self) -> None:
+        """Nothing runs there afterwards. Once is enough, more are harmless."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
