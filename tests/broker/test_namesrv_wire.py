@@ -1,8 +1,8 @@
 """The requests that the real clients sent to the real name server, sent to ours.
 
 Every request of tests/golden/wire-5.3.3.jsonl.xz that went to port 9876 is fed, in the order of
-the answers and on connections of its own as in the capture, to a fresh name server; code, remark, fields and JSON of
-each answer are compared with Apache RocketMQ 5.3.3's. What cannot be equal is named in the code:
+the answers and on connections of its own as in the capture, to a fresh name server; code, remark,
+fields and JSON of each answer are compared with Apache RocketMQ 5.3.3's. What cannot be equal:
 
 - lists that upstream takes out of hash tables are compared as sets (206, 304);
 - GET_NAMESRV_CONFIG shows paths of the machine, which are left out;
