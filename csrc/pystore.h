@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 1 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 2 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -351,6 +351,8 @@ typedef struct ps_read_options {
     int32_t tag_texts_len;
     /* log reads: verify the CRCs of bodies, and of properties where a record has one */
     int32_t check_crc;
+    /* reads of a queue: what the properties must say; NULL: anything */
+    const ps_sql92 *sql;
 } ps_read_options;
 
 /* Section 10. options NULL: the defaults. NULL only on failure (closed, no memory); "nothing there"
@@ -441,6 +443,7 @@ typedef struct ps_scan {
     const char *tags;
     int32_t tags_len;
     int32_t tag_count;
+    ps_sql92 *sql;      /* what the properties must say; the stream keeps it; NULL: anything */
     const char *topics; /* log range: topic names joined by 0x00, NULL: all */
     int32_t topics_len;
     int32_t topic_count;

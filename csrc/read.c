@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "sql92.h"
 #include "store.h"
 
 #define DEFAULT_MESSAGES 32
@@ -221,6 +222,8 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
         return true;
     }
     if (!tag_equal(w->o, &r)) return true;
+    if (w->o->sql != NULL && !ps_sql92_match(w->o->sql, r.properties, r.properties_len))
+        return true;
     w->code = ps_batch_add(w->b, w->log_file, &r, offset, u->tags_code);
     b->status = PS_GET_FOUND;
     b->suggest_slave = u->physical < w->l.memory_from;

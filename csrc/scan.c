@@ -26,6 +26,7 @@
 
 #include "arrow.h"
 #include "bytes.h"
+#include "sql92.h"
 #include "store.h"
 
 #define BLOCK 16            /* rows gathered at a time: small, so that their bytes stay in L1 */
@@ -87,6 +88,7 @@ typedef struct scanner {
     ps_arrow_layout sn_layout;
     ps_arrow_pool *sn_pool;
     names sn_tags, sn_topics;
+    ps_sql92 *sn_sql;       /* NULL: everything */
     int32_t *sn_tag_hashes; /* sorted */
     bool sn_record, sn_tail,
         sn_find;              /* what rows need: the record, its end, TAGS, KEYS and UNIQ_KEY */
@@ -332,12 +334,15 @@ static int32_t rows_filter(scanner *sn, int32_t count) {
     int32_t kept = 0;
     if (sn->sn_find)
         for (int32_t i = 0; i < count; i++) properties_find(&sn->sn_row[i]);
-    if (sn->sn_topic != NULL && sn->sn_tags.ns_count == 0) return count;
+    if (sn->sn_topic != NULL && sn->sn_tags.ns_count == 0 && sn->sn_sql == NULL) return count;
     for (int32_t i = 0; i < count; i++) {
         const ps_row *r = &sn->sn_row[i];
         if (sn->sn_topic == NULL && !log_row_wanted(sn, r)) continue;
         if (sn->sn_tags.ns_count > 0 &&
             (r->rw_tags == NULL || !names_have(&sn->sn_tags, r->rw_tags, r->rw_tags_len)))
+            continue;
+        if (sn->sn_sql != NULL &&
+            !ps_sql92_match(sn->sn_sql, r->rw_properties, r->rw_properties_len))
             continue;
         if (kept != i) sn->sn_row[kept] = *r;
         kept++;
@@ -833,6 +838,7 @@ static void scanner_free(scanner *sn) {
     free(sn->sn_topics.ns_text);
     free(sn->sn_topics.ns_items);
     free(sn->sn_tag_hashes);
+    ps_sql92_free(sn->sn_sql);
     free(sn->sn_inflated);
     if (sn->sn_stats != NULL && sn->sn_stats != &sn->sn_own_stats) ps_scan_stats_free(sn->sn_stats);
     if (sn->sn_store != NULL) ps_store_unref(sn->sn_store);
@@ -936,12 +942,13 @@ static int filters_plan(scanner *sn, ps_error *e) {
     }
     sn->sn_hashed = count > 0 && spec->topic != NULL && !spec->topic->tp_schedule;
     sn->sn_timed = spec->store_time_min != 0 || spec->store_time_max != INT64_MAX;
+    if (spec->sql != NULL) sn->sn_sql = ps_sql92_ref(spec->sql);
     sn->sn_find |= count > 0;
-    sn->sn_tail |= sn->sn_find || sn->sn_topics.ns_count > 0;
+    sn->sn_tail |= sn->sn_find || sn->sn_topics.ns_count > 0 || sn->sn_sql != NULL;
     sn->sn_record |= sn->sn_tail || sn->sn_timed || spec->check_crc;
     /* A log scan finds the next record by this one's size, so that it always checks all of it. */
     if (spec->topic == NULL) sn->sn_record = sn->sn_tail = true;
-    sn->sn_filter = sn->sn_find || spec->topic == NULL;
+    sn->sn_filter = sn->sn_find || sn->sn_sql != NULL || spec->topic == NULL;
     return 0;
 }
 

@@ -124,17 +124,17 @@ class ArrowStream:
     topic, queue: both given: that queue, by queue offsets. topic alone: its messages in the order
     of the log. Neither: the whole log. start, end: queue offsets, or bytes of the log; [start,
     end). columns: names out of ``pystore.COLUMNS``, in the order wanted. tags: ``A || B``, compared
-    as text. store_time: (from, to) in ms, inclusive; None for an open side. topics: several, for a
-    log range. properties: ``map`` (map<string, string>) or ``json``. nullable: overrides which
-    columns the schema calls nullable. decompress: inflate compressed bodies. check_crc: verify each
-    body. skip_damaged: step over what cannot be read and count it, instead of failing.
-    committed_only: leave out prepared and rolled back messages. batch_rows, batch_bytes: the size
-    of a batch.
+    as text. sql: an SQL92 filter on properties instead (docs/sql92.md). store_time: (from, to) in
+    ms, inclusive; None for an open side. topics: several, for a log range. properties: ``map``
+    (map<string, string>) or ``json``. nullable: overrides which columns the schema calls nullable.
+    decompress: inflate compressed bodies. check_crc: verify each body. skip_damaged: step over what
+    cannot be read and count it, instead of failing. committed_only: leave out prepared and rolled
+    back messages. batch_rows, batch_bytes: the size of a batch.
 
     Each ``__arrow_c_stream__`` call starts from the beginning. Reading lets go of the GIL.
 
-    Raises: BadArgument, NotFound for a topic or queue that is not there. While it is read, the
-    consumer raises its own error (pyarrow: OSError) with our sentence.
+    Raises: BadArgument, ExpressionIllegal, NotFound for a topic or queue that is not there. While
+    it is read, the consumer raises its own error (pyarrow: OSError) with our sentence.
     """
 
     def __init__(
@@ -147,6 +147,7 @@ class ArrowStream:
         end: int = _FAR,
         columns: Sequence[str] = _DEFAULT,
         tags: str | None = None,
+        sql: str | None = None,
         store_time: tuple[int | None, int | None] = (None, None),
         topics: Sequence[str] = (),
         properties: str = "map",
@@ -193,6 +194,8 @@ class ArrowStream:
         )
         if decompress:
             s.inflate = _inflate
+        if sql is not None:
+            s.sql = self._sql = store._filter(tags, sql)
         self._choose(topic, queue, topics, tags)
 
     def _text(self, raw: bytes) -> Any:

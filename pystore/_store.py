@@ -28,6 +28,7 @@ from pystore._errors import BadArgument, NotFound, StoreClosed, StoreError, Used
 from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import Batch, Message, checked, encode_properties
 from pystore._report import RecoveryReport, report_of
+from pystore._sql92 import compiled
 from pystore.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ __all__ = ["CleanReport", "Info", "PutManyResult", "PutResult", "QueueInfo", "Re
 
 _FOLLOW_SLICE_MS = 200  # a blocking wait wakes so often that Ctrl-C is felt
 _OPEN_POLL_S = 0.05
+_FILTERS_KEPT = 100  # compiled SQL92 filters, as many as upstream keeps
 _MOST_MESSAGES = 1 << 24  # a read gives at most
 _EXPORT_S = 5.0
 _EXPORT_PAUSE_S = 0.2
@@ -202,6 +204,7 @@ class _Scratch(threading.local):
         self.options = ffi.new("ps_read_options *")
         self.error = ffi.new("ps_error *")
         self.keep: Any = None
+        self.sql: Any = None
 
 
 Progress = Callable[[str, int, int], None]
@@ -264,6 +267,7 @@ class _Base:
         self.report: RecoveryReport = report_of(report)
         self._topics: dict[str, _Topic] = {}
         self._tags: dict[str, tuple[Any, int, bytes]] = {}
+        self._filters: dict[str, Any] = {}
         self._scratch = _Scratch()
         _LIVE.add(self)
 
@@ -391,7 +395,21 @@ class _Base:
             self._tags[tags] = known
         return known
 
-    def _options(self, tags: str | None, max_messages: int, max_bytes: int | None) -> Any:
+    def _filter(self, tags: str | None, sql: str) -> Any:
+        """The compiled expression; the last ones are kept."""
+        if tags is not None:
+            raise BadArgument("tags and sql are two filters: give one of them")
+        known = self._filters.get(sql)
+        if known is None:
+            known = compiled(sql)
+            if len(self._filters) >= _FILTERS_KEPT:
+                self._filters = {}
+            self._filters[sql] = known
+        return known
+
+    def _options(
+        self, tags: str | None, sql: str | None, max_messages: int, max_bytes: int | None
+    ) -> Any:
         """This thread's options, set for one call."""
         if not 1 <= max_messages <= _MOST_MESSAGES:
             raise BadArgument(f"max_messages {max_messages} is not between 1 and {_MOST_MESSAGES}")
@@ -400,6 +418,7 @@ class _Base:
         o.max_messages = max_messages
         o.max_bytes = max_bytes or 0
         o.tag_count = o.transfer_limits = o.check_crc = 0
+        o.sql = scratch.sql = ffi.NULL if sql is None else self._filter(tags, sql)
         if tags is not None:
             hashes, count, texts = self._tag_set(tags)
             if count:
@@ -417,19 +436,21 @@ class _Base:
         max_messages: int = 32,
         max_bytes: int | None = None,
         tags: str | None = None,
+        sql: str | None = None,
         transfer_limits: bool = False,
     ) -> Batch:
         """Messages of a queue from `offset` on (section 10; upstream ``getMessage``).
 
         max_bytes: of the records, 128 MiB when None; the first message always comes. tags: an
-        expression ``A || B``, compared by hash, then by text. transfer_limits: also stop where the
+        expression ``A || B``, compared by hash, then by text. sql: an SQL92 filter on properties
+        instead, ``a > 3 AND region = 'EU'`` (docs/sql92.md). transfer_limits: also stop where the
         broker would (32 messages or 256 KiB from memory, 8 or 64 KiB from disk).
         A Reader sees what was there at its last ``refresh()``.
 
         Never raises for a place without messages: look at ``batch.status`` and go on at
-        ``batch.next_offset``. Raises: StoreClosed, BadArgument.
+        ``batch.next_offset``. Raises: StoreClosed, BadArgument, ExpressionIllegal.
         """
-        o = self._options(tags, max_messages, max_bytes)
+        o = self._options(tags, sql, max_messages, max_bytes)
         o.transfer_limits = transfer_limits
         error = self._scratch.error
         handle = self._live()
@@ -451,7 +472,7 @@ class _Base:
         ``batch.outcome`` is 0 while there may be more at ``batch.next_offset``, -1 at the end of
         the log, else the ``ps_rec_outcome`` of a place that holds no whole record.
         """
-        o = self._options(None, max_messages, max_bytes)
+        o = self._options(None, None, max_messages, max_bytes)
         o.check_crc = check_crc
         error = ffi.new("ps_error *")
         handle = self._live()
@@ -561,8 +582,10 @@ class _Base:
 
     # ---- following ----
 
-    def _follow_step(self, topic: str, queue: int, offset: int, tags: str | None) -> Batch:
-        batch = self.read(topic, queue, offset, max_messages=256, tags=tags)
+    def _follow_step(
+        self, topic: str, queue: int, offset: int, tags: str | None, sql: str | None
+    ) -> Batch:
+        batch = self.read(topic, queue, offset, max_messages=256, tags=tags, sql=sql)
         if batch.next_offset == offset and not batch:
             handle = self._find_topic(topic)
             if handle == ffi.NULL:
@@ -579,17 +602,19 @@ class _Base:
         offset: int | None = None,
         *,
         tags: str | None = None,
+        sql: str | None = None,
         timeout: float | None = None,
     ) -> Iterator[Message]:
         """Messages as they come, waiting for more at the end.
 
-        offset: where to begin; None: what comes from now on. timeout: seconds without a message
-        after which it ends; None: never. Messages that were deleted meanwhile are stepped over.
+        offset: where to begin; None: what comes from now on. tags, sql: as ``read``. timeout:
+        seconds without a message after which it ends; None: never. Messages that were deleted
+        meanwhile are stepped over.
         """
         at = self.range(topic, queue)[1] if offset is None else offset
         idle_since = time.monotonic()
         while True:
-            batch = self._follow_step(topic, queue, at, tags)
+            batch = self._follow_step(topic, queue, at, tags, sql)
             yield from batch
             if batch or batch.next_offset != at:
                 idle_since = time.monotonic()
@@ -604,13 +629,14 @@ class _Base:
         offset: int | None = None,
         *,
         tags: str | None = None,
+        sql: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[Message]:
         """``follow`` for asyncio: the waiting is done in a worker thread."""
         at = self.range(topic, queue)[1] if offset is None else offset
         idle_since = time.monotonic()
         while True:
-            batch = await asyncio.to_thread(self._follow_step, topic, queue, at, tags)
+            batch = await asyncio.to_thread(self._follow_step, topic, queue, at, tags, sql)
             for message in batch:
                 yield message
             if batch or batch.next_offset != at:

@@ -10,6 +10,7 @@
 #include "bytes.h"
 #include "check.h"
 #include "error.h"
+#include "sql92.h"
 #include "record.h"
 
 #define LOG_FILE 65536
@@ -608,6 +609,7 @@ typedef struct asked {
     int64_t from, to; /* store times */
     int32_t queue;
     bool committed;
+    ps_sql92 *sql;
 } asked;
 
 static bool fits(const ps_record *r, const asked *a, bool log) {
@@ -618,6 +620,7 @@ static bool fits(const ps_record *r, const asked *a, bool log) {
         (a->tags[1] == NULL || !has_tag(r, a->tags[1])))
         return false;
     if (r->store_timestamp < a->from || r->store_timestamp > a->to) return false;
+    if (a->sql != NULL && !ps_sql92_match(a->sql, r->properties, r->properties_len)) return false;
     if (!log) return true;
     if (a->queue >= 0 && r->queue_id != a->queue) return false;
     if (a->committed && (type == 0x4 || type == 0xC || (system && a->topics[0] == NULL)))
@@ -654,12 +657,22 @@ static void check_filter(ps_store *s, ps_topic *t, const asked *a, seen *all,
     scan.store_time_max = a->to;
     scan.queue_filter = a->queue;
     scan.committed_only = a->committed;
+    scan.sql = a->sql;
     for (int32_t i = 0; i < all->count; i++)
         if (fits(&all->records[i], a, t == NULL)) wanted[count++] = &all->records[i];
     check_stream(s, &scan, wanted, count);
 }
 
+static ps_sql92 *sql_of(const char *text) {
+    ps_error e = {0};
+    ps_sql92 *sql = ps_sql92_compile(text, (int32_t)strlen(text), &e);
+    if (!CHECK(sql != NULL)) printf("%s: %s\n", text, e.text);
+    return sql;
+}
+
 static void test_filters(ps_store *s) {
+    const char *sqls[] = {"TAGS IS NULL", "TAGS IN ('TagA', 'AaAa') AND KEYS IS NULL", "a > 1",
+                          "p1 = 'last' OR UNIQ_KEY STARTSWITH 'FD'", "FALSE"};
     const char *tags[] = {"TagA", "AaAa", "BBBB", "\xE6\xA0\x87\xE7\xAD\xBE", "none", "T"};
     const char *topics[] = {"plain", "other", "RMQ_SYS_TRANS_HALF_TOPIC", "absent"};
     seen *all = calloc(1, sizeof *all);
@@ -681,7 +694,9 @@ static void test_filters(ps_store *s) {
         }
         a.queue = check_below(3) ? -1 : (int32_t)check_below(QUEUES);
         a.committed = check_below(2) == 0;
+        if (check_below(3) == 0) a.sql = sql_of(sqls[check_below(5)]);
         check_filter(s, t, &a, all, wanted);
+        ps_sql92_free(a.sql);
         for (; all->batch_count > 0; all->batch_count--)
             ps_batch_free(all->batches[all->batch_count - 1]);
     }
@@ -764,7 +779,10 @@ static void test_lifetimes(const char *root) {
     ps_scan scan = spec_all(topic_of(s, "plain"), 0);
     int32_t count = 0;
     scan.batch_rows = 7;
-    if (!stream_open(s, &scan, &stream, stats)) return;
+    scan.sql = sql_of("TRUE");
+    bool open = stream_open(s, &scan, &stream, stats);
+    ps_sql92_free(scan.sql); /* the stream has its own reference */
+    if (!open) return;
     while (count < 64 && stream.get_next(&stream, &batches[count]) == 0 &&
            batches[count].release != NULL) {
         if (count % 3 == 2) {

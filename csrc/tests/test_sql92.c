@@ -1,5 +1,5 @@
 /* SQL92 filters: what upstream says to some expressions, every limit, and hostile bytes. Thousands
- * of random ones are compared with upstream by tests/java/test_sql92.py. */
+ * of random ones are compared with upstream by tests/java/test_sql_judge.py. */
 #define _GNU_SOURCE
 #include "check.h"
 #include "error.h"

@@ -35,6 +35,9 @@ def run(
     offset: Annotated[int | None, typer.Option(min=0, help="Offset in the queue.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Messages at most.")] = 1,
     tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,
+    sql: Annotated[
+        str | None, typer.Option(help='Only what this SQL92 filter matches: "a > 3".')
+    ] = None,
     id_: Annotated[
         str | None, typer.Option("--id", help="offsetMsgId: 32 or 56 hexadecimal digits.")
     ] = None,
@@ -73,7 +76,7 @@ def run(
             found = [reader.message(at)]
         else:
             assert topic is not None and offset is not None
-            found = _from_queue(reader, topic, queue, offset, count, tags)
+            found = _from_queue(reader, topic, queue, offset, count, tags, sql)
         for message in found:
             _show(s, message, body)
     return 0 if found else 1
@@ -91,7 +94,13 @@ def _by_id(reader: Reader, id_: str) -> Message:
 
 
 def _from_queue(
-    reader: Reader, topic: str, queue: int, offset: int, count: int, tags: str | None
+    reader: Reader,
+    topic: str,
+    queue: int,
+    offset: int,
+    count: int,
+    tags: str | None,
+    sql: str | None,
 ) -> list[Message]:
     low, high = reader.range(topic, queue)
     if not any(q.queue == queue for q in reader.queues(topic)):
@@ -101,7 +110,7 @@ def _from_queue(
     found: list[Message] = []
     while len(found) < count and offset < high:
         room = min(_BATCH, count - len(found))
-        batch = reader.read(topic, queue, offset, max_messages=room, tags=tags)
+        batch = reader.read(topic, queue, offset, max_messages=room, tags=tags, sql=sql)
         found.extend(batch)
         if batch.next_offset <= offset:
             break

@@ -52,6 +52,9 @@ def run(
         bool, typer.Option("--follow", "-f", help="Wait for more; Ctrl-C ends it.")
     ] = False,
     tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,
+    sql: Annotated[
+        str | None, typer.Option(help='Only what this SQL92 filter matches: "a > 3".')
+    ] = None,
 ) -> int | None:
     """Shows the last messages of a topic, oldest first, and with --follow those to come.
 
@@ -63,11 +66,12 @@ def run(
       pystore tail STORE orders
       pystore tail STORE orders --queue 3 --from 0 -n 100
       pystore tail STORE orders --from 2026-11-21T05:00:00Z --tags "paid || sent" --json
+      pystore tail STORE orders --sql "amount > 3 AND region = 'EU'"
       pystore tail STORE orders --follow
     """
     with s.reader() as reader:
         try:
-            return _Tail(s, reader, topic, queue, tags).run(from_, count, follow)
+            return _Tail(s, reader, topic, queue, tags, sql).run(from_, count, follow)
         except KeyboardInterrupt:
             if follow:
                 return 0
@@ -78,13 +82,20 @@ class _Tail:
     """One run: where each queue is, and how many messages were shown."""
 
     def __init__(
-        self, s: Session, reader: Reader, topic: str, queue: int | None, tags: str | None
+        self,
+        s: Session,
+        reader: Reader,
+        topic: str,
+        queue: int | None,
+        tags: str | None,
+        sql: str | None,
     ) -> None:
         self._s = s
         self._reader = reader
         self._topic = topic
         self._queue = queue
         self._tags = tags
+        self._sql = sql
         self._next: dict[int, int] = {}
         self._shown = 0
 
@@ -131,7 +142,12 @@ class _Tail:
         """Messages of a queue; remembers where it is as they are taken."""
         while at < end:
             batch = self._reader.read(
-                self._topic, queue, at, max_messages=min(_BATCH, end - at), tags=self._tags
+                self._topic,
+                queue,
+                at,
+                max_messages=min(_BATCH, end - at),
+                tags=self._tags,
+                sql=self._sql,
             )
             for message in batch:
                 if message.queue_offset >= end:
@@ -171,7 +187,7 @@ class _Tail:
             self._show(message)
 
     def _last_of(self, queue: int, low: int, high: int, count: int) -> deque[Message]:
-        """The last matching ones; the window grows while tags leave too many out."""
+        """The last matching ones; the window grows while a filter leaves too many out."""
         window = count
         while True:
             start = max(low, high - window)

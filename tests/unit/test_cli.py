@@ -330,6 +330,8 @@ def test_get(run: Run, store: Path) -> None:
     many = run("get", store, "--topic", "t", "--offset", 0, "--count", 3, "--json").lines
     assert [m["queue_offset"] for m in many] == [0, 1, 2]
     assert run("get", store, "--topic", "t", "--offset", 0, "--tags", "odd").code == 1
+    assert run("get", store, "--topic", "t", "--offset", 0, "--sql", "n = 1").code == 1
+    assert run("get", store, "--topic", "t", "--offset", 0, "--sql", "n = 2").code == 0
     assert run("get", store, "--topic", "t", "--offset", 99).code == 1
     foreign = "0A0A0A0A" + by_offset["offset_msg_id"][8:]
     assert run("get", store, "--id", foreign).code == 1
@@ -353,6 +355,9 @@ def test_tail(run: Run, store: Path) -> None:
 
     assert bodies("-n", 3) == ["body 7", "body 8", "body 9"]
     assert bodies("-n", 2, "--tags", "odd") == ["body 7", "body 9"]
+    assert bodies("-n", 2, "--sql", "n > 2 AND TAGS = 'even'") == ["body 6", "body 8"]
+    assert run("tail", store, "t", "--sql", "n >").code != 0
+    assert run("tail", store, "t", "--sql", "n > 2", "--tags", "odd").code != 0
     assert bodies("--from", "earliest", "-n", 2) == ["body 0", "body 1"]
     assert bodies("--from", 4) == ["body 8", "body 9"]
     assert bodies("--from", "2001-01-01", "--queue", 1) == [f"body {i}" for i in (1, 3, 5, 7, 9)]

@@ -1,0 +1,33 @@
+"""SQL92 message filters: compiled in C, once an expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pystore._errors import ExpressionIllegal
+from pystore._lib import ffi, lib, raise_error, utf8
+
+__all__ = ["compiled"]
+
+
+def compiled(sql: str) -> Any:
+    """The ``ps_sql92`` of an expression.
+
+    Where upstream would stop reading in the midst and ignore the rest, which no caller means, it is
+    refused: ``a LIKE 'x'`` would be ``a``.
+
+    Raises: ExpressionIllegal with the position, counted in characters from 1; BadArgument.
+    """
+    raw = utf8(sql, "the SQL92 filter")
+    error = ffi.new("ps_error *")
+    made = lib.ps_sql92_compile(raw, len(raw), error)
+    if made == ffi.NULL:
+        raise_error(error)
+    made = ffi.gc(made, lib.ps_sql92_free)
+    unread = lib.ps_sql92_unread(made)
+    if unread >= 0:
+        at = len(raw[:unread].decode())
+        raise ExpressionIllegal(
+            f"position {at + 1}: expected AND, OR or the end, not {sql[at : at + 40]!r}"
+        )
+    return made
