@@ -86,12 +86,12 @@ public class StoreDump {
                 if (x == null) { out.println("{\"at\":\"bad\",\"phy\":" + off + "}"); break; }
                 TreeMap<String, String> props = x.getProperties() == null ? new TreeMap<>() : new TreeMap<>(x.getProperties());
                 StringBuilder ps = new StringBuilder("{"); boolean first = true;
-                for (Map.Entry<String, String> e : props.entrySet()) { if (!first) ps.append(","); first = false; ps.append(Golden.j(e.getKey())).append(":").append(Golden.j(String.valueOf(e.getValue()))); }
+                for (Map.Entry<String, String> e : props.entrySet()) { if (!first) ps.append(","); first = false; ps.append(Json.j(e.getKey())).append(":").append(Json.j(String.valueOf(e.getValue()))); }
                 ps.append("}");
-                out.println("{\"at\":\"msg\",\"phy\":" + off + ",\"size\":" + size + ",\"magic\":" + Integer.toUnsignedString(magic) + ",\"topic\":" + Golden.j(x.getTopic())
+                out.println("{\"at\":\"msg\",\"phy\":" + off + ",\"size\":" + size + ",\"magic\":" + Integer.toUnsignedString(magic) + ",\"topic\":" + Json.j(x.getTopic())
                     + ",\"queue\":" + x.getQueueId() + ",\"queue_offset\":" + x.getQueueOffset() + ",\"flag\":" + x.getFlag() + ",\"sys_flag\":" + x.getSysFlag()
-                    + ",\"born_ts\":" + x.getBornTimestamp() + ",\"born_host\":" + Golden.j(x.getBornHostString() + ":" + ((java.net.InetSocketAddress) x.getBornHost()).getPort()) + ",\"store_ts\":" + x.getStoreTimestamp()
-                    + ",\"store_host\":" + Golden.j(((java.net.InetSocketAddress) x.getStoreHost()).getAddress().getHostAddress() + ":" + ((java.net.InetSocketAddress) x.getStoreHost()).getPort())
+                    + ",\"born_ts\":" + x.getBornTimestamp() + ",\"born_host\":" + Json.j(x.getBornHostString() + ":" + ((java.net.InetSocketAddress) x.getBornHost()).getPort()) + ",\"store_ts\":" + x.getStoreTimestamp()
+                    + ",\"store_host\":" + Json.j(((java.net.InetSocketAddress) x.getStoreHost()).getAddress().getHostAddress() + ":" + ((java.net.InetSocketAddress) x.getStoreHost()).getPort())
                     + ",\"reconsume\":" + x.getReconsumeTimes() + ",\"prepared_offset\":" + x.getPreparedTransactionOffset() + ",\"body_crc\":" + x.getBodyCRC()
                     + ",\"body_len\":" + (x.getBody() == null ? 0 : x.getBody().length) + ",\"body_crc32\":\"" + hex(x.getBody()) + "\",\"props\":" + ps + "}");
                 off += size;
@@ -103,13 +103,13 @@ public class StoreDump {
                 ConsumeQueueInterface cq = q.getValue();
                 for (long i = cq.getMinOffsetInQueue(); i < cq.getMaxOffsetInQueue(); i++) {
                     CqUnit u = cq.get(i); if (u == null) continue;
-                    out.println("{\"at\":\"cq\",\"topic\":" + Golden.j(e.getKey()) + ",\"queue\":" + q.getKey() + ",\"offset\":" + i + ",\"phy\":" + u.getPos() + ",\"size\":" + u.getSize() + ",\"tags_code\":" + u.getTagsCode() + "}");
+                    out.println("{\"at\":\"cq\",\"topic\":" + Json.j(e.getKey()) + ",\"queue\":" + q.getKey() + ",\"offset\":" + i + ",\"phy\":" + u.getPos() + ",\"size\":" + u.getSize() + ",\"tags_code\":" + u.getTagsCode() + "}");
                 }
             }
         for (String tk : keys) {
             String[] k = tk.split("#", 2);
             QueryMessageResult r = s.queryMessage(k[0], k[1], 64, 0, Long.MAX_VALUE);
-            out.println("{\"at\":\"key\",\"topic\":" + Golden.j(k[0]) + ",\"key\":" + Golden.j(k[1]) + ",\"found\":" + r.getMessageMapedList().size() + "}");
+            out.println("{\"at\":\"key\",\"topic\":" + Json.j(k[0]) + ",\"key\":" + Json.j(k[1]) + ",\"found\":" + r.getMessageMapedList().size() + "}");
             r.release();
         }
         out.flush();

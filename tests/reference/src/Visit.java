@@ -38,12 +38,12 @@ public class Visit {
                     PullResult r = c.pull(q, "*", at, 32, 10000);
                     if (r.getPullStatus() != PullStatus.FOUND) { System.out.println("{\"at\":\"bad\",\"status\":\"" + r.getPullStatus() + "\"}"); break; }
                     for (MessageExt m : r.getMsgFoundList()) {
-                        System.out.println("{\"at\":\"got\",\"topic\":" + Golden.j(m.getTopic()) + ",\"queue\":" + m.getQueueId() + ",\"queue_offset\":" + m.getQueueOffset()
-                            + ",\"phy\":" + m.getCommitLogOffset() + ",\"tags\":" + Golden.j(String.valueOf(m.getTags())) + ",\"keys\":" + Golden.j(String.valueOf(m.getKeys())) + "," + body(m.getBody()) + "}");
+                        System.out.println("{\"at\":\"got\",\"topic\":" + Json.j(m.getTopic()) + ",\"queue\":" + m.getQueueId() + ",\"queue_offset\":" + m.getQueueOffset()
+                            + ",\"phy\":" + m.getCommitLogOffset() + ",\"tags\":" + Json.j(String.valueOf(m.getTags())) + ",\"keys\":" + Json.j(String.valueOf(m.getKeys())) + "," + body(m.getBody()) + "}");
                         if (m.getKeys() == null || n++ % 25 != 0) continue;
                         String key = m.getKeys().split(" ")[0];
                         QueryResult found = c.queryMessage(m.getTopic(), key, 64, 0, Long.MAX_VALUE);
-                        System.out.println("{\"at\":\"key\",\"topic\":" + Golden.j(m.getTopic()) + ",\"key\":" + Golden.j(key) + ",\"found\":" + found.getMessageList().size() + "}");
+                        System.out.println("{\"at\":\"key\",\"topic\":" + Json.j(m.getTopic()) + ",\"key\":" + Json.j(key) + ",\"found\":" + found.getMessageList().size() + "}");
                         MessageExt same = p.viewMessage(m.getTopic(), ((MessageClientExt) m).getOffsetMsgId());
                         System.out.println("{\"at\":\"id\",\"asked\":" + m.getCommitLogOffset() + ",\"phy\":" + same.getCommitLogOffset() + "}");
                     }
@@ -53,8 +53,8 @@ public class Visit {
             for (int k = 0; k < sends; k++) {
                 Message m = new Message(a[i], "visit", "visit-" + i + "-" + k + " visitor", ("from java " + k).getBytes(StandardCharsets.UTF_8));
                 SendResult r = p.send(m);
-                System.out.println("{\"at\":\"sent\",\"topic\":" + Golden.j(a[i]) + ",\"queue\":" + r.getMessageQueue().getQueueId() + ",\"queue_offset\":" + r.getQueueOffset()
-                    + ",\"status\":\"" + r.getSendStatus() + "\",\"offset_msg_id\":\"" + r.getOffsetMsgId() + "\",\"msg_id\":\"" + r.getMsgId() + "\",\"keys\":" + Golden.j(m.getKeys()) + "," + body(m.getBody()) + "}");
+                System.out.println("{\"at\":\"sent\",\"topic\":" + Json.j(a[i]) + ",\"queue\":" + r.getMessageQueue().getQueueId() + ",\"queue_offset\":" + r.getQueueOffset()
+                    + ",\"status\":\"" + r.getSendStatus() + "\",\"offset_msg_id\":\"" + r.getOffsetMsgId() + "\",\"msg_id\":\"" + r.getMsgId() + "\",\"keys\":" + Json.j(m.getKeys()) + "," + body(m.getBody()) + "}");
             }
         }
         c.shutdown(); p.shutdown();
