@@ -282,6 +282,19 @@ int ps_put_many_messages(ps_store *store, ps_topic *topic, const ps_put_many *ma
 int ps_put_client_batch(ps_store *store, ps_topic *topic, const ps_message *message, int64_t *count,
                         int64_t *physical_offsets, ps_put_result *out);
 
+/* ---- delays ---- */
+typedef struct ps_due {
+    int64_t next_offset;        /* where the level goes on */
+    int64_t next_ms;            /* when the unit there is due; -1: there is none */
+    int64_t delivered, skipped; /* skipped: without readable record or destination */
+    int64_t end;                /* physical, of the last one delivered; 0: none */
+} ps_due;
+/* Puts messages of delay level `level` (queue level - 1 of SCHEDULE_TOPIC_XXXX), from queue offset
+ * `from` on, to their topics, as far as they are due at now_ms (0: the clock), at most `most`. An
+ * error code: out->next_offset could not be delivered. */
+int ps_deliver_due(ps_store *store, int32_t level, int64_t from, int64_t now_ms, int32_t most,
+                   ps_due *out, ps_error *error);
+
 /* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after
  * timeout_ms, or an error. */
 int ps_wait_flushed(ps_store *store, int64_t physical, int32_t timeout_ms, ps_error *error);

@@ -482,11 +482,22 @@ static int by_topic(const void *a, const void *b) {
     return c != 0 ? c : (x->cq_id > y->cq_id) - (x->cq_id < y->cq_id);
 }
 
+/* A queue that somebody only waits for has neither files nor messages: nobody else need know. */
+static int32_t drop_unborn(ps_queue **queues, int32_t n) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < n; i++) {
+        ps_queue *q = queues[i];
+        if (atomic_load(&q->cq_max) > 0 || ps_segments_count(&q->cq_files) > 0) queues[kept++] = q;
+    }
+    return kept;
+}
+
 int32_t ps_store_queues(ps_store *s, ps_queue_info *out, int32_t room) {
     ps_queue **queues;
     if (ps_enter(s) < 0) return PS_E_CLOSED;
     ps_dispatch_catch_up(s, NULL);
     int32_t n = ps_queues_snapshot(s, &queues);
+    n = drop_unborn(queues, n);
     if (n > 1) qsort(queues, (size_t)n, sizeof *queues, by_topic);
     for (int32_t i = 0; i < n && i < room; i++) {
         ps_queue *q = queues[i];

@@ -159,6 +159,21 @@ class Info:
     checkpoint: tuple[int, int, int, int, int]
 
 
+class DueDelivery(NamedTuple):
+    """What one round over a delay level did.
+
+    offset: where the level goes on, in its queue. next_ms: when the message there is due, -1 when
+    there is none. skipped: those without readable record or destination. end: physical, of the last
+    one delivered, 0 when there was none.
+    """
+
+    offset: int
+    next_ms: int
+    delivered: int
+    skipped: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class CleanReport:
     """What a round of retention deleted, or would delete: counts of files, bytes of log freed.
@@ -1024,6 +1039,28 @@ class Store(_Base):
         size: messages that cross into C together. See PutBatch.
         """
         return PutBatch(self, topic, size, queue, wait)
+
+    # ---- delays ----
+
+    def deliver_due(
+        self, level: int, offset: int, *, most: int = 512, now_ms: int = 0
+    ) -> DueDelivery:
+        """Puts messages of a delay level to their topics, from queue offset `offset` of it on, as
+        far as they are due. most: messages of this call. now_ms: 0 for the clock.
+
+        Raises: DiskFull and whatever else ``put`` raises; what was delivered before it stays so,
+        and ``offset`` of the exception's ``delivery`` says where to go on.
+        """
+        error, raw = ffi.new("ps_error *"), ffi.new("ps_due *")
+        rc = lib.ps_deliver_due(self._live(), level, offset, now_ms, most, raw, error)
+        done = DueDelivery(raw.next_offset, raw.next_ms, raw.delivered, raw.skipped, raw.end)
+        if rc < 0:
+            try:
+                self._fail(error)
+            except StoreError as failed:
+                failed.delivery = done  # type: ignore[attr-defined]
+                raise
+        return done
 
     # ---- durability ----
 

@@ -103,6 +103,8 @@ class Core:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Told which watched delay levels got messages.
+        self.on_levels: Callable[[Sequence[int]], None] | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on held pulls are answered on this loop."""
@@ -295,7 +297,15 @@ class Core:
             if framer is not None and step.out_len:
                 framer.push(_taken(step))
             everything = False
+        levels = lib.ps_core_levels(self.handle)
+        if levels and self.on_levels is not None:
+            self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         self._set_timer(after[0])
+
+    def watch_level(self, level: int, offset: int) -> bool:
+        """Whether delay level `level` reaches beyond `offset`. If not, on_levels is called with it
+        once it does."""
+        return bool(self._check(lib.ps_core_watch_level(self.handle, level, offset, self._error)))
 
     def _set_timer(self, in_ms: int) -> None:
         loop = self._loop

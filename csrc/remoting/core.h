@@ -119,6 +119,7 @@ struct ps_core {
     bool co_put;     /* this call has put something */
     bool co_holding; /* this call has held a pull */
     ps_topic *co_schedule;
+    uint64_t co_levels; /* watched delay levels that got messages */
 
     ps_hold **co_heap; /* held pulls by deadline */
     int32_t co_heap_count, co_heap_room;

@@ -424,6 +424,7 @@ static void take_arrivals(ps_core *c) {
     for (ps_queue *q = ps_arrivals_take(c->co_store), *next; q != NULL; q = next) {
         next = q->cq_arrived_next;
         ps_arrivals_done(q);
+        if (q->cq_topic == c->co_schedule && q->cq_id < 64) c->co_levels |= 1ull << q->cq_id;
         for (ps_hold *h = q->cq_holds; h != NULL; h = q->cq_holds) {
             unlink_hold(c, h);
             make_ready(c, h);
@@ -476,6 +477,21 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         *next_ms = left > 0 ? left : 0;
     }
     return 0;
+}
+
+int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
+    ps_queue *q = level > 0 && level <= 64
+                      ? ps_topic_queue_get(c->co_store, c->co_schedule, level - 1)
+                      : NULL;
+    if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d", level);
+    atomic_store(&q->cq_watched, true);
+    return atomic_load(&q->cq_max) > offset;
+}
+
+uint64_t ps_core_levels(ps_core *c) {
+    uint64_t levels = c->co_levels;
+    c->co_levels = 0;
+    return levels;
 }
 
 void ps_core_wake_pair(ps_core *c, ps_pair *p, int32_t queue_id) {

@@ -70,6 +70,14 @@ int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int6
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 
+/* ---- delays ---- */
+/* 1: queue level - 1 of SCHEDULE_TOPIC_XXXX reaches beyond `offset`; 0: not yet, and
+ * ps_core_levels will say when. */
+int ps_core_watch_level(ps_core *core, int32_t level, int64_t offset, ps_error *error);
+/* Bit level - 1 for each watched level that got messages; forgets them. ps_core_next learns of it.
+ */
+uint64_t ps_core_levels(ps_core *core);
+
 /* ---- statistics, since the core was made ---- */
 typedef struct ps_stat_row {
     const char *topic, *group; /* group NULL: puts of the topic, else gets of the pair */
