@@ -14,6 +14,7 @@
 #include "store.h"
 
 #define GIB (1LL << 30)
+#define READER_TRIES 5
 
 int32_t ps_abi(void) {
     return PS_ABI;
@@ -288,20 +289,33 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     return code < 0 ? give_up(s) : s;
 }
 
-ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
-                         ps_error *error) {
-    ps_error mine = {0}, *e = error != NULL ? error : &mine;
-    ps_report *own = NULL, *r = report;
+static ps_store *reader_try(const ps_conf *conf, ps_io *io, ps_report *r, ps_progress *progress,
+                            ps_error *e) {
     ps_store *s = store_new(conf, io, true, e);
     if (s == NULL) return NULL;
-    if (r == NULL && (r = own = malloc(sizeof *own)) == NULL) return give_up(s);
     memset(r, 0, sizeof *r);
     int code = check_root(s, e);
     if (code == 0) code = load(s, r, progress, e);
     if (code == 0) code = ps_recover_read(s, r, progress, e);
+    return code < 0 ? give_up(s) : s;
+}
+
+/* Whoever writes the store may delete a file (retention, recovery) between our listing of its
+ * folder and our opening of it. What is there then is looked at anew, a few times. */
+ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
+                         ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    ps_report *own = report != NULL ? NULL : malloc(sizeof *own);
+    ps_store *s = NULL;
+    if (report == NULL && own == NULL) return NULL;
+    for (int tries = 0; s == NULL && tries < READER_TRIES; tries++) {
+        e->code = 0;
+        s = reader_try(conf, io, report != NULL ? report : own, progress, e);
+        if (e->code != PS_E_IO || e->sys_errno != ENOENT) break;
+    }
     if (progress != NULL) progress->phase = 4;
     free(own);
-    return code < 0 ? give_up(s) : s;
+    return s;
 }
 
 /* ---- closing ---- */

@@ -1,6 +1,7 @@
 /* The whole store under the sanitizers: put in every way, roll, read, crash, recover, cut, clean.
  * What it claims is checked again from Python; here the memory is watched. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,6 +208,30 @@ static void test_reader(void) {
     ps_store_free(r);
 }
 
+/* A file that was listed and is gone when it is opened: the reader looks anew. */
+static void test_reader_of_going_files(void) {
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    ps_io *io = ps_io_faulty_new();
+    const uint32_t opens = 1u << PS_IO_OPEN;
+    ps_store *r = ps_reader_open(&c, io, NULL, NULL, &e);
+    int64_t calls = ps_io_faulty_calls(io, opens), messages = count_queues(r);
+    ps_store_free(r);
+    CHECK(calls > 0);
+    for (int64_t n = 1; n <= calls; n++) {
+        ps_io_faulty_set(io, opens, n, ENOENT, 0);
+        r = ps_reader_open(&c, io, NULL, NULL, &e);
+        if (!CHECK(r != NULL)) break;
+        CHECK_EQ(0, e.code);
+        CHECK_EQ(messages, count_queues(r));
+        ps_store_free(r);
+    }
+    ps_io_faulty_set(io, opens, 1, ENOENT, 1);
+    CHECK(ps_reader_open(&c, io, NULL, NULL, &e) == NULL);
+    CHECK_EQ(ENOENT, e.sys_errno);
+    ps_io_faulty_free(io);
+}
+
 static char paths[200][512];
 static int path_count;
 
@@ -273,6 +298,7 @@ int main(void) {
     test_life();
     test_views_live_on();
     test_reader();
+    test_reader_of_going_files();
     test_damage();
     return check_end("test_store");
 }
