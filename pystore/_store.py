@@ -42,6 +42,7 @@ _FILTERS_KEPT = 100  # compiled SQL92 filters, as many as upstream keeps
 _MOST_MESSAGES = 1 << 24  # a read gives at most
 _EXPORT_S = 5.0
 _EXPORT_PAUSE_S = 0.2
+_BATCH_ITEM_MIN = 22  # bytes of an item without body and properties
 _LIVE: weakref.WeakSet[_Base] = weakref.WeakSet()
 
 
@@ -1011,7 +1012,8 @@ class Store(_Base):
         m.sys_flag, m.reconsume_times, m.born_timestamp = sys_flag, reconsume_times, born_timestamp
         m.wait = wait
         out, count = self._scratch.out, ffi.new("int64_t *")
-        rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, ffi.NULL, out)
+        placed = ffi.new("int64_t[]", len(payload) // _BATCH_ITEM_MIN + 1)
+        rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, placed, out)
         if rc < 0:
             self._fail(out.error, rc)
         if queue >= entry.queues:
@@ -1023,7 +1025,7 @@ class Store(_Base):
             _STATUS[out.status],
             n,
             offsets.cast("q"),
-            memoryview(b"").cast("q"),
+            memoryview(bytes(ffi.buffer(placed, 8 * n))).cast("q"),
             out.physical_offset + out.size,
         )
 

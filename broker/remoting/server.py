@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
@@ -32,7 +33,8 @@ Told = Callable[[Connection], None]
 class RemotingServer:
     """A listening port and its connections. ``await start()``, ``await stop()``, or async with.
 
-    host and port: 0 takes a free port, which ``port`` then says. framer: makes the framer of each
+    host and port: 0 takes a free port, which ``port`` then says. sock: bound already, in their
+    place. framer: makes the framer of each
     connection; None gives every request to the handlers. on_connect, on_close: called on the loop
     with each connection (a Peer); on_connect comes once its first bytes are understood.
     """
@@ -43,6 +45,7 @@ class RemotingServer:
         *,
         host: str = "0.0.0.0",
         port: int = 0,
+        sock: socket.socket | None = None,
         framer: FramerFactory | None = None,
         tls: TlsSettings | None = None,
         limits: Limits | None = None,
@@ -52,6 +55,7 @@ class RemotingServer:
     ) -> None:
         self.host = host
         self._port = port
+        self._sock = sock
         self.limits = limits if limits is not None else Limits()
         self._tls = tls if tls is not None else TlsSettings()
         self._backlog = backlog
@@ -72,9 +76,14 @@ class RemotingServer:
         """Raises: OSError when the address cannot be listened on."""
         assert self._server is None
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._accept, self.host, self._port, backlog=self._backlog, reuse_address=True
-        )
+        if self._sock is not None:
+            self._server = await loop.create_server(
+                self._accept, sock=self._sock, backlog=self._backlog
+            )
+        else:
+            self._server = await loop.create_server(
+                self._accept, self.host, self._port, backlog=self._backlog, reuse_address=True
+            )
         self._port = self._server.sockets[0].getsockname()[1]
 
     def _accept(self) -> asyncio.BaseProtocol:

@@ -1,0 +1,148 @@
+"""JSON bodies as RocketMQ writes them: maps keyed by a message queue (spec remoting.md 9.4).
+
+The Java side writes such a map with the object itself as key, which no JSON parser takes, and
+demands it of others. Go splits some of these texts by hand, so nothing here ever holds a blank.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["MessageQueue", "dumps", "loads"]
+
+#: Deeper than any body of the protocol; what is deeper is hostile.
+_DEPTH_MAX = 64
+_BLANK = re.compile(r"[ \t\r\n]*")
+_SCALAR = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
+_string: Any = json.decoder.scanstring  # type: ignore[attr-defined]
+
+
+class MessageQueue(NamedTuple):
+    """One queue of one broker: a key in the maps of tools and clients."""
+
+    topic: str
+    broker: str
+    queue: int
+
+    def as_json(self) -> dict[str, object]:
+        return {"brokerName": self.broker, "queueId": self.queue, "topic": self.topic}
+
+
+def dumps(value: object) -> bytes:
+    """Compact JSON. Keys may be texts, numbers (quoted) and message queues (as objects); members
+    that are None are left out, as fastjson does; a message queue is its object."""
+    return _text(value).encode("utf-8", "surrogatepass")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, MessageQueue):
+        value = value.as_json()
+    if isinstance(value, Mapping):
+        members = [f"{_key(k)}:{_text(v)}" for k, v in value.items() if v is not None]
+        return "{" + ",".join(members) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(key: object) -> str:
+    return _text(key) if isinstance(key, MessageQueue) else json.dumps(str(key), ensure_ascii=False)
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """The value of a body, be it strict JSON or fastjson's: objects and bare numbers as keys.
+
+    A key that is a message queue comes as MessageQueue, any other as text.
+    Raises: ValueError that says what is wrong.
+    """
+    try:
+        text = bytes(data).decode()
+    except UnicodeDecodeError as bad:
+        raise ValueError(f"byte {bad.start} of the body is no UTF-8") from None
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
+    except ValueError:
+        value, end = _value(text, _skip(text, 0), 0)
+        if _skip(text, end) != len(text):
+            raise ValueError(f"the body goes on behind its end, at {end}") from None
+        return value
+
+
+def _skip(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
+    if depth > _DEPTH_MAX:
+        raise ValueError("the body is nested too deeply")
+    first = text[at : at + 1]
+    if first == "{":
+        return _object(text, at + 1, depth)
+    if first == "[":
+        return _array(text, at + 1, depth)
+    if first == '"':
+        made: tuple[str, int] = _string(text, at + 1)
+        return made
+    found = _SCALAR.match(text, at)
+    if found is None:
+        raise ValueError(f"the body holds no JSON at {at}")
+    return json.loads(found[0]), found.end()
+
+
+def _object(text: str, at: int, depth: int) -> tuple[dict[Any, Any], int]:
+    made: dict[Any, Any] = {}
+    at = _skip(text, at)
+    if text[at : at + 1] == "}":
+        return made, at + 1
+    while True:
+        key, at = _value(text, at, depth + 1)
+        at = _expect(text, at, ":")
+        made[_as_key(key)], at = _value(text, at, depth + 1)
+        at = _skip(text, at)
+        if text[at : at + 1] == "}":
+            return made, at + 1
+        at = _expect(text, at, ",")
+
+
+def _array(text: str, at: int, depth: int) -> tuple[list[Any], int]:
+    made: list[Any] = []
+    at = _skip(text, at)
+    if text[at : at + 1] == "]":
+        return made, at + 1
+    while True:
+        item, at = _value(text, at, depth + 1)
+        made.append(item)
+        at = _skip(text, at)
+        if text[at : at + 1] == "]":
+            return made, at + 1
+        at = _expect(text, at, ",")
+
+
+def _expect(text: str, at: int, sign: str) -> int:
+    at = _skip(text, at)
+    if text[at : at + 1] != sign:
+        raise ValueError(f"the body has no '{sign}' at {at}")
+    return _skip(text, at + 1)
+
+
+def _as_key(key: object) -> MessageQueue | str:
+    if isinstance(key, dict):
+        queue = queue_of(key)
+        return _text(key) if queue is None else queue
+    return key if isinstance(key, str) else json.dumps(key)
+
+
+def queue_of(value: object) -> MessageQueue | None:
+    """The message queue that a JSON object stands for; None when it is none."""
+    if not isinstance(value, Mapping):
+        return None
+    topic, broker, queue = (value.get(name) for name in ("topic", "brokerName", "queueId"))
+    if isinstance(topic, str) and isinstance(broker, str) and type(queue) is int:
+        return MessageQueue(topic, broker, queue)
+    return None
