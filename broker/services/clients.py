@@ -1,0 +1,319 @@
+"""Who is connected: producers and consumers by group, and what each group subscribes to.
+
+Spec remoting.md section 6. A client shows itself by heartbeats on each of its connections; it is
+gone when the connection closes, when it says so, or when no beat came for 120 s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import ONEWAY, Command
+from broker.remoting.handlers import Peer
+from broker.services.core import Core
+from broker.services.groups import Groups
+
+__all__ = ["Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
+
+log = logging.getLogger(__name__)
+
+BROADCASTING = "BROADCASTING"
+#: LanguageCode by number.
+_LANGUAGES = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Channel:
+    """One connection of one client, as its last beat showed it. seen: monotonic seconds."""
+
+    peer: Peer
+    client_id: str
+    language: int
+    version: int
+    seen: float = field(default_factory=time.monotonic)
+    seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def address(self) -> str:
+        return f"{self.peer.address[0]}:{self.peer.address[1]}"
+
+    @property
+    def language_name(self) -> str:
+        return _LANGUAGES[self.language] if 0 <= self.language < len(_LANGUAGES) else "OTHER"
+
+    def as_connection(self) -> dict[str, object]:
+        """Connection of GET_CONSUMER_CONNECTION_LIST and its like."""
+        return {
+            "clientAddr": self.address,
+            "clientId": self.client_id,
+            "language": self.language_name,
+            "version": self.version,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic that a group takes, as the client sent it (section 6.1). version: subVersion, ms."""
+
+    topic: str
+    expression: str = "*"
+    tags: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
+    version: int = 0
+    kind: str = "TAG"
+    class_filter: bool = False
+
+    @property
+    def is_tag(self) -> bool:
+        return self.kind in ("TAG", "")
+
+    def wanted(self) -> frozenset[str] | None:
+        """The tags, None for everything. From the expression, which is what the user wrote."""
+        if self.class_filter:
+            return None
+        parts = (part.strip() for part in self.expression.split("||"))
+        tags = frozenset(part for part in parts if part)
+        return None if not tags or "*" in tags else tags
+
+    def as_json(self) -> dict[str, object]:
+        """SubscriptionData."""
+        return {
+            "classFilterMode": self.class_filter,
+            "codeSet": list(self.codes),
+            "expressionType": self.kind or "TAG",
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What one heartbeat says of one consumer group."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: tuple[Subscription, ...]
+    unit_mode: bool = False
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A group that has somebody online. channels: by connection. fingerprint: of the last full beat
+    of the newer kind (HeartbeatV2)."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    channels: dict[Peer, Channel] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    fingerprint: int = 0
+    updated_ms: int = 0
+
+    def client_ids(self) -> list[str]:
+        return list(dict.fromkeys(c.client_id for c in self.channels.values()))
+
+    def channel_of(self, client_id: str) -> Channel | None:
+        return next((c for c in self.channels.values() if c.client_id == client_id), None)
+
+
+class Clients:
+    """All of them. Tells the core which subscriptions its pulls may be served for."""
+
+    def __init__(self, groups: Groups, core: Core, *, expire_s: float = 120.0) -> None:
+        self._groups = groups
+        self._core = core
+        self._expire_s = expire_s
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Peer, Channel]] = {}
+        #: Whether all members of a group are told that it changed.
+        self.may_notify: Callable[[str], bool] = lambda group: True
+
+    # ---- consumers ----
+
+    def consumer_beat(self, channel: Channel, beat: Beat) -> bool:
+        """Registers a consumer; whether its group changed: a new member, or other topics."""
+        group = self.consumers.get(beat.group)
+        if group is None:
+            group = self.consumers[beat.group] = ConsumerGroup(beat.group)
+        model_changed = group.message_model != beat.message_model
+        group.consume_type = beat.consume_type
+        group.message_model = beat.message_model
+        group.consume_from_where = beat.consume_from_where
+        changed = self._join(group, channel)
+        changed = self._subscribe(group, beat.subscriptions) or changed
+        if model_changed:
+            self.republish(beat.group)
+        if changed:
+            self.notify(group)
+        return changed
+
+    def consumer_sign(self, channel: Channel, name: str) -> bool:
+        """A beat without subscriptions: whether the group is known, so that they still stand."""
+        group = self.consumers.get(name)
+        if group is None or not group.subscriptions:
+            return False
+        if self._join(group, channel):
+            self.notify(group)
+        return True
+
+    def _join(self, group: ConsumerGroup, channel: Channel) -> bool:
+        old = group.channels.get(channel.peer)
+        group.channels[channel.peer] = channel
+        group.updated_ms = channel.seen_ms
+        self._remember(channel.peer, channel.client_id)
+        return old is None or old.client_id != channel.client_id
+
+    def _subscribe(self, group: ConsumerGroup, given: Iterable[Subscription]) -> bool:
+        changed, named = False, set()
+        for new in given:
+            named.add(new.topic)
+            old = group.subscriptions.get(new.topic)
+            if old is None or new.version > old.version:
+                changed = changed or old is None
+                group.subscriptions[new.topic] = new
+                self._publish(group, new)
+        for topic in [topic for topic in group.subscriptions if topic not in named]:
+            del group.subscriptions[topic]
+            self._core.withdraw_subscription(group.name, topic)
+            changed = True
+        return changed
+
+    def may_read(self, group: ConsumerGroup, topic: str) -> bool:
+        """Whether pulls of this group need no more questions than its subscription answers."""
+        config = self._groups.find(group.name)
+        return (
+            config is not None
+            and config.consume_enable
+            and (config.consume_broadcast_enable or group.message_model != BROADCASTING)
+            and not self._groups.is_forbidden(group.name, topic)
+        )
+
+    def _publish(self, group: ConsumerGroup, sub: Subscription) -> None:
+        """SQL stays with Python, which has to see whether it is allowed and well formed."""
+        if sub.is_tag and self.may_read(group, sub.topic):
+            self._core.publish_subscription(
+                group.name, sub.topic, tags=sub.wanted(), sub_version=sub.version,
+                own=True,
+            )  # fmt: skip
+        else:
+            self._core.withdraw_subscription(group.name, sub.topic)
+
+    def publish(self, group: str, topic: str) -> None:
+        """Tells the core of one subscription again."""
+        found = self.consumers.get(group)
+        sub = found.subscriptions.get(topic) if found is not None else None
+        if found is not None and sub is not None:
+            self._publish(found, sub)
+
+    def republish(self, name: str) -> None:
+        """After a change of the group's rights: its pulls are to ask again."""
+        self._core.withdraw_subscription(name)
+        group = self.consumers.get(name)
+        if group is not None:
+            for sub in group.subscriptions.values():
+                self._publish(group, sub)
+
+    def notify(self, group: ConsumerGroup) -> None:
+        """Tells every member that it is time to divide the queues anew."""
+        config = self._groups.get(group.name)
+        if group.message_model == BROADCASTING or not self.may_notify(group.name):
+            return
+        if config is not None and not config.notify_consumer_ids_changed_enable:
+            return
+        for channel in list(group.channels.values()):
+            self.notify_one(channel, group.name)
+
+    def notify_one(self, channel: Channel, group: str) -> None:
+        channel.peer.send(
+            Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, flag=ONEWAY)
+        )
+
+    # ---- producers ----
+
+    def producer_beat(self, channel: Channel, group: str) -> None:
+        self.producers.setdefault(group, {})[channel.peer] = channel
+        self._remember(channel.peer, channel.client_id)
+
+    def producer_channel(self, client_id: str) -> Channel | None:
+        """The connection on which this client was heard last."""
+        best: Channel | None = None
+        for channels in self.producers.values():
+            for channel in channels.values():
+                found = channel.client_id == client_id and not channel.peer.closed
+                if found and (best is None or channel.seen > best.seen):
+                    best = channel
+        return best
+
+    # ---- going ----
+
+    def _remember(self, peer: Peer, client_id: str) -> None:
+        peer.state["client_id"] = client_id
+
+    def leave(self, peer: Peer, client_id: str, producer: str | None, consumer: str | None) -> None:
+        """UNREGISTER_CLIENT: out of these two groups, by whichever connection it is known."""
+        if producer:
+            channels = self.producers.get(producer, {})
+            for each in self._of_client(channels, peer, client_id):
+                self._drop_producer(producer, each)
+        if consumer and consumer in self.consumers:
+            group = self.consumers[consumer]
+            for each in self._of_client(group.channels, peer, client_id):
+                self._drop_consumer(group, each)
+
+    @staticmethod
+    def _of_client(channels: dict[Peer, Channel], peer: Peer, client_id: str) -> list[Peer]:
+        known = channels.get(peer)
+        return [peer] if known is not None and known.client_id == client_id else []
+
+    def departed(self, peer: Peer) -> None:
+        """The connection is closed: out of every group."""
+        if not peer.state.pop("client_id", None):
+            return
+        for name in [n for n, channels in self.producers.items() if peer in channels]:
+            self._drop_producer(name, peer)
+        for group in [g for g in self.consumers.values() if peer in g.channels]:
+            self._drop_consumer(group, peer)
+
+    def _drop_producer(self, name: str, peer: Peer) -> None:
+        channels = self.producers[name]
+        del channels[peer]
+        if not channels:
+            del self.producers[name]
+
+    def _drop_consumer(self, group: ConsumerGroup, peer: Peer) -> None:
+        del group.channels[peer]
+        if not group.channels:
+            del self.consumers[group.name]
+            self._core.withdraw_subscription(group.name)
+        else:
+            self.notify(group)
+
+    def scan(self) -> None:
+        """Closes connections whose client has not been heard of for too long."""
+        oldest = time.monotonic() - self._expire_s
+        seen: dict[Peer, float] = {}
+        for channel in self._channels():
+            seen[channel.peer] = max(channel.seen, seen.get(channel.peer, 0.0))
+        for peer, when in seen.items():
+            if when < oldest or peer.closed:
+                log.info("no heartbeat from %s for %d s: dropped", peer.address, self._expire_s)
+                peer.close()
+                self.departed(peer)
+
+    def _channels(self) -> Iterator[Channel]:
+        for channels in self.producers.values():
+            yield from channels.values()
+        for group in self.consumers.values():
+            yield from group.channels.values()

@@ -1,0 +1,64 @@
+"""The broker's settings while it runs: tools may change some of them (UPDATE_BROKER_CONFIG)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pystore._configfiles import DataVersion
+from pystore._errors import BadArgument
+from pystore._settings import TABLE, Settings
+
+__all__ = ["Config"]
+
+#: What a connection, a record or a name server has been told already.
+_FIXED = frozenset(
+    {"brokerName", "brokerClusterName", "brokerId", "brokerIP1", "listenPort", "brokerRole"}
+)
+
+
+class Config:
+    """Like Settings, ``config["name"]``, but of this moment. changed: told the names of settings
+    that got another value."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.current = settings
+        self.version = DataVersion(0, 0, time.time_ns() // 1_000_000)
+        self.changed: list[Callable[[frozenset[str]], None]] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return self.current[name]
+
+    @property
+    def store_host(self) -> bytes:
+        return self.current.store_host
+
+    def update(self, changes: Mapping[str, str]) -> None:
+        """All of them, or none. Lives until the broker stops; broker.conf stays as it is.
+
+        Raises: BadArgument for a name or value that is none, and for settings that only a start
+        takes over.
+        """
+        made = self.current.replaced(**changes)
+        names = frozenset(name for name in changes if made[name] != self.current[name])
+        for name in sorted(names):
+            if TABLE[name].used_by == "store" or name in _FIXED:
+                raise BadArgument(
+                    f"{name} is taken over at the start only: write it to broker.conf"
+                )
+        if not names:
+            return
+        self.current = made
+        self.version = self.version.bumped()
+        for listener in self.changed:
+            listener(names)
+
+    def as_text(self) -> str:
+        """``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has them."""
+        lines = []
+        for name, value in sorted(self.current.as_dict().items()):
+            if value is not None:
+                shown = str(value).lower() if isinstance(value, bool) else str(value)
+                lines.append(f"{name}={shown}\n")
+        return "".join(lines)

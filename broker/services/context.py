@@ -1,0 +1,55 @@
+"""What every processor gets: the services of one broker, in one object."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from broker.services.clients import Clients
+from broker.services.config import Config
+from broker.services.core import Core
+from broker.services.groups import Groups
+from broker.services.hooks import ConsumeContext, Hooks, SendContext
+from broker.services.locks import Locks
+from broker.services.offsets import Offsets
+from broker.services.registration import Registration
+from broker.services.schedule import Schedule
+from broker.services.statistics import Statistics
+from broker.services.topics import Topics
+from pystore._store import Store
+
+__all__ = ["Services"]
+
+
+@dataclass(slots=True)
+class Services:
+    """address: ``host:port`` that clients reach this broker at. started_ms: when it was ready."""
+
+    store: Store
+    settings: Config
+    core: Core
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    clients: Clients
+    locks: Locks
+    statistics: Statistics
+    registration: Registration
+    address: str
+    schedule: Schedule | None = None
+    send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
+    consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
+    started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def broker_name(self) -> str:
+        return str(self.settings["brokerName"])
+
+    @property
+    def cluster(self) -> str:
+        return str(self.settings["brokerClusterName"])
+
+    @property
+    def host(self) -> str:
+        """brokerIP1, as upstream names the broker in its remarks."""
+        return str(self.settings["brokerIP1"])

@@ -1,0 +1,63 @@
+"""What the services ask of the C core's hot path (broker/remoting/hot.py), and nothing more.
+
+The core answers sends and pulls by itself, against tables that the services publish here; all else,
+and whatever it lacks a row for, comes up to the processors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+__all__ = ["Core", "OffsetRow"]
+
+#: Group, topic, queue, next offset.
+OffsetRow = tuple[str, str, int, int]
+
+
+class Core(Protocol):
+    """The tables of the hot path."""
+
+    def publish_topic(
+        self, name: str, read_queues: int, write_queues: int, perm: int, *, hot: bool
+    ) -> None:
+        """hot: False when its sends must come up to Python."""
+
+    def withdraw_topic(self, name: str) -> None: ...
+
+    def publish_subscription(
+        self,
+        group: str,
+        topic: str,
+        *,
+        tags: frozenset[str] | None,
+        sql: str | None = None,
+        sub_version: int,
+        own: bool,
+        shared: bool = True,
+    ) -> None:
+        """tags: None takes everything. own: pulls that carry their own subscription are served.
+        shared: pulls that carry none are served by this one."""
+
+    def withdraw_subscription(self, group: str, topic: str | None = None) -> None: ...
+
+    def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> object: ...
+
+    def offset(self, group: str, topic: str, queue: int) -> int | None: ...
+
+    def offsets(
+        self, group: str | None = None, topic: str | None = None
+    ) -> Sequence[OffsetRow]: ...
+
+    def take_changed_offsets(self) -> Sequence[OffsetRow]: ...
+
+    def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
+
+    def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
+        """The next pull is told to go there; commits are ignored until then."""
+
+    def statistics(self) -> Iterable[tuple[str, str | None, int, int]]:
+        """Topic, group, messages, bytes since the start; group None: puts of the topic."""
+
+    def notify_all(self) -> None:
+        """Answers every held pull."""

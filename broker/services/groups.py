@@ -1,0 +1,114 @@
+"""Subscription groups: who may consume, and how often a message is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Refused
+from broker.services.config import Config
+from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
+from pystore._configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
+from pystore._errors import BadArgument
+from pystore.metadata import Metadata
+
+__all__ = ["Groups"]
+
+
+class Groups:
+    """The table of groups. changed: told the name of each that was altered or deleted."""
+
+    def __init__(self, settings: Config, metadata: Metadata) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._forbidden: dict[str, set[str]] = {}
+        self.changed: Callable[[str], None] = lambda name: None
+
+    def start(self) -> None:
+        """Makes the reserved groups that are missing."""
+        missing = [name for name in RESERVED_GROUPS if self.get(name) is None]
+        if missing:
+            with self._metadata.batch():
+                for name in missing:
+                    self._metadata.groups.put(SubscriptionGroup(name))
+
+    # ---- asking ----
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        return self._metadata.groups.get(name)
+
+    def all(self) -> Sequence[SubscriptionGroup]:
+        return self._metadata.groups.list()
+
+    @property
+    def version(self) -> DataVersion:
+        return self._metadata.version("groups")
+
+    def find(self, name: str) -> SubscriptionGroup | None:
+        """The group, made when missing and autoCreateSubscriptionGroup says so."""
+        found = self.get(name)
+        if found is not None or not self._settings["autoCreateSubscriptionGroup"]:
+            return found
+        if not is_legal(name) or len(name) > GROUP_MAX:
+            return None
+        made = SubscriptionGroup(name)
+        self._metadata.groups.put(made)
+        return made
+
+    def found(self, name: str) -> SubscriptionGroup:
+        """Raises: Refused with SUBSCRIPTION_GROUP_NOT_EXIST."""
+        group = self.find(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name:.260}] does not exist. Make it with mqadmin"
+                " updateSubGroup.",
+            )
+        return group
+
+    # ---- tools ----
+
+    def update(self, group: SubscriptionGroup) -> None:
+        """Makes or replaces one. Raises: Refused."""
+        try:
+            self._metadata.groups.put(group)
+        except BadArgument as bad:
+            raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
+        self.changed(group.name)
+
+    def delete(self, name: str) -> bool:
+        """Whether there was one."""
+        gone = self._metadata.groups.delete(name)
+        self._forbidden.pop(name, None)
+        self.changed(name)
+        return gone
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether a tool has forbidden the group to read this topic."""
+        return topic in self._forbidden.get(group, ())
+
+    def forbid(self, group: str, topic: str, forbidden: bool) -> None:
+        """Code 353; kept while the broker runs."""
+        if forbidden:
+            self._forbidden.setdefault(group, set()).add(topic)
+        else:
+            self._forbidden.get(group, set()).discard(topic)
+        self.changed(group)
+
+    # ---- as JSON ----
+
+    @staticmethod
+    def to_json(group: SubscriptionGroup) -> dict[str, Any]:
+        return group_to_json(replace(group, extra={}))
+
+    @staticmethod
+    def from_json(value: object) -> SubscriptionGroup:
+        """Raises: Refused with INVALID_PARAMETER."""
+        try:
+            if not isinstance(value, dict) or not isinstance(value.get("groupName"), str):
+                raise ValueError("a SubscriptionGroupConfig has a groupName")
+            return group_from_json(value["groupName"], value)
+        except ValueError as bad:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None

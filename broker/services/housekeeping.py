@@ -1,0 +1,79 @@
+"""The one timer of a broker: what has to happen again and again, each at its own pace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.services.context import Services
+
+__all__ = ["Housekeeping"]
+
+log = logging.getLogger(__name__)
+
+_STEP_S = 1.0
+
+
+@dataclass(slots=True)
+class _Duty:
+    pause_s: Callable[[], float]
+    work: Callable[[], object]
+    due: float
+
+
+class Housekeeping:
+    """Runs on the broker's loop; a duty that fails is said, and comes again at its time."""
+
+    def __init__(self, s: Services) -> None:
+        self._s = s
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._duties: list[_Duty] = []
+
+    def start(self) -> None:
+        s = self._s
+        s.statistics.sample()
+        self.add(s.registration.tick, lambda: _STEP_S)
+        self.add(self._save, lambda: s.settings["flushConsumerOffsetInterval"] / 1000)
+        self.add(s.clients.scan, lambda: 10.0)
+        self.add(s.locks.scan, lambda: 30.0)
+        self.add(s.statistics.sample, lambda: 10.0)
+        self._arm()
+
+    def add(self, work: Callable[[], object], pause_s: Callable[[], float]) -> None:
+        now = asyncio.get_running_loop().time()
+        self._duties.append(_Duty(pause_s, work, now + pause_s()))
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._saving is not None:
+            await asyncio.wait({self._saving})
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_STEP_S, self._tick)
+
+    def _tick(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for duty in self._duties:
+            if duty.due > now:
+                continue
+            # From now, not from when it was due: after a long sleep it runs once.
+            duty.due = now + max(duty.pause_s(), _STEP_S) - _STEP_S / 2
+            try:
+                duty.work()
+            except Exception:
+                log.exception("a duty of the broker failed")
+        self._arm()
+
+    def _save(self) -> None:
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self._persist())
+
+    async def _persist(self) -> None:
+        try:
+            await self._s.offsets.persist()
+        except Exception:
+            log.exception("consumer offsets could not be saved; they are tried again")

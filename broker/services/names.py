@@ -1,0 +1,95 @@
+"""Names of topics and groups: which are legal, which are the broker's own (remoting.md 8.1)."""
+
+from __future__ import annotations
+
+import re
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Refused
+
+__all__ = [
+    "DLQ",
+    "NOT_FOR_CLIENTS",
+    "RESERVED_GROUPS",
+    "RETRY",
+    "TEMPLATE",
+    "check_group",
+    "check_topic",
+    "is_legal",
+    "is_system_topic",
+]
+
+RETRY = "%RETRY%"
+DLQ = "%DLQ%"
+#: The topic whose inherit bit lets clients make topics by sending to them.
+TEMPLATE = "TBW102"
+TOPIC_MAX = 127
+GROUP_MAX = 255
+
+#: Clients may not send to these; the broker itself writes to some of them.
+NOT_FOR_CLIENTS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+_SYSTEM = NOT_FOR_CLIENTS | {TEMPLATE, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
+
+#: Groups that are always there.
+RESERVED_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_legal(name: str) -> bool:
+    """Whether it has upstream's letters only."""
+    return _LEGAL.fullmatch(name) is not None
+
+
+def is_system_topic(name: str) -> bool:
+    return name in _SYSTEM or name.startswith("rmq_sys_")
+
+
+def check_topic(name: str) -> None:
+    """Raises: Refused with INVALID_PARAMETER, as 5.x answers."""
+    if not name.strip():
+        problem = "The specified topic is blank."
+    elif not is_legal(name):
+        problem = (
+            "The specified topic contains illegal characters, allowing only"
+            f" ^[%|a-zA-Z0-9_-]+$: {name:.60}"
+        )
+    elif len(name) > TOPIC_MAX:
+        problem = f"The specified topic is longer than topic max length {TOPIC_MAX}."
+    else:
+        return
+    raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+
+
+def check_group(name: str) -> None:
+    """Raises: Refused with INVALID_PARAMETER."""
+    if not name.strip():
+        problem = "The specified group is blank."
+    elif not is_legal(name):
+        problem = (
+            "The specified group contains illegal characters, allowing only"
+            f" ^[%|a-zA-Z0-9_-]+$: {name:.60}"
+        )
+    elif len(name) > GROUP_MAX:
+        problem = f"The specified group is longer than group max length {GROUP_MAX}."
+    else:
+        return
+    raise Refused(ResponseCode.INVALID_PARAMETER, problem)

@@ -1,0 +1,285 @@
+"""The broker at its name servers: registered, kept so, and taken out (spec remoting.md 9.2).
+
+One connection a name server stays open: closing it takes the broker out of all routes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command
+from broker.remoting.handlers import Peer
+from broker.services.config import Config
+from broker.services.topics import READ, WRITE, Topics
+from pystore._configfiles import DataVersion, TopicConfig, version_to_json
+
+__all__ = ["Dial", "Registration"]
+
+log = logging.getLogger(__name__)
+
+#: Opens a connection to ``host:port``. Raises: OSError, TimeoutError.
+Dial = Callable[[str], Awaitable[Peer]]
+
+#: A name server that does not answer is asked again after so many seconds.
+_RETRY_S = 1.0
+_RETRY_MAX_S = 30.0
+_UNREGISTER_S = 3.0
+
+
+@dataclass(slots=True)
+class _Server:
+    """due: monotonic time of the next full registration. pause: until the next try after a failure.
+    registered: whether it knows us by this connection."""
+
+    address: str
+    peer: Peer | None = None
+    due: float = 0.0
+    pause: float = _RETRY_S
+    registered: bool = False
+    failing: bool = False
+
+
+def _known(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(";") if part.strip()]
+
+
+class Registration:
+    """Keeps every name server informed. address: ``host:port`` that clients must reach."""
+
+    def __init__(self, settings: Config, topics: Topics, address: str, dial: Dial) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._address = address
+        self._dial = dial
+        self._servers = [_Server(each) for each in _known(settings["namesrvAddr"])]
+        self._pending: dict[str, TopicConfig] = {}
+        self._all = False
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._last_beat = 0.0
+
+    @property
+    def servers(self) -> Sequence[str]:
+        return [each.address for each in self._servers]
+
+    def use(self, addresses: Iterable[str]) -> None:
+        """The name servers from now on; those not named any more are let go."""
+        wanted = list(dict.fromkeys(addresses))
+        for server in [s for s in self._servers if s.address not in wanted]:
+            self._servers.remove(server)
+            if server.peer is not None:
+                server.peer.close()
+        known = {server.address for server in self._servers}
+        self._servers += [_Server(each) for each in wanted if each not in known]
+
+    # ---- what it does by itself ----
+
+    async def start(self) -> None:
+        """The first registration; a name server that is not there yet is tried again later."""
+        await self._register_full(self._servers)
+        soon = time.monotonic() + 10.0  # upstream's second one, for whoever missed the first
+        for server in self._servers:
+            server.due = min(server.due, soon)
+
+    async def stop(self) -> None:
+        """Out of every route."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.gather(*(self._leave(s) for s in self._servers if s.registered))
+        for server in self._servers:
+            if server.peer is not None:
+                server.peer.close()
+
+    async def _leave(self, server: _Server) -> None:
+        command = Command(RequestCode.UNREGISTER_BROKER, self._identity())
+        with contextlib.suppress(OSError, TimeoutError):
+            assert server.peer is not None
+            await server.peer.request(command, _UNREGISTER_S)
+
+    def tick(self) -> None:
+        """Called by the housekeeping timer, every second."""
+        now = time.monotonic()
+        for server in self._servers:
+            if server.registered and (server.peer is None or server.peer.closed):
+                server.registered = False  # it restarted, or the network broke
+                server.due = now
+        if any(server.due <= now for server in self._servers):
+            self._wake()
+        pause = self._settings["brokerHeartbeatInterval"] / 1000
+        if self._settings["enableSlaveActingMaster"] and now - self._last_beat >= pause:
+            self._last_beat = now
+            self._beat()
+
+    def _beat(self) -> None:
+        """BROKER_HEARTBEAT, for clusters whose members watch each other by it."""
+        for server in self._servers:
+            if server.registered and server.peer is not None:
+                server.peer.send(Command(RequestCode.BROKER_HEARTBEAT, self._identity()))
+
+    # ---- topics that changed ----
+
+    def changed(self, configs: Sequence[TopicConfig]) -> None:
+        """Tells the name servers soon: of these topics, or of everything when one was deleted."""
+        for config in configs:
+            self._pending[config.name] = config
+        self._all = self._all or not configs
+        self._wake()
+
+    async def settled(self, timeout: float = 3.0) -> None:
+        """Waits until the name servers know of the changes made so far, or `timeout` seconds."""
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait({task}, timeout=timeout)
+
+    def _wake(self) -> None:
+        if self._stopped or not self._servers or (self._task and not self._task.done()):
+            return
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+        except RuntimeError:  # before the loop runs; start() registers everything
+            return
+
+    async def _work(self) -> None:
+        while not self._stopped:
+            now = time.monotonic()
+            pending, self._pending = self._pending, {}
+            everything, self._all = self._all, False
+            due = [s for s in self._servers if s.due <= now or (everything and s.registered)]
+            others = [s for s in self._servers if s.registered and s not in due]
+            if due:
+                await self._register_full(due)
+            if pending and others:
+                await self._register_some(others, list(pending.values()))
+            if not self._pending and not self._all:
+                return
+
+    # ---- requests ----
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "brokerAddr": self._address,
+            "brokerId": str(self._settings["brokerId"]),
+            "brokerName": self._settings["brokerName"],
+            "clusterName": self._settings["brokerClusterName"],
+        }
+
+    def _command(self, configs: Iterable[TopicConfig]) -> Command:
+        """REGISTER_BROKER with these topics."""
+        settings = self._settings
+        allowed = settings["brokerPermission"] & (READ | WRITE)
+        if allowed != READ | WRITE:
+            configs = [replace(c, perm=c.perm & (allowed | 1)) for c in configs]
+        no_version = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
+        wrapper = {
+            "dataVersion": version_to_json(self._topics.version),
+            "mappingDataVersion": no_version,
+            "topicConfigTable": self._topics.table(configs),
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        body = mqjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        ha_host = settings["brokerIP2"] or settings["brokerIP1"]
+        ext = self._identity() | {
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+            "compressed": "false",
+            "enableActingMaster": str(settings["enableSlaveActingMaster"]).lower(),
+            "haServerAddr": f"{ha_host}:{settings['haListenPort']}",
+        }
+        return Command(RequestCode.REGISTER_BROKER, ext, body)
+
+    async def _register_full(self, servers: Sequence[_Server]) -> None:
+        await asyncio.gather(*(self._register_at(server) for server in servers))
+
+    async def _register_at(self, server: _Server) -> None:
+        """Everything, unless the server says that nothing changed and forceRegister is off."""
+        pause = min(max(self._settings["registerNameServerPeriod"], 10_000), 60_000) / 1000
+        if server.registered and not self._settings["forceRegister"]:
+            answer = await self._ask(server, self._version_query())
+            if answer is not None and answer.ext.get("changed") == "false":
+                server.due = time.monotonic() + pause
+                return
+        answer = await self._ask(server, self._command(self._topics.all()))
+        if answer is None:
+            server.due = time.monotonic() + server.pause
+            server.pause = min(server.pause * 2, _RETRY_MAX_S)
+            return
+        server.registered = True
+        server.due, server.pause = time.monotonic() + pause, _RETRY_S
+        if answer.body:
+            self._take_order_topics(answer.body)
+
+    def _version_query(self) -> Command:
+        body = mqjson.dumps(version_to_json(self._topics.version))
+        return Command(RequestCode.QUERY_DATA_VERSION, self._identity(), body)
+
+    async def _register_some(
+        self, servers: Sequence[_Server], configs: Sequence[TopicConfig]
+    ) -> None:
+        command = self._command(configs)
+
+        async def one(server: _Server) -> None:
+            answer = await self._ask(server, replace(command, ext=dict(command.ext)))
+            if answer is None:  # it lost us meanwhile, and wants everything
+                await self._register_at(server)
+
+        await asyncio.gather(*(one(server) for server in servers))
+
+    async def _ask(self, server: _Server, command: Command) -> Command | None:
+        """The answer; None when there is none, or an error: said once, until it goes well again."""
+        timeout = self._settings["registerBrokerTimeoutMills"] / 1000
+        problem: object
+        try:
+            if server.peer is None or server.peer.closed:
+                server.registered = False
+                server.peer = await self._dial(server.address)
+            answer = await server.peer.request(command, timeout)
+        except (OSError, TimeoutError) as failed:
+            problem = failed or type(failed).__name__
+        else:
+            if answer.code == ResponseCode.SUCCESS:
+                if server.failing:
+                    log.info("the name server %s answers again", server.address)
+                server.failing = False
+                return answer
+            problem = f"code {answer.code}: {answer.remark}"
+        if not server.failing:
+            log.warning("the name server %s did not register us: %s", server.address, problem)
+        server.failing = True
+        return None
+
+    def _take_order_topics(self, body: Any) -> None:
+        """Which topics are ordered, as the cluster's configuration says."""
+        try:
+            table = mqjson.loads(body).get("table")
+        except (ValueError, AttributeError):
+            return
+        if isinstance(table, dict):
+            self._topics.set_order(frozenset(map(str, table)))
+
+    # ---- what others register ----
+
+    async def route(self, topic: str) -> dict[str, Any] | None:
+        """The route of a topic as a name server has it; None when nobody says."""
+        for server in self._servers:
+            if server.peer is None or server.peer.closed:
+                continue
+            ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            with contextlib.suppress(OSError, TimeoutError, ValueError):
+                answer = await server.peer.request(command, 3.0)
+                if answer.code == ResponseCode.SUCCESS:
+                    found = mqjson.loads(answer.body)
+                    return found if isinstance(found, dict) else None
+        return None

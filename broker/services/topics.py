@@ -1,0 +1,282 @@
+"""The topics of a broker: made at start, by the first send, by tools; told to the core and to the
+name servers (spec remoting.md 8.2, 8.5, 2.4)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Refused
+from broker.services.config import Config
+from broker.services.core import Core
+from broker.services.names import (
+    DLQ,
+    NOT_FOR_CLIENTS,
+    RETRY,
+    TEMPLATE,
+    check_topic,
+    is_system_topic,
+)
+from pystore._configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
+from pystore._errors import BadArgument
+from pystore.metadata import Metadata, system_topics
+
+__all__ = ["INHERIT", "READ", "WRITE", "Topics"]
+
+log = logging.getLogger(__name__)
+
+#: Bits of a topic's perm.
+INHERIT, WRITE, READ = 1, 2, 4
+#: Bits of topicSysFlag: the topic is of a unit; units subscribe to it.
+UNIT, UNIT_SUB = 1, 2
+_QUEUES_MAX = 65535
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    "message.type": ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    "reserve.time": (),
+}
+#: These are of the store's layout: fixed once the topic is there.
+_FIXED = ("queue.type", "cleanup.policy")
+
+
+class Topics:
+    """The table of topics. Lives on the event loop.
+
+    changed: told of each topic that was made or altered, and of none (an empty list) after a
+    deletion; registers it at the name servers. always_up: whether sends must all come up to Python,
+    which is so while there are hooks.
+    """
+
+    def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._core = core
+        self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
+        self.always_up = False
+
+    def start(self) -> None:
+        """Makes the built-in topics that are missing, and tells the core all there are."""
+        missing = [row for row in system_topics(self._settings.current) if row.name not in self]
+        if missing:
+            with self._metadata.batch():
+                for row in missing:
+                    self._metadata.topics.put(row)
+        for row in self.all():
+            self._publish(row)
+
+    # ---- asking ----
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._metadata.topics.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._metadata.topics
+
+    def all(self) -> Sequence[TopicConfig]:
+        return self._metadata.topics.list()
+
+    @property
+    def version(self) -> DataVersion:
+        return self._metadata.version("topics")
+
+    def found(self, name: str) -> TopicConfig:
+        """The topic. Raises: Refused with TOPIC_NOT_EXIST."""
+        config = self.get(name)
+        if config is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name:.260}] not exist, apply first please! Make it with mqadmin"
+                " updateTopic.",
+            )
+        return config
+
+    def system(self) -> list[str]:
+        """Names that belong to the broker itself."""
+        return sorted(
+            {each.name for each in self.all() if is_system_topic(each.name)}
+            | {each.name for each in system_topics(self._settings.current)}
+        )
+
+    # ---- telling the core ----
+
+    def is_hot(self, config: TopicConfig) -> bool:
+        """Whether the core may take sends to it without asking."""
+        return (
+            not self.always_up
+            and config.name not in NOT_FOR_CLIENTS
+            and not config.name.startswith((RETRY, "rmq_sys_"))
+            and (not config.order or bool(self._settings["brokerPermission"] & WRITE))
+        )
+
+    def _publish(self, config: TopicConfig) -> None:
+        perm = config.perm
+        if not self._settings["brokerPermission"] & READ:
+            perm &= ~READ
+        self._core.publish_topic(
+            config.name, config.read_queue_nums, config.write_queue_nums, perm,
+            hot=self.is_hot(config),
+        )  # fmt: skip
+
+    def publish_all(self) -> None:
+        """After a change of what all topics depend on: hooks, the broker's own permissions."""
+        for row in self.all():
+            self._publish(row)
+
+    # ---- making ----
+
+    def _put(self, config: TopicConfig) -> TopicConfig:
+        try:
+            self._metadata.topics.put(config)
+        except BadArgument as bad:
+            raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
+        self._publish(config)
+        self.changed([config])
+        return config
+
+    def for_send(
+        self, name: str, template: str, queues: int, *, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """A missing topic made from its template by a send; None where that may not be."""
+        found = self.get(name)
+        if found is not None:
+            return found
+        made = self._from_template(name, template, queues, sys_flag)
+        if made is None and name.startswith(RETRY):
+            made = TopicConfig(name, 1, 1, READ | WRITE, topic_sys_flag=sys_flag)
+        return None if made is None else self._put(made)
+
+    def _from_template(
+        self, name: str, template: str, queues: int, sys_flag: int
+    ) -> TopicConfig | None:
+        row = self.get(template)
+        if row is None or not row.perm & INHERIT:
+            return None
+        if template == TEMPLATE and not self._settings["autoCreateTopicEnable"]:
+            return None
+        count = max(1, min(queues, row.write_queue_nums))
+        return TopicConfig(
+            name, count, count, row.perm & ~INHERIT,
+            topic_filter_type=row.topic_filter_type, topic_sys_flag=sys_flag,
+        )  # fmt: skip
+
+    def retry_topic(self, group: str, queues: int, *, unit: bool = False) -> TopicConfig:
+        """``%RETRY%group``, made when missing. Raises: Refused when the name cannot be a topic."""
+        name = RETRY + group
+        found = self.get(name)
+        if found is not None:
+            return found
+        return self._put(TopicConfig(name, queues, queues, topic_sys_flag=UNIT_SUB if unit else 0))
+
+    def dead_letter_topic(self, group: str) -> TopicConfig:
+        """``%DLQ%group``, made when missing: consumers subscribe to it by hand."""
+        found = self.get(DLQ + group)
+        return found if found is not None else self._put(TopicConfig(DLQ + group, 1, 1))
+
+    # ---- tools ----
+
+    def update(self, wanted: TopicConfig, changes: str = "") -> bool:
+        """Makes or alters a topic (code 17); whether anything changed.
+
+        changes: of the attributes, ``+name=value,-name``. Raises: Refused.
+        """
+        self.check_updatable(wanted.name)
+        old = self.get(wanted.name)
+        attributes = self._attributes(changes, old)
+        self._check(wanted, attributes)
+        extra = old.extra if old is not None else {}
+        made = replace(wanted, attributes=attributes, extra=extra)
+        if made == old:
+            return False
+        self._put(made)
+        return True
+
+    def check_updatable(self, name: str) -> None:
+        """Raises: Refused with INVALID_PARAMETER for a bad name or the broker's own topic."""
+        check_topic(name)
+        if is_system_topic(name):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic."
+            )
+
+    def _check(self, config: TopicConfig, attributes: Mapping[str, str]) -> None:
+        problem = ""
+        for queues in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 <= queues <= _QUEUES_MAX:
+                problem = f"a topic has from 0 to {_QUEUES_MAX} queues, not {queues}"
+        if not 0 <= config.perm < 16:
+            problem = f"perm {config.perm} is none: 2 write, 4 read, 6 both"
+        if attributes.get("queue.type") == "BatchCQ":
+            problem = "this store keeps one record a message: queue.type BatchCQ is not supported"
+        if attributes.get("cleanup.policy") == "COMPACTION":
+            problem = "cleanup.policy COMPACTION is not supported"
+        mixed = attributes.get("message.type") == "MIXED"
+        if mixed and not self._settings["enableMixedMessageType"]:
+            problem = "MIXED message type is not supported while enableMixedMessageType is false"
+        if problem:
+            raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+
+    def _attributes(self, changes: str, old: TopicConfig | None) -> dict[str, str]:
+        """The attributes after these changes. Raises: Refused."""
+        made = dict(old.attributes) if old is not None else {}
+        for change in filter(None, (part.strip() for part in changes.split(","))):
+            sign, (name, equals, value) = change[0], change[1:].partition("=")
+            problem = ""
+            if sign not in "+-" or (sign == "+") != bool(equals):
+                problem = f"'{change:.80}' is neither +name=value nor -name"
+            elif name not in _ATTRIBUTES:
+                problem = f"unsupported key: {name:.60}"
+            elif old is None and sign == "-":
+                problem = "only add attribute is supported while creating topic"
+            elif old is not None and name in _FIXED:
+                problem = f"attempt to update an unchangeable attribute: {name}"
+            elif sign == "+" and _ATTRIBUTES[name] and value not in _ATTRIBUTES[name]:
+                problem = f"value is not in set: {value:.60}"
+            if problem:
+                raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+            if sign == "+":
+                made[name] = value
+            else:
+                made.pop(name, None)
+        return made
+
+    def set_order(self, names: frozenset[str]) -> None:
+        """Which topics are ordered, as the name servers say; no news to them."""
+        for row in self.all():
+            if row.order != (row.name in names):
+                made = replace(row, order=not row.order)
+                self._metadata.topics.put(made)
+                self._publish(made)
+
+    def delete(self, name: str) -> bool:
+        """Whether there was one."""
+        self._core.withdraw_topic(name)
+        gone = self._metadata.topics.delete(name)
+        if gone:
+            self.changed([])
+        return gone
+
+    # ---- as JSON ----
+
+    @staticmethod
+    def to_json(config: TopicConfig) -> dict[str, Any]:
+        """TopicConfig as the wire has it; members that we do not know stay at home."""
+        return topic_to_json(replace(config, extra={}))
+
+    @staticmethod
+    def from_json(value: object) -> TopicConfig:
+        """Raises: Refused with INVALID_PARAMETER."""
+        try:
+            if not isinstance(value, dict) or not isinstance(value.get("topicName"), str):
+                raise ValueError("a TopicConfig has a topicName")
+            return topic_from_json(value["topicName"], value)
+        except ValueError as bad:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None
+
+    def table(self, configs: Iterable[TopicConfig] | None = None) -> dict[str, Any]:
+        """``{name: TopicConfig}`` of all topics, or of these."""
+        rows = self.all() if configs is None else configs
+        return {row.name: self.to_json(row) for row in rows}
