@@ -1,1 +1,48 @@
-"""A file per family of requests: what is checked in which order, and what is answered."""
+"""A file per family of requests: the order of checks, and the answers."""
+
+from __future__ import annotations
+
+from broker.processors.admin_config import ConfigProcessor
+from broker.processors.admin_groups import GroupProcessor
+from broker.processors.admin_offsets import OffsetAdminProcessor
+from broker.processors.admin_stats import StatisticsProcessor
+from broker.processors.admin_topics import TopicProcessor
+from broker.processors.assignment import AssignmentProcessor
+from broker.processors.clients import ClientProcessor
+from broker.processors.locks import LockProcessor
+from broker.processors.lookup import LookupProcessor
+from broker.processors.offsets import OffsetProcessor
+from broker.processors.pull import PullProcessor
+from broker.processors.relay import RelayProcessor
+from broker.processors.reply import ReplyProcessor
+from broker.processors.send import SendProcessor
+from broker.processors.sendback import SendBackProcessor
+from broker.remoting.handlers import Handler
+from broker.services.context import Services
+
+__all__ = ["all_handlers"]
+
+
+def all_handlers(s: Services) -> dict[int, Handler]:
+    """The handler of every code that this broker serves; others are answered as not supported."""
+    send = SendProcessor(s)
+    made: dict[int, Handler] = {}
+    for processor in (
+        send,
+        SendBackProcessor(s, send.sender),
+        ReplyProcessor(s, send.sender),
+        PullProcessor(s),
+        OffsetProcessor(s),
+        LookupProcessor(s),
+        ClientProcessor(s),
+        LockProcessor(s),
+        RelayProcessor(s),
+        AssignmentProcessor(s),
+        TopicProcessor(s),
+        GroupProcessor(s),
+        StatisticsProcessor(s),
+        ConfigProcessor(s),
+        OffsetAdminProcessor(s),
+    ):
+        made.update(processor.handlers())
+    return made

@@ -1,0 +1,72 @@
+"""Settings of the running broker, and housekeeping on demand: 25, 26, 27, 306, 316, 329 (2.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from pystore._configfiles import version_to_json
+from pystore._errors import BadArgument
+from pystore._settings import parse_properties
+
+__all__ = ["ConfigProcessor"]
+
+
+class ConfigProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update,
+            RequestCode.GET_BROKER_CONFIG: self.get,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.nothing,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.nothing,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean,
+            RequestCode.TRIGGER_DELETE_FILES: self.clean,
+        }
+
+    def update(self, peer: Peer, command: Command) -> Command:
+        try:
+            changes = {
+                name: value
+                for name, (_, value) in parse_properties(bytes(command.body).decode()).items()
+            }
+        except ValueError as bad:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"the body is no name=value lines: {bad}"
+            ) from None
+        if not changes:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is empty")
+        black = str(self.s.settings["configBlackList"]).split(";")
+        named = [name for name in changes if name in black]
+        if named:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"Can not update config in black list: {named[0]}"
+            )
+        try:
+            self.s.settings.update(changes)
+        except BadArgument as bad:
+            raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None
+        return command.reply()
+
+    def get(self, peer: Peer, command: Command) -> Command:
+        version = mqjson.dumps(version_to_json(self.s.settings.version)).decode()
+        return command.reply(ext={"version": version}, body=self.s.settings.as_text().encode())
+
+    def nothing(self, peer: Peer, command: Command) -> Command:
+        """Retention takes queue files and log files together here: there is nothing to do."""
+        return command.reply()
+
+    def clean(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        async def run() -> Command:
+            await asyncio.to_thread(self.s.store.clean)
+            return command.reply()
+
+        return run()

@@ -1,0 +1,141 @@
+"""Groups for tools: 200, 201, 207, 225, 352, 353; who is online: 203, 204, 328, 343, 345 (2.4)."""
+
+from __future__ import annotations
+
+from broker.processors.bodies import items, json_object
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from pystore._configfiles import version_to_json
+
+__all__ = ["GroupProcessor"]
+
+
+class GroupProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription_of,
+        }
+
+    # ---- groups ----
+
+    def update(self, peer: Peer, command: Command) -> Command:
+        self.s.groups.update(self.s.groups.from_json(json_object(command)))
+        return command.reply()
+
+    def update_list(self, peer: Peer, command: Command) -> Command:
+        wanted = items(json_object(command), "groupConfigList")
+        for group in [self.s.groups.from_json(one) for one in wanted]:
+            self.s.groups.update(group)
+        return command.reply()
+
+    def delete(self, peer: Peer, command: Command) -> Command:
+        name = command.text("groupName")
+        self.s.groups.delete(name)
+        if command.flag_of("cleanOffset"):
+            self.s.offsets.delete(group=name)
+        self.s.statistics.forget(group=name)
+        return command.reply()
+
+    def all(self, peer: Peer, command: Command) -> Command:
+        body = {
+            "dataVersion": version_to_json(self.s.groups.version),
+            "forbiddenTable": {},
+            "subscriptionGroupTable": {
+                g.name: self.s.groups.to_json(g) for g in self.s.groups.all()
+            },
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    def one(self, peer: Peer, command: Command) -> Command:
+        name = command.text("group")
+        group = self.s.groups.find(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"No group in this broker. group: {name:.260}",
+            )
+        return command.reply(body=mqjson.dumps(self.s.groups.to_json(group)))
+
+    def forbidden(self, peer: Peer, command: Command) -> Command:
+        group, topic = command.text("group"), command.text("topic")
+        self.s.groups.found(group)
+        self.s.topics.found(topic)
+        if command.ext.get("readable"):
+            self.s.groups.forbid(group, topic, not command.flag_of("readable"))
+        readable = not self.s.groups.is_forbidden(group, topic)
+        body = {"group": group, "topic": topic, "readable": readable}
+        return command.reply(body=mqjson.dumps(body))
+
+    # ---- who is online ----
+
+    def consumers(self, peer: Peer, command: Command) -> Command:
+        name = command.text("consumerGroup")
+        group = self.s.clients.consumers.get(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name:.260}] not online"
+            )
+        body = {
+            "connectionSet": [c.as_connection() for c in group.channels.values()],
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {t: s.as_json() for t, s in sorted(group.subscriptions.items())},
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    def producers(self, peer: Peer, command: Command) -> Command:
+        name = command.text("producerGroup")
+        channels = self.s.clients.producers.get(name)
+        if not channels:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name:.260}] not exist")
+        body = {"connectionSet": [c.as_connection() for c in channels.values()]}
+        return command.reply(body=mqjson.dumps(body))
+
+    def all_producers(self, peer: Peer, command: Command) -> Command:
+        data = {
+            group: [
+                {
+                    "clientId": c.client_id,
+                    "language": c.language_name,
+                    "lastUpdateTimestamp": c.seen_ms,
+                    "remoteIP": c.peer.address[0],
+                    "version": c.version,
+                }
+                for c in channels.values()
+            ]
+            for group, channels in sorted(self.s.clients.producers.items())
+        }
+        return command.reply(body=mqjson.dumps({"data": data}))
+
+    def topics_of(self, peer: Peer, command: Command) -> Command:
+        topics = self.s.offsets.topics_of(command.text("group"))
+        body = {"brokerAddr": self.s.address, "topicList": sorted(topics)}
+        return command.reply(body=mqjson.dumps(body))
+
+    def subscription_of(self, peer: Peer, command: Command) -> Command:
+        name, topic = command.text("group"), command.text("topic")
+        group = self.s.clients.consumers.get(name)
+        found = group.subscriptions.get(topic) if group is not None else None
+        body = {
+            "group": name,
+            "subscriptionData": found.as_json() if found is not None else None,
+            "topic": topic,
+        }
+        return command.reply(body=mqjson.dumps(body))

@@ -1,0 +1,145 @@
+"""Offsets in the hands of tools: 222, 314, 308, and the tables 43 and 45 (2.4)."""
+
+from __future__ import annotations
+
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import ONEWAY, Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.remoting.mqjson import MessageQueue
+from broker.services.context import Services
+from pystore._configfiles import TopicConfig, version_to_json
+from pystore._errors import NotFound
+
+__all__ = ["OffsetAdminProcessor"]
+
+
+class OffsetAdminProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+        }
+
+    # ---- reset ----
+
+    def reset(self, peer: Peer, command: Command) -> Command:
+        topic, group = command.text("topic"), command.text("group")
+        config = self.s.topics.found(topic)
+        if self.s.groups.get(group) is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group:.260} not exist!"
+            )
+        only = command.number("queueId", -1)
+        if only >= config.read_queue_nums:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{topic} has {config.read_queue_nums} queues, there is no queue {only}",
+            )
+        queues = [only] if only >= 0 else list(range(config.read_queue_nums))
+        if self.s.settings["useServerSideResetOffset"]:
+            targets = {queue: self._target(command, config, queue) for queue in queues}
+            for queue, target in targets.items():
+                self.s.offsets.reset(group, topic, queue, target)
+        else:
+            targets = self._by_client(command, config, group, queues)
+        table = {MessageQueue(topic, self.s.broker_name, q): t for q, t in targets.items()}
+        return command.reply(body=mqjson.dumps({"offsetTable": table}))
+
+    def _target(self, command: Command, config: TopicConfig, queue: int) -> int:
+        """Where the queue is to go: the offset that is given, or the one at the timestamp."""
+        low, high = self.s.store.range(config.name, queue)
+        offset = command.number("offset", -1)
+        if offset >= 0:
+            if not low <= offset <= high + 1:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {offset} not in consume queue range [{low}-{high}]",
+                )
+            return offset
+        timestamp = command.number("timestamp", -1)
+        if timestamp < 0:
+            return high
+        try:
+            return self.s.store.offset_at(config.name, queue, timestamp)
+        except NotFound:
+            return 0
+
+    def _by_client(
+        self, command: Command, config: TopicConfig, group: str, queues: list[int]
+    ) -> dict[int, int]:
+        """The older way: the clients are told, and commit it themselves. Raises: Refused."""
+        online = self.s.clients.consumers.get(group)
+        force = command.flag_of("isForce")
+        targets = {}
+        for queue in queues:
+            now = self.s.offsets.get(group, config.name, queue)
+            if now is None:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the group {group} has no offset of {config.name}/{queue} yet",
+                )
+            target = self._target(command, config, queue)
+            targets[queue] = target if force or target < now else now
+        if online is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                "Consumer not online, so can not reset offset,"
+                f" Group: {group} Topic: {config.name}",
+            )
+        table = {MessageQueue(config.name, self.s.broker_name, q): t for q, t in targets.items()}
+        body = mqjson.dumps({"offsetTable": table})
+        ext = {"topic": config.name, "group": group, "isForce": str(force).lower()}
+        ext["timestamp"] = str(command.number("timestamp", -1))
+        for channel in online.channels.values():
+            channel.peer.send(
+                Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body, flag=ONEWAY)
+            )
+        return targets
+
+    # ---- others ----
+
+    def clone(self, peer: Peer, command: Command) -> Command:
+        source, target = command.text("srcGroup"), command.text("destGroup")
+        topic = command.text("topic", "") or None
+        if topic is not None:
+            self.s.topics.found(topic)
+        for _, of_topic, queue, offset in list(self.s.offsets.all(source, topic)):
+            self.s.offsets.commit(target, of_topic, queue, offset)
+        return command.reply()
+
+    def correction(self, peer: Peer, command: Command) -> Command:
+        """The smallest offset of each queue over all groups but these."""
+        topic = command.text("topic")
+        leave_out = set(filter(None, command.text("filterGroups", "").split(",")))
+        compared = command.text("compareGroup", "")
+        smallest: dict[int, int] = {}
+        for group, _, queue, offset in self.s.offsets.all(topic=topic):
+            if group not in leave_out:
+                smallest[queue] = min(offset, smallest.get(queue, offset))
+        if compared:
+            for queue in smallest:
+                offset = self.s.offsets.get(compared, topic, queue) or 0
+                smallest[queue] = min(offset, smallest[queue])
+        return command.reply(body=mqjson.dumps({"correctionOffsets": smallest}))
+
+    def consumer_offsets(self, peer: Peer, command: Command) -> Command:
+        table: dict[str, dict[int, int]] = {}
+        for group, topic, queue, offset in self.s.offsets.all():
+            table.setdefault(f"{topic}@{group}", {})[queue] = offset
+        version = version_to_json(self.s.store.metadata.version("offsets"))
+        return command.reply(body=mqjson.dumps({"dataVersion": version, "offsetTable": table}))
+
+    def delay_offsets(self, peer: Peer, command: Command) -> Command:
+        metadata = self.s.store.metadata
+        body = {
+            "dataVersion": version_to_json(metadata.version("delays")),
+            "offsetTable": metadata.delay_offsets.all(),
+        }
+        return command.reply(body=mqjson.dumps(body))

@@ -1,0 +1,274 @@
+"""What a broker has done and holds, for tools: 28, 202, 208, 303, 315, 317, 321 (2.4, 2.5)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from broker.processors.offsets import queue_id, store_time
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import VERSION, Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.remoting.mqjson import MessageQueue
+from broker.services.context import Services
+from pystore._configfiles import TopicConfig
+from pystore._errors import NotFound
+
+__all__ = ["StatisticsProcessor"]
+
+_VERSION_NAME = "V5_3_3"
+_UNITS_MAX = 4096
+#: Pools that a Java broker has; here everything runs on one loop, and nothing waits.
+_POOLS = {"send": 10000, "pull": 100000, "litePull": 100000, "query": 20000, "ack": 100000}
+
+
+class StatisticsProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic,
+            RequestCode.GET_CONSUME_STATS: self.consumption,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.view,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consumption,
+            RequestCode.QUERY_CONSUME_QUEUE: self.units,
+        }
+
+    def _queue(self, topic: str, queue: int) -> MessageQueue:
+        return MessageQueue(topic, self.s.broker_name, queue)
+
+    # ---- topics ----
+
+    def topic(self, peer: Peer, command: Command) -> Command:
+        config = self.s.topics.found(command.text("topic"))
+        table = {}
+        for queue in range(max(config.read_queue_nums, config.write_queue_nums)):
+            low, high = self.s.store.range(config.name, queue)
+            last = store_time(self.s, config.name, queue, high - 1) if high > low else 0
+            table[self._queue(config.name, queue)] = {
+                "lastUpdateTimestamp": max(last, 0),
+                "maxOffset": high,
+                "minOffset": low,
+            }
+        tps = self.s.statistics.tps("TOPIC_PUT_NUMS", config.name)
+        return command.reply(body=mqjson.dumps({"offsetTable": table, "topicPutTps": tps}))
+
+    def time_span(self, peer: Peer, command: Command) -> Command:
+        topic, group = command.text("topic"), command.text("group")
+        config = self.s.topics.found(topic)
+        spans = []
+        for queue in range(config.write_queue_nums):
+            low, high = self.s.store.range(topic, queue)
+            first = store_time(self.s, topic, queue, low) if high > low else -1
+            last = store_time(self.s, topic, queue, high - 1) if high > low else -1
+            offset = self.s.offsets.get(group, topic, queue) or 0
+            consumed = store_time(self.s, topic, queue, offset - 1) if offset > 0 else first
+            delay = 0
+            if offset < high:
+                since = store_time(self.s, topic, queue, max(offset, low))
+                delay = max(0, time.time_ns() // 1_000_000 - since)
+            spans.append(
+                {
+                    "consumeTimeStamp": consumed,
+                    "delayTime": delay,
+                    "maxTimeStamp": last,
+                    "messageQueue": self._queue(topic, queue),
+                    "minTimeStamp": first,
+                }
+            )
+        return command.reply(body=mqjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def units(self, peer: Peer, command: Command) -> Command:
+        topic, queue = command.text("topic"), queue_id(command)
+        index = max(0, command.number("index", 0))
+        count = max(1, min(command.number("count", 10), _UNITS_MAX))
+        low, high = self.s.store.range(topic, queue)
+        try:
+            found = self.s.store.units(topic, queue, max(index, low), count) if high > low else []
+        except NotFound:
+            found = []
+        group = self.s.clients.consumers.get(command.text("consumerGroup", ""))
+        sub = group.subscriptions.get(topic) if group is not None else None
+        body = {
+            "maxQueueIndex": high,
+            "minQueueIndex": low,
+            "queueData": [
+                {"eval": True, "physicOffset": at, "physicSize": size, "tagsCode": tag}
+                for at, size, tag in found
+            ],
+            "subscriptionData": sub.as_json() if sub is not None else None,
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    # ---- groups ----
+
+    def _offsets(self, group: str, config: TopicConfig) -> dict[MessageQueue, dict[str, int]]:
+        """OffsetWrapper of each read queue of a topic."""
+        table = {}
+        for queue in range(config.read_queue_nums):
+            high = self.s.store.range(config.name, queue)[1]
+            offset = max(0, self.s.offsets.get(group, config.name, queue) or 0)
+            last = store_time(self.s, config.name, queue, offset - 1) if offset > 0 else 0
+            table[self._queue(config.name, queue)] = {
+                "brokerOffset": high,
+                "consumerOffset": offset,
+                "lastTimestamp": max(last, 0),
+                "pullOffset": offset,
+            }
+        return table
+
+    def _consumed(self, group: str, topics: Iterable[str]) -> list[TopicConfig]:
+        """Topics that count: there, and subscribed to while the group is online."""
+        online = self.s.clients.consumers.get(group)
+        found = []
+        for topic in sorted(topics):
+            config = self.s.topics.get(topic)
+            gone = online is not None and online.subscriptions and topic not in online.subscriptions
+            if config is not None and not gone:
+                found.append(config)
+        return found
+
+    def consumption(self, peer: Peer, command: Command) -> Command:
+        group = command.text("consumerGroup")
+        named = command.text("topicList", "") or command.text("topic", "")
+        topics = set(filter(None, named.split(";"))) or self.s.offsets.topics_of(group)
+        table: dict[MessageQueue, dict[str, int]] = {}
+        tps = 0.0
+        for config in self._consumed(group, topics):
+            table |= self._offsets(group, config)
+            tps += self.s.statistics.tps("GROUP_GET_NUMS", f"{config.name}@{group}")
+        return command.reply(body=mqjson.dumps({"consumeTps": tps, "offsetTable": table}))
+
+    def all_consumption(self, peer: Peer, command: Command) -> Command:
+        only_ordered = command.flag_of("isOrder")
+        total, listed = 0, []
+        for group in self.s.groups.all():
+            stats = []
+            for config in self._consumed(group.name, self.s.offsets.topics_of(group.name)):
+                if only_ordered and not config.order:
+                    continue
+                table = self._offsets(group.name, config)
+                total += sum(w["brokerOffset"] - w["consumerOffset"] for w in table.values())
+                tps = self.s.statistics.tps("GROUP_GET_NUMS", f"{config.name}@{group.name}")
+                stats.append({"consumeTps": tps, "offsetTable": table})
+            listed.append({group.name: stats})
+        body = {
+            "brokerAddr": self.s.address,
+            "consumeStatsList": listed,
+            "totalDiff": total,
+            "totalInflightDiff": 0,
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    # ---- the broker ----
+
+    def view(self, peer: Peer, command: Command) -> Command:
+        name, key = command.text("statsName"), command.text("statsKey")
+        found = self.s.statistics.view(name, key)
+        if found is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{name:.60}> <{key:.300}> not exist"
+            )
+        return command.reply(body=mqjson.dumps(found))
+
+    def runtime(self, peer: Peer, command: Command) -> Command:
+        table = {
+            **self._fixed(),
+            **self._counters(),
+            **self._disk(),
+            **self._schedule(),
+        }
+        return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
+
+    def _fixed(self) -> dict[str, Any]:
+        """Who we are, and what this broker has nothing of: pools, pages, timers."""
+        seconds = max(0, time.time_ns() // 1_000_000 - self.s.started_ms) // 1000
+        days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+        table: dict[str, Any] = {
+            "EndTransactionQueueSize": 0,
+            "EndTransactionThreadPoolQueueCapacity": 100000,
+            "bootTimestamp": self.s.started_ms,
+            "brokerActive": "true",
+            "brokerVersion": VERSION,
+            "brokerVersionDesc": _VERSION_NAME,
+            "pageCacheLockTimeMills": 0,
+            "remainTransientStoreBufferNumbs": (1 << 31) - 1,
+            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]",
+            "startAcceptSendRequestTimeStamp": self.s.settings["startAcceptSendRequestTimeStamp"],
+            "timerCongestNum": 0,
+            "timerDequeueTps": "0.0",
+            "timerEnqueueTps": "0.0",
+            "timerOffsetBehind": 0,
+            "timerReadBehind": 0,
+        }
+        for pool, capacity in _POOLS.items():
+            table[f"{pool}ThreadPoolQueueSize"] = 0
+            table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
+            table[f"{pool}ThreadPoolQueueCapacity"] = capacity
+        return table
+
+    def _counters(self) -> dict[str, Any]:
+        s = self.s.statistics
+        info = self.s.store.info()
+        table: dict[str, Any] = {}
+        for way, name in (("Put", "BROKER_PUT_NUMS"), ("Get", "BROKER_GET_NUMS")):
+            yesterday, today = s.mornings.get(name, (0, 0))
+            table[f"msg{way}TotalYesterdayMorning"] = yesterday
+            table[f"msg{way}TotalTodayMorning"] = today
+            table[f"msg{way}TotalTodayNow"] = s.total(name)
+        gets = s.rates("BROKER_GET_NUMS")
+        size = info.log_max - info.log_min
+        return table | {
+            "dispatchBehindBytes": max(0, info.log_max - info.dispatched),
+            "dispatchMaxBuffer": 0,
+            "getFoundTps": gets,
+            "getMessageEntireTimeMax": 0,
+            "getMissTps": "0.0 0.0 0.0",
+            "getTotalTps": gets,
+            "getTransferredTps": gets,
+            "putLatency99": "0.00",
+            "putLatency999": "0.00",
+            "putMessageAverageSize": size / info.puts if info.puts else 0.0,
+            "putMessageDistributeTime": "",
+            "putMessageEntireTimeMax": 0,
+            "putMessageFailedTimes": 0,
+            "putMessageSizeTotal": size,
+            "putMessageTimesTotal": info.puts,
+            "putTps": s.rates("BROKER_PUT_NUMS"),
+            "remainHowManyDataToFlush": f"{max(0, info.log_max - info.log_flushed)} B",
+        }
+
+    def _disk(self) -> dict[str, Any]:
+        store = self.s.store
+        info = store.info()
+        table: dict[str, Any] = {
+            "commitLogMaxOffset": info.log_max,
+            "commitLogMinOffset": info.log_min,
+            "earliestMessageTimeStamp": info.store_timestamp_min,
+        }
+        worst = 0.0
+        for folder in store.settings.commitlog_dirs(store.path):
+            used = shutil.disk_usage(folder)
+            ratio = round(used.used / used.total, 2) if used.total else 0.0
+            worst = max(worst, ratio)
+            table[f"commitLogDiskRatio_{folder}"] = ratio
+            gib = 1 << 30
+            table["commitLogDirCapacity"] = (
+                f"Total : {used.total / gib:.1f} GiB, Free : {used.free / gib:.1f} GiB."
+            )
+        return table | {"commitLogDiskRatio": worst, "consumeQueueDiskRatio": worst}
+
+    def _schedule(self) -> dict[str, Any]:
+        if self.s.schedule is None:
+            return {}
+        return {
+            f"scheduleMessageOffset_{level}": f"{delivered},{high}"
+            for level, (delivered, high) in self.s.schedule.progress().items()
+            if high
+        }

@@ -1,0 +1,113 @@
+"""Topics for tools: 17, 18, 21, 215, 305, 351, and which groups read them: 300 (2.4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from broker.processors.bodies import items, json_object
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from broker.services.names import RETRY
+from pystore._configfiles import DataVersion, TopicConfig, version_to_json
+
+__all__ = ["TopicProcessor"]
+
+
+class TopicProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all,
+            RequestCode.GET_TOPIC_CONFIG: self.one,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.consumed_by,
+        }
+
+    # ---- changes ----
+
+    def update(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        # A blank name is refused with the code of a bad one, not as a missing field.
+        wanted = TopicConfig(
+            name=command.text("topic", ""),
+            read_queue_nums=command.number("readQueueNums"),
+            write_queue_nums=command.number("writeQueueNums"),
+            perm=command.number("perm"),
+            topic_filter_type=command.text("topicFilterType", "SINGLE_TAG"),
+            topic_sys_flag=command.number("topicSysFlag", 0),
+            order=command.flag_of("order"),
+        )
+        self.s.topics.update(wanted, command.text("attributes", ""))
+        return self._registered(command)
+
+    async def _registered(self, command: Command) -> Command:
+        """The tool looks at the name server next."""
+        await self.s.registration.settled()
+        return command.reply()
+
+    def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        configs = [
+            self.s.topics.from_json(one) for one in items(json_object(command), "topicConfigList")
+        ]
+        for config in configs:
+            self.s.topics.check_updatable(config.name)
+        for config in configs:
+            changes = ",".join(f"+{k.lstrip('+')}={v}" for k, v in config.attributes.items())
+            self.s.topics.update(config, changes)
+        return self._registered(command)
+
+    def delete(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        name = command.text("topic", "")
+        self.s.topics.check_updatable(name)
+        names = [name]
+        if self.s.settings["clearRetryTopicWhenDeleteTopic"]:
+            for group in self.s.offsets.groups_of(name):
+                names += [f"{RETRY}{group}{sign}{name}" for sign in "_+"]
+        for each in names:
+            self.s.topics.delete(each)
+            self.s.offsets.delete(topic=each)
+            self.s.statistics.forget(topic=each)
+        return self._registered(command)
+
+    # ---- questions ----
+
+    def all(self, peer: Peer, command: Command) -> Command:
+        no_mapping = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
+        body = {
+            "dataVersion": version_to_json(self.s.topics.version),
+            "mappingDataVersion": no_mapping,
+            "topicConfigTable": self.s.topics.table(),
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+    def one(self, peer: Peer, command: Command) -> Command:
+        name = command.text("topic")
+        config = self.s.topics.get(name)
+        if config is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name:.260}"
+            )
+        return command.reply(body=mqjson.dumps(self.s.topics.to_json(config)))
+
+    def system(self, peer: Peer, command: Command) -> Command:
+        return command.reply(body=mqjson.dumps({"topicList": self.s.topics.system()}))
+
+    def consumed_by(self, peer: Peer, command: Command) -> Command:
+        topic = command.text("topic")
+        groups = self.s.offsets.groups_of(topic) | {
+            group.name
+            for group in self.s.clients.consumers.values()
+            if topic in group.subscriptions
+        }
+        return command.reply(body=mqjson.dumps({"groupList": sorted(groups)}))

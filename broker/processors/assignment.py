@@ -1,0 +1,109 @@
+"""Queues divided by the broker: QUERY_ASSIGNMENT (400) and the request modes (401, 402).
+
+Only clients with clientRebalance=false ask (spec remoting.md 2.3). Every mode is PULL until POP is
+served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from broker.processors.bodies import json_object, text
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.remoting.mqjson import MessageQueue
+from broker.services.clients import BROADCASTING
+from broker.services.context import Services
+from broker.services.names import RETRY
+from broker.services.topics import READ
+
+__all__ = ["AssignmentProcessor", "divide"]
+
+
+class AssignmentProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
+        }
+
+    def query(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        body = json_object(command)
+        return self._query(
+            command,
+            text(body, "topic"),
+            text(body, "consumerGroup"),
+            text(body, "clientId"),
+            text(body, "strategyName", "AVG"),
+            text(body, "messageModel", "CLUSTERING"),
+        )
+
+    async def _query(
+        self, command: Command, topic: str, group: str, client: str, strategy: str, model: str
+    ) -> Command:
+        queues = await self._queues(topic)
+        if model != BROADCASTING and queues is not None:
+            found = self.s.clients.consumers.get(group)
+            clients = sorted(found.client_ids()) if found is not None else []
+            queues = divide(queues, clients, client, strategy) if clients else None
+        listed = None
+        if queues is not None:
+            listed = [{"attachments": None, "messageQueue": q, "mode": "PULL"} for q in queues]
+        return command.reply(body=mqjson.dumps({"messageQueueAssignments": listed}))
+
+    async def _queues(self, topic: str) -> list[MessageQueue] | None:
+        """Of all brokers, as the name server has them; else ours. None: no such topic."""
+        route = await self.s.registration.route(topic)
+        if route is not None:
+            return sorted(
+                MessageQueue(topic, str(row["brokerName"]), i)
+                for row in route.get("queueDatas") or []
+                if row.get("perm", 0) & READ
+                for i in range(int(row.get("readQueueNums", 0)))
+            )
+        config = self.s.topics.get(topic)
+        if config is None:
+            return None
+        return [MessageQueue(topic, self.s.broker_name, i) for i in range(config.read_queue_nums)]
+
+    def set_mode(self, peer: Peer, command: Command) -> Command:
+        body = json_object(command)
+        topic, group = text(body, "topic"), text(body, "consumerGroup")
+        if topic.startswith(RETRY):
+            raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        self.s.topics.found(topic)
+        self.s.groups.found(group)
+        if text(body, "mode", "PULL") != "PULL":
+            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not serve POP: mode is PULL")
+        return command.reply()
+
+    def modes(self, peer: Peer, command: Command) -> Command:
+        return command.reply(body=mqjson.dumps({"messageRequestModeMap": {}}))
+
+
+def divide(
+    queues: Sequence[MessageQueue], clients: Sequence[str], client: str, strategy: str
+) -> list[MessageQueue]:
+    """The queues of one client: AVG gives runs, AVG_BY_CIRCLE deals them out.
+
+    Both lists are sorted by whoever divides, so that all come to the same result.
+    """
+    if client not in clients:
+        return []
+    i, n = clients.index(client), len(clients)
+    if strategy == "AVG_BY_CIRCLE":
+        return list(queues[i::n])
+    if strategy != "AVG":
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"no strategy is called {strategy:.60}: AVG, AVG_BY_CIRCLE"
+        )
+    share, more = divmod(len(queues), n)
+    start = i * share + min(i, more)
+    return list(queues[start : start + share + (i < more)])

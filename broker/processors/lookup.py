@@ -1,0 +1,73 @@
+"""Messages by key and by id: QUERY_MESSAGE (12) and VIEW_MESSAGE_BY_ID (33)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from pystore._errors import StoreError
+
+__all__ = ["LookupProcessor"]
+
+_MOST = 64
+#: The answer stays well within a frame.
+_BYTES_MAX = 12 << 20
+
+
+class LookupProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
+
+    def query(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        topic, key = command.text("topic"), command.text("key")
+        count = max(1, min(command.number("maxNum", 32), _MOST))
+        if command.flag_of("_UNIQUE_KEY_QUERY"):
+            count = int(self.s.settings["defaultQueryMaxNum"])
+        begin = max(0, command.number("beginTimestamp", 0))
+        end = command.number("endTimestamp", (1 << 63) - 1)
+        return self._query(command, topic, key, begin, end, min(count, _MOST))
+
+    async def _query(
+        self, command: Command, topic: str, key: str, begin: int, end: int, count: int
+    ) -> Command:
+        # Index files may have to come from the disk.
+        body = await asyncio.to_thread(self._records, topic, key, begin, end, count)
+        if not body:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+            )
+        info = self.s.store.info()
+        ext = {
+            "indexLastUpdatePhyoffset": info.dispatched,
+            "indexLastUpdateTimestamp": info.checkpoint[2],
+        }
+        return command.reply(ext=ext, body=body)
+
+    def _records(self, topic: str, key: str, begin: int, end: int, count: int) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        for message in self.s.store.query(topic, key, begin=begin, end=end, max_messages=count):
+            size += message.size
+            if parts and size > _BYTES_MAX:
+                break
+            parts.append(bytes(message.record))
+        return b"".join(parts)
+
+    def view(self, peer: Peer, command: Command) -> Command:
+        offset = command.number("offset")
+        try:
+            record = bytes(self.s.store.message(offset).record)
+        except StoreError as failed:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"can not find message by the offset, {offset}: {failed.text}",
+            ) from failed
+        return command.reply(body=record)

@@ -1,0 +1,122 @@
+"""Offsets of consumers and of queues: 14, 15, 29 to 32, 13 (spec remoting.md 2.1, 4.6)."""
+
+from __future__ import annotations
+
+import os
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from pystore._errors import NotFound, StoreError
+
+__all__ = ["OffsetProcessor"]
+
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+_INT32_MAX = (1 << 31) - 1
+
+
+class OffsetProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max,
+            RequestCode.GET_MIN_OFFSET: self.min,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    # ---- of consumers ----
+
+    def query(self, peer: Peer, command: Command) -> Command:
+        group, topic = command.text("consumerGroup"), command.text("topic")
+        queue = queue_id(command)
+        offset = self.s.offsets.get(group, topic, queue)
+        if offset is None and command.flag_of("setZeroIfNotFound", True):
+            offset = self._first_offset(topic, queue)
+        if offset is None:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+            )
+        return command.reply(ext={"offset": offset})
+
+    def _first_offset(self, topic: str, queue: int) -> int | None:
+        """A new group on a young queue begins at its beginning: 0 while the first message still
+        lies in the hot part of the log."""
+        store = self.s.store
+        low, high = store.range(topic, queue)
+        if low > 0 or high <= 0:
+            return None
+        try:
+            units = store.units(topic, queue, 0, 1)
+        except StoreError:
+            return None
+        if not units:
+            return None
+        hot = _MEMORY * store.settings["accessMessageInMemoryMaxRatio"] // 100
+        return 0 if store.info().log_max - units[0][0] <= hot else None
+
+    def update(self, peer: Peer, command: Command) -> Command:
+        group, topic = command.ext.get("consumerGroup"), command.ext.get("topic")
+        if not group or not topic or not command.ext.get("queueId"):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, "consumerGroup, topic and queueId are needed"
+            )
+        if self.s.groups.get(group) is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group:.260} not exist!"
+            )
+        if topic not in self.s.topics:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic:.260} not exist!")
+        queue, offset = queue_id(command), command.number("commitOffset", -1)
+        if offset < 0:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is no offset")
+        self.s.offsets.commit(group, topic, queue, offset)
+        return command.reply()
+
+    # ---- of queues ----
+
+    def search(self, peer: Peer, command: Command) -> Command:
+        topic, queue = command.text("topic"), queue_id(command)
+        upper = command.text("boundaryType", "LOWER").upper() == "UPPER"
+        try:
+            offset = self.s.store.offset_at(topic, queue, command.number("timestamp"), upper=upper)
+        except NotFound:
+            offset = 0
+        return command.reply(ext={"offset": offset})
+
+    def max(self, peer: Peer, command: Command) -> Command:
+        high = self.s.store.range(command.text("topic"), queue_id(command))[1]
+        return command.reply(ext={"offset": high})
+
+    def min(self, peer: Peer, command: Command) -> Command:
+        low = self.s.store.range(command.text("topic"), queue_id(command))[0]
+        return command.reply(ext={"offset": low})
+
+    def earliest(self, peer: Peer, command: Command) -> Command:
+        topic, queue = command.text("topic"), queue_id(command)
+        low, high = self.s.store.range(topic, queue)
+        timestamp = store_time(self.s, topic, queue, low) if high > low else -1
+        return command.reply(ext={"timestamp": timestamp})
+
+
+def queue_id(command: Command) -> int:
+    """The field queueId. Raises: Refused."""
+    queue = command.number("queueId")
+    if not 0 <= queue <= _INT32_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId {queue} is no queue")
+    return queue
+
+
+def store_time(s: Services, topic: str, queue: int, offset: int) -> int:
+    """Store time in ms of the message at a queue offset; -1 when it cannot be read."""
+    try:
+        units = s.store.units(topic, queue, offset, 1) if offset >= 0 else []
+        return s.store.message(units[0][0]).store_timestamp if units else -1
+    except StoreError:
+        return -1

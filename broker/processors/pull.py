@@ -1,0 +1,132 @@
+"""PULL_MESSAGE and LITE_PULL_MESSAGE (11, 361) that the core has handed on: the checks in
+upstream's order (spec remoting.md 4.3), then what was missing is published and the core reads."""
+
+from __future__ import annotations
+
+from broker.processors.subscriptions import check_expression
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.clients import BROADCASTING, Subscription
+from broker.services.context import Services
+from broker.services.topics import READ
+from pystore._configfiles import SubscriptionGroup
+
+__all__ = ["PullProcessor"]
+
+#: Bits of a pull's sysFlag.
+COMMIT, SUSPEND, OWN, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
+
+
+class PullProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, peer: Peer, command: Command) -> Command | None:
+        group = self._check_group(command)
+        topic = command.text("topic")
+        self._check_topic(command, topic, group.name)
+        flag = command.number("sysFlag", 0)
+        try:
+            if flag & OWN:
+                self._own_subscription(command, group.name, topic, flag)
+            else:
+                self._group_subscription(command, group, topic)
+        except Refused as refused:
+            return self._answer(command, refused)
+        if peer.serve_raw(command):
+            return None
+        for name in ("queueId", "queueOffset", "maxMsgNums"):
+            command.number(name)  # names what is missing
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, "the pull cannot be served: one of its fields is unusable"
+        )
+
+    @staticmethod
+    def _answer(command: Command, refused: Refused) -> Command:
+        return command.reply(refused.code, refused.remark)
+
+    def _check_group(self, command: Command) -> SubscriptionGroup:
+        s = self.s
+        if not s.settings["brokerPermission"] & READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{s.host}] pulling message is forbidden"
+            )
+        if (
+            command.code == RequestCode.LITE_PULL_MESSAGE
+            and not s.settings["litePullMessageEnable"]
+        ):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{s.host}] for lite pull consumer is forbidden",
+            )
+        group = s.groups.found(command.text("consumerGroup"))
+        if not group.consume_enable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.name}"
+            )
+        return group
+
+    def _check_topic(self, command: Command, topic: str, group: str) -> None:
+        config = self.s.topics.found(topic)
+        if not config.perm & READ:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden"
+            )
+        queue = command.number("queueId")
+        if not 0 <= queue < config.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queue_nums}] consumer:[{group}]",
+            )
+
+    # ---- subscriptions ----
+
+    def _own_subscription(self, command: Command, group: str, topic: str, flag: int) -> None:
+        """The pull says itself what it wants. Raises: Refused."""
+        kind = command.text("expressionType", "TAG")
+        expression = command.text("subscription", "")
+        check_expression(self.s, kind, expression)
+        known = self.s.clients.consumers.get(group)
+        if known is not None and topic in known.subscriptions:
+            self.s.clients.publish(group, topic)
+        else:
+            self.s.core.publish_subscription(
+                group, topic, tags=None, sub_version=0, own=True, shared=False
+            )
+
+    def _group_subscription(self, command: Command, config: SubscriptionGroup, topic: str) -> None:
+        """The pull relies on what its group said by heartbeat. Raises: Refused."""
+        group = self.s.clients.consumers.get(config.name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {config.name} has sent no heartbeat yet",
+            )
+        if not config.consume_broadcast_enable and group.message_model == BROADCASTING:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.name}] can not consume by broadcast way",
+            )
+        if self.s.groups.is_forbidden(group.name, topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.name}] is forbidden for topic[{topic}]",
+            )
+        found: Subscription | None = group.subscriptions.get(topic)
+        if found is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: {group.name} does not take {topic}",
+            )
+        if found.version < command.number("subVersion", 0):
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                "the consumer's subscription not latest: a newer heartbeat is on its way",
+            )
+        check_expression(self.s, found.kind, found.expression)
+        self.s.clients.publish(group.name, topic)

@@ -1,0 +1,30 @@
+"""Whether a filter expression may be used here, asked at a pull and by CHECK_CLIENT_CONFIG."""
+
+from __future__ import annotations
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Refused
+from broker.services.context import Services
+
+__all__ = ["check_expression"]
+
+
+def check_expression(s: Services, kind: str, expression: str) -> None:
+    """Raises: Refused: SYSTEM_ERROR for a kind that is off, SUBSCRIPTION_PARSE_FAILED."""
+    if kind in ("", "TAG"):
+        return
+    if kind != "SQL92":
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {kind:.40} is neither TAG nor SQL92",
+        )
+    if not expression.strip():
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            "parse the consumer's subscription failed: the expression is empty",
+        )
+    # Filtering by properties is not served yet, whatever enablePropertyFilter says.
+    raise Refused(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {kind}",
+    )
