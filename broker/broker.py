@@ -1,0 +1,366 @@
+"""A broker: the composition root. The same object in a server process, in a test and in a user's.
+
+async with Broker("/data/store", listenPort=0, with_namesrv=True) as broker: ...
+
+with Broker("/data/store") as broker:  # a loop and a thread of its own
+    print(broker.address)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from broker.namesrv.server import NameServer
+from broker.processors import all_handlers
+from broker.remoting.client import RemotingClient
+from broker.remoting.codes import RequestCode
+from broker.remoting.connection import Connection, Limits
+from broker.remoting.handlers import Handler
+from broker.remoting.hot import Core
+from broker.remoting.server import RemotingServer
+from broker.remoting.thread import LoopThread
+from broker.services.clients import Clients
+from broker.services.config import Config
+from broker.services.context import Services
+from broker.services.groups import Groups
+from broker.services.hooks import ConsumeMessageHook, SendMessageHook
+from broker.services.housekeeping import Housekeeping
+from broker.services.locks import Locks
+from broker.services.offsets import Offsets
+from broker.services.registration import Registration
+from broker.services.schedule import Schedule
+from broker.services.statistics import Statistics
+from broker.services.topics import Topics
+from pystore import _settings
+from pystore._settings import Settings
+from pystore._store import Store
+
+__all__ = ["Broker"]
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: Old clients send to listenPort - 2 and pull from listenPort.
+_VIP = 2
+_NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+#: Settings whose change is of interest to every topic.
+_RIGHTS = frozenset({"brokerPermission"})
+
+
+class Broker:
+    """One broker over one store.
+
+    path_or_conf: folder of the store, or a broker.conf that names it (storePathRootDir; default
+    ~/store as upstream). settings: under upstream's names, over those of the file. listenPort=0
+    takes a free port, which is then the one written into records. with_namesrv: a name server in
+    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr.
+
+    ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
+    Once started: address, store, services.
+    """
+
+    def __init__(
+        self,
+        path_or_conf: str | os.PathLike[str] | None = None,
+        *,
+        conf: str | os.PathLike[str] | None = None,
+        with_namesrv: bool = False,
+        namesrv_port: int = 0,
+        drain_s: float = 3.0,
+        **settings: object,
+    ) -> None:
+        """Raises: BadArgument for settings that are none."""
+        path = Path(path_or_conf) if path_or_conf is not None else None
+        if path is not None and path.is_file() and conf is None:
+            conf, path = path, None
+        self._conf = conf
+        self._given: dict[str, object] = dict(settings)
+        self.settings: Settings = _settings.load(conf, self._given)
+        self.path = path or self.settings.root or Path.home() / "store"
+        self._with_namesrv = with_namesrv
+        self._namesrv_port = namesrv_port
+        self._drain_s = drain_s
+        self._hooks: list[SendMessageHook | ConsumeMessageHook] = []
+        self.namesrv: NameServer | None = None
+        self._thread: LoopThread | None = None
+        self._undo = contextlib.AsyncExitStack()
+        self._services: Services | None = None
+        self._core: Core | None = None
+        self._port = 0
+
+    # ---- what it is ----
+
+    @property
+    def services(self) -> Services:
+        """To be used on the broker's loop. Raises: RuntimeError before the start."""
+        if self._services is None:
+            raise RuntimeError("the broker is not started")
+        return self._services
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that clients reach it at."""
+        host = self.settings["brokerIP1"]
+        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+
+    @property
+    def namesrv_address(self) -> str:
+        """Name servers to give to clients, with ; between them."""
+        return str(self.settings["namesrvAddr"] or "")
+
+    # ---- starting ----
+
+    async def start(self) -> None:
+        """Raises: OSError for a port that is taken, and whatever opening the store raises."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        undo = self._undo
+        if self._with_namesrv:
+            await self._start_namesrv()
+        main, vip = self._listen()
+        self._port = main.getsockname()[1]
+        self._given["listenPort"] = self._port
+        self.settings = self.settings.replaced(listenPort=self._port)
+        # Opening may have to recover; the loop is not only ours.
+        store = await asyncio.to_thread(self._open)
+        undo.push_async_callback(asyncio.to_thread, store.close)
+        core = self._core = self._make_core(store)
+        undo.callback(core.close)
+        services = self._services = self._make_services(store, core)
+        undo.callback(services.offsets.persist_now)
+        for server in self._servers(services, core, main, vip):
+            await server.start()
+            undo.push_async_callback(server.stop, self._drain_s)
+        # What ends first: routes, then what waits; then connections, as pushed above.
+        undo.callback(core.notify_all)
+        undo.push_async_callback(services.registration.stop)
+        await services.registration.start()
+        services.schedule = schedule = Schedule(store, core)
+        schedule.start()
+        undo.callback(schedule.stop)
+        keeper = Housekeeping(services)
+        keeper.start()
+        keeper.add(schedule.persist, lambda: self.settings["flushDelayOffsetInterval"] / 1000)
+        undo.push_async_callback(keeper.stop)
+        log.info("broker %s is ready at %s", services.broker_name, self.address)
+
+    def _open(self) -> Store:
+        return Store(self.path, self._conf, **self._given)  # type: ignore[arg-type]
+
+    async def _start_namesrv(self) -> None:
+        made = NameServer(listenPort=self._namesrv_port)
+        await made.start()
+        self._undo.push_async_callback(made.stop, 0.5)
+        self.namesrv = made
+        host = self.settings["brokerIP1"]
+        own = f"[{host}]:{made.port}" if ":" in host else f"{host}:{made.port}"
+        others = [a for a in (self.settings["namesrvAddr"] or "").split(";") if a and a != own]
+        self._given["namesrvAddr"] = ";".join([own, *others])
+        self.settings = self.settings.replaced(namesrvAddr=self._given["namesrvAddr"])
+
+    def _listen(self) -> tuple[socket.socket, socket.socket | None]:
+        """The sockets are bound first: the store writes the port into every record."""
+        host, port = self.settings["bindAddress"], int(self.settings["listenPort"])
+        main = _bound(host, port)
+        self._undo.callback(main.close)
+        if port <= _VIP:
+            return main, None
+        try:
+            vip = _bound(host, port - _VIP)
+        except OSError as failed:
+            log.warning("old clients cannot send by the port %d: %s", port - _VIP, failed)
+            return main, None
+        self._undo.callback(vip.close)
+        return main, vip
+
+    def _make_core(self, store: Store) -> Core:
+        settings = self.settings
+        core = Core(
+            store,
+            cluster=settings["brokerClusterName"],
+            region=settings["regionId"],
+            trace_on=settings["traceOn"],
+            long_polling=settings["longPollingEnable"],
+            short_polling_ms=settings["shortPollingTimeMills"],
+        )
+        core.attach(asyncio.get_running_loop())
+        return core
+
+    def _make_services(self, store: Store, core: Core) -> Services:
+        config = Config(self.settings)
+        groups = Groups(config, store.metadata)
+        topics = Topics(config, store.metadata, core)
+        clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)
+        client = RemotingClient()
+        self._undo.push_async_callback(client.close)
+        registration = Registration(config, topics, self.address, client.connection)
+        made = Services(
+            store=store,
+            settings=config,
+            core=core,
+            topics=topics,
+            groups=groups,
+            offsets=Offsets(store.metadata, core),
+            clients=clients,
+            locks=Locks(),
+            statistics=Statistics(core, config["brokerClusterName"]),
+            registration=registration,
+            address=self.address,
+        )
+        for hook in self._hooks:
+            self._add(made, hook)
+        clients.may_notify = lambda group: bool(config["notifyConsumerIdsChangedEnable"])
+        groups.changed = clients.republish
+        topics.changed = registration.changed
+        config.changed.append(self._settings_changed)
+        groups.start()
+        topics.start()
+        made.offsets.start()
+        return made
+
+    def _settings_changed(self, names: frozenset[str]) -> None:
+        services = self.services
+        if names & _RIGHTS:
+            services.topics.publish_all()
+            services.registration.changed([])
+        if "namesrvAddr" in names:
+            services.registration.use((services.settings["namesrvAddr"] or "").split(";"))
+
+    def _servers(
+        self, services: Services, core: Core, main: socket.socket, vip: socket.socket | None
+    ) -> list[RemotingServer]:
+        handlers = all_handlers(services)
+        sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
+        limits = Limits(idle_s=self.settings["serverChannelMaxIdleTimeSeconds"])
+        made = [self._server(handlers, main, limits, services, core)]
+        if vip is not None:
+            # Without the core, which would serve pulls there as well.
+            made.append(self._server(sending, vip, limits, services, None))
+        return made
+
+    @staticmethod
+    def _server(
+        handlers: Mapping[int, Handler],
+        sock: socket.socket,
+        limits: Limits,
+        services: Services,
+        core: Core | None,
+    ) -> RemotingServer:
+        def closed(connection: Connection) -> None:
+            services.clients.departed(connection)
+
+        return RemotingServer(
+            handlers,
+            sock=sock,
+            framer=core.framer if core is not None else None,
+            limits=limits,
+            on_close=closed,
+        )
+
+    # ---- stopping ----
+
+    async def stop(self) -> None:
+        """Out of the routes, answers what is in work, writes everything out. A second call does
+        nothing. Raises: what closing the store raises."""
+        undo, self._undo = self._undo, contextlib.AsyncExitStack()
+        try:
+            await undo.aclose()
+        finally:
+            self._services = self._core = None
+
+    # ---- hooks ----
+
+    def add_send_hook(self, hook: SendMessageHook) -> None:
+        """Before the start, or on the broker's loop. Sends then all go through Python."""
+        self._hooks.append(hook)
+        if self._services is not None:
+            self._add(self._services, hook)
+            self._services.topics.publish_all()
+
+    @staticmethod
+    def _add(services: Services, hook: Any) -> None:
+        services.send_hooks.add(hook)
+        services.topics.always_up = True
+
+    def add_consume_hook(self, hook: ConsumeMessageHook) -> None:
+        """On the broker's loop, once started."""
+        self.services.consume_hooks.add(hook)
+
+    # ---- life, with a loop and without ----
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Runs a coroutine on the loop of a broker started by ``with``, and waits for it."""
+        if self._thread is None:
+            raise RuntimeError("the broker has no loop of its own: use await")
+        return self._thread.run(work)
+
+    def __enter__(self) -> Self:
+        self._thread = LoopThread("pystore-broker")
+        try:
+            self._thread.run(self.start())
+        except BaseException:
+            self._thread.stop()
+            self._thread = None
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        thread, self._thread = self._thread, None
+        assert thread is not None
+        try:
+            thread.run(self.stop())
+        finally:
+            thread.stop()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that will listen there. Raises: OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
