@@ -25,12 +25,18 @@ public class AdminShell {
             ByteArrayOutputStream said = new ByteArrayOutputStream();
             System.setOut(new PrintStream(said, true, StandardCharsets.UTF_8));
             String[] words = line.split("\t", -1);
-            try { if (words[0].startsWith("+")) own(words); else MQAdminStartup.main0(words, null); }
+            try { if (words[0].startsWith("+")) own(words); else { forget(); MQAdminStartup.main0(words, null); } }
             catch (Throwable t) { t.printStackTrace(System.out); }
             System.out.flush();
             said.writeTo(out); out.println("\n\u0004"); out.flush();
         }
         Runtime.getRuntime().halt(0);
+    }
+
+    /** Each command line makes its verbs anew: some of them keep an admin client, which they have shut down. */
+    static void forget() throws Exception {
+        for (var f : MQAdminStartup.class.getDeclaredFields())
+            if (List.class.isAssignableFrom(f.getType())) { f.setAccessible(true); ((List<?>) f.get(null)).clear(); }
     }
 
     static void own(String[] w) throws Exception {

@@ -220,7 +220,7 @@ class SendScenarios {
             late = Math.max(late, after);
         }
         c.facts.put("latest_ms", late);
-        c.expect(late < 3000, "delayed messages are not much too late", late + " ms");
+        c.expect(late < 5000, "delayed messages are not much too late", late + " ms");
     }
 
     static void query(Scenarios.Case c) throws Exception {

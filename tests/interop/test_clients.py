@@ -1,0 +1,82 @@
+"""Official Java clients and a broker: each scenario of tests/reference/src, by three clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import launch
+import pytest
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+#: Version of the client and the encoding of its headers.
+CLIENTS = {
+    "5.3.3-json": ("5.3.3", ""),
+    "5.3.3-binary": ("5.3.3", "-Drocketmq.serialize.type=ROCKETMQ"),
+    "4.9.7-json": ("4.9.7", ""),
+}
+#: How many scenarios a client runs at once; most of them mostly wait.
+AT_ONCE = 8
+NAMES = """
+    reset-offset connections running-info consume-directly topics send-sync send-async send-oneway
+    send-batch send-ordered send-compressed send-big send-refused auto-create request-reply delayed
+    query pull push-concurrent push-orderly push-wakes broadcasting lite-assign lite-subscribe
+    retry-dlq orderly-dlq send-back rebalance sql92 consume-from two-groups
+""".split()  # noqa: SIM905
+
+
+@pytest.fixture(scope="module")
+def reports(peer: launch.Peer, reference: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """What each client says of each scenario; all of them run once, side by side."""
+    reference.run("setup", timeout=600, RMQ_VERSION="4.9.7")
+    runs = {
+        client: subprocess.Popen(
+            [str(launch.SCRIPT), "scenario", "all", peer.namesrv, str(AT_ONCE)],
+            env=os.environ | {"RMQ_VERSION": version, "JAVA_OPTS": f"-Xmx384m {options}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for client, (version, options) in CLIENTS.items()
+    }
+    found = {}
+    try:
+        for client, run in runs.items():
+            out, errors = run.communicate(timeout=240)
+            lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+            assert lines, f"{client} said nothing:\n{errors[-3000:]}"
+            found |= {(client, line["scenario"]): line for line in lines}
+    finally:
+        for run in runs.values():
+            run.kill()
+            run.wait()
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_scenario(reports, client, name):
+    report = reports[client, name]
+    assert report["ok"], f"{report['failed']}; {report['facts']}"
+
+
+def test_no_scenario_is_forgotten(reference):
+    assert reference.run("scenario", "list").stdout.split() == NAMES
+
+
+def test_a_wrong_expectation_ends_with_exit_code_1(peer, reference):
+    """The judge itself: a scenario whose broker is not there fails, and says so."""
+    nobody = f"127.0.0.1:{launch.free_port()}"
+    done = reference.run("scenario", "send-sync", nobody, check=False)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["ok"] is False
+
+
+def test_the_broker_said_nothing_of_errors(peer: launch.Peer, reports):
+    if peer.make == "ours":
+        said = Path(peer.broker_server.log).read_text("utf-8", "replace")
+        assert "Traceback" not in said, said[:5000]
