@@ -4,9 +4,15 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "javanum.h"
 #include "record.h"
 #include "sql92code.h"
+
+#define NAMES_FEW 8 /* of so many, comparing each is cheaper than looking for lengths */
 
 typedef enum value_type { V_NULL, V_FALSE, V_TRUE, V_INT, V_LONG, V_DOUBLE, V_TEXT } value_type;
 
@@ -176,22 +182,51 @@ static bool between_high(const ps_sql92_instruction *in, value *v, value_type lo
     return true;
 }
 
-/* One pass for all properties that the expression names. */
-static void properties_get(const ps_sql92 *sql, const uint8_t *properties, int32_t len,
-                           value *slots) {
-    ps_property found;
+/* Bit i is set where p[i] separates two properties, for the first 16 of `left` bytes. */
+static inline uint32_t separators(const uint8_t *p, int32_t left) {
+    uint32_t mask = 0;
+#ifdef __SSE2__
+    if (left >= 16) {
+        __m128i part = _mm_loadu_si128((const __m128i *)(const void *)p);
+        __m128i hits = _mm_cmpeq_epi8(part, _mm_set1_epi8(PS_PROPERTY_SEPARATOR));
+        return (uint32_t)_mm_movemask_epi8(hits);
+    }
+#endif
+    for (int32_t i = 0; i < 16 && i < left; i++)
+        mask |= (uint32_t)(p[i] == PS_PROPERTY_SEPARATOR) << i;
+    return mask;
+}
+
+/* One property: as in ps_property_find, a name counts when its value has at least a byte. */
+static inline void property_take(const ps_sql92 *sql, const uint8_t *p, int32_t len, value *slots) {
+    if (sql->name_count > NAMES_FEW) {
+        const uint8_t *split = memchr(p, PS_NAME_SEPARATOR, (size_t)len);
+        if (split == NULL || !(sql->name_lengths >> ((split - p) & 63) & 1)) return;
+    }
+    for (int32_t i = 0; i < sql->name_count; i++) {
+        int32_t n = sql->names[i].len;
+        const uint8_t *name = sql->pool + sql->names[i].at;
+        /* A name holds no separator, so that equal bytes before one are the whole name. */
+        if (len <= n + 1 || p[n] != PS_NAME_SEPARATOR || p[0] != name[0] ||
+            memcmp(p, name, (size_t)n) != 0)
+            continue;
+        slots[i] = (value){.type = V_TEXT, .len = len - n - 1, .text = p + n + 1};
+        return;
+    }
+}
+
+/* One pass for all properties that the expression names; the last of equal names stays. */
+static void properties_get(const ps_sql92 *sql, const uint8_t *p, int32_t len, value *slots) {
+    int32_t from = 0;
     for (int32_t i = 0; i < sql->name_count; i++) slots[i].type = V_NULL;
-    for (int32_t at = 0; ps_property_next(properties, len, &at, &found);) {
-        if (!(sql->name_lengths >> (found.name_len & 63) & 1)) continue;
-        for (int32_t i = 0; i < sql->name_count; i++) {
-            const ps_sql92_span *name = &sql->names[i];
-            if (name->len != found.name_len ||
-                memcmp(sql->pool + name->at, found.name, (size_t)name->len) != 0)
-                continue;
-            slots[i] = (value){.type = V_TEXT, .len = found.value_len, .text = found.value};
-            break;
+    for (int32_t at = 0; at < len; at += 16) {
+        for (uint32_t mask = separators(p + at, len - at); mask != 0; mask &= mask - 1) {
+            int32_t end = at + __builtin_ctz(mask);
+            property_take(sql, p + from, end - from, slots);
+            from = end + 1;
         }
     }
+    if (from < len) property_take(sql, p + from, len - from, slots);
 }
 
 /* The value that an instruction below PS_OP_NEGATE pushes. */

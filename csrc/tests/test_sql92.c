@@ -258,6 +258,30 @@ static void test_many_names(void) {
     }
 }
 
+/* With many names a property is found in another way: the last of equal ones counts there too. */
+static void test_among_many_names(void) {
+    for (int32_t round = 0; round < 500; round++) {
+        int32_t values[40], names = 1 + (int32_t)check_below(40);
+        char text[1024], properties[512], *p = text, *q = properties;
+        bool any = false;
+        for (int32_t i = 0; i < names; i++) {
+            p += snprintf(p, 32, "%sn%d = '1'", i ? " OR " : "", i * 7);
+            values[i] = -1;
+        }
+        for (int64_t n = check_below(40); n > 0; n--) {
+            int32_t i = (int32_t)check_below(40), v = (int32_t)check_below(3);
+            q += snprintf(q, 16, "n%d\001%d\002", i * 7, v);
+            if (i < names) values[i] = v;
+        }
+        for (int32_t i = 0; i < names; i++) any |= values[i] == 1;
+        ps_sql92 *sql = compile(text, (int32_t)(p - text), NULL);
+        if (!CHECK(sql != NULL)) return;
+        int verdict = evaluate(sql, (const uint8_t *)properties, (int32_t)(q - properties));
+        CHECK_EQ(any, verdict == T);
+        ps_sql92_free(sql);
+    }
+}
+
 static void test_long_list(void) {
     static char text[PS_SQL92_TEXT_MAX];
     char *p = text + snprintf(text, 16, "a IN ('x'");
@@ -413,6 +437,7 @@ int main(void) {
     test_unread();
     test_limits();
     test_many_names();
+    test_among_many_names();
     test_long_list();
     test_users();
     test_doubles_come_back();
