@@ -161,14 +161,23 @@ class Core:
         sql: str | None = None,
         sub_version: int,
         own: bool,
+        own_sql: bool = False,
         shared: bool = True,
     ) -> None:
-        """tags: None for every message. own: pulls that bring a subscription of type TAG are
-        served here, too. shared: pulls without one are served by this one. sql: such pulls come up
-        to Python."""
-        flags = (lib.PS_SUB_OWN if own else 0) | (lib.PS_SUB_GROUP if shared and sql is None else 0)
+        """What pulls of a group get of a topic, answered here from now on.
+
+        tags: None for every message. sql: an SQL92 expression instead. own: pulls that bring a
+        subscription of type TAG are served, too. own_sql: and those of type SQL92. shared: pulls
+        without one are served by this one. Raises: an error that names the place when sql is none.
+        """
+        flags = (
+            (lib.PS_SUB_OWN if own else 0)
+            | (lib.PS_SUB_SQL if own_sql else 0)
+            | (lib.PS_SUB_GROUP if shared else 0)
+        )
         words = sorted(tags) if tags is not None else []
         joined = "".join(f"{word}\0" for word in words).encode()
+        expression = sql.encode() if sql is not None else b""
         self._check(
             lib.ps_core_subscription(
                 self.handle,
@@ -178,6 +187,8 @@ class Core:
                 joined,
                 len(joined),
                 len(words),
+                expression if sql is not None else ffi.NULL,
+                len(expression),
                 sub_version,
                 self._error,
             )

@@ -2,6 +2,7 @@
 #ifndef PS_CORE_H
 #define PS_CORE_H
 
+#include "../sql92.h"
 #include "../store.h"
 #include "remoting.h"
 
@@ -27,8 +28,9 @@ typedef struct ps_topic_entry {
 } ps_topic_entry;
 
 /* Which messages a pull wants: hashes of tags, compared as upstream does (the client looks at the
- * text again). Held pulls share it with the subscription it came from. */
+ * text again), or an SQL92 expression. Held pulls share it with the subscription it came from. */
 typedef struct ps_filter {
+    ps_sql92 *fl_sql; /* NULL: tags */
     int32_t fl_refs;
     int32_t fl_tag_count;
     int32_t fl_text_len; /* of a pull's own subscription, to know it again */
@@ -134,7 +136,8 @@ ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
 ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count);
-ps_filter *ps_filter_of_expression(const uint8_t *text, int32_t len); /* A || B */
+/* A pull's own: A || B, or SQL92. NULL: no memory, or an expression that is none. */
+ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql);
 ps_filter *ps_filter_ref(ps_filter *f);
 void ps_filter_unref(ps_filter *f);
 

@@ -77,14 +77,16 @@ static bool choose_filter(ps_pair *p, const request *r, ps_filter **out) {
         *out = p->pr_filter;
         return (p->pr_flags & PS_SUB_GROUP) && r->sub_version <= p->pr_sub_version;
     }
-    if (!(p->pr_flags & PS_SUB_OWN) || (r->type.len > 0 && !ps_slice_is(r->type, "TAG")))
+    bool sql = ps_slice_is(r->type, "SQL92");
+    if (!(p->pr_flags & (sql ? PS_SUB_SQL : PS_SUB_OWN)) ||
+        (!sql && r->type.len > 0 && !ps_slice_is(r->type, "TAG")))
         return false;
-    if (r->subscription.len == 0 || ps_slice_is(r->subscription, "*")) return true;
+    if (!sql && (r->subscription.len == 0 || ps_slice_is(r->subscription, "*"))) return true;
     ps_filter *f = p->pr_own;
-    if (f == NULL || f->fl_text_len != r->subscription.len ||
+    if (f == NULL || (f->fl_sql != NULL) != sql || f->fl_text_len != r->subscription.len ||
         memcmp(f->fl_hashes + f->fl_tag_count, r->subscription.data, (size_t)r->subscription.len) !=
             0) {
-        f = ps_filter_of_expression(r->subscription.data, r->subscription.len);
+        f = ps_filter_of_text(r->subscription.data, r->subscription.len, sql);
         if (f == NULL) return false;
         ps_filter_unref(p->pr_own);
         p->pr_own = f;
@@ -195,6 +197,7 @@ static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
     if (p->filter != NULL) {
         o.tag_count = p->filter->fl_tag_count;
         o.tag_hashes = p->filter->fl_hashes;
+        o.sql = p->filter->fl_sql;
     }
     return ps_read(c->co_store, p->topic->te_topic, p->queue_id, offset, &o, NULL);
 }

@@ -38,12 +38,15 @@ void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
 
 #define PS_SUB_GROUP 1 /* pulls without a subscription use this one */
 #define PS_SUB_OWN 2   /* pulls may bring their own, of type TAG */
+#define PS_SUB_SQL 4   /* and of type SQL92 */
 
 /* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags:
- * each ended by 0x00, tag_count 0: every message. */
+ * each ended by 0x00, tag_count 0: every message. sql: an SQL92 expression instead, NULL: none;
+ * PS_E_SQL92 when it is none. */
 int ps_core_subscription(ps_core *core, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
-                         int32_t tag_count, int64_t sub_version, ps_error *error);
+                         int32_t tag_count, const char *sql, int32_t sql_len, int64_t sub_version,
+                         ps_error *error);
 void ps_core_forget_group(ps_core *core, const char *group, int32_t group_len);
 void ps_core_forget_subscription(ps_core *core, const char *group, int32_t group_len,
                                  const char *topic, int32_t topic_len);

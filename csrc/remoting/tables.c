@@ -107,12 +107,14 @@ ps_filter *ps_filter_ref(ps_filter *f) {
 }
 
 void ps_filter_unref(ps_filter *f) {
-    if (f != NULL && --f->fl_refs == 0) free(f);
+    if (f == NULL || --f->fl_refs > 0) return;
+    ps_sql92_free(f->fl_sql);
+    free(f);
 }
 
 static ps_filter *new_filter(int32_t count, int32_t text_len) {
     ps_filter *f = malloc(sizeof *f + (size_t)count * sizeof f->fl_hashes[0] + (size_t)text_len);
-    if (f != NULL) *f = (ps_filter){1, count, text_len};
+    if (f != NULL) *f = (ps_filter){NULL, 1, count, text_len};
     return f;
 }
 
@@ -143,9 +145,22 @@ static bool next_tag(const uint8_t *text, int32_t len, int32_t *at, ps_slice *ou
     return false;
 }
 
-ps_filter *ps_filter_of_expression(const uint8_t *text, int32_t len) {
+static ps_filter *filter_of_sql(const char *text, int32_t len, ps_error *e) {
+    ps_sql92 *sql = ps_sql92_compile(text, len, e);
+    ps_filter *f = sql != NULL ? new_filter(0, len) : NULL;
+    if (f == NULL) {
+        ps_sql92_free(sql);
+        return NULL;
+    }
+    f->fl_sql = sql;
+    memcpy(f->fl_hashes, text, (size_t)len);
+    return f;
+}
+
+ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql) {
     ps_slice tag;
     int32_t count = 0, at = 0;
+    if (sql) return filter_of_sql((const char *)text, len, NULL);
     while (next_tag(text, len, &at, &tag)) count++;
     if (count == 1 && (at = 0, next_tag(text, len, &at, &tag)) && ps_slice_is(tag, "*")) count = 0;
     ps_filter *f = new_filter(count, len);
@@ -216,12 +231,23 @@ static int check_names(int32_t group_len, int32_t topic_len, ps_error *e) {
 
 int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
-                         int32_t tag_count, int64_t sub_version, ps_error *e) {
+                         int32_t tag_count, const char *sql, int32_t sql_len, int64_t sub_version,
+                         ps_error *e) {
+    ps_error mine = {0};
     int code = check_names(group_len, topic_len, e);
     if (code < 0) return code;
     ps_pair *p = pair_of(c, group, group_len, topic, topic_len);
-    ps_filter *f = p != NULL && tag_count > 0 ? ps_filter_of_tags(tags, tags_len, tag_count) : NULL;
-    if (p == NULL || (tag_count > 0 && f == NULL)) return no_memory(e);
+    ps_filter *f = sql != NULL     ? filter_of_sql(sql, sql_len, &mine)
+                   : tag_count > 0 ? ps_filter_of_tags(tags, tags_len, tag_count)
+                                   : NULL;
+    if (mine.code < 0) {
+        if (e != NULL) *e = mine;
+        return mine.code;
+    }
+    if (p == NULL || ((tag_count > 0 || sql != NULL) && f == NULL)) {
+        ps_filter_unref(f);
+        return no_memory(e);
+    }
     ps_filter_unref(p->pr_filter);
     p->pr_filter = f;
     p->pr_flags = flags;
