@@ -12,8 +12,11 @@
 #include "bytes.h"
 #include "store.h"
 
-#define POLL_US 100 /* while messages come in, the dispatcher polls rather than be woken for each */
-#define POLLS_IDLE 100 /* so many empty polls, and it sleeps until it is woken */
+/* While messages come in, the dispatcher polls rather than be woken for each: often when somebody
+ * waits for them, else seldom, since readers dispatch what they miss by themselves. */
+#define POLL_US 100
+#define POLL_SELDOM_US 1000
+#define POLLS_IDLE 50 /* so many empty polls, and it sleeps until it is woken */
 #define STALL_RETRY_MS 1000
 
 int64_t ps_dispatch_bound(ps_store *s) {
@@ -191,7 +194,7 @@ void *ps_dispatch_main(void *store) {
             nap(s);
             idle = 0;
         } else {
-            usleep(POLL_US);
+            usleep(atomic_load(&s->st_news_waiters) > 0 ? POLL_US : POLL_SELDOM_US);
         }
     }
     return NULL;
