@@ -1,0 +1,153 @@
+"""The real broker at work on a store that Spark scans and streams from, and then killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.test_kill import until
+
+pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
+
+TOPIC = "under-load"
+BODY = b"x" * 500
+RATE = 1500
+SCHEMA = "queueId int, queueOffset long, body binary, commitLogOffset long"
+SETTINGS = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 6000,
+    "maxHashSlotNum": 512,
+    "maxIndexNum": 1024,
+}
+
+
+def free_ports() -> tuple[int, int]:
+    """A name server port and a broker port, with the neighbours that a broker takes too."""
+    rng = random.Random(os.getpid() + 1)
+    for _ in range(100):
+        base = rng.randrange(20000, 60000)
+        try:
+            for port in (base, base + 8, base + 10, base + 11):
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base, base + 10
+    raise AssertionError("no free ports")
+
+
+class Broker:
+    """A running Java broker: its folder, its name server, its client under load."""
+
+    def __init__(self, reference: Any, folder: Path) -> None:
+        self.reference = reference
+        self.folder = folder
+        self.store = folder / "store"
+        ports = free_ports()
+        self.address = f"127.0.0.1:{ports[0]}"
+        names = {"RMQ_NAMESRV_PORT": str(ports[0]), "RMQ_BROKER_PORT": str(ports[1])}
+        settings = [f"{name}={value}" for name, value in SETTINGS.items()]
+        quick = {"HEAP": "512m", "NAMESRV_HEAP": "128m", "RMQ_SETTLE_S": "1"}
+        started = reference.run("start", folder, *settings, **quick, **names).stdout
+        assert "boot success" in started
+
+    @contextlib.contextmanager
+    def under_load(self) -> Iterator[None]:
+        """The official client sends, RATE messages a second from four threads."""
+        arguments = ["send", self.address, TOPIC, 4, len(BODY), 0, 600, 1, RATE]
+        client = subprocess.Popen(
+            [str(self.reference.script), "load", *map(str, arguments)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield
+        finally:
+            client.kill()
+            client.wait()
+
+    def segments(self) -> int:
+        return len(list((self.store / "commitlog").iterdir()))
+
+    def ends(self) -> dict[int, int]:
+        """The queues of the topic and their ends, as the broker tells them to mqadmin."""
+        told = self.reference.run("mqadmin", "topicStatus", "-n", self.address, "-t", TOPIC).stdout
+        rows = [line.split() for line in told.splitlines() if line.startswith("broker-a")]
+        return {int(row[1]): int(row[3]) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def broker(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("broker")
+    try:
+        yield Broker(reference, folder)
+    finally:
+        reference.run("stop", folder, "KILL", check=False)
+    shutil.rmtree(folder)
+
+
+def whole(rows: list[Any]) -> dict[int, int]:
+    """How many messages of each queue there are; each once, from 0 on, and none but ours."""
+    found: dict[int, list[int]] = {}
+    for r in rows:
+        found.setdefault(r.queueId, []).append(r.queueOffset)
+        assert bytes(r.body) == BODY
+    for offsets in found.values():
+        assert sorted(offsets) == list(range(len(offsets)))
+    return {queue: len(offsets) for queue, offsets in found.items()}
+
+
+def test_scans_and_a_stream_while_the_broker_writes(spark, load, broker, tmp_path):
+    counts: list[int] = []
+    with broker.under_load():
+        until(lambda: any((broker.store / "consumequeue" / TOPIC).glob("*/0*")), 0.1)
+        stream = (
+            spark.readStream.format("rocketmq")
+            .option("startingOffsets", "earliest")
+            .option("subscribePattern", TOPIC)
+            .load(str(broker.store))
+            .select("queueId", "queueOffset", "body")
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        while len(counts) < 4 or broker.segments() < 3:
+            scan = ("queue", "log")[len(counts) % 2]
+            frame = load(broker.store, SCHEMA, topic=TOPIC, scan=scan, maxBytesPerPartition="1m")
+            counts.append(sum(whole(frame.collect()).values()))
+    ends = broker.ends()
+    try:
+        stream.processAllAvailable()
+    finally:
+        stream.stop()
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0]
+    assert whole(load(broker.store, SCHEMA, topic=TOPIC).collect()) == ends
+    assert whole(spark.read.parquet(str(tmp_path / "out")).collect()) == ends
+
+
+def test_the_copy_of_a_store_whose_broker_was_killed_under_load(load, broker, tmp_path):
+    """It holds what the broker had told of before, and more."""
+    before, segments = broker.ends(), broker.segments()
+    with broker.under_load():
+        until(lambda: broker.segments() > segments + 1, 0.1)
+        broker.reference.run("stop", broker.folder, "KILL", check=False)
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", "--sparse=always", broker.store, copy], check=True)
+    assert (copy / "abort").exists()
+    found = whole(load(copy, SCHEMA, topic=TOPIC).collect())
+    assert found.keys() == before.keys()
+    assert all(found[queue] >= count for queue, count in before.items())
+    assert sum(found.values()) > sum(before.values())
+    assert load(copy, SCHEMA, topic=TOPIC, scan="log").count() == sum(found.values())
