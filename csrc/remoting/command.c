@@ -90,13 +90,19 @@ static bool json_fields(ps_json *j, ps_command *c) {
         return true;
     }
     for (int32_t seen = 0;; seen++) {
-        ps_field field;
         if (seen == PS_FIELDS_MAX) return ps_json_fail(j, "too many fields");
-        if (!ps_json_key(j, &field.name) || !ps_json_scalar(j, &field.value)) return false;
-        if (field.value.data == NULL)
-            fields_drop(c, field.name);
+        ps_field *field = &c->fields[c->field_count];
+        if (!ps_json_key(j, &field->name)) return false;
+        if (ps_json_peek(j) == '"') { /* nearly always, and worth a way of its own */
+            j->at++;
+            if (!ps_json_text(j, &field->value)) return false;
+        } else if (!ps_json_scalar(j, &field->value)) {
+            return false;
+        }
+        if (field->value.data == NULL)
+            fields_drop(c, field->name);
         else
-            c->fields[c->field_count++] = field;
+            c->field_count++;
         byte = ps_json_peek(j);
         if (byte != ',' && byte != '}') return ps_json_fail(j, "a comma was expected");
         j->at++;
@@ -174,29 +180,39 @@ static bool json_header(ps_json *j, ps_command *c) {
 
 /* ---- decoding a binary header ---- */
 
-/* The fields between p and end; what was wrong, or NULL. */
+static bool ascii(const uint8_t *p, const uint8_t *end) {
+    uint64_t seen = 0, eight;
+    for (; end - p >= 8; p += 8) {
+        memcpy(&eight, p, sizeof eight);
+        seen |= eight;
+    }
+    for (; p < end; p++) seen |= *p;
+    return (seen & 0x8080808080808080u) == 0;
+}
+
+/* The fields between p and end; what was wrong, or NULL. Where no byte is beyond ASCII, lengths
+ * included, no text has to be looked at alone. */
 static const char *binary_fields(const uint8_t *p, const uint8_t *end, ps_command *c) {
+    bool plain = ascii(p, end);
     for (int32_t seen = 0; p < end; seen++) {
-        ps_field field;
         if (seen == PS_FIELDS_MAX) return "too many fields";
+        ps_field *field = &c->fields[c->field_count];
         if (end - p < 2) return "a field is cut off";
-        field.name = (ps_slice){p + 2, (int16_t)be16_get(p)};
-        p += 2;
-        if (field.name.len < 0 || end - p - 4 < field.name.len)
-            return "a name is longer than its room";
-        p += field.name.len;
-        field.value = (ps_slice){p + 4, (int32_t)be32_get(p)};
+        ps_slice name = {p + 2, (int16_t)be16_get(p)};
+        if (name.len < 0 || end - p - 6 < name.len) return "a name is longer than its room";
+        p = name.data + name.len;
+        ps_slice value = {p + 4, (int32_t)be32_get(p)};
         p += 4;
-        if (field.value.len < 0 || end - p < field.value.len)
-            return "a value is longer than its room";
-        p += field.value.len;
-        if (!ps_utf8_valid(field.name.data, field.name.len) ||
-            !ps_utf8_valid(field.value.data, field.value.len))
+        if (value.len < 0 || end - p < value.len) return "a value is longer than its room";
+        p += value.len;
+        if (!plain && !(ps_utf8_valid(name.data, name.len) && ps_utf8_valid(value.data, value.len)))
             return "a text is not UTF-8";
-        if (field.value.len == 0)
-            fields_drop(c, field.name);
-        else
-            c->fields[c->field_count++] = field;
+        if (value.len == 0) {
+            fields_drop(c, name);
+        } else {
+            *field = (ps_field){name, value};
+            c->field_count++;
+        }
     }
     return NULL;
 }
@@ -313,9 +329,24 @@ static uint8_t *json_put(uint8_t *to, const ps_command *c) {
     return to;
 }
 
-static uint8_t *bytes_put(uint8_t *to, ps_slice text) {
-    if (text.len > 0) memcpy(to, text.data, (size_t)text.len);
-    return to + text.len;
+/* Most texts are short: two copies of a fixed size that may overlap cost less than a call. */
+static inline uint8_t *bytes_put(uint8_t *to, ps_slice text) {
+    const uint8_t *from = text.data;
+    int32_t len = text.len;
+    if (len > 16) {
+        memcpy(to, from, (size_t)len);
+    } else if (len >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + len - 8, from + len - 8, 8);
+    } else if (len >= 4) {
+        memcpy(to, from, 4);
+        memcpy(to + len - 4, from + len - 4, 4);
+    } else if (len > 0) {
+        to[0] = from[0];
+        to[len / 2] = from[len / 2];
+        to[len - 1] = from[len - 1];
+    }
+    return to + len;
 }
 
 static uint8_t *binary_put(uint8_t *to, const ps_command *c) {
