@@ -54,6 +54,10 @@ _Conf = Annotated[
     Path | None,
     typer.Option("--conf", metavar="FILE", help="A broker.conf with the store's settings."),
 ]
+_ServerConf = Annotated[
+    Path | None,
+    typer.Option("--conf", "-c", metavar="FILE", help="A properties file with the settings."),
+]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -115,8 +119,9 @@ def _guarded(out: Output, work: Callable[[], int | None]) -> int:
 
 def _command(verb: Verb) -> Callable[..., None]:
     """The function that typer sees: the options that every verb has, then the verb's own."""
-    hints = get_type_hints(verb.run, include_extras=True)
-    own = list(inspect.signature(verb.run).parameters.values())[1:]
+    run = verb.function()
+    hints = get_type_hints(run, include_extras=True)
+    own = list(inspect.signature(run).parameters.values())[1:]
     about = "Folder of the store: the one that holds commitlog/."
     if not verb.store_needed:
         about = "Folder for the store. Default: a temporary one, removed afterwards."
@@ -127,21 +132,27 @@ def _command(verb: Verb) -> Callable[..., None]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     nothing: Any = inspect.Parameter.empty if verb.store_needed else None
     parameters = [
-        inspect.Parameter("store", keyword, annotation=store, default=nothing),
+        *(
+            []
+            if verb.server
+            else [inspect.Parameter("store", keyword, annotation=store, default=nothing)]
+        ),
         *(p.replace(kind=keyword, annotation=hints[p.name]) for p in own),
-        inspect.Parameter("conf", keyword, annotation=_Conf, default=None),
+        inspect.Parameter(
+            "conf", keyword, annotation=_ServerConf if verb.server else _Conf, default=None
+        ),
         inspect.Parameter("set_", keyword, annotation=_Set, default=None),
         inspect.Parameter("as_json", keyword, annotation=_AsJson, default=False),
     ]
 
     def command(**given: Any) -> None:
         out: Output = Json() if given.pop("as_json") else Text()
-        path, conf, sets = given.pop("store"), given.pop("conf"), given.pop("set_") or []
+        path, conf, sets = given.pop("store", None), given.pop("conf"), given.pop("set_") or []
 
         def work() -> int | None:
             named = path is not None
             session = Session(path or Path(), conf, parse_settings(sets), out, named)
-            code = verb.run(session, **given)
+            code = run(session, **given)
             return DAMAGED if session.damaged else code
 
         code = _guarded(out, work)
@@ -149,7 +160,7 @@ def _command(verb: Verb) -> Callable[..., None]:
             raise typer.Exit(code)
 
     command.__name__ = verb.name
-    command.__doc__ = verb.run.__doc__
+    command.__doc__ = run.__doc__
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command

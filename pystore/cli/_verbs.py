@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,13 +22,23 @@ __all__ = ["VERBS", "Verb"]
 @dataclass(frozen=True, slots=True)
 class Verb:
     """name: as typed. run: its function; the first argument is the Session, the others become
-    options, the docstring becomes the help. writes: whether it changes the store. store_needed:
-    whether STORE must be given."""
+    options, the docstring becomes the help; or the module that has it as text, for verbs of
+    packages that pystore must not import. writes: whether it changes the store. store_needed:
+    whether STORE must be given. server: it runs until it is told to stop, has no STORE, and its
+    settings are its own."""
 
     name: str
-    run: Callable[..., int | None]
+    run: Callable[..., int | None] | str
     writes: bool = False
     store_needed: bool = True
+    server: bool = False
+
+    def function(self) -> Callable[..., int | None]:
+        """run itself, imported by now."""
+        if isinstance(self.run, str):
+            found: Callable[..., int | None] = importlib.import_module(self.run).run
+            return found
+        return self.run
 
 
 VERBS: tuple[Verb, ...] = (
@@ -40,4 +51,5 @@ VERBS: tuple[Verb, ...] = (
     Verb("export", export),
     Verb("import", import_, writes=True),
     Verb("bench", bench, writes=True, store_needed=False),
+    Verb("broker", "broker.cli.broker", server=True),
 )

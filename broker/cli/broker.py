@@ -1,0 +1,85 @@
+"""``pystore broker``: a broker, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pystore.cli._session import Session
+
+__all__ = ["run"]
+
+_NAMESRV_PORT = 9876
+
+
+def run(
+    s: Session,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--store", metavar="FOLDER", help="Folder of the store, over storePathRootDir."
+        ),
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "--namesrv", "-n", metavar="HOST:PORT", help="Name servers, with ; between them."
+        ),
+    ] = None,
+    with_namesrv: Annotated[
+        bool, typer.Option("--with-namesrv", help="Run a name server in the same process.")
+    ] = False,
+    namesrv_port: Annotated[
+        int,
+        typer.Option("--namesrv-port", min=0, max=65535, help="Its port; 0: a free one."),
+    ] = _NAMESRV_PORT,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one."),
+    ] = None,
+) -> int | None:
+    """Runs a RocketMQ broker until SIGTERM or Ctrl-C; says in one line when it is ready.
+
+    Settings have upstream's names, in a broker.conf or by --set. The store lies in
+    storePathRootDir, by default in ~/store as upstream's does. Clients reach the broker at
+    brokerIP1, by default 127.0.0.1.
+
+    \b
+    Examples:
+      pystore broker --with-namesrv
+      pystore broker -c broker.conf -n 192.168.1.10:9876
+      pystore broker --store ./store --port 0 --with-namesrv --namesrv-port 0 --json
+      pystore broker -n localhost:9876 --set brokerIP1=192.168.1.20 --set flushDiskType=SYNC_FLUSH
+    """
+    from broker.broker import Broker
+    from broker.cli.serve import serve
+
+    given: dict[str, object] = dict(s.sets)
+    if namesrv is not None:
+        given["namesrvAddr"] = namesrv
+    if port is not None:
+        given["listenPort"] = port
+    broker = Broker(
+        folder, conf=s.conf, with_namesrv=with_namesrv, namesrv_port=namesrv_port, **given
+    )
+
+    def ready() -> None:
+        facts = {
+            "ready": "broker",
+            "address": broker.address,
+            "port": broker.port,
+            "namesrv": broker.namesrv_address,
+            "name": broker.settings["brokerName"],
+            "store": str(broker.path),
+            "pid": os.getpid(),
+        }
+        at = f" and name server is {facts['namesrv']}" if facts["namesrv"] else ""
+        s.out.record(
+            facts, lambda: f"The broker[{facts['name']}, {facts['address']}] boot success.{at}"
+        )
+        s.out.flush()
+
+    return serve(broker, ready)

@@ -1,0 +1,51 @@
+"""Runs a server until a signal tells it to stop. Imported by the verbs when they run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import uvloop
+
+__all__ = ["serve"]
+
+
+class Server(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def serve(server: Server, ready: Callable[[], None]) -> int:
+    """Starts it, calls ready(), and stops it at SIGTERM or SIGINT; a second one ends it at once.
+
+    Raises: what start() raises.
+    """
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    uvloop.run(_serve(server, ready))
+    return 0
+
+
+async def _serve(server: Server, ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    asked = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if asked.is_set():
+            task.cancel()
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await server.start()
+    try:
+        ready()
+        await asked.wait()
+    finally:
+        await server.stop()
