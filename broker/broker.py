@@ -232,6 +232,7 @@ class Broker:
         for hook in self._hooks:
             self._add(made, hook)
         clients.may_notify = lambda group: bool(config["notifyConsumerIdsChangedEnable"])
+        clients.filters = lambda: bool(config["enablePropertyFilter"])
         groups.changed = clients.republish
         topics.changed = registration.changed
         config.changed.append(self._settings_changed)
@@ -245,6 +246,9 @@ class Broker:
         if names & _RIGHTS:
             services.topics.publish_all()
             services.registration.changed([])
+        if "enablePropertyFilter" in names:
+            for group in list(services.clients.consumers):
+                services.clients.republish(group)
         if "namesrvAddr" in names:
             services.registration.use((services.settings["namesrvAddr"] or "").split(";"))
 

@@ -10,11 +10,12 @@ from pystore._lib import ffi, lib, raise_error, utf8
 __all__ = ["compiled"]
 
 
-def compiled(sql: str) -> Any:
+def compiled(sql: str, *, whole: bool = True) -> Any:
     """The ``ps_sql92`` of an expression.
 
-    Where upstream would stop reading in the midst and ignore the rest, which no caller means, it is
-    refused: ``a LIKE 'x'`` would be ``a``.
+    whole: where upstream would stop reading in the midst and ignore the rest, which no caller
+    means, it is refused: ``a LIKE 'x'`` would be ``a``. False for a broker, whose clients are used
+    to it.
 
     Raises: ExpressionIllegal with the position, counted in characters from 1; BadArgument.
     """
@@ -25,7 +26,7 @@ def compiled(sql: str) -> Any:
         raise_error(error)
     made = ffi.gc(made, lib.ps_sql92_free)
     unread = lib.ps_sql92_unread(made)
-    if unread >= 0:
+    if whole and unread >= 0:
         at = len(raw[:unread].decode())
         raise ExpressionIllegal(
             f"position {at + 1}: expected AND, OR or the end, not {sql[at : at + 40]!r}"

@@ -96,7 +96,13 @@ class PullProcessor:
             self.s.clients.publish(group, topic)
         else:
             self.s.core.publish_subscription(
-                group, topic, tags=None, sub_version=0, own=True, shared=False
+                group,
+                topic,
+                tags=None,
+                sub_version=0,
+                own=True,
+                own_sql=self.s.clients.filters(),
+                shared=False,
             )
 
     def _group_subscription(self, command: Command, config: SubscriptionGroup, topic: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
 from broker.services.context import Services
+from pystore._errors import StoreError
+from pystore._sql92 import compiled
 
 __all__ = ["check_expression"]
 
@@ -18,13 +20,16 @@ def check_expression(s: Services, kind: str, expression: str) -> None:
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
             f"parse the consumer's subscription failed: {kind:.40} is neither TAG nor SQL92",
         )
-    if not expression.strip():
+    if not s.settings["enablePropertyFilter"]:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}:"
+            " enablePropertyFilter is false",
+        )
+    try:
+        compiled(expression, whole=False)
+    except StoreError as bad:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            "parse the consumer's subscription failed: the expression is empty",
-        )
-    # Filtering by properties is not served yet, whatever enablePropertyFilter says.
-    raise Refused(
-        ResponseCode.SYSTEM_ERROR,
-        f"The broker does not support consumer to filter message by {kind}",
-    )
+            f"parse the consumer's subscription failed: {bad.text}",
+        ) from None

@@ -6,6 +6,7 @@ gone when the connection closes, when it says so, or when no beat came for 120 s
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from broker.remoting.command import ONEWAY, Command
 from broker.remoting.handlers import Peer
 from broker.services.core import Core
 from broker.services.groups import Groups
+from pystore._errors import StoreError
 
 __all__ = ["Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
 
@@ -139,6 +141,8 @@ class Clients:
         self.producers: dict[str, dict[Peer, Channel]] = {}
         #: Whether all members of a group are told that it changed.
         self.may_notify: Callable[[str], bool] = lambda group: True
+        #: Whether filters on properties are served (enablePropertyFilter).
+        self.filters: Callable[[], bool] = lambda: False
 
     # ---- consumers ----
 
@@ -201,14 +205,16 @@ class Clients:
         )
 
     def _publish(self, group: ConsumerGroup, sub: Subscription) -> None:
-        """SQL stays with Python, which has to see whether it is allowed and well formed."""
-        if sub.is_tag and self.may_read(group, sub.topic):
-            self._core.publish_subscription(
-                group.name, sub.topic, tags=sub.wanted(), sub_version=sub.version,
-                own=True,
-            )  # fmt: skip
-        else:
-            self._core.withdraw_subscription(group.name, sub.topic)
+        """A filter that is off, or wrong, stays with Python, which says so at each pull."""
+        with contextlib.suppress(StoreError):
+            if self.may_read(group, sub.topic) and (sub.is_tag or self.filters()):
+                self._core.publish_subscription(
+                    group.name, sub.topic, tags=sub.wanted() if sub.is_tag else None,
+                    sql=None if sub.is_tag else sub.expression, sub_version=sub.version,
+                    own=True, own_sql=self.filters(),
+                )  # fmt: skip
+                return
+        self._core.withdraw_subscription(group.name, sub.topic)
 
     def publish(self, group: str, topic: str) -> None:
         """Tells the core of one subscription again."""

@@ -34,10 +34,12 @@ class Core(Protocol):
         sql: str | None = None,
         sub_version: int,
         own: bool,
+        own_sql: bool = False,
         shared: bool = True,
     ) -> None:
-        """tags: None takes everything. own: pulls that carry their own subscription are served.
-        shared: pulls that carry none are served by this one."""
+        """tags: None takes everything. sql: an expression instead. own: pulls that carry their own
+        subscription of tags are served. own_sql: and those of type SQL92. shared: pulls that carry
+        none are served by this one. Raises: StoreError for an expression that is none."""
 
     def withdraw_subscription(self, group: str, topic: str | None = None) -> None: ...
 

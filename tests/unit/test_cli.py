@@ -91,7 +91,7 @@ def command(name: str) -> Any:
 
 
 def options_of(name: str) -> set[str]:
-    return {o for p in command(name).params for o in p.opts if o.startswith("-")}
+    return {o for p in command(name).params for o in p.opts if o.startswith("--")}
 
 
 def section(name: str) -> str:
@@ -103,7 +103,7 @@ def section(name: str) -> str:
 
 def documented(text: str) -> set[str]:
     rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
-    return {o for row in rows for o in re.findall(r"`(-[-a-z]+)`", row)}
+    return {o for row in rows for o in re.findall(r"`(--[-a-z]+)`", row)}
 
 
 @pytest.mark.parametrize("verb", [v.name for v in VERBS])
