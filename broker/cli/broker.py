@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,7 +57,7 @@ def run(
     from broker.broker import Broker
     from broker.cli.serve import serve
 
-    given: dict[str, object] = dict(s.sets)
+    given: dict[str, Any] = dict(s.sets)
     if namesrv is not None:
         given["namesrvAddr"] = namesrv
     if port is not None:
