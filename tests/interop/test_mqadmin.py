@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import launch
 import pytest
@@ -24,10 +25,12 @@ END = "\x04\n"
 class Admin:
     """mqadmin, and a few things of the clients' beside it (tests/reference/src/AdminShell.java)."""
 
-    def __init__(self, peer: launch.Peer) -> None:
+    def __init__(self, peer: launch.Peer, folder: Path) -> None:
+        """folder: consumerStatus writes what it finds into the current one."""
         self.peer = peer
         self.process = subprocess.Popen(
             [str(launch.SCRIPT), "admin-shell"],
+            cwd=folder,
             env=os.environ | {"JAVA_OPTS": "-Xmx256m"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -94,8 +97,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def admin(peer: launch.Peer) -> Iterator[Admin]:
-    made = Admin(peer)
+def admin(peer: launch.Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
+    made = Admin(peer, tmp_path_factory.mktemp("mqadmin"))
     try:
         yield made
     finally:
