@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,12 +32,18 @@ class NameServer:
     """``async with NameServer(listenPort=0) as names: names.address``; in code without a loop
     ``with NameServer.in_thread(listenPort=0) as names``.
 
-    conf: upstream's namesrv.conf. settings: over it, under upstream's names (settings.py). Raises:
-    BadArgument, RecordDamaged for a kvConfig.json that cannot be read.
+    conf: upstream's namesrv.conf. defaults: below it. settings: over it; all under upstream's names
+    (settings.py). Raises: BadArgument, RecordDamaged for a kvConfig.json that cannot be read.
     """
 
-    def __init__(self, conf: str | Path | None = None, **settings: object) -> None:
-        self.settings = NamesrvSettings(conf, settings)
+    def __init__(
+        self,
+        conf: str | Path | None = None,
+        defaults: Mapping[str, object] | None = None,
+        /,
+        **settings: object,
+    ) -> None:
+        self.settings = NamesrvSettings(conf, settings, defaults)
         path = self.settings.text("kvConfigPath")
         self.kv = KvConfig(Path(path) if path else None)
         self.routes = Routes(lambda: time.monotonic_ns() // 1_000_000)
@@ -110,7 +116,7 @@ class NameServer:
     @contextmanager
     def in_thread(cls, conf: str | Path | None = None, **settings: object) -> Iterator[NameServer]:
         """A name server on a loop of its own, for code that has none; it stops with the block."""
-        made = cls(conf, **settings)
+        made = cls(conf, None, **settings)
         loop = LoopThread("pystore-namesrv")
         try:
             loop.run(made.start())

@@ -79,10 +79,20 @@ class NamesrvSettings:
     """Values by name: ``settings["listenPort"]``. A change by mqadmin takes effect at once, where
     the setting is not one of the socket."""
 
-    def __init__(self, conf: str | Path | None = None, given: Mapping[str, object] | None = None):
-        """conf: a properties file. given: over it. Raises: BadArgument."""
+    def __init__(
+        self,
+        conf: str | Path | None = None,
+        given: Mapping[str, object] | None = None,
+        under: Mapping[str, object] | None = None,
+    ) -> None:
+        """conf: a properties file. given: over it. under: below it, in place of the defaults.
+
+        Raises: BadArgument.
+        """
         self._values: dict[str, Value] = dict(DEFAULTS)
         self._tls: dict[str, str] = {}
+        for name, value in (under or {}).items():
+            self._set(name, value, "default")
         if conf is not None:
             path = Path(conf)
             for name, (line, text) in _read(path).items():

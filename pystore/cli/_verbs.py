@@ -52,4 +52,5 @@ VERBS: tuple[Verb, ...] = (
     Verb("import", import_, writes=True),
     Verb("bench", bench, writes=True, store_needed=False),
     Verb("broker", "broker.cli.broker", server=True),
+    Verb("namesrv", "broker.cli.namesrv", server=True),
 )

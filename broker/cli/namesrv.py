@@ -1,0 +1,60 @@
+"""``pystore namesrv``: a name server, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pystore.cli._session import Session
+
+__all__ = ["run"]
+
+
+def run(
+    s: Session,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one."),
+    ] = None,
+) -> int | None:
+    """Runs a RocketMQ name server until SIGTERM or Ctrl-C; says in one line when it is ready.
+
+    Settings have upstream's names, in a file or by --set: see docs/namesrv.md. Without kvConfigPath
+    and configStorePath, both files lie in ~/namesrv, as upstream's do.
+
+    \b
+    Examples:
+      pystore namesrv
+      pystore namesrv -c namesrv.conf --port 9876
+      pystore namesrv --port 0 --json --set orderMessageEnable=true
+    """
+    from broker.cli.serve import serve
+    from broker.namesrv.server import NameServer
+
+    home = Path.home() / "namesrv"
+    given: dict[str, object] = dict(s.sets)
+    if port is not None:
+        given["listenPort"] = port
+    names = NameServer(
+        s.conf,
+        {
+            "kvConfigPath": home / "kvConfig.json",
+            "configStorePath": home / "namesrv.properties",
+        },
+        **given,
+    )
+
+    def ready() -> None:
+        facts = {
+            "ready": "namesrv",
+            "address": f"{names.settings.text('bindAddress')}:{names.port}",
+            "port": names.port,
+            "pid": os.getpid(),
+        }
+        s.out.record(facts, lambda: f"The Name Server boot success. address={facts['address']}")
+        s.out.flush()
+
+    return serve(names, ready)

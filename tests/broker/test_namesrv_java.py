@@ -1,0 +1,132 @@
+"""The Java broker, its tools and its clients with our name server in the place of theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from broker.namesrv import NameServer
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+
+def free_port():
+    """A port that is free and whose neighbours are: a broker takes three."""
+    while True:
+        with socket.socket() as first, socket.socket() as below, socket.socket() as above:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                below.bind(("127.0.0.1", port - 2))
+                above.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def wait(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+class JavaBroker:
+    """One that is registered at a name server."""
+
+    def __init__(self, reference, folder, names, version):
+        self.reference, self.folder, self.names = reference, folder, names
+        self.port = free_port()
+        self.env = {"RMQ_VERSION": version, "RMQ_BROKER_PORT": str(self.port), "HEAP": "512m"}
+        try:
+            reference.run("start-broker", folder, names.address, **self.env)
+            wait(lambda: self.routed("TBW102"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def routed(self, topic):
+        return self.names.routes.route(topic) is not None
+
+    def kill(self):
+        os.kill(int((self.folder / "broker.pid").read_text()), signal.SIGKILL)
+
+    def stop(self):
+        self.reference.run("stop", self.folder, **self.env)
+
+    def mqadmin(self, verb, *args):
+        done = self.reference.run("mqadmin", verb, "-n", self.names.address, *args)
+        return done.stdout
+
+    def visit(self, sends, topic):
+        done = self.reference.run("visit", self.names.address, sends, topic)
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module", params=["5.3.3", "4.9.7"])
+def version(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def java_broker(version, reference, tmp_path_factory):
+    """The one that the tests in order use; the last of them kills it."""
+    with NameServer.in_thread(listenPort=0) as names:
+        made = JavaBroker(reference, tmp_path_factory.mktemp("broker"), names, version)
+        yield made
+        made.stop()
+
+
+def test_tools_and_clients_find_the_broker_by_our_routes(java_broker):
+    address = f"127.0.0.1:{java_broker.port}"
+    shown = java_broker.mqadmin("clusterList")
+    assert "DefaultCluster" in shown and "broker-a" in shown and address in shown
+    java_broker.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "made", "-r", "3", "-w", "3")
+    assert {"made", "TBW102", "broker-a"} <= set(java_broker.mqadmin("topicList").split())
+    route = java_broker.mqadmin("topicRoute", "-t", "made")
+    shown = json.loads(route[route.index("{") :].replace("{0:", '{"0":'))
+    assert shown["brokerDatas"][0]["brokerAddrs"] == {"0": address}
+    assert shown["queueDatas"][0]["writeQueueNums"] == 3
+
+    sent = java_broker.visit(5, "made")
+    assert [line["status"] for line in sent if line["at"] == "sent"] == ["SEND_OK"] * 5
+    got = [line for line in java_broker.visit(0, "made") if line["at"] == "got"]
+    assert len(got) == 5
+
+    java_broker.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "made")
+    assert not java_broker.routed("made") and java_broker.routed("TBW102")
+
+
+def test_our_settings_are_read_and_changed_by_the_tool(java_broker):
+    shown = java_broker.mqadmin("getNamesrvConfig")
+    assert "orderMessageEnable" in shown and "scanNotActiveBrokerInterval" in shown
+    java_broker.mqadmin("updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
+    assert java_broker.names.settings.flag("orderMessageEnable")
+    java_broker.mqadmin(
+        "updateKvConfig", "-s", "ORDER_TOPIC_CONFIG", "-k", "TBW102", "-v", "broker-a:8"
+    )
+    assert java_broker.names.routes.route("TBW102")["orderTopicConf"] == "broker-a:8"
+    assert "broker-a:8" in java_broker.mqadmin("topicRoute", "-t", "TBW102")
+    java_broker.mqadmin("wipeWritePerm", "-b", "broker-a")
+    assert java_broker.names.routes.route("TBW102")["queueDatas"][0]["perm"] & 2 == 0
+
+
+def test_a_broker_that_is_killed_is_gone_with_its_connection(java_broker):
+    java_broker.kill()
+    started = time.monotonic()
+    wait(lambda: not java_broker.routed("TBW102"), 10)
+    assert time.monotonic() - started < 5
+    assert java_broker.names.routes.topics() == []
+
+
+def test_a_broker_that_stops_is_gone_at_once(version, reference, tmp_path):
+    with NameServer.in_thread(listenPort=0) as names:
+        made = JavaBroker(reference, tmp_path / "broker", names, version)
+        made.stop()
+        assert names.routes.topics() == []
+        assert names.routes.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
