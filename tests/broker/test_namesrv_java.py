@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -40,24 +40,36 @@ class JavaBroker:
     """One that is registered at a name server."""
 
     def __init__(self, reference, folder, names, version):
-        self.reference, self.folder, self.names = reference, folder, names
+        self.reference, self.names = reference, names
         self.port = free_port()
-        self.env = {"RMQ_VERSION": version, "RMQ_BROKER_PORT": str(self.port), "HEAP": "512m"}
+        env = {"RMQ_VERSION": version, "RMQ_BROKER_PORT": str(self.port), "HEAP": "512m"}
+        reference.run("setup", **env, timeout=600)
+        self.process = subprocess.Popen(
+            [reference.script, "broker", folder, f"namesrvAddr={names.address}"],
+            env=os.environ | env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
-            reference.run("start-broker", folder, names.address, **self.env)
             wait(lambda: self.routed("TBW102"))
         except BaseException:
-            self.stop()
+            self.process.kill()
             raise
 
     def routed(self, topic):
         return self.names.routes.route(topic) is not None
 
     def kill(self):
-        os.kill(int((self.folder / "broker.pid").read_text()), signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
 
     def stop(self):
-        self.reference.run("stop", self.folder, **self.env)
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
 
     def mqadmin(self, verb, *args):
         done = self.reference.run("mqadmin", verb, "-n", self.names.address, *args)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from unittest import mock
 
-from loops import Wire, run, serving
+import pytest
+from loops import Wire, run, serving, until
 
+from broker.remoting import codec, connection
 from broker.remoting.client import RemotingClient
-from broker.remoting.command import BINARY, JSON, Command, Refused
+from broker.remoting.command import BINARY, JSON, ONEWAY, Command, Refused
+from broker.remoting.connection import Connection, Limits
+from broker.remoting.framer import PlainFramer
+from broker.remoting.idle import IdleWheel
+from broker.remoting.quiet import Quiet
 
 ECHO, FAIL, REFUSE, LATER = 1, 2, 3, 4
 
@@ -59,5 +70,495 @@ def test_the_client_asks_and_is_told_errors():
             assert (answer.code, answer.remark) == (3, " request type 4711 not supported")
             answer = await client.request(at, Command(LATER))
             assert (answer.code, answer.remark) == (0, "later")
+
+    run(work())
+
+
+# ---- frames ----
+
+
+def test_frames_cut_at_every_byte():
+    """Three requests, cut once at each of their bytes: always the same three answers."""
+    requests = [
+        Command(ECHO, {"n": "1"}, b"abc", opaque=1),
+        Command(ECHO, {"n": "2"}, b"", opaque=2, serialize=BINARY),
+        Command(REFUSE, {}, b"x", opaque=3),
+    ]
+    sent = b"".join(map(codec.encode, requests))
+
+    def answered(framer, pieces):
+        found = []
+        for piece in pieces:
+            at = 0
+            while at < len(piece):
+                room = framer.buffer(len(piece))
+                count = min(len(room), len(piece) - at)
+                room[:count] = piece[at : at + count]
+                found += framer.received(count)
+                at += count
+        return [(c.code, c.opaque, c.ext, bytes(c.body)) for c in found]
+
+    whole = [(c.code, c.opaque, c.ext, bytes(c.body)) for c in requests]
+    for cut in range(len(sent) + 1):
+        framer = PlainFramer(memoryview(bytearray(4096 + 100)))
+        assert answered(framer, (sent[:cut], sent[cut:])) == whole, cut
+    framer = PlainFramer(memoryview(bytearray(4096 + 100)))
+    assert answered(framer, [sent[i : i + 1] for i in range(len(sent))]) == whole
+
+
+def test_frames_of_any_length_in_pieces_of_any_length(rng):
+    """A framer gives the commands that went in, however they are cut, and keeps no buffer."""
+    scratch = memoryview(bytearray(32 << 10))
+    for _ in range(30):
+        framer = PlainFramer(scratch)
+        sizes = [rng.choice((0, 1, 100, 4096, 40_000, 300_000)) for _ in range(rng.randint(1, 12))]
+        sent = b"".join(codec.encode(Command(ECHO, {}, rng.randbytes(n))) for n in sizes)
+        found, at = [], 0
+        while at < len(sent):
+            room = framer.buffer(0)
+            count = min(len(room), len(sent) - at, rng.choice((1, 3, 500, 20_000, 1 << 20)))
+            room[:count] = sent[at : at + count]
+            scratch_is_free = len(room) <= len(scratch)
+            found += [len(c.body) for c in framer.received(count)]
+            at += count
+            if scratch_is_free:
+                scratch[:] = b"\xff" * len(scratch)  # the next connection reads into it
+        assert found == sizes
+        assert framer._own is None and framer._part == b""
+
+
+def test_a_frame_that_only_says_it_is_long_takes_no_memory():
+    framer = PlainFramer(memoryview(bytearray(256 << 10)))
+    head = struct.pack(">iI", (16 << 20) - 8, 10)
+    for piece in (head, b"x" * 5000):
+        framer.buffer(0)[: len(piece)] = piece
+        framer.received(len(piece))
+    assert len(framer._own) == 64 << 10
+
+
+def test_the_longest_frame_and_one_that_is_too_long():
+    async def work():
+        async with serving(HANDLERS) as server:
+            async with await Wire.to(server.port, limit=1 << 26) as wire:
+                # Both the request and its answer have exactly 16 MiB.
+                empty = len(codec.encode(Command(ECHO, flag=1)))
+                body = bytes((16 << 20) - empty)
+                answer = await wire.ask(Command(ECHO, {}, body))
+                assert len(answer.body) == len(body)
+            for bad in (struct.pack(">i", (16 << 20) - 3), b"\xff" * 4, struct.pack(">i", 3)):
+                async with await Wire.to(server.port) as wire:
+                    wire.write(bad)
+                    assert await wire.closed() == b""
+            async with await Wire.to(server.port) as wire:
+                wire.write(struct.pack(">iI", 8, 0x07000004) + b"{{{{")
+                assert await wire.closed() == b""
+
+    run(work())
+
+
+def test_many_requests_in_one_write_are_answered_with_few():
+    async def work():
+        writes = []
+
+        class Counting(Connection):
+            def write_out(self, parts):
+                writes.append(len(parts))
+                super().write_out(parts)
+
+        with mock.patch("broker.remoting.server.Connection", Counting):
+            async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+                wire.write(b"".join(codec.encode(Command(ECHO, opaque=n)) for n in range(500)))
+                for n in range(500):
+                    assert (await wire.answer()).opaque == n
+        assert len(writes) < 10 and sum(writes) == 500
+
+    run(work())
+
+
+# ---- one-way, errors ----
+
+
+def test_a_oneway_request_is_never_answered():
+    async def work():
+        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+            for code in (ECHO, FAIL, REFUSE, LATER, 4711):
+                wire.write(Command(code, opaque=9, flag=ONEWAY))
+            await asyncio.sleep(0.05)
+            answer = await wire.ask(Command(ECHO, opaque=1))
+            assert answer.opaque == 1
+
+    run(work())
+
+
+def test_an_answer_that_cannot_be_encoded_is_an_error_answer():
+    def strange(peer, command):
+        answer = command.reply()
+        answer.ext["a"] = object()
+        return answer
+
+    async def work():
+        async with (
+            serving({1: strange, ECHO + 1: echo}) as server,
+            await Wire.to(server.port) as wire,
+        ):
+            answer = await wire.ask(Command(1, opaque=5))
+            assert (answer.code, answer.opaque) == (1, 5)
+            assert (await wire.ask(Command(ECHO + 1))).code == 0
+
+    run(work())
+
+
+def test_an_error_is_logged_once_a_kind(caplog):
+    async def work():
+        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+            for _ in range(50):
+                assert (await wire.ask(Command(FAIL))).code == 1
+
+    connection._quiet._kinds.clear()
+    run(work())
+    assert [r.getMessage().split(" of ")[0] for r in caplog.records] == ["Request 2"]
+    assert caplog.records[0].exc_info[0] is ValueError
+
+
+def test_a_line_that_repeats_says_how_often(caplog):
+    quiet = Quiet(logging.getLogger("quiet"))
+    with mock.patch("broker.remoting.quiet.time.monotonic", side_effect=[0, 1, 2, 61]):
+        for _ in range(4):
+            quiet.warning("kind", "it happened")
+    assert [r.getMessage() for r in caplog.records] == [
+        "it happened",
+        "it happened (2 more of these since the last line)",
+    ]
+
+
+# ---- back-pressure and limits ----
+
+
+def test_a_client_that_never_reads_is_not_read_from():
+    """The server takes no more than a bounded number of requests of it, and serves the others."""
+    served = [0]
+
+    def large(peer, command):
+        served[0] += 1
+        return command.reply(0, body=bytes(100_000))
+
+    async def work():
+        async with serving({1: large, 2: echo}) as server:
+            deaf, other = await Wire.to(server.port), await Wire.to(server.port)
+            async with deaf, other:
+                deaf.writer.transport.pause_reading()
+                one = codec.encode(Command(1))
+                for _ in range(200):
+                    deaf.write(one * 100)
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.3)
+                before = served[0]
+                assert before < 2000  # of 20,000
+                await asyncio.sleep(0.1)
+                assert served[0] == before
+                (held,) = [c for c in server.connections if c.in_work]
+                assert held._transport.get_write_buffer_size() < 4 << 20
+                assert (await other.ask(Command(2))).code == 0
+                deaf.writer.transport.resume_reading()
+                for _ in range(before + 500):
+                    assert len((await deaf.answer()).body) == 100_000
+
+    run(work())
+
+
+def test_a_client_that_does_not_read_what_is_pushed_is_closed(caplog):
+    async def work():
+        limits = Limits(unsent_max=1 << 20, write_high=100_000, write_low=50_000)
+        peers = []
+        async with (
+            serving({}, limits=limits, on_connect=peers.append) as server,
+            await Wire.to(server.port) as deaf,
+        ):
+            deaf.writer.transport.pause_reading()
+            deaf.write(Command(99))
+            await until(lambda: peers)
+            while not peers[0].closed:
+                peers[0].send(Command(40, {}, bytes(60_000), flag=ONEWAY))
+                await asyncio.sleep(0)
+        assert "too much that it does not read" in caplog.text
+
+    run(work())
+
+
+def test_requests_in_work_are_bounded():
+    async def work():
+        begun, gate = [], asyncio.Event()
+
+        async def wait(peer, command):
+            begun.append(command.opaque)
+            await gate.wait()
+            return command.reply()
+
+        async with (
+            serving({1: wait}, limits=Limits(in_work_max=10)) as server,
+            await Wire.to(server.port) as wire,
+        ):
+            wire.write(*(Command(1, opaque=n) for n in range(1, 101)))
+            await until(lambda: len(begun) == 10)
+            await asyncio.sleep(0.05)
+            assert len(begun) == 10
+            gate.set()
+            assert {(await wire.answer()).opaque for _ in range(100)} == set(range(1, 101))
+
+    run(work())
+
+
+def test_an_idle_connection_is_closed_and_a_used_one_stays():
+    async def work():
+        gone = []
+        limits = Limits(idle_s=0.24)
+        async with (
+            serving(HANDLERS, limits=limits, on_close=gone.append) as server,
+            await Wire.to(server.port) as idle,
+            await Wire.to(server.port) as used,
+        ):
+            await idle.ask(Command(ECHO))
+            for _ in range(12):
+                await asyncio.sleep(0.05)
+                assert (await used.ask(Command(ECHO))).code == 0
+            assert await idle.closed() == b""
+            assert len(gone) == 1 and len(server.connections) == 1
+            # One that says nothing at all is idle, too.
+            async with await Wire.to(server.port) as silent:
+                started = asyncio.get_running_loop().time()
+                assert await silent.closed() == b""
+                assert 0.2 < asyncio.get_running_loop().time() - started < 1
+
+    run(work())
+
+
+def test_thousands_of_idle_connections_cost_one_timer():
+    class Watched:
+        def __init__(self, wheel):
+            self.seen, self.wheel, self.gone = 0, wheel, False
+            wheel.add(self)
+
+        def idle(self):
+            self.gone = True
+
+    async def work():
+        wheel = IdleWheel(0.24)
+        watched = [Watched(wheel) for _ in range(5000)]
+        while wheel.now < 20:
+            await asyncio.sleep(0.005)
+        for each in watched[:100]:
+            each.seen = wheel.now
+        assert sum(map(len, wheel._ring)) == 5000
+        while wheel.now < 30:
+            await asyncio.sleep(0.005)
+        assert sum(each.gone for each in watched) == 4900
+        while wheel._timer is not None:
+            await asyncio.sleep(0.005)
+        assert all(each.gone for each in watched)
+
+    run(work())
+
+
+def test_connections_over_the_limit_are_told_so():
+    async def work():
+        limits = Limits(connections_max=2)
+        async with (
+            serving(HANDLERS, limits=limits) as server,
+            await Wire.to(server.port) as a,
+            await Wire.to(server.port) as b,
+        ):
+            assert (await a.ask(Command(ECHO))).code == 0
+            assert (await b.ask(Command(ECHO))).code == 0
+            async with await Wire.to(server.port) as c:
+                answer = await c.ask(Command(ECHO, opaque=3))
+                assert (answer.code, answer.opaque) == (2, 3)
+                assert await c.closed() == b""
+            b.close()
+            await until(lambda: len(server.connections) == 1)
+            async with await Wire.to(server.port) as d:
+                assert (await d.ask(Command(ECHO))).code == 0
+
+    run(work())
+
+
+# ---- both directions ----
+
+
+def test_a_service_learns_who_comes_and_goes():
+    async def work():
+        seen = []
+        async with serving(
+            HANDLERS,
+            on_connect=lambda peer: seen.append(("came", peer.address)),
+            on_close=lambda peer: seen.append(("went", peer.address)),
+        ) as server:
+            async with await Wire.to(server.port) as wire:
+                address = wire.writer.get_extra_info("sockname")
+                await wire.ask(Command(ECHO))
+                assert seen == [("came", address)]
+            await until(lambda: len(seen) == 2)
+            assert seen[1] == ("went", address)
+
+    run(work())
+
+
+def test_a_server_asks_its_client():
+    async def work():
+        async def ask_back(peer, command):
+            answer = await peer.request(Command(220, {"q": "?"}), 3)
+            return command.reply(answer.code, answer.remark, answer.ext, answer.body)
+
+        def told(peer, command):
+            return command.reply(7, "told", {"heard": command.ext["q"]}, b"body")
+
+        async with serving({1: ask_back}) as server, RemotingClient({220: told}) as client:
+            answer = await client.request(f"127.0.0.1:{server.port}", Command(1))
+            assert (answer.code, answer.remark, answer.ext) == (7, "told", {"heard": "?"})
+
+    run(work())
+
+
+def test_a_request_times_out_and_its_late_answer_is_dropped():
+    async def work():
+        async def slow(peer, command):
+            await asyncio.sleep(0.2)
+            return command.reply(0, "late")
+
+        async with serving({1: slow, 2: echo}) as server, RemotingClient() as client:
+            at = f"127.0.0.1:{server.port}"
+            connection = await client.connection(at)
+            with pytest.raises(TimeoutError, match=r"did not answer the request 1 within 0\.05 s"):
+                await connection.request(Command(1), 0.05)
+            answer = await connection.request(Command(2, {"a": "b"}), 1)
+            assert answer.ext == {"a": "b"}
+            await asyncio.sleep(0.2)  # the late one comes in between
+            assert (await connection.request(Command(2, {"c": "d"}), 1)).ext == {"c": "d"}
+            assert await client.connection(at) is connection and not connection._waiting
+
+    run(work())
+
+
+def test_a_server_that_is_silent_is_left_and_connected_anew():
+    """A half-open connection: the other side is gone and nobody said so."""
+
+    async def work():
+        async def swallow(reader, writer):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+
+        dead = await asyncio.start_server(swallow, "127.0.0.1", 0)
+        port = dead.sockets[0].getsockname()[1]
+        async with RemotingClient() as client:
+            at = f"127.0.0.1:{port}"
+            first = await client.connection(at)
+            with pytest.raises(TimeoutError):
+                await client.request(at, Command(ECHO), 0.1)
+            assert not first.open
+            dead.close()
+            async with serving(HANDLERS, port=port):
+                assert (await client.request(at, Command(ECHO))).code == 0
+                assert await client.connection(at) is not first
+
+    run(work())
+
+
+def test_the_client_says_what_is_wrong_with_a_connection():
+    async def work():
+        async with RemotingClient() as client:
+            async with serving(HANDLERS) as server:
+                at = f"127.0.0.1:{server.port}"
+                peer = await client.connection(at)
+                waiting = asyncio.ensure_future(peer.request(Command(ECHO, flag=ONEWAY), 5))
+                await asyncio.sleep(0.05)
+            with pytest.raises(ConnectionError, match="is closed"):
+                await waiting
+            with pytest.raises(ConnectionError, match="no connection to"):
+                await client.request(at, Command(ECHO))
+            with pytest.raises(ValueError, match="is no host:port"):
+                await client.request("nowhere", Command(ECHO))
+
+    run(work())
+
+
+def test_one_connection_serves_all_who_ask_at_once():
+    async def work():
+        async with serving(HANDLERS) as server, RemotingClient() as client:
+            at = f"127.0.0.1:{server.port}"
+            asked = [client.request(at, Command(ECHO, {"n": str(n)})) for n in range(200)]
+            answers = await asyncio.gather(*asked)
+            assert [a.ext["n"] for a in answers] == [str(n) for n in range(200)]
+            assert len(server.connections) == 1
+
+    run(work())
+
+
+# ---- the end ----
+
+
+def test_stop_answers_what_is_in_work():
+    async def work():
+        closed = []
+        server = serving(HANDLERS, on_close=closed.append)
+        await server.start()
+        async with await Wire.to(server.port) as wire:
+            wire.write(Command(LATER, opaque=8))
+            await until(lambda: any(c.in_work for c in server.connections))
+            stopping = asyncio.ensure_future(server.stop(2))
+            answer = await wire.answer()
+            assert (answer.opaque, answer.remark) == (8, "later")
+            assert await wire.closed() == b""
+            await stopping
+        assert len(closed) == 1
+        with pytest.raises(OSError):
+            await Wire.to(server.port)
+
+    run(work())
+
+
+def test_stop_does_not_wait_for_ever():
+    async def work():
+        cancelled = []
+
+        async def never(peer, command):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(command.opaque)
+                raise
+
+        server = serving({1: never})
+        await server.start()
+        async with await Wire.to(server.port) as wire:
+            wire.write(Command(1, opaque=8))
+            await until(lambda: any(c.in_work for c in server.connections))
+            await server.stop(0.1)
+            assert await wire.closed() == b""
+        assert cancelled == [8]
+
+    run(work())
+
+
+def test_a_client_that_closes_its_half_is_closed():
+    async def work():
+        gone = []
+        async with serving(HANDLERS, on_close=gone.append) as server:
+            async with await Wire.to(server.port) as wire:
+                await wire.ask(Command(ECHO))
+                wire.writer.write_eof()
+                assert await wire.closed() == b""
+            assert len(gone) == 1
+
+    run(work())
+
+
+def test_sockets_send_at_once_and_are_not_kept_alive():
+    async def work():
+        async with serving(HANDLERS) as server, await Wire.to(server.port) as wire:
+            await wire.ask(Command(ECHO))
+            (peer,) = server.connections
+            made = peer._transport.get_extra_info("socket")
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert not made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
     run(work())

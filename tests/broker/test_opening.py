@@ -1,0 +1,307 @@
+"""The first bytes of a connection: proxies' headers, TLS or plain text on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+import struct
+
+import pytest
+from loops import Wire, run, serving, until
+
+from broker.remoting import codec
+from broker.remoting.client import RemotingClient
+from broker.remoting.codec import BadFrame
+from broker.remoting.command import ONEWAY, Command
+from broker.remoting.connection import Limits
+from broker.remoting.opening import V2, Proxied, proxied
+from broker.remoting.selfsigned import self_signed
+from broker.remoting.tls import TlsSettings, client_context
+from pystore._errors import BadArgument
+
+
+def v2(address="10.1.2.3", port=4711, command=1, extra=b""):
+    parsed = ipaddress.ip_address(address)
+    packed = parsed.packed
+    body = packed + packed + struct.pack(">HH", port, 9876) + extra
+    family = 0x11 if parsed.version == 4 else 0x21
+    return V2 + struct.pack(">BBH", 0x20 | command, family, len(body)) + body
+
+
+def who(peer, command):
+    return command.reply(ext={"host": peer.address[0], "port": peer.address[1]}, body=command.body)
+
+
+HEADERS = {
+    "v1 TCP4": (b"PROXY TCP4 10.1.2.3 127.0.0.1 4711 9876\r\n", ("10.1.2.3", 4711)),
+    "v1 TCP6": (b"PROXY TCP6 2001:db8::7 ::1 4711 9876\r\n", ("2001:db8::7", 4711)),
+    "v2 TCP4": (v2(), ("10.1.2.3", 4711)),
+    "v2 TCP6": (v2("2001:db8::7"), ("2001:db8::7", 4711)),
+    "v2 with more behind": (v2(extra=b"\x04\0\x03abc" * 100), ("10.1.2.3", 4711)),
+    "v1 UNKNOWN": (b"PROXY UNKNOWN\r\n", None),
+    "v2 LOCAL": (v2(command=0), None),
+    "v2 a socket of the file system": (V2 + b"\x21\x31\0\x04abcd", None),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_proxys_header_cut_at_every_byte(name):
+    header, source = HEADERS[name]
+    for cut in range(len(header)):
+        assert proxied(header[:cut]) is None, cut
+    for behind in (b"", b"\0\0", bytes(200)):
+        assert proxied(header + behind) == Proxied(len(header), source)
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_the_address_behind_a_proxy_is_the_peers(name):
+    header, source = HEADERS[name]
+
+    async def work():
+        request = codec.encode(Command(1, {}, b"body"))
+        async with serving({1: who}) as server:
+            for cut in (0, 1, 6, len(header) - 1, len(header), len(header) + 3):
+                async with await Wire.to(server.port) as wire:
+                    own = wire.writer.get_extra_info("sockname")
+                    sent = header + request
+                    wire.write(sent[:cut])
+                    await asyncio.sleep(0.01)
+                    wire.write(sent[cut:])
+                    answer = await wire.answer()
+                    expected = source or own
+                    assert answer.ext == {"host": expected[0], "port": str(expected[1])}
+                    assert (await wire.ask(Command(1))).ext == answer.ext
+
+    run(work())
+
+
+BAD = {
+    "no end": b"PROXY " + b"x" * 200,
+    "words": b"PROXY TCP4 10.1.2.3\r\n",
+    "family": b"PROXY UDP4 10.1.2.3 127.0.0.1 1 2\r\n",
+    "address": b"PROXY TCP4 10.1.2.300 127.0.0.1 1 2\r\n",
+    "mixed": b"PROXY TCP4 ::1 ::1 1 2\r\n",
+    "port": b"PROXY TCP4 10.1.2.3 127.0.0.1 70000 2\r\n",
+    "version": V2 + b"\x31\x11\0\x0c" + bytes(12),
+    "command": V2 + b"\x22\x11\0\x0c" + bytes(12),
+    "short": V2 + b"\x21\x11\0\x04" + bytes(4),
+    "long": V2 + b"\x21\x11\xff\xff",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_proxys_header_that_is_none_ends_the_connection(name):
+    with pytest.raises(BadFrame):
+        proxied(BAD[name])
+
+    async def work():
+        async with serving({1: who}) as server, await Wire.to(server.port) as wire:
+            wire.write(BAD[name])
+            assert await wire.closed() == b""
+
+    run(work())
+
+
+def test_a_header_that_is_never_finished_is_not_waited_for():
+    async def work():
+        async with serving({1: who}, limits=Limits(opening_s=0.1)) as server:
+            for begin in (b"PROXY TCP4", b"\x16\x03\x01"):
+                async with await Wire.to(server.port) as wire:
+                    wire.write(begin)
+                    assert await wire.closed() == b""
+            async with await Wire.to(server.port) as slow:  # nothing was begun: that is idle
+                await asyncio.sleep(0.2)
+                assert (await slow.ask(Command(1))).code == 0
+
+    run(work())
+
+
+# ---- TLS ----
+
+
+def anyone():
+    return client_context()
+
+
+@pytest.mark.parametrize("mode", ["permissive", "enforcing", "disabled"])
+def test_modes_of_tls(mode):
+    async def work():
+        seen = []
+        tls = TlsSettings(mode=mode)
+        async with serving({1: who}, tls=tls, on_connect=seen.append) as server:
+            at = f"127.0.0.1:{server.port}"
+            async with RemotingClient() as plain, RemotingClient(tls=anyone()) as ciphered:
+                for client, fits in ((plain, mode != "enforcing"), (ciphered, mode != "disabled")):
+                    before = len(seen)
+                    if fits:
+                        answer = await client.request(at, Command(1, {}, b"body"))
+                        assert (answer.ext["host"], answer.body) == ("127.0.0.1", b"body")
+                        assert len(seen) == before + 1
+                    else:
+                        with pytest.raises(ConnectionError):
+                            await client.request(at, Command(1))
+                        assert len(seen) == before
+
+    run(work())
+
+
+def test_tls_carries_large_frames_and_many_of_them():
+    async def work():
+        async with serving({1: who}) as server, RemotingClient(tls=anyone()) as client:
+            at = f"127.0.0.1:{server.port}"
+            body = bytes(range(256)) * 60_000
+            answer = await client.request(at, Command(1, {}, body), timeout=20)
+            assert answer.body == body
+            asked = [client.request(at, Command(1, {}, b"%d" % n)) for n in range(500)]
+            assert [a.body for a in await asyncio.gather(*asked)] == [b"%d" % n for n in range(500)]
+
+    run(work())
+
+
+def test_tls_cut_at_every_byte_behind_a_proxy():
+    """Records may be cut anywhere, the proxy's header before them too."""
+
+    async def work():
+        async with serving({1: who}) as server:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = anyone().wrap_bio(incoming, outgoing)
+            async with await Wire.to(server.port) as wire:
+
+                async def send(data):
+                    for i in range(len(data)):
+                        wire.write(data[i : i + 1])
+                        await wire.writer.drain()
+                        await asyncio.sleep(0)
+
+                await send(HEADERS["v1 TCP4"][0])
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        await send(outgoing.read())
+                        incoming.write(await wire.reader.read(1 << 16))
+                tls.write(codec.encode(Command(1)))
+                await send(outgoing.read())
+                got = b""
+                while len(got) < 4 or len(got) < struct.unpack_from(">i", got)[0] + 4:
+                    incoming.write(await wire.reader.read(1 << 16))
+                    try:
+                        while True:
+                            got += tls.read(1 << 16)
+                    except ssl.SSLWantReadError:
+                        pass
+                assert codec.decode(got).ext == {"host": "10.1.2.3", "port": "4711"}
+
+    run(work())
+
+
+def test_a_handshake_that_is_none_ends_the_connection():
+    async def work():
+        async with serving({1: who}) as server, await Wire.to(server.port) as wire:
+            wire.write(b"\x16\x03\x01\x00\x05hello" + bytes(100))
+            await wire.closed()
+            await until(lambda: not server.connections)
+
+    run(work())
+
+
+def test_back_pressure_holds_through_tls():
+    served = [0]
+
+    def large(peer, command):
+        served[0] += 1
+        return command.reply(body=bytes(100_000))
+
+    async def work():
+        async with (
+            serving({1: large}) as server,
+            await Wire.to(server.port, ssl=anyone()) as deaf,
+        ):
+            deaf.writer.transport.pause_reading()
+            one = codec.encode(Command(1))
+            for _ in range(100):
+                deaf.write(one * 100)
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.3)
+            before = served[0]
+            assert before < 2500  # of 10,000
+            await asyncio.sleep(0.1)
+            assert served[0] == before
+            deaf.writer.transport.resume_reading()
+            for _ in range(before + 200):
+                assert len((await deaf.answer()).body) == 100_000
+
+    run(work())
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    """Paths of a server's and of a client's certificate and key."""
+    made = {}
+    for name in ("server", "client"):
+        cert, key = self_signed(name)
+        made[name] = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        made[name][0].write_text(cert)
+        made[name][1].write_text(key)
+    return made
+
+
+def test_certificates_are_verified_on_both_sides(certificates):
+    (server_cert, server_key), (client_cert, client_key) = (
+        map(str, certificates[name]) for name in ("server", "client")
+    )
+
+    async def work():
+        tls = TlsSettings.from_names(
+            {
+                "tls.server.mode": "enforcing",
+                "tls.server.certPath": server_cert,
+                "tls.server.keyPath": server_key,
+                "tls.server.need.client.auth": "require",
+                "tls.server.trustCertPath": client_cert,
+            }
+        )
+        async with serving({1: who}, tls=tls) as server:
+            at = f"127.0.0.1:{server.port}"
+            known = client_context(server_cert, client_cert, client_key)
+            async with RemotingClient(tls=known) as client:
+                assert (await client.request(at, Command(1))).code == 0
+            for bad in (
+                client_context(server_cert),  # shows no certificate
+                client_context(server_cert, server_cert, server_key),  # one that is not trusted
+                client_context(client_cert, client_cert, client_key),  # trusts another server
+            ):
+                async with RemotingClient(tls=bad) as client:
+                    with pytest.raises((ConnectionError, TimeoutError)):
+                        await client.request(at, Command(1))
+
+    run(work())
+
+
+def test_settings_of_tls_that_cannot_work_are_refused(tmp_path):
+    for given, text in (
+        ({"tls.server.mode": "perhaps"}, "tls.server.mode 'perhaps' is none of"),
+        ({"tls.server.need.client.auth": "maybe"}, "is none of none, optional, require"),
+        ({"tls.server.certPath": "x"}, "belong together"),
+        ({"tls.server.certPath": "x", "tls.server.keyPath": "y"}, "cannot be used"),
+        (
+            {"tls.server.mode": "enforcing", "tls.test.mode.enable": "false"},
+            "no tls.server.certPath is given",
+        ),
+    ):
+        with pytest.raises(BadArgument, match=text):
+            TlsSettings.from_names(given)
+
+
+def test_a_service_may_speak_first():
+    async def work():
+        async with (
+            serving({}, on_connect=lambda peer: peer.send(Command(40, flag=ONEWAY))) as server,
+            await Wire.to(server.port) as wire,
+        ):
+            wire.write(Command(99, flag=ONEWAY))
+            assert (await wire.answer()).code == 40
+
+    run(work())
