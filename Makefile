@@ -21,13 +21,14 @@ ASAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/asan/%.o)
 TSAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/tsan/%.o)
 C_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/test_*.c)))
 C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/tsan_*.c)))
+C_FUZZERS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/fuzz_*.c)))
 C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h)
 
 PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py crash bench bench-c bench-peers lint format typecheck \
+.PHONY: help setup build demo test test-c tsan test-py crash fuzz bench bench-c bench-peers lint format typecheck \
         errors docs-check wheel clean c-tests-built c-tsan-built
 .DELETE_ON_ERROR:
 
@@ -71,7 +72,7 @@ test-py: build ## the Python suite alone
 
 test-c: ## C tests under the address and undefined behaviour sanitizers
 	@$(MAKE) -s -j$(JOBS) c-tests-built
-	@$(call run_each,$(C_TESTS),)
+	@$(call run_each,$(C_TESTS) $(C_FUZZERS),)
 
 tsan: ## C tests of the threads under the thread sanitizer
 	@$(MAKE) -s -j$(JOBS) c-tsan-built
@@ -79,6 +80,11 @@ tsan: ## C tests of the threads under the thread sanitizer
 
 crash: build ## the long crash campaign: kill, cut, recover, compare
 	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q
+
+FUZZ_SECONDS ?= 300
+fuzz: build/ctests/fuzz_command .venv/.stamp ## damaged frames for FUZZ_SECONDS; a find is kept and repeats
+	@$(PY) tests/fuzz/frames.py build/wire.frames
+	@PS_FUZZ_SECONDS=$(FUZZ_SECONDS) build/ctests/fuzz_command build/wire.frames
 
 ##@ Measure
 
@@ -146,7 +152,7 @@ set -e; for program in $(1); do \
 done
 endef
 
-c-tests-built: $(C_TESTS)
+c-tests-built: $(C_TESTS) $(C_FUZZERS)
 c-tsan-built: $(C_TSAN_TESTS)
 
 # Objects that only a chain of rules names are kept.
@@ -161,6 +167,10 @@ build/tsan/%.o: csrc/%.c $(C_HEADERS)
 	$(CC) $(C_FLAGS) $(TSAN) -c -o $@ $<
 
 build/ctests/test_%: csrc/tests/test_%.c $(ASAN_OBJECTS) $(C_TEST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS)
+
+build/ctests/fuzz_%: csrc/tests/fuzz_%.c $(ASAN_OBJECTS) $(C_TEST_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS)
 

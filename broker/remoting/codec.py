@@ -66,7 +66,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
         view = memoryview(ffi.buffer(texts, room)).cast("B")
     raw = frame if type(frame) is bytes else ffi.from_buffer("uint8_t[]", frame)
     took = lib.ps_packed_decode(raw, size, _NO_LIMIT, scratch, texts, packed, error)
-    if took != size:
+    if took != size or not size:
         if took < 0:
             raise_error(error)
         raise BadFrame(f"{size} bytes are not one whole frame")
