@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from broker.namesrv.routes import Topic
@@ -82,6 +83,7 @@ def _topic(row: Mapping[str, Any]) -> Topic:
     )
 
 
+@lru_cache(4096)  # most topics of a broker are alike
 def _checked(*numbers: Any) -> Topic:
     for number in numbers:
         if type(number) is not int or not 0 <= number <= QUEUES_MAX:

@@ -142,3 +142,16 @@ def test_a_broker_that_stops_is_gone_at_once(version, reference, tmp_path):
         made.stop()
         assert names.routes.topics() == []
         assert names.routes.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+
+
+def test_the_java_client_speaks_tls_with_us(reference, version):
+    """With the certificate that nobody has signed, as upstream's test mode has it."""
+    settings = {"listenPort": 0, "tls.server.mode": "enforcing"}
+    with NameServer.in_thread(**settings) as names:
+        env = {"RMQ_VERSION": version}
+        args = ("mqadmin", "updateKvConfig", "-n", names.address, "-s", "n", "-k", "k", "-v", "v")
+        reference.run(*args, JAVA_OPTS="-Dtls.enable=true", **env)
+        assert names.kv.get("n", "k") == "v"
+        names.kv.delete("n", "k")
+        reference.run(*args, check=False, **env)
+        assert names.kv.get("n", "k") is None

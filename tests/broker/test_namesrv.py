@@ -1,0 +1,735 @@
+"""The name server: its tables by themselves, then its requests over sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+from loops import Wire, run, until
+
+from broker.namesrv import NameServer
+from broker.namesrv.kv import KvConfig
+from broker.namesrv.registration import parse
+from broker.namesrv.routes import MinIdChange, Registration, Routes, Topic
+from broker.namesrv.settings import NamesrvSettings
+from broker.remoting.client import RemotingClient
+from broker.remoting.command import BINARY, JSON, Command
+from pystore import _javajson
+from pystore._configfiles import DataVersion
+from pystore._errors import BadArgument, RecordDamaged
+
+PYSTORE = Path(sys.executable).parent / "pystore"
+
+
+class Clock:
+    now = 1_000_000
+
+    def __call__(self):
+        return self.now
+
+
+class Peer:
+    def __init__(self):
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def routes(clock):
+    return Routes(clock)
+
+
+TWO = {"a": Topic(4, 4, 6, 0), "b": Topic(8, 8, 6, 0)}
+
+
+def broker(name="broker-a", number=0, topics=None, counter=1, **more):
+    given = {"cluster": "c1", "address": f"{name}:{number}", "ha_address": f"ha-{name}:{number}"}
+    version = DataVersion(more.pop("state", 0), counter, 7)
+    return Registration(
+        name=name,
+        broker_id=number,
+        version=version,
+        topics=TWO if topics is None else topics,
+        **(given | more),
+    )
+
+
+def shown(routes, topic):
+    """The route without what most tests do not look at."""
+    route = routes.route(topic)
+    if route is None:
+        return None
+    return (
+        {each["brokerName"]: each["brokerAddrs"] for each in route["brokerDatas"]},
+        {each["brokerName"]: each["perm"] for each in route["queueDatas"]},
+    )
+
+
+# ---- registration ----
+
+
+def test_a_registered_topic_has_a_route(routes):
+    assert routes.register(broker()) is not None
+    assert routes.route("a") == {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {0: "broker-a:0"},
+                "brokerName": "broker-a",
+                "cluster": "c1",
+                "enableActingMaster": False,
+            }
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": "broker-a",
+                "perm": 6,
+                "readQueueNums": 4,
+                "topicSysFlag": 0,
+                "writeQueueNums": 4,
+            }
+        ],
+    }
+    assert routes.route("unknown") is None
+
+
+def test_brokers_of_a_route_are_in_the_order_of_their_registration(routes):
+    for name in ("z", "m", "a"):
+        routes.register(broker(name))
+    route = routes.route("a")
+    assert [each["brokerName"] for each in route["brokerDatas"]] == ["z", "m", "a"]
+    assert [each["brokerName"] for each in route["queueDatas"]] == ["z", "m", "a"]
+
+
+def test_an_unknown_broker_with_a_single_topic_is_refused_and_leaves_nothing(routes):
+    single = broker(topics={"a": TWO["a"]})
+    assert routes.register(single) is None
+    assert routes.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    assert routes.register(broker(topics={})) is not None  # none at all is a full registration
+    assert routes.register(single) is not None
+    assert routes.topics() == ["a"]
+
+
+def test_topics_are_looked_at_when_the_data_version_differs(routes):
+    routes.register(broker())
+    wider = {"a": Topic(16, 16, 6, 0), "new": Topic(1, 1, 6, 0)}
+    routes.register(broker(topics=wider))  # the same version: only what is missing is taken
+    assert routes.route("a")["queueDatas"][0]["readQueueNums"] == 4
+    assert routes.route("new") is not None
+    routes.register(broker(topics=wider, counter=2))
+    assert routes.route("a")["queueDatas"][0]["readQueueNums"] == 16
+    assert routes.route("b") is not None  # not among them, and stays
+
+
+def test_topics_that_a_registration_lacks_go_when_that_is_asked_for(routes):
+    routes.switches.delete_topics = True
+    routes.register(broker())
+    routes.register(broker("other"))
+    routes.register(broker(topics={"a": TWO["a"], "c": TWO["a"]}, counter=2))
+    assert shown(routes, "b")[1].keys() == {"other"}
+    assert sorted(routes.topics()) == ["a", "b", "c"]
+
+
+def test_a_slave_learns_its_master_and_brings_no_topics(routes):
+    done = routes.register(broker(number=1, topics={"x": TWO["a"], "y": TWO["a"]}))
+    assert (done.master_address, done.ha_address) == (None, None)
+    assert routes.topics() == []
+    routes.register(broker())
+    done = routes.register(broker(number=1))
+    assert (done.master_address, done.ha_address) == ("broker-a:0", "ha-broker-a:0")
+    assert shown(routes, "a")[0] == {"broker-a": {0: "broker-a:0", 1: "broker-a:1"}}
+
+
+def test_an_address_has_one_id(routes):
+    """A slave that becomes a master leaves its old id."""
+    routes.register(broker(number=1, address="x:1"))
+    routes.register(broker(number=0, address="x:1", counter=2))
+    assert shown(routes, "a")[0] == {"broker-a": {0: "x:1"}}
+
+
+def test_a_master_of_an_earlier_state_of_the_controller_is_passed_over(routes):
+    routes.register(broker(address="new:1", state=5))
+    assert routes.register(broker(address="old:1", state=4)) is not None
+    assert shown(routes, "a")[0] == {"broker-a": {0: "new:1"}}
+    routes.register(broker(address="newer:1", state=6))
+    assert shown(routes, "a")[0] == {"broker-a": {0: "newer:1"}}
+
+
+# ---- departure ----
+
+
+def test_a_broker_goes_with_its_connection(routes):
+    peer, other = Peer(), Peer()
+    routes.register(broker(peer=peer))
+    routes.register(broker("broker-b", peer=other))
+    routes.peer_closed(peer)
+    assert shown(routes, "a")[0] == {"broker-b": {0: "broker-b:0"}}
+    routes.register(broker("broker-b", peer=peer))  # it has connected anew
+    routes.peer_closed(other)
+    assert shown(routes, "a") is not None
+    routes.peer_closed(peer)
+    assert routes.topics() == [] and routes.cluster_info()["clusterAddrTable"] == {}
+
+
+def test_a_broker_without_sign_of_life_goes(routes, clock):
+    peer = Peer()
+    routes.register(broker(peer=peer))
+    routes.register(broker("short", timeout_ms=1000))
+    clock.now += 1001
+    assert routes.expire() == ([], [])
+    assert shown(routes, "a")[0].keys() == {"broker-a"}
+    clock.now += 100_000
+    routes.sign_of_life("c1", "broker-a:0")
+    clock.now += 120_000
+    assert routes.expire() == ([], [])
+    assert shown(routes, "a") is not None
+    clock.now += 1
+    assert routes.expire() == ([], [peer])
+    assert shown(routes, "a") is None
+
+
+def test_a_broker_that_says_so_goes_and_its_name_with_the_last(routes):
+    routes.register(broker())
+    routes.register(broker(number=1))
+    routes.unregister([("c1", "broker-a:0", "broker-a", 0)])
+    assert shown(routes, "a") == ({"broker-a": {1: "broker-a:1"}}, {"broker-a": 6})
+    routes.unregister([("c1", "broker-a:1", "broker-a", 1), ("c1", "gone:1", "gone", 0)])
+    assert shown(routes, "a") is None
+    assert routes.system_topics() == ([], None)
+
+
+# ---- acting masters ----
+
+
+def test_a_slave_stands_in_for_a_master_that_is_gone(routes):
+    routes.switches.support_acting_master = True
+    for number in (0, 1, 2):
+        routes.register(broker(number=number, acting_master=True))
+    changes = routes.unregister([("c1", "broker-a:0", "broker-a", 0)])
+    assert changes == [
+        MinIdChange(("broker-a:1", "broker-a:2"), 1, "broker-a:1", "broker-a:0", None)
+    ]
+    # It may be read, not written, and has the master's id for clients alone.
+    assert shown(routes, "a") == (
+        {"broker-a": {0: "broker-a:1", 2: "broker-a:2"}},
+        {"broker-a": 4},
+    )
+    assert routes.member_group("c1", "broker-a")["brokerAddrs"] == {
+        1: "broker-a:1",
+        2: "broker-a:2",
+    }
+    done = routes.register(broker(acting_master=True, counter=2))
+    assert done.change == MinIdChange(
+        ("broker-a:1", "broker-a:2"), 0, "broker-a:0", None, "ha-broker-a:0"
+    )
+    assert shown(routes, "a")[1] == {"broker-a": 6}
+
+
+def test_the_slave_with_the_smallest_id_brings_topics_without_the_right_to_write(routes):
+    routes.register(broker(number=2, acting_master=True))
+    assert shown(routes, "a")[1] == {"broker-a": 4}
+    routes.register(broker(number=1, acting_master=False, counter=3))
+    assert shown(routes, "a")[1] == {"broker-a": 6}  # not acting: as it says itself
+
+
+# ---- topics, rights, lists ----
+
+
+def test_the_right_to_write_is_taken_and_given_back(routes):
+    routes.register(broker(topics=TWO | {"c": Topic(1, 1, 4, 0)}))
+    routes.register(broker("other"))
+    assert routes.change_write_perm("broker-a", False) == 3
+    assert shown(routes, "a")[1] == {"broker-a": 4, "other": 6}
+    routes.register(broker(topics=TWO))  # the same version changes nothing
+    assert shown(routes, "a")[1] == {"broker-a": 4, "other": 6}
+    assert routes.change_write_perm("broker-a", True) == 3
+    assert shown(routes, "c")[1] == {"broker-a": 6}
+    assert routes.change_write_perm("unknown", True) == 0
+
+
+def test_a_topic_is_deleted_everywhere_or_in_a_cluster(routes):
+    routes.register(broker())
+    routes.register(broker("other", cluster="c2"))
+    routes.delete_topic("a", "c2")
+    assert shown(routes, "a")[0].keys() == {"broker-a"}
+    routes.delete_topic("a", "unknown")
+    assert shown(routes, "a") is not None
+    routes.delete_topic("a")
+    routes.delete_topic("a")
+    assert shown(routes, "a") is None and shown(routes, "b") is not None
+
+
+def test_a_topic_may_be_registered_by_a_tool(routes):
+    routes.register(broker())
+    routes.register_topic("tool", {"broker-a": TWO["a"]})
+    routes.register_topic("bad", {"broker-a": TWO["a"], "unknown": TWO["a"]})
+    assert shown(routes, "tool") is not None and shown(routes, "bad") is None
+
+
+def test_lists_of_topics(routes):
+    routes.register(broker(topics=TWO | {"unit": Topic(1, 1, 6, 1), "sub": Topic(1, 1, 6, 2)}))
+    routes.register(broker("other", cluster="c2", topics={"a": TWO["a"], "z": Topic(1, 1, 6, 3)}))
+    assert sorted(routes.topics()) == ["a", "b", "sub", "unit", "z"]
+    assert sorted(routes.topics_of_cluster("c2")) == ["a", "z"]
+    assert routes.topics_of_cluster("unknown") == []
+    assert routes.system_topics() == (["c1", "broker-a", "c2", "other"], "broker-a:0")
+    assert sorted(routes.unit_topics(lambda flag: flag & 1)) == ["unit", "z"]
+    assert routes.unit_topics(lambda flag: flag & 3 == 2) == ["sub"]
+
+
+def test_filter_servers_are_shown_by_address(routes):
+    routes.register(broker(filters=["f1", "f2"]))
+    assert routes.route("a")["filterServerTable"] == {"broker-a:0": ["f1", "f2"]}
+    routes.register(broker())
+    assert routes.route("a")["filterServerTable"] == {}
+
+
+def test_encoded_routes_are_those_of_the_moment(routes, rng):
+    """Whatever happens, in any order: what is kept is what would be made anew."""
+    names = ["a", "b", "new", "x"]
+
+    def act():
+        name, number = rng.choice(("m", "n")), rng.randint(0, 2)
+        topics = {
+            t: Topic(rng.randint(1, 2), 1, 6, 0) for t in rng.sample(names, rng.randint(1, 4))
+        }
+        version = rng.randint(1, 3)
+        match rng.randint(0, 6):
+            case 0 | 1 | 2:
+                given = broker(name, number, topics, version, acting_master=rng.random() < 0.5)
+                given.filters = ["f"] * rng.randint(0, 1)
+                given.zone = rng.choice((None, "z"))
+                given.mapping = {"x": {"bname": name}} if rng.random() < 0.2 else {}
+                routes.register(given)
+            case 3:
+                routes.unregister([("c1", f"{name}:{number}", name, number)])
+            case 4:
+                routes.change_write_perm(name, rng.random() < 0.5)
+            case 5:
+                routes.delete_topic(rng.choice(names), rng.choice(("", "c1")))
+            case 6:
+                routes.register_topic(rng.choice(names), {name: Topic(9, 9, 6, 0)})
+
+    for _ in range(3000):
+        act()
+        for topic in names:
+            route = routes.route(topic)
+            for quoted in (True, False):
+                kept = routes.encoded_route(topic, quoted)
+                made = None if kept is None else _javajson.loads(kept)
+                assert made == (None if route is None else json.loads(json.dumps(route)))
+
+
+# ---- bodies of registrations ----
+
+
+def packed(topics, mapping=(), filters=()):
+    def text(value):
+        data = value.encode()
+        return struct.pack(">i", len(data)) + data
+
+    version = json.dumps({"counter": 3, "stateVersion": 1, "timestamp": 9})
+    whole = text(version) + struct.pack(">i", len(topics)) + b"".join(map(text, topics))
+    whole += text(json.dumps(list(filters)))
+    if mapping is not None:
+        whole += struct.pack(">i", len(mapping)) + b"".join(text(json.dumps(m)) for m in mapping)
+    return zlib.compress(whole)
+
+
+def test_a_packed_body_says_what_the_plain_one_says():
+    data = packed(
+        ["t 3 4 6 SINGLE_TAG ", 'u 1 1 2 MULTI_TAG {"a b":"c"}', "old 8 8 6 SINGLE_TAG"],
+        [{"topic": "t", "bname": "b", "currIdMap": {0: 0}}],
+        ["f"],
+    )
+    made = parse(data, True, 479)
+    assert made.version == DataVersion(1, 3, 9)
+    assert made.topics == {
+        "t": Topic(3, 4, 6, 0),
+        "u": Topic(1, 1, 2, 0),
+        "old": Topic(8, 8, 6, 0),
+    }
+    assert made.mapping["t"]["bname"] == "b" and made.filters == ["f"]
+    before_5 = parse(packed(["t 3 4 6 SINGLE_TAG "], None), True, 409)
+    assert before_5.topics == {"t": Topic(3, 4, 6, 0)} and before_5.mapping == {}
+
+
+def test_the_plain_bodies():
+    wrapper = {
+        "dataVersion": {"counter": 3, "timestamp": 9},
+        "topicConfigTable": {"t": {"topicName": "t", "readQueueNums": 3, "order": False}},
+        "topicQueueMappingInfoMap": {"t": {"bname": "b"}},
+    }
+    text = json.dumps({"filterServerList": ["f"], "topicConfigSerializeWrapper": wrapper}).encode()
+    made = parse(text, False, 479)
+    assert made.topics == {"t": Topic(3, 16, 6, 0)} and made.filters == ["f"]
+    assert made.version == DataVersion(0, 3, 9) and made.mapping == {"t": {"bname": "b"}}
+    old = parse(json.dumps(wrapper).encode(), False, 36)
+    assert old.topics == made.topics and old.filters == []
+    assert parse(b"", False, 479).topics == {}
+
+
+BAD_BODIES = {
+    "no JSON": (b"{", False),
+    "a list": (b"[]", False),
+    "a text as wrapper": (b'{"topicConfigSerializeWrapper":"x"}', False),
+    "a text as table": (b'{"topicConfigSerializeWrapper":{"topicConfigTable":"x"}}', False),
+    "a text as number": (
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"t":{"perm":"x"}}}}',
+        False,
+    ),
+    "a list as number": (
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"t":{"perm":[]}}}}',
+        False,
+    ),
+    "a number as filters": (b'{"filterServerList":5}', False),
+    "deep": (b"[" * 100_000, False),
+    "not packed": (b"hello", True),
+    "packed and cut": (packed(["t 3 4 6 SINGLE_TAG "])[:-5], True),
+    "packed text that ends": (zlib.compress(b"\0\0\0\x09{}"), True),
+    "packed negative": (zlib.compress(b"\xff\xff\xff\xff"), True),
+    "packed words": (packed(["t 3"]), True),
+    "packed numbers": (packed(["t a b c SINGLE_TAG"]), True),
+    "packed mapping": (packed([], ["x"]), True),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BODIES)
+def test_a_body_that_is_none_is_a_value_error(name):
+    data, is_packed = BAD_BODIES[name]
+    with pytest.raises(ValueError):
+        parse(data, is_packed, 479)
+
+
+def test_a_body_that_unpacks_to_too_much_is_refused():
+    with pytest.raises(ValueError, match="too much"):
+        parse(zlib.compress(bytes(300 << 20), 1), True, 479)
+
+
+# ---- requests ----
+
+
+def register(name="broker-a", number=0, topics=("a", "b"), version=479, counter=1, **ext):
+    rows = {t: {"topicName": t, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6} for t in topics}
+    body = json.dumps(
+        {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                "dataVersion": {"counter": counter, "stateVersion": 0, "timestamp": 7},
+                "topicConfigTable": rows,
+            },
+        }
+    ).encode()
+    fields = {
+        "brokerName": name,
+        "brokerAddr": f"{name}:{number}",
+        "clusterName": "c1",
+        "haServerAddr": "ha",
+        "brokerId": str(number),
+        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+    }
+    return Command(103, fields | ext, body, version=version)
+
+
+def on_wire(check, **settings):
+    """Runs check(wire, names) with a fresh name server."""
+
+    async def work():
+        async with (
+            NameServer(listenPort=0, **settings) as names,
+            await Wire.to(names.port) as wire,
+        ):
+            await check(wire, names)
+
+    run(work())
+
+
+def test_both_styles_of_keys():
+    async def check(wire, names):
+        assert (await wire.ask(register())).code == 0
+        for serialize in (JSON, BINARY):
+            for version, ext, quoted in (
+                (401, {}, True),
+                (479, {}, True),
+                (400, {}, False),
+                (0, {"acceptStandardJsonOnly": "true"}, True),
+            ):
+                asked = Command(105, {"topic": "a", **ext}, version=version, serialize=serialize)
+                answer = await wire.ask(asked)
+                addresses = b'{"0":"broker-a:0"}' if quoted else b'{0:"broker-a:0"}'
+                assert addresses in bytes(answer.body) and answer.serialize == serialize
+                assert b" " not in bytes(answer.body)
+
+    on_wire(check)
+
+
+def test_a_registration_that_is_damaged_is_refused():
+    async def check(wire, names):
+        for bad, text in (
+            (register(bodyCrc32="5"), "crc32 not match"),
+            (register(brokerId="-1"), "a broker's id is not negative"),
+            (register(brokerId="x"), "brokerId"),
+            (register(brokerName=""), "brokerName"),
+            (register(topics=["single"]), "register broker failed"),
+            (register(compressed="true"), "the registration cannot be read"),
+        ):
+            answer = await wire.ask(bad)
+            assert answer.code == 1 and text in answer.remark
+        assert names.routes.cluster_info()["brokerAddrTable"] == {}
+
+    on_wire(check)
+
+
+def test_data_versions_are_compared():
+    async def check(wire, names):
+        await wire.ask(register(counter=4))
+        for counter, changed in ((4, "false"), (5, "true")):
+            body = json.dumps({"counter": counter, "stateVersion": 0, "timestamp": 7}).encode()
+            ext = {"brokerName": "broker-a", "brokerAddr": "broker-a:0", "clusterName": "c1"}
+            answer = await wire.ask(Command(322, ext | {"brokerId": "0"}, body))
+            assert answer.ext == {"changed": changed}
+            assert json.loads(answer.body)["counter"] == 4
+        answer = await wire.ask(Command(322, ext | {"brokerAddr": "x", "brokerId": "0"}, body))
+        assert (answer.ext, answer.body) == ({"changed": "true"}, b"")
+
+    on_wire(check)
+
+
+def test_lists_are_sets_and_may_be_refused():
+    async def check(wire, names):
+        await wire.ask(register())
+        await wire.ask(register("broker-b"))
+        for code, ext in ((206, {}), (224, {"cluster": "c1"})):
+            answer = await wire.ask(Command(code, ext))
+            assert sorted(json.loads(answer.body)["topicList"]) == ["a", "b"]
+        answer = await wire.ask(Command(304))
+        assert json.loads(answer.body) == {
+            "brokerAddr": "broker-a:0",
+            "topicList": ["c1", "broker-a", "broker-b"],
+        }
+        names.settings.update({"enableTopicList": "false", "enableAllTopicList": "false"})
+        for code in (206, 224, 311, 312, 313):
+            answer = await wire.ask(Command(code, {"cluster": "c1"}))
+            assert (answer.code, answer.remark) == (1, "disable")
+
+    on_wire(check)
+
+
+def test_nearby_routes_leave_other_zones_out():
+    async def check(wire, names):
+        await wire.ask(register("near", __ZONE_NAME="z1"))
+        await wire.ask(register("far", __ZONE_NAME="z2"))
+        await wire.ask(register("orphan", 1, __ZONE_NAME="z3", enableActingMaster="true"))
+        ext = {"topic": "a", "__ZONE_MODE": "true", "__ZONE_NAME": "Z1"}
+        route = json.loads((await wire.ask(Command(105, ext))).body)
+        assert {b["brokerName"]: b["zoneName"] for b in route["brokerDatas"]} == {
+            "near": "z1",
+            "orphan": "z3",
+        }
+        assert {q["brokerName"] for q in route["queueDatas"]} == {"near", "orphan"}
+        route = json.loads((await wire.ask(Command(105, {"topic": "a"}))).body)
+        assert len(route["brokerDatas"]) == 3
+
+    on_wire(check)
+
+
+def test_key_values_are_kept_in_the_file(tmp_path):
+    path = tmp_path / "sub" / "kvConfig.json"
+
+    async def check(wire, names):
+        for key, value in (("k1", "v1"), ("k2", "ü"), ("k3", "")):
+            asked = Command(100, {"namespace": "n", "key": key, "value": value})
+            assert (await wire.ask(asked)).code == (0 if value or key == "k3" else 1)
+        answer = await wire.ask(Command(101, {"namespace": "n", "key": "k2"}))
+        assert answer.ext == {"value": "ü"}
+        assert (await wire.ask(Command(102, {"namespace": "n", "key": "k1"}))).code == 0
+        answer = await wire.ask(Command(101, {"namespace": "n", "key": "k1"}))
+        assert answer.code == 22 and "Namespace: n Key: k1" in answer.remark
+        answer = await wire.ask(Command(219, {"namespace": "n"}))
+        assert json.loads(answer.body)["table"]["k2"] == "ü"
+        assert (await wire.ask(Command(219, {"namespace": "none"}))).code == 22
+        assert (await wire.ask(Command(100, {"namespace": "n", "key": "k"}))).code == 1
+        asked = [Command(100, {"namespace": "m", "key": str(n), "value": "x"}) for n in range(20)]
+        wire.write(*asked)
+        assert {(await wire.answer()).code for _ in asked} == {0}
+
+    on_wire(check, kvConfigPath=path)
+    kept = KvConfig(path)
+    assert kept.get("n", "k2") == "ü" and len(kept.tables["m"]) == 20
+    assert json.loads(path.read_text()) == {"configTable": kept.tables}
+
+
+def test_a_torn_file_of_key_values_is_read_from_its_copy(tmp_path):
+    path = tmp_path / "kvConfig.json"
+    path.write_text('{"configTable":{"n":{"k":"v')
+    with pytest.raises(RecordDamaged, match=r"kvConfig\.json"):
+        KvConfig(path)
+    (tmp_path / "kvConfig.json.bak").write_text('{"configTable":{"n":{"k":"old"}}}')
+    assert KvConfig(path).get("n", "k") == "old"
+
+
+def test_order_topics_are_shown_to_clients_and_to_brokers():
+    async def check(wire, names):
+        await wire.ask(register())
+        put = {"namespace": "ORDER_TOPIC_CONFIG", "key": "a", "value": "broker-a:4"}
+        await wire.ask(Command(100, put))
+        assert json.loads((await wire.ask(register())).body) == {"table": {"a": "broker-a:4"}}
+        assert b"orderTopicConf" not in bytes((await wire.ask(Command(105, {"topic": "a"}))).body)
+        answer = await wire.ask(Command(318, {}, b"orderMessageEnable=true\n"))
+        assert answer.code == 0
+        for value in ("broker-a:4", "broker-a:8"):
+            await wire.ask(Command(100, put | {"value": value}))
+            route = json.loads((await wire.ask(Command(105, {"topic": "a"}))).body)
+            assert route["orderTopicConf"] == value
+        await wire.ask(Command(102, put))
+        assert b"orderTopicConf" not in bytes((await wire.ask(Command(105, {"topic": "a"}))).body)
+
+    on_wire(check)
+
+
+def test_settings_are_changed_and_kept(tmp_path):
+    path = tmp_path / "namesrv.properties"
+
+    async def check(wire, names):
+        change = b"scanNotActiveBrokerInterval=1234\nunknownToUpstream=5\n"
+        assert (await wire.ask(Command(318, {}, change))).code == 0
+        lines = bytes((await wire.ask(Command(319))).body).decode().splitlines()
+        assert "scanNotActiveBrokerInterval=1234" in lines and lines == sorted(lines)
+        for bad, code in (
+            (b"kvConfigPath=/etc/passwd", 16),
+            (b"rocketmqHome=/", 16),
+            (b"orderMessageEnable=perhaps", 1),
+            (b"listenPort=70000\norderMessageEnable=true", 1),
+            (b"\xff\xfe", 1),
+        ):
+            assert (await wire.ask(Command(318, {}, bad))).code == code
+        assert names.settings.flag("orderMessageEnable") is False
+
+    on_wire(check, configStorePath=path)
+    assert NamesrvSettings(path).number("scanNotActiveBrokerInterval") == 1234
+
+
+def test_routes_wait_for_brokers_when_asked_to():
+    async def check(wire, names):
+        await wire.ask(register())
+        answer = await wire.ask(Command(105, {"topic": "a"}))
+        assert (answer.code, answer.remark) == (1, "name server not ready")
+
+    on_wire(check, needWaitForService=True)
+
+
+def test_brokers_are_told_of_another_smallest_id():
+    async def work():
+        told = []
+
+        def hear(peer, command):
+            told.append((command.is_oneway, command.ext))
+
+        from loops import serving
+
+        settings = {"listenPort": 0, "notifyMinBrokerIdChanged": True}
+        async with NameServer(**settings) as names, serving({905: hear}) as slave:
+            at = f"127.0.0.1:{slave.port}"
+            async with RemotingClient() as a, RemotingClient() as b:
+                acting = {"enableActingMaster": "true"}
+                await a.request(names.address, register(**acting))
+                await b.request(names.address, register(number=1, brokerAddr=at, **acting))
+                await a.close()
+                await until(lambda: told)
+        fields = {
+            "minBrokerId": "1",
+            "minBrokerAddr": at,
+            "offlineBrokerAddr": "broker-a:0",
+        }
+        assert told == [(True, fields)]
+
+    run(work())
+
+
+def test_a_broker_goes_with_its_socket_and_with_time():
+    async def work():
+        settings = {"listenPort": 0, "scanNotActiveBrokerInterval": 20}
+        async with NameServer(**settings) as names, await Wire.to(names.port) as wire:
+            async with await Wire.to(names.port) as one:
+                assert (await one.ask(register())).code == 0
+                assert (await wire.ask(Command(105, {"topic": "a"}))).code == 0
+            await until(lambda: names.routes.topics() == [])
+            answer = await wire.ask(Command(105, {"topic": "a"}))
+            assert answer.code == 17
+            assert answer.remark.startswith("No topic route info in name server for the topic: a")
+            async with await Wire.to(names.port) as mute:
+                await mute.ask(register(heartbeatTimeoutMillis="50"))
+                assert names.routes.topics() == ["a", "b"]
+                assert await mute.closed() == b""
+                assert names.routes.topics() == []
+
+    run(work())
+
+
+# ---- the whole ----
+
+
+def test_it_is_embedded_in_code_without_a_loop():
+    started = time.perf_counter()
+    with NameServer.in_thread(listenPort=0) as names:
+        assert time.perf_counter() - started < 2
+
+        async def ask():
+            async with RemotingClient() as client:
+                return await client.request(names.address, Command(106))
+
+        assert json.loads(run(ask()).body) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+        with pytest.raises(OSError), NameServer.in_thread(listenPort=names.port):
+            pass
+
+
+def test_settings_that_are_none_are_refused(tmp_path):
+    path = tmp_path / "namesrv.conf"
+    path.write_text("listenPort=9999\nlistenPrt=1\n")
+    with pytest.raises(BadArgument, match="the nearest name is 'listenPort'"):
+        NameServer(path)
+    for given in ({"listenPort": "x"}, {"listenPort": 70000}, {"orderMessageEnable": 1}):
+        with pytest.raises(BadArgument):
+            NameServer(**given)
+    path.write_text("listenPort=9999\ntls.server.mode=disabled\n")
+    assert NameServer(path).settings.number("listenPort") == 9999
+    assert NameServer(path, listenPort=1).settings.tls().mode == "disabled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_line_runs_one_until_a_signal(tmp_path, number):
+    words = [PYSTORE, "namesrv", "--port", "0", "--json"]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, env=os.environ | {"HOME": str(tmp_path)}, text=True
+    )
+    try:
+        facts = json.loads(process.stdout.readline())
+        assert facts["ready"] == "namesrv" and facts["pid"] == process.pid
+
+        async def put():
+            async with RemotingClient() as client:
+                asked = Command(100, {"namespace": "n", "key": "k", "value": "v"})
+                return await client.request(f"127.0.0.1:{facts['port']}", asked)
+
+        assert run(put()).code == 0
+        process.send_signal(number)
+        assert process.wait(10) == 0
+        assert KvConfig(tmp_path / "namesrv" / "kvConfig.json").get("n", "k") == "v"
+    finally:
+        process.kill()
+        process.communicate()
