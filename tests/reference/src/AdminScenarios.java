@@ -23,7 +23,7 @@ class AdminScenarios {
         Thread.sleep(30); long middle = System.currentTimeMillis(); Thread.sleep(30);
         for (int i = 0; i < 10; i++) c.send(p, topic, "x", "k" + i, "late" + i);
         Scenarios.Got got = c.gather(group, topic, "*");
-        c.eventually(30, "all arrive", got::size, n -> n == 20);
+        c.eventually(60, "all arrive", got::size, n -> n == 20);
         var offsets = c.admin.resetOffsetByTimestamp(topic, group, middle, true);
         long sum = 0; for (long o : offsets.values()) sum += o;
         c.equal(2 * c.masters().size(), offsets.size(), "queues that are reset"); c.equal(10L, sum, "offsets they are reset to, summed");
@@ -41,13 +41,13 @@ class AdminScenarios {
         String topic = c.topic(2), group = c.group(), makers = c.group(); DefaultMQProducer p = c.producer(makers); c.send(p, topic, "a", "k", "x");
         c.equal(17, SendScenarios.code(() -> c.admin.examineConsumerConnectionInfo(group)), "code of a group that was never there");
         Scenarios.Got a = c.gather(group, topic, "TagA || TagB"), b = c.gather(group, topic, "TagA || TagB");
-        var found = c.eventually(30, "two consumers are connected", () -> c.admin.examineConsumerConnectionInfo(group), i -> i.getConnectionSet().size() == 2);
+        var found = c.eventually(60, "two consumers are connected", () -> c.admin.examineConsumerConnectionInfo(group), i -> i.getConnectionSet().size() == 2);
         c.equal("CONSUME_PASSIVELY", found.getConsumeType().name(), "consume type"); c.equal("CLUSTERING", found.getMessageModel().name(), "message model"); c.equal("CONSUME_FROM_FIRST_OFFSET", found.getConsumeFromWhere().name(), "where from");
         c.equal("TagA || TagB", found.getSubscriptionTable().get(topic).getSubString(), "its subscription"); c.equal(Set.of("TagA", "TagB"), found.getSubscriptionTable().get(topic).getTagsSet(), "its tags");
         c.expect(found.getSubscriptionTable().containsKey("%RETRY%" + group), "a subscription to its retry topic", found.getSubscriptionTable().keySet());
         Set<String> ids = new HashSet<>(); for (var k : found.getConnectionSet()) { ids.add(k.getClientId()); c.equal("JAVA", k.getLanguage().name(), "language"); c.expect(k.getVersion() > 300, "version", k.getVersion()); c.expect(k.getClientAddr().startsWith("127.0.0.1:"), "address", k.getClientAddr()); }
         c.equal(Set.of(id(a.consumer), id(b.consumer)), ids, "client ids");
-        var makersFound = c.eventually(30, "the producer is connected", () -> c.admin.examineProducerConnectionInfo(makers, topic), i -> i.getConnectionSet().size() == 1);
+        var makersFound = c.eventually(60, "the producer is connected", () -> c.admin.examineProducerConnectionInfo(makers, topic), i -> i.getConnectionSet().size() == 1);
         c.equal("JAVA", makersFound.getConnectionSet().iterator().next().getLanguage().name(), "its language");
         b.consumer.shutdown();
         c.eventually(10, "one has left", () -> c.admin.examineConsumerConnectionInfo(group).getConnectionSet().size(), n -> n == 1);
@@ -60,7 +60,7 @@ class AdminScenarios {
     static void runningInfo(Scenarios.Case c) throws Exception {
         String topic = c.topic(3), group = c.group(); DefaultMQProducer p = c.producer(); Scenarios.Got g = c.gather(group, topic, "*");
         for (int i = 0; i < 5; i++) c.send(p, topic, "a", "k", "x" + i);
-        c.eventually(30, "it consumes", g::size, n -> n == 5);
+        c.eventually(60, "it consumes", g::size, n -> n == 5);
         var info = c.eventually(10, "a consumer tells how it is", () -> c.admin.getConsumerRunningInfo(group, id(g.consumer), false), i -> i != null);
         int queues = 0; for (MessageQueue q : info.getMqTable().keySet()) if (q.getTopic().equals(topic)) queues++;
         c.equal(3 * c.masters().size(), queues, "its queues");

@@ -43,9 +43,9 @@ class ConsumeScenarios {
         String topic = c.topic(4), group = c.group(); DefaultMQProducer p = c.producer();
         for (int i = 0; i < 30; i++) c.send(p, topic, "ABC".substring(i % 3, i % 3 + 1), "k" + i, "m" + i);
         Scenarios.Got got = c.gather(group, topic, "A || B");
-        c.eventually(30, "messages of two tags arrive", got::size, n -> n >= 20);
+        c.eventually(60, "messages of two tags arrive", got::size, n -> n >= 20);
         for (int i = 30; i < 60; i++) c.send(p, topic, "ABC".substring(i % 3, i % 3 + 1), "k" + i, "m" + i);
-        c.eventually(30, "later ones arrive too", got::size, n -> n >= 40);
+        c.eventually(60, "later ones arrive too", got::size, n -> n >= 40);
         Thread.sleep(500);
         c.equal(40, got.size(), "messages, none twice and no other tag");
         c.equal(40, new HashSet<>(got.bodies()).size(), "different messages");
@@ -54,7 +54,7 @@ class ConsumeScenarios {
         c.eventually(10, "its offsets are kept", () -> committed(c, group, topic), n -> n >= 56 && n <= 60);
         Scenarios.Got again = c.gather(group, topic, "A || B");
         c.send(p, topic, "A", "last", "last");
-        c.eventually(30, "it goes on where it stopped", again::bodies, b -> b.contains("last"));
+        c.eventually(60, "it goes on where it stopped", again::bodies, b -> b.contains("last"));
         c.equal(1, again.size(), "and nothing comes again");
     }
 
@@ -71,14 +71,14 @@ class ConsumeScenarios {
             return ConsumeOrderlyStatus.SUCCESS;
         });
         consumer.start();
-        c.eventually(25, "all arrive", good::get, n -> n >= 40);
+        c.eventually(60, "all arrive", good::get, n -> n >= 40);
         for (var e : seen.entrySet()) c.equal(List.of(0, 1, 2, 3, 4, 5, 6, 7, 8, 9), e.getValue(), "order in queue " + e.getKey());
         c.equal(3, refused.get(), "times the refused message came");
     }
 
     static void wakes(Scenarios.Case c) throws Exception {
         String topic = c.topic(1); DefaultMQProducer p = c.producer(); Scenarios.Got got = c.gather(c.group(), topic, "*");
-        c.send(p, topic, "w", "first", "first"); c.eventually(30, "the first message", got::size, n -> n == 1);
+        c.send(p, topic, "w", "first", "first"); c.eventually(60, "the first message", got::size, n -> n == 1);
         List<Long> took = new ArrayList<>();
         for (int i = 0; i < 10; i++) {
             Thread.sleep(150); int n = i; long t0 = System.nanoTime(); c.send(p, topic, "w", "k", "wake " + i);
@@ -92,8 +92,8 @@ class ConsumeScenarios {
         String topic = c.topic(3), group = c.group(); DefaultMQProducer p = c.producer(); List<Scenarios.Got> both = new ArrayList<>();
         for (int i = 0; i < 2; i++) { DefaultMQPushConsumer b = c.push(group); b.setMessageModel(b.getMessageModel().BROADCASTING); b.subscribe(topic, "*"); both.add(c.gather(b)); }
         for (int i = 0; i < 30; i++) c.send(p, topic, "b", "k" + i, "b" + i);
-        for (Scenarios.Got g : both) c.eventually(30, "each member gets all", () -> new HashSet<>(g.bodies()).size(), n -> n == 30);
-        for (Scenarios.Got g : both) { c.equal(3, queuesOf(g.consumer, topic).size(), "queues of each"); c.equal(30, g.size(), "messages of each, none twice"); }
+        for (Scenarios.Got g : both) c.eventually(60, "each member gets all", () -> new HashSet<>(g.bodies()).size(), n -> n == 30);
+        for (Scenarios.Got g : both) { c.equal(3 * c.masters().size(), queuesOf(g.consumer, topic).size(), "queues of each"); c.equal(30, g.size(), "messages of each, none twice"); }
     }
 
     static void liteAssign(Scenarios.Case c) throws Exception {
@@ -120,17 +120,18 @@ class ConsumeScenarios {
 
     static List<String> poll(Scenarios.Case c, DefaultLitePullConsumer l, int count) throws Exception {
         List<String> got = new ArrayList<>();
-        c.eventually(30, count + " messages are polled", () -> { for (MessageExt m : l.poll(100)) got.add(Scenarios.text(m)); return got.size(); }, n -> n >= count);
+        c.eventually(60, count + " messages are polled", () -> { for (MessageExt m : l.poll(100)) got.add(Scenarios.text(m)); return got.size(); }, n -> n >= count);
         return got;
     }
 
     static void liteSubscribe(Scenarios.Case c) throws Exception {
         String topic = c.topic(2), group = c.group(); DefaultMQProducer p = c.producer();
-        for (int i = 0; i < 20; i++) c.send(p, topic, i / 2 % 2 == 0 ? "x" : "y", "k" + i, "s" + i);
+        int queues = 2 * c.masters().size(), half = 5 * queues;
+        for (int i = 0; i < 2 * half; i++) c.send(p, topic, i / queues % 2 == 0 ? "x" : "y", "k" + i, "s" + i);   // by turns in each queue
         DefaultLitePullConsumer first = lite(c, group); first.subscribe(topic, "x"); first.start();
-        c.equal(10, poll(c, first, 10).size(), "messages of the tag"); first.commitSync();
+        c.equal(half, poll(c, first, half).size(), "messages of the tag"); first.commitSync();
         first.shutdown();
-        c.eventually(10, "its offsets are kept", () -> committed(c, group, topic), n -> n >= 18);
+        c.eventually(10, "its offsets are kept", () -> committed(c, group, topic), n -> n >= 2 * half - queues);
         DefaultLitePullConsumer second = lite(c, group); second.subscribe(topic, "x"); second.start();
         c.send(p, topic, "x", "k", "after");
         c.equal(List.of("after"), poll(c, second, 1), "a successor gets what is new alone");
@@ -149,7 +150,7 @@ class ConsumeScenarios {
         consumer.start();
         c.takeRetryTopic(consumer, group);
         String dlq = "%DLQ%" + group;
-        MessageExt dead = c.eventually(25, "a dead letter", () -> c.read(dlq), l -> l.size() > 0).get(0);
+        MessageExt dead = c.eventually(60, "a dead letter", () -> c.read(dlq), l -> l.size() > 0).get(0);
         c.equal(List.of(0, 1, 2), tries, "reconsume times of the tries"); c.equal(List.of(topic, topic, topic), topics, "topic as the listener sees it");
         c.equal(1, good.get(), "times the good message came");
         c.equal("bad", Scenarios.text(dead), "body of the dead letter"); c.equal("bad", dead.getKeys(), "its keys"); c.equal(topic, dead.getProperty("RETRY_TOPIC"), "where it came from");
@@ -166,9 +167,9 @@ class ConsumeScenarios {
             next.incrementAndGet(); return ConsumeOrderlyStatus.SUCCESS;
         });
         consumer.start();
-        c.eventually(25, "the queue goes on behind a hopeless message", next::get, n -> n == 1);
+        c.eventually(60, "the queue goes on behind a hopeless message", next::get, n -> n == 1);
         c.expect(tries.get() >= 3, "it was tried some times", tries.get());
-        c.equal("bad", Scenarios.text(c.eventually(25, "a dead letter", () -> c.read("%DLQ%" + group), l -> l.size() > 0).get(0)), "dead letter");
+        c.equal("bad", Scenarios.text(c.eventually(60, "a dead letter", () -> c.read("%DLQ%" + group), l -> l.size() > 0).get(0)), "dead letter");
     }
 
     static void sendBack(Scenarios.Case c) throws Exception {
@@ -181,7 +182,7 @@ class ConsumeScenarios {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start(); c.takeRetryTopic(consumer, group); c.send(p, topic, "s", "k", "back");
-        c.eventually(30, "it comes again", got::size, n -> n == 2);
+        c.eventually(60, "it comes again", got::size, n -> n == 2);
         MessageExt again = got.messages.get(1);
         c.equal(1, again.getReconsumeTimes(), "reconsume times"); c.equal("back", Scenarios.text(again), "body"); c.equal(topic, again.getTopic(), "topic as the listener sees it"); c.equal("k", again.getKeys(), "keys");
         long after = got.times.get(1) - backAt.get(); c.facts.put("after_ms", after);
@@ -192,7 +193,7 @@ class ConsumeScenarios {
         String topic = c.topic(4), group = c.group(); DefaultMQProducer p = c.producer(); AtomicBoolean stop = new AtomicBoolean(); Set<String> sent = ConcurrentHashMap.newKeySet();
         Scenarios.Got a = c.gather(group, topic, "*");
         int all = 4 * c.masters().size();
-        c.eventually(30, "one member has every queue", () -> queuesOf(a.consumer, topic).size(), n -> n == all);
+        c.eventually(60, "one member has every queue", () -> queuesOf(a.consumer, topic).size(), n -> n == all);
         Thread sender = new Thread(() -> { for (int i = 0; !stop.get(); i++) try { p.send(new Message(topic, SendScenarios.bytes("r" + i))); sent.add("r" + i); Thread.sleep(10); } catch (Exception e) { c.facts.put("send failed", e); return; } });
         sender.start(); c.closers.add(() -> stop.set(true));
         long t0 = System.nanoTime();
@@ -206,7 +207,7 @@ class ConsumeScenarios {
         c.facts.put("left_ms", (System.nanoTime() - t0) / 1_000_000);
         Thread.sleep(300); stop.set(true); sender.join();
         Callable<Integer> missing = () -> { Set<String> m = new HashSet<>(sent); m.removeAll(a.bodies()); m.removeAll(b.bodies()); return m.size(); };
-        c.eventually(30, "every message is delivered to one of them", missing, n -> n == 0);
+        c.eventually(60, "every message is delivered to one of them", missing, n -> n == 0);
         c.facts.put("sent", sent.size()); c.facts.put("delivered", a.size() + b.size());
     }
 
@@ -217,9 +218,9 @@ class ConsumeScenarios {
         DefaultMQPushConsumer two = c.push(c.group()); two.subscribe(topic, MessageSelector.bySql("name IS NULL AND (a > 25.5 OR TAGS = 'C')"));
         Scenarios.Got g1 = c.gather(one), g2 = c.gather(two); Set<String> w1 = new TreeSet<>(), w2 = new TreeSet<>();
         for (int i = 0; i < 30; i++) { boolean even = i % 2 == 0; if (i % 3 != 2 && i >= 4 && i <= 20 && even) w1.add("q" + i); if (!even && (i > 25 || i % 3 == 2)) w2.add("q" + i); }
-        c.eventually(30, "what the first expression selects", g1::size, n -> n >= w1.size()); c.eventually(30, "what the second selects", g2::size, n -> n >= w2.size());
+        c.eventually(60, "what the first expression selects", g1::size, n -> n >= w1.size()); c.eventually(60, "what the second selects", g2::size, n -> n >= w2.size());
         Message late = new Message(topic, "A", SendScenarios.bytes("late")); late.putUserProperty("a", "10"); late.putUserProperty("name", "it's"); p.send(late);
-        c.eventually(30, "a waiting consumer with an expression is woken", g1::bodies, l -> l.contains("late"));
+        c.eventually(60, "a waiting consumer with an expression is woken", g1::bodies, l -> l.contains("late"));
         w1.add("late"); c.equal(w1, new TreeSet<>(g1.bodies()), "what the first got"); c.equal(w2, new TreeSet<>(g2.bodies()), "what the second got");
         DefaultMQPushConsumer bad = c.push(c.group()); bad.subscribe(topic, MessageSelector.bySql("a > > 3")); bad.registerMessageListener((MessageListenerConcurrently) (ms, cx) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
         int code = SendScenarios.code(() -> { bad.start(); return null; });
@@ -234,19 +235,19 @@ class ConsumeScenarios {
         for (String where : List.of("CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP")) {
             DefaultMQPushConsumer consumer = c.push(c.group()); consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(where)); consumer.subscribe(topic, "*"); got.put(where, c.gather(consumer));
         }
-        for (var g : got.entrySet()) c.eventually(30, g.getKey() + " on a young topic", g.getValue()::size, n -> n == 10);
+        for (var g : got.entrySet()) c.eventually(60, g.getKey() + " on a young topic", g.getValue()::size, n -> n == 10);
         // a group whose queues are empty when it comes begins with the first message that comes after
         String empty = c.topic(2); DefaultMQPushConsumer last = c.push(c.group()); last.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET); last.subscribe(empty, "*");
         Scenarios.Got g = c.gather(last);
         c.eventually(10, "it has its queues", () -> queuesOf(last, empty).size(), n -> n >= 2);
         for (int i = 0; i < 6; i++) c.send(p, empty, "f", "k" + i, "new" + i);
-        c.eventually(30, "CONSUME_FROM_LAST_OFFSET on an empty topic", g::size, n -> n == 6);
+        c.eventually(60, "CONSUME_FROM_LAST_OFFSET on an empty topic", g::size, n -> n == 6);
     }
 
     static void twoGroups(Scenarios.Case c) throws Exception {
         String topic = c.topic(2), other = c.topic(2); DefaultMQProducer p = c.producer();
         DefaultMQPushConsumer both = c.push(c.group()); both.subscribe(topic, "*"); both.subscribe(other, "B"); Scenarios.Got g = c.gather(both); Scenarios.Got h = c.gather(c.group(), topic, "B");
         for (int i = 0; i < 20; i++) { c.send(p, topic, i % 2 == 0 ? "A" : "B", "k", "t" + i); c.send(p, other, i % 2 == 0 ? "A" : "B", "k", "o" + i); }
-        c.eventually(30, "one group, two topics", g::size, n -> n == 30); c.eventually(30, "another group of its own", h::size, n -> n == 10);
+        c.eventually(60, "one group, two topics", g::size, n -> n == 30); c.eventually(60, "another group of its own", h::size, n -> n == 10);
     }
 }

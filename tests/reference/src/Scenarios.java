@@ -111,7 +111,7 @@ public class Scenarios {
             int brokers = 0;
             for (String addr : masters()) { admin.createAndUpdateTopicConfig(addr, cfg); brokers++; }
             int all = brokers * queues;
-            eventually(30, "the name server knows the route of a new topic", () -> reader.fetchSubscribeMessageQueues(t).size(), n -> n == all);
+            eventually(60, "the name server knows the route of a new topic", () -> reader.fetchSubscribeMessageQueues(t).size(), n -> n == all);
             return t;
         }
 
@@ -151,6 +151,12 @@ public class Scenarios {
             return got;
         }
 
+        /** Waits until the one consumer of a group has every queue of the topic. */
+        void hasAll(DefaultMQPushConsumer c, String topic, int queues) throws Exception {
+            int all = queues * masters().size();
+            eventually(60, "a consumer alone has every queue", () -> ConsumeScenarios.queuesOf(c, topic).size(), n -> n == all);
+        }
+
         /** Its first heartbeat makes its retry topic, which it would take part in only some 30 s later. */
         void takeRetryTopic(DefaultMQPushConsumer c, String group) throws Exception {
             var factory = c.getDefaultMQPushConsumerImpl().getmQClientFactory(); String retry = "%RETRY%" + group;
@@ -181,7 +187,7 @@ public class Scenarios {
         }
 
         List<MessageExt> readWhenThere(String topic, int count) throws Exception {
-            return eventually(30, count + " messages are in " + topic, () -> read(topic), l -> l.size() >= count);
+            return eventually(60, count + " messages are in " + topic, () -> read(topic), l -> l.size() >= count);
         }
     }
 
