@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -23,11 +25,23 @@ class Server(Protocol):
 def serve(server: Server, ready: Callable[[], None]) -> int:
     """Starts it, calls ready(), and stops it at SIGTERM or SIGINT; a second one ends it at once.
 
-    Raises: what start() raises.
+    The exit code. Raises: what start() raises.
     """
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    uvloop.run(_serve(server, ready))
+    _allow_many_files()
+    try:
+        uvloop.run(_serve(server, ready))
+    except asyncio.CancelledError:
+        return 130
     return 0
+
+
+def _allow_many_files() -> None:
+    """A connection is a file, and the usual limit of a shell is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(server: Server, ready: Callable[[], None]) -> None:

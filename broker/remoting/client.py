@@ -16,6 +16,9 @@ from broker.remoting.tls import TlsIntake
 
 __all__ = ["RemotingClient", "parse_address"]
 
+#: Less than the servers' 120 s: a request must not meet a connection that is being closed.
+IDLE_S = 100.0
+
 
 def parse_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port``. Raises: ValueError."""
@@ -45,7 +48,7 @@ class RemotingClient:
     ) -> None:
         self._shared = Shared(
             handlers if handlers is not None else {},
-            limits if limits is not None else Limits(),
+            limits if limits is not None else Limits(idle_s=IDLE_S),
             framer,
             on_connect,
             on_close,
@@ -67,11 +70,11 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         connection = await self.connection(address, timeout)
-        connection.heard = False
+        reads = connection.reads
         try:
             return await connection.request(command, max(0.0, end - loop.time()))
         except TimeoutError:
-            if not connection.heard:
+            if connection.reads == reads:
                 connection.abort("it did not answer", f"request {command.code}")
             raise
 

@@ -4,7 +4,7 @@ What it reads goes through an *intake* while one is there (the detection on the 
 TLS), and into the framer. All answers to one read are written at once. Limits of a connection:
 
 - A peer that does not read its answers is not read from, until it does (``write_high``).
-- No more than ``in_work_max`` of its requests are in work; what is read beyond waits.
+- No more than ``in_work_max`` of its requests are in work, and no more wait for that.
 - What cannot be written is bounded by ``unsent_max``; beyond it the connection is closed.
 - One that is not used for ``idle_s`` is closed.
 """
@@ -29,10 +29,13 @@ from broker.remoting.quiet import Quiet
 
 __all__ = ["Connection", "Framer", "FramerFactory", "Limits", "PlainFramer", "Shared"]
 
-#: Why nothing is read for the moment: bits of Connection._held. While the connection drains, what
-#: was read already is still served.
-WRITES, WORK, DRAIN = 1, 2, 4
+#: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
+#: in work; enough of its requests wait for that; we are about to stop.
+WRITES, WORK, FULL, DRAIN = 1, 2, 4, 8
+#: Then its requests wait. Its answers do not: what is in work may wait for them.
 BUSY = WRITES | WORK
+#: Then nothing is read.
+PAUSED = WRITES | FULL | DRAIN
 OPAQUE_MAX = 0x7FFFFFFF
 
 _quiet = Quiet(logging.getLogger("broker.remoting"))
@@ -87,10 +90,13 @@ class Intake(Protocol):
     def buffer(self, hint: int) -> memoryview: ...
 
     def received(self, count: int) -> None:
-        """count: 0 asks for what was held back while the connection was busy."""
+        """count: 0 asks for what was held back while the connection was paused."""
 
     def write(self, parts: Parts) -> None:
         """Writes what comes out of the framer and the handlers."""
+
+    def finish(self) -> None:
+        """Nothing more will be written."""
 
     def closed(self) -> None:
         """The connection is gone."""
@@ -109,8 +115,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.state: dict[str, Any] = {}
         self.seen = 0
-        #: Bytes were read since this was last set to False.
-        self.heard = False
+        #: How often bytes were read: who waits in vain can tell whether the peer is silent.
+        self.reads = 0
         self._shared = shared
         self._handlers = shared.handlers
         self._loop = asyncio.get_running_loop()
@@ -122,6 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gathering = False
         self._flush_due = False
         self._held = 0
+        self._stopped = False
         self._backlog: deque[Command] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[int, asyncio.Future[Command]] = {}
@@ -141,6 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         limits = self._shared.limits
         transport.set_write_buffer_limits(high=limits.write_high, low=limits.write_low)
         self.address = _pair(transport.get_extra_info("peername"))
+        if not self.address[0]:  # it was reset before we could look at it
+            transport.abort()
         self.local = _pair(transport.get_extra_info("sockname"))
         self._shared.connections.add(self)
         self._shared.wheel.add(self)
@@ -180,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._shared.wheel.now
-        self.heard = True
+        self.reads += 1
         self._take(nbytes)
 
     def _take(self, count: int) -> None:
@@ -223,24 +232,22 @@ class Connection(asyncio.BufferedProtocol):
         self._serve(self._framer.received(count))
 
     def _serve(self, commands: Sequence[Command]) -> None:
-        if self._held & BUSY or self._backlog:
-            self._backlog.extend(commands)
-        else:
-            self._gathering = True
-            try:
-                for i, command in enumerate(commands):
+        self._gathering = True
+        try:
+            for command in commands:
+                if command.flag & RESPONSE:  # a request in work may wait for it
+                    self._settle(command)
+                elif self._held & BUSY or self._backlog or self._closing:
+                    self._backlog.append(command)
+                else:
                     self._dispatch(command)
-                    if self._held & BUSY or self._closing:
-                        self._backlog.extend(commands[i + 1 :])
-                        break
-            finally:
-                self._gathering = False
+        finally:
+            self._gathering = False
+        if len(self._backlog) >= self._shared.limits.in_work_max:
+            self._hold(FULL)
         self.flush()
 
     def _dispatch(self, command: Command) -> None:
-        if command.flag & RESPONSE:
-            self._settle(command)
-            return
         handler = self._handlers.get(command.code)
         if handler is None:
             self._answer(command, unsupported(command))
@@ -295,15 +302,22 @@ class Connection(asyncio.BufferedProtocol):
     # ---- reading is held back while the peer does not read, or has enough in work ----
 
     def _hold(self, why: int) -> None:
-        if not self._held and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
         self._held |= why
+        self._steer()
+
+    def _steer(self) -> None:
+        """Reads or not."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self.paused == self._stopped:
+            return
+        self._stopped = self.paused
+        if self._stopped:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def _release(self, why: int) -> None:
         self._held &= ~why
-        transport = self._transport
-        if self._held & BUSY or self._closing or transport is None:
-            return
         backlog = self._backlog
         self._gathering = True
         try:
@@ -312,11 +326,11 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._gathering = False
         self.flush()
-        if self._held & BUSY or self._closing:
-            return
-        self._take(0)
-        if not self._held and not transport.is_closing():
-            transport.resume_reading()
+        if self._held & FULL and len(backlog) < self._shared.limits.in_work_max:
+            self._held &= ~FULL
+        if not self.paused and not self._closing:
+            self._take(0)
+        self._steer()
 
     def drain(self) -> None:
         """Reads nothing more. What is in work is answered; in_work tells when."""
@@ -329,9 +343,9 @@ class Connection(asyncio.BufferedProtocol):
         return not self._closing and transport is not None and not transport.is_closing()
 
     @property
-    def busy(self) -> bool:
-        """What is read now would only wait."""
-        return bool(self._held & BUSY)
+    def paused(self) -> bool:
+        """Nothing is to be read for the moment."""
+        return bool(self._held & PAUSED)
 
     @property
     def in_work(self) -> int:
@@ -445,6 +459,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self.flush()
+        if self.intake is not None:
+            self.intake.finish()
         self._closing = True
         self._backlog.clear()
         transport = self._transport
@@ -468,8 +484,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def idle(self) -> None:
         """Called by the wheel: nothing was read or written for idle_s."""
-        if not self._closing:
-            self.abort("it was idle")
+        if not self._closing and self._transport is not None:
+            self._closing = True
+            _quiet.log(logging.INFO, "idle", "%s is closed: it was idle", self)
+            self._transport.abort()
 
     def __str__(self) -> str:
         host, port = self.address

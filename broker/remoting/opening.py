@@ -174,6 +174,9 @@ class Opening:
         """Nothing was asked yet, but a service may speak first."""
         self._connection.write_out(parts)
 
+    def finish(self) -> None:
+        """There is nothing to end."""
+
     def closed(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -8,6 +8,7 @@ what the socket brings into one, what it is to carry out of the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 import tempfile
@@ -210,7 +211,7 @@ class TlsIntake:
             return
         connection = self._connection
         try:
-            while not connection.busy and not connection.closed:
+            while not connection.paused and not connection.closed:
                 room = connection.room(READ_BYTES)
                 count = cast(int, self._tls.read(len(room), room))
                 if not count:
@@ -251,11 +252,21 @@ class TlsIntake:
         if not self._ready:
             self._early.extend(parts)
             return
-        for part in parts:
-            view = memoryview(part)
-            while len(view):
-                view = view[self._tls.write(view) :]
+        try:
+            for part in parts:
+                view = memoryview(part)
+                while len(view):
+                    view = view[self._tls.write(view) :]
+        except ssl.SSLError as failed:
+            self._connection.abort("its TLS is broken", str(failed))
         self._carry()
+
+    def finish(self) -> None:
+        """Says that the end is meant: the other side can tell it from a cut."""
+        if self._ready:
+            with contextlib.suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._carry()
 
     def _carry(self) -> None:
         made = self._out.read()

@@ -733,3 +733,22 @@ def test_the_command_line_runs_one_until_a_signal(tmp_path, number):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_second_signal_does_not_wait(tmp_path):
+    code = """
+import asyncio, sys
+from broker.cli.serve import serve
+class Slow:
+    async def start(self): pass
+    async def stop(self): print('stopping', flush=True); await asyncio.sleep(60)
+sys.exit(serve(Slow(), lambda: print('ready', flush=True)))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 130

@@ -308,6 +308,43 @@ def test_requests_in_work_are_bounded():
     run(work())
 
 
+def test_an_answer_is_heard_while_requests_wait():
+    """A request in work that asks its client back must not wait for its own end."""
+
+    async def work():
+        async def ask_back(peer, command):
+            await peer.request(Command(220), 3)
+            return command.reply()
+
+        async with (
+            serving({1: ask_back}, limits=Limits(in_work_max=2)) as server,
+            await Wire.to(server.port) as wire,
+        ):
+            wire.write(Command(1, opaque=1))
+            asked = await wire.answer()
+            assert asked.code == 220
+            # In one read: a second request, which fills the limit, a third, and then the answer.
+            wire.write(
+                b"".join(
+                    map(
+                        codec.encode,
+                        (Command(1, opaque=2), Command(1, opaque=3), asked.reply(0)),
+                    )
+                )
+            )
+            answered = []
+            while len(answered) < 3:
+                got = await wire.answer()
+                if got.is_response:
+                    assert got.code == 0, got.remark
+                    answered.append(got.opaque)
+                else:
+                    wire.write(got.reply(0))
+            assert sorted(answered) == [1, 2, 3]
+
+    run(work())
+
+
 def test_an_idle_connection_is_closed_and_a_used_one_stays():
     async def work():
         gone = []
