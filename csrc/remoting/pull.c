@@ -63,11 +63,15 @@ static void read_field(const ps_field *f, request *r, bool *good) {
 
 static bool read_request(const ps_command *command, request *r) {
     bool good = true;
-    *r = (request){.queue_id = -1, .offset = -1, .max = -1, .flags = -1, .commit = -1};
+    *r = (request){.queue_id = -1, .offset = -1, .max = INT64_MIN, .flags = -1, .commit = -1};
     for (int32_t i = 0; i < command->field_count && good; i++)
         read_field(&command->fields[i], r, &good);
-    return good && r->group.data != NULL && r->topic.data != NULL && r->queue_id >= 0 &&
-           r->offset >= 0 && r->max > 0 && r->flags >= 0;
+    bool there = r->max != INT64_MIN;
+    /* The pull consumer of the Go client asks for 0. Upstream counts only once it has a message
+     * (DefaultMessageStore.isTheBatchFull), so whoever asks for less than one gets one. */
+    if (r->max < 1) r->max = 1;
+    return good && there && r->group.data != NULL && r->topic.data != NULL && r->queue_id >= 0 &&
+           r->offset >= 0 && r->flags >= 0;
 }
 
 /* The filter of this pull; false when that is for the broker to say. NULL: every message. */

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 SCRIPT = Path(__file__).resolve().parents[1] / "reference" / "reference"
-OURS = Path(__file__).resolve().parent / "ours.py"
+PYSTORE = Path(sys.executable).parent / "pystore"
 #: Files small enough for a test; delays that a test can wait for.
 SETTINGS = {
     "mappedFileSizeCommitLog": 64 << 20,
@@ -199,9 +199,9 @@ def _ours(folder: Path, settings: Mapping[str, Any], version: str, namesrv: str 
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "broker.conf"
     file.write_text("".join(f"{name}={value}\n" for name, value in conf.items()), "utf-8")
-    words = [sys.executable, str(OURS), str(file)]
+    words = [str(PYSTORE), "broker", "-c", str(file)]
     if namesrv is None:
-        words += [str(namesrv_port)]
+        words += ["--with-namesrv", "--namesrv-port", str(namesrv_port)]
     server = Server(words, folder / "broker")
     where = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{port}"
     return Peer("ours", *where, folder, server, [server])

@@ -1,0 +1,49 @@
+"""The official Go client (rocketmq-client-go v2) and a broker: the checks of tests/go/main.go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import launch
+import pytest
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+SOURCE = Path(__file__).resolve().parents[1] / "go"
+CHECKS = ["create", "produce", "admin", "push", "push-tag", "push-orderly", "broadcasting"]
+CHECKS += ["pull", "retry"]
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """The compiled client; skips where Go or the client's module cannot be had."""
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    path = tmp_path_factory.mktemp("go") / "goclient"
+    built = subprocess.run(
+        ["go", "build", "-o", path, "."], cwd=SOURCE, capture_output=True, text=True, timeout=600
+    )
+    if built.returncode:
+        pytest.skip(f"the Go client cannot be built: {built.stderr[-300:]}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def reports(peer: launch.Peer, program):
+    """What the client says of each check; all of them run once."""
+    run = str(time.time_ns())
+    done = subprocess.run(
+        [program, peer.namesrv, peer.broker, run], capture_output=True, text=True, timeout=200
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert found, done.stderr[-3000:]
+    return {line["check"]: line for line in found}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_check(reports, check):
+    assert reports[check]["ok"], reports[check]["failed"]
