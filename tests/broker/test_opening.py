@@ -10,6 +10,7 @@ import struct
 import pytest
 from loops import Wire, run, serving, until
 
+from broker.broker import Broker
 from broker.remoting import codec
 from broker.remoting.client import RemotingClient
 from broker.remoting.codec import BadFrame
@@ -303,5 +304,35 @@ def test_a_service_may_speak_first():
         ):
             wire.write(Command(99, flag=ONEWAY))
             assert (await wire.answer()).code == 40
+
+    run(work())
+
+
+def test_the_core_reads_behind_a_proxy_and_inside_tls(tmp_path):
+    """Born host of a message that the C core stored by itself: the client's, not the proxy's."""
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
+
+    async def work():
+        settings = {"listenPort": 0, "maxHashSlotNum": 512, "maxIndexNum": 1024, **sizes}
+        async with Broker(tmp_path / "store", **settings) as broker:
+            hosts = []
+            names = "abcdefghijk"
+            for tls in (False, True):
+                async with await Wire.to(broker.port) as wire:
+                    wire.write(HEADERS["v2 TCP4"][0])
+                    if tls:
+                        await wire.writer.start_tls(anyone(), server_hostname="x")
+                    values = ["p", "t", "TBW102", "4", "0", "0", "1", "0", "", "0", "false"]
+                    for n in range(3):
+                        sent = Command(
+                            310, dict(zip(names, values, strict=True)), b"body", opaque=n
+                        )
+                        answer = await wire.ask(sent)
+                        assert answer.code == 0, answer.remark
+                        place = answer.ext["msgId"]
+                        asked = Command(33, {"offset": str(int(place[16:], 16))})
+                        record = bytes((await wire.ask(asked)).body)
+                        hosts.append(record[48:56])
+            assert hosts == [ipaddress.ip_address("10.1.2.3").packed + struct.pack(">i", 4711)] * 6
 
     run(work())
