@@ -82,7 +82,7 @@ def prepared(ddl: str, sample: Path) -> Any:
             return [InputPartition(i) for i in range(QUEUES * 4)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
-            stores.quiet_collector()
+            stores.settle_worker()
             o = options.parse_read({"path": str(sample)}, streaming=False)
             batch = next(read_part(plan.plan(o)[0], self.layout, o))
             left = COUNT // (QUEUES * 4)
@@ -226,7 +226,7 @@ def small_partitions() -> Any:
         def read(self, partition: InputPartition) -> Iterator[Any]:
             import pyarrow as pa
 
-            stores.quiet_collector()
+            stores.settle_worker()
             field = pa.field("queueOffset", pa.int64(), nullable=False)
             yield pa.record_batch([pa.array(range(10), pa.int64())], schema=pa.schema([field]))
 

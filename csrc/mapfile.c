@@ -32,7 +32,9 @@ static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_erro
 int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
                     ps_mapfile **out, ps_error *e) {
     int write = flags & PS_MAP_WRITE, make = flags & PS_MAP_CREATE, code = 0;
-    int mode = (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (make ? O_CREAT | O_EXCL : 0);
+    /* O_NONBLOCK: a pipe in a segment's place would wait for its writer for ever. */
+    int mode =
+        (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | (make ? O_CREAT | O_EXCL : 0);
     ps_mapfile *mf = NULL;
     void *map = MAP_FAILED;
     int fd = io->open(io, path, mode, 0644);
@@ -226,7 +228,11 @@ ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
         if (mf != NULL) ps_mapfile_ref(mf);
     }
     pthread_rwlock_unlock(&ss->ss_lock);
-    return mf == NULL && listed ? segment_map(ss, offset, e) : mf;
+    if (mf == NULL && listed) mf = segment_map(ss, offset, e);
+    if (mf == NULL || !atomic_load_explicit(&mf->mf_cut, memory_order_relaxed)) return mf;
+    ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path, "the file was cut off while it was mapped");
+    ps_mapfile_unref(mf);
+    return NULL;
 }
 
 int32_t ps_segments_count(ps_segments *ss) {
@@ -292,15 +298,29 @@ static bool all_digits(const char *s) {
     return n > 0 && n <= 20 && s[n] == 0;
 }
 
+/* A link that leads nowhere, a folder, a pipe under the name of a segment: the messages that it
+ * stands for must not be missing without a word. */
+static int list_odd(const char *folder, const struct dirent *d, int err, ps_error *e) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
+    return ps_fail(e, ps_errno_code(err), err == EINVAL ? 0 : err, -1, path,
+                   err == EINVAL ? "this has the name of a file of the store and is none"
+                                 : "cannot stat the file");
+}
+
 static int list_one(const char *folder, const struct dirent *d, int dir_fd, bool strict,
                     ps_listing *out, int32_t *room, ps_error *e) {
     struct stat st;
     char path[PATH_MAX];
+    bool segment = strlen(d->d_name) == 20 && all_digits(d->d_name);
     if (d->d_name[0] == '.' && (d->d_name[1] == 0 || strcmp(d->d_name, "..") == 0)) return 0;
-    if (fstatat(dir_fd, d->d_name, &st, 0) < 0)
-        return errno == ENOENT
-                   ? 0
-                   : ps_fail(e, ps_errno_code(errno), errno, -1, folder, "cannot stat a file");
+    if (fstatat(dir_fd, d->d_name, &st, 0) < 0) {
+        int err = errno;
+        bool link = segment && fstatat(dir_fd, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    S_ISLNK(st.st_mode);
+        return err == ENOENT && !link ? 0 : list_odd(folder, d, err, e);
+    }
+    if (segment && !S_ISREG(st.st_mode)) return list_odd(folder, d, EINVAL, e);
     if (S_ISDIR(st.st_mode)) return 0;
     if (!all_digits(d->d_name)) {
         if (!strict) return 0;

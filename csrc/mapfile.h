@@ -25,6 +25,7 @@ typedef struct ps_mapfile {
     _Atomic int64_t mf_reserved; /* bytes whose blocks are reserved */
     _Atomic int32_t mf_refs;     /* unmapped and freed at 0 */
     _Atomic int32_t mf_errno;    /* sticky: the sync that failed */
+    _Atomic bool mf_cut;         /* cut off while mapped: zeros stand for some of it (guard.h) */
 } ps_mapfile;
 
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */
@@ -65,7 +66,7 @@ void ps_segments_free(ps_segments *ss);
 /* Adds a file that is there (not mapped yet), keeping the order. */
 int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null);
 /* The file that holds `offset`, with a reference for the caller; NULL when there is none (or
- * *e). */
+ * *e), or when it was cut off. */
 ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e);
 int32_t ps_segments_count(ps_segments *ss);
 int64_t ps_segments_base(ps_segments *ss,

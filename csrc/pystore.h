@@ -10,7 +10,8 @@
  *  - Bytes that a ps_batch points to stay mapped until ps_batch_free, even when the store is closed
  *    or the segment was deleted.
  *  - Everything read from disk is hostile: no length is believed before it is checked.
- *  - The library keeps no globals, prints nothing, never aborts, and knows nothing of Python.
+ *  - The library keeps no globals (but for the handler of ps_guard_install, which is installed
+ *    only when asked for), prints nothing, never aborts, and knows nothing of Python.
  *
  * Between the two marks below only what cffi's parser reads: plain declarations, no preprocessor
  * but `#define NAME integer`. pystore/_build.py takes them from here, so they are written once. */
@@ -485,6 +486,11 @@ void ps_scan_stats_free(ps_scan_stats *stats);
  * reading a closed store fails. stats may be NULL; it is written as the stream is read. */
 int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
                  ps_scan_stats *stats, ps_error *error);
+
+/* For processes that are all ours, such as Spark's workers: from now on a scan of a reader answers
+ * a file that another process cuts off under it with an error (EIO) that names it, where the
+ * process would die of SIGBUS. Installs a handler for the process, once. */
+int ps_guard_install(ps_error *error);
 
 /* ---- codec, for tools and tests ---- */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);

@@ -26,6 +26,7 @@
 
 #include "arrow.h"
 #include "bytes.h"
+#include "guard.h"
 #include "sql92.h"
 #include "store.h"
 
@@ -102,6 +103,7 @@ typedef struct scanner {
     int64_t sn_bytes; /* in the batch so far */
     int32_t sn_rows;
     int sn_failed; /* errno of a failure for good */
+    ps_mapfile *sn_cut; /* a file that was cut off under us, with a reference */
 
     ps_mapfile *sn_unit_file; /* the run of units being walked */
     const uint8_t *sn_units;
@@ -115,7 +117,8 @@ typedef struct scanner {
     candidate sn_candidates[CANDIDATES];
     ps_row sn_row[BLOCK];
     uint8_t sn_tail_units[BLOCK * PS_UNIT];
-    char sn_error[768];
+    char sn_why[900];
+    char sn_error[1536];
 } scanner;
 
 /* How gathering a block ended; a negative errno, with sn_error set, when it failed. */
@@ -204,6 +207,41 @@ static inline const segment *segment_cached(scanner *sn, int64_t physical) {
     return NULL;
 }
 
+/* ---- files that are cut off meanwhile ---- */
+
+static void cut_found(scanner *sn, ps_mapfile *mf) {
+    if (sn->sn_cut == NULL) sn->sn_cut = ps_mapfile_ref(mf);
+}
+
+/* Runs in the handler of SIGBUS, on a load of this thread. */
+static bool cut_here(void *arg, const uint8_t *at) {
+    scanner *sn = arg;
+    for (int32_t i = 0; i <= CACHED; i++) {
+        ps_mapfile *mf = i < CACHED ? sn->sn_segments[i].sg_held : sn->sn_unit_file;
+        if (mf == NULL || at < mf->mf_map || at >= mf->mf_map + mf->mf_size) continue;
+        atomic_store(&mf->mf_cut, true);
+        cut_found(sn, mf);
+        return true;
+    }
+    return false;
+}
+
+/* Another thread of ours may have met the end first, and left zeros for this one. */
+static inline void cut_look(scanner *sn, ps_mapfile *mf) {
+    if (mf != NULL && atomic_load_explicit(&mf->mf_cut, memory_order_acquire)) cut_found(sn, mf);
+}
+
+static bool cut_any(scanner *sn) {
+    for (int32_t i = 0; i < CACHED; i++) cut_look(sn, sn->sn_segments[i].sg_held);
+    cut_look(sn, sn->sn_unit_file);
+    return sn->sn_cut != NULL;
+}
+
+static int cut_failed(scanner *sn) {
+    return sn->sn_failed = fail(sn, EIO, "the file was cut off while it was read: %s",
+                                sn->sn_cut->mf_path);
+}
+
 /* Takes the segment into the cache and lets another go: no row may still point into it. */
 static const segment *segment_load(scanner *sn, int64_t physical) {
     ps_mapfile *mf;
@@ -212,6 +250,7 @@ static const segment *segment_load(scanner *sn, int64_t physical) {
         ps_mapfile_unref(mf);
         return NULL;
     }
+    cut_look(sn, sn->sn_segments[CACHED - 1].sg_held);
     ps_mapfile_unref(sn->sn_segments[CACHED - 1].sg_held);
     memmove(&sn->sn_segments[1], &sn->sn_segments[0], (CACHED - 1) * sizeof(segment));
     sn->sn_segments[0] = (segment){mf, mf->mf_map, mf->mf_base, physical + avail};
@@ -414,14 +453,25 @@ static bool row_crc_good(const ps_row *r) {
 
 /* ---- damage ---- */
 
+/* Why there is no segment for `physical`: the file was deleted, or cannot be opened any more. */
+static const char *missing_name(scanner *sn, int64_t physical) {
+    ps_error e = {0};
+    char words[64];
+    if (physical < atomic_load(&sn->sn_store->st_log_min)) return "deleted";
+    ps_mapfile_unref(ps_segments_find(&sn->sn_store->st_log, physical, &e));
+    if (e.code == 0) return "not in the log";
+    const char *why = e.sys_errno != 0 ? strerror_r(e.sys_errno, words, sizeof words) : "";
+    snprintf(sn->sn_why, sizeof sn->sn_why, "%s%s%s: %s", e.text, *why ? ", " : "", why, e.where);
+    return sn->sn_why;
+}
+
 /* What is wrong at `physical`, for the error's text; *size is the record's where it can be
  * believed. */
 static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size, int32_t *size) {
     const segment *sg = segment_cached(sn, physical);
     ps_record rec = {0};
     *size = 0;
-    if (sg == NULL)
-        return physical < atomic_load(&sn->sn_store->st_log_min) ? "deleted" : "not in the log";
+    if (sg == NULL) return missing_name(sn, physical);
     int64_t avail = sg->sg_to - physical;
     ps_rec_outcome o = ps_record_check(sg->sg_map + (physical - sg->sg_from), avail, physical,
                                        PS_CHECK_BODY_CRC, &rec);
@@ -485,6 +535,7 @@ static int log_damaged(scanner *sn) {
 /* Opens the run of units at sn_at. False when the queue has none there. */
 static bool units_open(scanner *sn) {
     ps_unit u;
+    cut_look(sn, sn->sn_unit_file);
     ps_mapfile_unref(sn->sn_unit_file);
     sn->sn_unit_file = ps_queue_run(sn->sn_queue, sn->sn_at, &sn->sn_units, &sn->sn_unit_count);
     if (sn->sn_unit_file != NULL) return sn->sn_unit_count > 0;
@@ -794,7 +845,9 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
             break;
         }
         sn->sn_rows += count;
+        if (__builtin_expect(sn->sn_cut != NULL, 0)) break;
     }
+    if (cut_any(sn)) code = cut_failed(sn);
     if (code < 0 || sn->sn_rows == 0) {
         ps_arrow_drop(ba);
         return code < 0 ? code : 0;
@@ -811,7 +864,10 @@ static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) 
     memset(out, 0, sizeof *out);
     if (sn->sn_failed != 0) return -sn->sn_failed;
     if (ps_enter(sn->sn_store) < 0) return -closed(sn);
+    /* A writer's mappings are never given pages of zeros, which would take what it writes. */
+    if (sn->sn_store->st_readonly) ps_guard_enter(cut_here, sn);
     int code = batch_read(sn, out);
+    ps_guard_leave();
     ps_leave(sn->sn_store);
     return -code;
 }
@@ -832,6 +888,7 @@ static const char *stream_error(struct ArrowArrayStream *stream) {
 static void scanner_free(scanner *sn) {
     for (int32_t i = 0; i < CACHED; i++) ps_mapfile_unref(sn->sn_segments[i].sg_held);
     ps_mapfile_unref(sn->sn_unit_file);
+    ps_mapfile_unref(sn->sn_cut);
     if (sn->sn_pool != NULL) ps_arrow_pool_close(sn->sn_pool);
     free(sn->sn_tags.ns_text);
     free(sn->sn_tags.ns_items);

@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 
 from pystore import _errors
-from pystore._arrow import COLUMNS, ArrowStream
+from pystore._arrow import COLUMNS, ArrowStream, survive_truncation
 from pystore._batch import PutBatch
 from pystore._enums import PutStatus
 from pystore._errors import *  # noqa: F403  every exception class of the error table
@@ -64,6 +64,7 @@ __all__ = [
     "TopicConfig",
     "load_settings",
     "open",
+    "survive_truncation",
     *sorted(c.__name__ for c in _errors.by_code.values()),
     "StoreError",  # noqa: F405
 ]

@@ -18,7 +18,7 @@ from pystore._messages import inflate
 if TYPE_CHECKING:
     from pystore._store import _Base
 
-__all__ = ["COLUMNS", "ArrowStream", "ScanStats"]
+__all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
 
 _FAR = (1 << 63) - 1
 
@@ -97,6 +97,20 @@ def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> 
     if len(full) <= room:
         ffi.memmove(out, full, len(full))
     return len(full)
+
+
+def survive_truncation() -> None:
+    """From now on a scan of a ``Reader`` in this process fails, and names the file, when another
+    process cuts a file off under it; without this the process dies of SIGBUS.
+
+    Installs a handler of that signal, once. For processes that are yours as a whole, such as the
+    workers of a cluster; signals that are not of a scan go to the handler that was there before.
+
+    Raises: StoreIOError.
+    """
+    error = ffi.new("ps_error *")
+    if lib.ps_guard_install(error) < 0:
+        raise_error(error)
 
 
 def _new_stats() -> Any:

@@ -16,7 +16,7 @@ from spark_ext import schema as columns
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.options import ReadOptions
 from spark_ext.plan import Part, plan
-from spark_ext.stores import let_go, open_reader, quiet_collector
+from spark_ext.stores import let_go, open_reader, settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def read_part(
     part: InputPartition, layout: columns.Layout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one partition. An empty plan comes as a partition that is none of ours."""
-    quiet_collector()
+    settle_worker()
     if not isinstance(part, Part):
         return
     counts = _Counts(part)
@@ -144,6 +144,7 @@ def _settings(layout: columns.Layout, options: ReadOptions) -> dict[str, Any]:
         "nullable": layout.nullable,
         "properties": layout.properties,
         "tags": options.tags or None,
+        "sql": options.sql or None,
         "store_time": (options.time_min, options.time_max),
         "decompress": options.decompress,
         "check_crc": options.check_crc,
@@ -162,16 +163,17 @@ def _batches(
     source = pa.RecordBatchReader.from_stream(stream)
     try:
         while True:
-            _check_whole(files)
             try:
                 batch = source.read_next_batch()
             except StopIteration:
                 return
             except (OSError, pa.ArrowException) as e:
+                _check_whole(files)
                 raise DataLoss(
                     f"on host {socket.gethostname()}: {e};"
                     " failOnDataLoss=false steps over what cannot be read"
                 ) from None
+            _check_whole(files)
             yield batch
     finally:
         stats = stream.stats
@@ -223,12 +225,12 @@ def _segments(reader: pystore.Reader, start: int, end: int, size: int) -> list[t
 
 
 def _check_whole(files: Sequence[tuple[Path, int]]) -> None:
-    """A mapped file that was cut off kills the process that touches it, without a word; so each
-    batch looks first. A deleted file stays readable while it is mapped."""
+    """After each batch: what a file that was cut off held last is zeros in its mapping, and could
+    pass for a body. A deleted file stays readable while it is mapped."""
     for path, size in files:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):
             found = path.stat().st_size
-            if found < size:
+            if found < size and path.is_file():
                 raise DataLoss(
                     f"on host {socket.gethostname()}: {path} was cut off to {found} bytes while it"
                     f" was read; it must have {size}"

@@ -79,6 +79,7 @@ class ReadOptions(NamedTuple):
     end: Bound
     strategy: str
     tags: str
+    sql: str
     keys: tuple[str, ...]
     time_min: int | None
     time_max: int | None
@@ -272,6 +273,7 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "endingOffsetsByTimestamp": (_ats, ""),
     "startingOffsetsByTimestampStrategy": (_one_of("latest", "error"), "latest"),
     "tags": (_text, ""),
+    "sql92": (_text, ""),
     "keys": (_names, ""),
     "minStoreTimestamp": (_moment, ""),
     "maxStoreTimestamp": (_moment, ""),
@@ -480,6 +482,10 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
     named = [n for n in ("topic", "subscribe", "subscribePattern") if n in v["given"]]
     if len(named) > 1:
         raise BadOption(f"give one of the options {' and '.join(named)}, not both")
+    if v["tags"] and v["sql92"]:
+        raise BadOption(
+            "give one of the options tags and sql92: TAGS IN ('a', 'b') of sql92 says tags as well"
+        )
     low, high = v["minStoreTimestamp"], v["maxStoreTimestamp"]
     if low is not None and high is not None and low > high:
         raise BadOption("option minStoreTimestamp is later than maxStoreTimestamp")
@@ -523,6 +529,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         end=_end(v),
         strategy=v["startingOffsetsByTimestampStrategy"],
         tags=v["tags"] or "",
+        sql=v["sql92"] or "",
         keys=v["keys"] or (),
         time_min=v["minStoreTimestamp"],
         time_max=v["maxStoreTimestamp"],

@@ -198,6 +198,17 @@ def check_table(
                     )
 
 
+def check_sql(options: ReadOptions, reader: pystore.Reader) -> None:
+    """A filter that is no SQL92 is told by the driver, not by each task. Raises: BadOption."""
+    import pystore
+
+    if options.sql:
+        try:
+            reader.arrow(sql=options.sql)
+        except pystore.StoreError as e:
+            raise BadOption(f"option sql92: {e}") from None
+
+
 def bound_of(bound: Bound, broker: str, span: Span) -> int | None:
     """What a JSON table says about a queue."""
     inner: Mapping[str, Mapping[int, int]] = (bound.table or {}).get(span.topic, {})
@@ -352,6 +363,7 @@ def plan(options: ReadOptions) -> list[Part]:
     found = find_queues(readers, options)
     check_table(options.start, "startingOffsets", found, brokers)
     check_table(options.end, "endingOffsets", found, brokers)
+    check_sql(options, readers[0])
     if options.pushed is not None:
         found = [_left(options.pushed, b, spans) for b, spans in zip(brokers, found, strict=True)]
     parts: list[Part] = []

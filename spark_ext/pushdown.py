@@ -75,7 +75,7 @@ def narrowed(options: ReadOptions, filters: Iterable[Filter]) -> ReadOptions:
             options = options._replace(pushed=p._replace(brokers=_both(p.brokers, values)))
         elif name == "queueId" and values is not None:
             options = options._replace(pushed=p._replace(queues=_both(p.queues, values)))
-        elif name == "tags" and values is not None and _expressible(values):
+        elif name == "tags" and values is not None and _expressible(values) and not options.sql:
             options = options._replace(pushed=p._replace(tags=_both(p.tags, values)))
         elif name == "queueOffset":
             first = p.first if low is None else max(p.first, low)

@@ -20,7 +20,7 @@ from spark_ext.options import StoreSettings
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["let_go", "open_reader", "quiet_collector"]
+__all__ = ["let_go", "open_reader", "settle_worker"]
 
 _KEPT = 8
 
@@ -31,7 +31,7 @@ class _Held(NamedTuple):
 
 
 _cache: OrderedDict[tuple[str, StoreSettings], _Held] = OrderedDict()
-_frozen = False
+_settled = False
 
 
 def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False) -> pystore.Reader:
@@ -99,10 +99,14 @@ def _gone(path: Path | None) -> bool:
     return path is not None and not path.exists()
 
 
-def quiet_collector() -> None:
-    """Once per worker: what is loaded by now is not looked at again by ``gc.collect()``, which
-    Spark calls after every task and which costs 7 ms with pyarrow loaded."""
-    global _frozen
-    if not _frozen:
+def settle_worker() -> None:
+    """Once per worker. What is loaded by now is not looked at again by ``gc.collect()``, which
+    Spark calls after every task and which costs 7 ms with pyarrow loaded; and a segment that is cut
+    off under a scan is an error, not the worker's end."""
+    global _settled
+    if not _settled:
+        import pystore
+
+        pystore.survive_truncation()
         gc.freeze()
-        _frozen = True
+        _settled = True

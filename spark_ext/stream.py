@@ -30,6 +30,7 @@ from spark_ext.plan import (
     Range,
     Span,
     broker_names,
+    check_sql,
     check_table,
     cut,
     find_queues,
@@ -159,6 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         readers = [self._open(path, fresh=True) for path in self.options.paths]
         found = find_queues(readers, self.options)
         check_table(self.options.start, "startingOffsets", found, brokers)
+        check_sql(self.options, readers[0])
         offsets: Offsets = {}
         for reader, broker, spans in zip(readers, brokers, found, strict=True):
             for span in spans:

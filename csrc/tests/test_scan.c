@@ -1437,6 +1437,54 @@ static void test_threads(void) {
     free(root);
 }
 
+/* Another process cuts a mapped file off in the midst of a scan. */
+static void check_cut(const char *root, const char *name, ps_scan *scan, ps_store *r) {
+    struct ArrowArrayStream stream;
+    struct ArrowArray batch;
+    char path[4400], why[800];
+    int code = 0;
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    CHECK(count_rows(r, scan, NULL, why) > 100); /* all is mapped now */
+    scan->batch_rows = 10;
+    if (!stream_open(r, scan, &stream, NULL)) return;
+    CHECK_EQ(0, stream.get_next(&stream, &batch));
+    batch.release(&batch);
+    CHECK_EQ(0, truncate(path, 0));
+    while ((code = stream.get_next(&stream, &batch)) == 0 && batch.release != NULL)
+        batch.release(&batch);
+    CHECK_EQ(EIO, code);
+    const char *text = stream.get_last_error(&stream);
+    CHECK(text != NULL && strstr(text, "was cut off while it was read") && strstr(text, path));
+    stream.release(&stream);
+    scan->skip_damaged = 0; /* the zeros in its place are never taken for the file again */
+    CHECK_EQ(-1, count_rows(r, scan, NULL, why));
+}
+
+static void test_cut(void) {
+    const int32_t body[] = {PS_COL_BODY}, unit[] = {PS_COL_QUEUE_OFFSET};
+    ps_error e = {0};
+    CHECK_EQ(0, ps_guard_install(&e));
+    CHECK_EQ(0, ps_guard_install(&e)); /* once is enough */
+    for (int kind = 0; kind < 3; kind++) {
+        char name[16];
+        snprintf(name, sizeof name, "cut%d", kind);
+        char *root = folder(name);
+        fill(root, 3000);
+        ps_store *r = open_store(root, true);
+        ps_topic *t = topic_of(r, "plain");
+        ps_scan scan = kind == 0   ? spec_of(NULL, 0, 1, body)
+                       : kind == 1 ? spec_of(t, 1, 1, body)
+                                   : spec_of(t, 1, 1, unit);
+        scan.skip_damaged = kind == 1; /* stepping over damage does not step over this */
+        check_cut(root,
+                  kind < 2 ? "commitlog/00000000000000065536"
+                           : "consumequeue/plain/1/00000000000000010000",
+                  &scan, r);
+        ps_store_free(r);
+        free(root);
+    }
+}
+
 int main(void) {
     check_begin();
     base = check_folder();
@@ -1467,6 +1515,7 @@ int main(void) {
     test_beyond_end(root);
     test_upstream_forms(root);
     test_missing(root, messages);
+    test_cut();
     check_remove(base);
     free(root);
     free(other_root);

@@ -104,6 +104,22 @@ def test_tags_are_compared_as_text_not_by_hash_alone(load, store_path, small):
     assert bodies(load(store_path, tags="*")) == ["AaAa", "AaBB", "BBBB", "other"]
 
 
+def test_an_sql92_filter_looks_at_properties(load, store_path, small):
+    with pystore.open(store_path, **small) as store:
+        for i in range(20):
+            region = {"region": ("EU", "US")[i % 2]} if i % 3 else {}
+            store.put("t", str(i), tags="tag", queue=0, properties={"n": str(i)} | region)
+    want = [str(i) for i in range(20) if i > 9 and i % 3 and i % 2 == 0]
+    for scan in ("queue", "log"):
+        read = lambda sql: bodies(load(store_path, sql92=sql, scan=scan))  # noqa: B023, E731
+        assert read("n > 9 AND region = 'EU'") == want
+        assert len(read("region IS NULL AND TAGS IN ('tag', 'x')")) == 7
+    assert load(store_path, "queueOffset long", sql92="n BETWEEN 3 AND 5").count() == 3
+    with pytest.raises(Exception, match="option sql92: ") as failure:
+        load(store_path, sql92="n >").collect()
+    assert "BadOption" in said(failure)
+
+
 def test_keys_come_through_the_index(load, store_path, small):
     with pystore.open(store_path, **small) as store:
         for i in range(200):

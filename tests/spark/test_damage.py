@@ -4,6 +4,13 @@ them."""
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +144,144 @@ def test_a_truncated_segment_before_the_scan(load, make):
     with pytest.raises(Exception, match="4096") as failure:
         load(path).collect()
     assert segments(path)[1].name in said(failure)
+
+
+# ---- files that cannot be read ----
+
+
+def forbidden(segment: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    segment.chmod(0)
+
+
+def a_folder(segment: Path) -> None:
+    segment.unlink()
+    segment.mkdir()
+
+
+def a_link_to_nowhere(segment: Path) -> None:
+    segment.unlink()
+    segment.symlink_to("/nowhere/segment")
+
+
+def a_link_to_itself(segment: Path) -> None:
+    segment.unlink()
+    segment.symlink_to(segment)
+
+
+def a_pipe(segment: Path) -> None:
+    segment.unlink()
+    os.mkfifo(segment)
+
+
+def empty(segment: Path) -> None:
+    segment.write_bytes(b"")
+
+
+UNREADABLE = [forbidden, a_folder, a_link_to_nowhere, a_link_to_itself, a_pipe, empty]
+
+
+@pytest.mark.parametrize("become", UNREADABLE)
+def test_a_segment_that_cannot_be_read_is_named(make, become: Callable[[Path], None]):
+    path = make({"t": [6000]}, mappedFileSizeCommitLog=1 << 18)
+    segment = segments(path)[1]
+    become(segment)
+    for more in ({}, {"scan": "log"}, {"failOnDataLoss": "false"}):
+        o = options(path, **more)
+        with pytest.raises(SourceError, match=f"on host .*: {segment}") as failure:
+            rows(plan(o), o)
+        assert "\n" not in said(failure)
+
+
+@pytest.mark.parametrize("become", UNREADABLE)
+def test_a_segment_that_cannot_be_read_any_more_is_named(make, become: Callable[[Path], None]):
+    """The reader listed it when the query was planned, and maps it when the scan comes to it."""
+    path = make({"t": [20_000]}, mappedFileSizeCommitLog=1 << 18)
+    o = options(path)
+    parts = plan(o)
+    segment = segments(path)[3]
+    become(segment)
+    with pytest.raises(DataLoss, match=f"on host .*{segment}"):
+        rows(parts, o)
+
+
+def test_the_last_segment_too(load, make):
+    path = make({"t": [6000]}, mappedFileSizeCommitLog=1 << 18)
+    segment = segments(path)[-1]
+    a_folder(segment)
+    with pytest.raises(Exception, match="has the name of a file of the store and is none") as why:
+        load(path).collect()
+    assert str(segment) in said(why)
+
+
+# ---- files cut off in the midst of a batch ----
+
+SCANNING = """
+import json, sys, pystore
+from spark_ext import batch, options, plan, schema, stores
+o = options.parse_read(json.loads(sys.argv[1]), streaming=False)
+layout = schema.Layout(("queueOffset", "body"), (False, False), "json")
+if sys.argv[2] == "bare":
+    stores.settle_worker = batch.settle_worker = lambda: None
+parts = plan.plan(o)
+rows = 0
+try:
+    for i in range(200):
+        print("scanning" if i == 1 else "", flush=True)
+        for part in parts:
+            for b in batch.read_part(part, layout, o):
+                rows += b.num_rows
+                bodies = b.column(1).to_pylist() if rows % 7 == 0 else []
+                assert all(len(body) == 2000 and 0 not in body for body in bodies)
+except Exception as e:
+    print(type(e).__name__, e)
+"""
+
+
+def scanning(path: Path, how: str, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCANNING, json.dumps({"path": str(path), **more}), how],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def cut_while_scanned(path: Path, how: str, after_s: float) -> tuple[int, str]:
+    """Exit code and last words of a process that scans a store, of which a file is cut off."""
+    with pystore.open(path, mappedFileSizeCommitLog=32 << 20) as store:
+        store.put_many("t", [b"x" * 2000] * 40_000, queue=0)
+    # One batch is most of a segment: the end comes in the midst of it.
+    with scanning(path, how, batchRows="20000", batchBytes="30m") as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["\n", "scanning\n"]
+        time.sleep(after_s)
+        with segments(path)[1].open("r+b") as segment:
+            segment.truncate(1_000_100)  # in the midst of a page
+        words = process.stdout.read().strip()
+    return process.returncode, words
+
+
+def test_a_worker_outlives_a_file_cut_off_in_mid_batch(tmp_path, seed):
+    moments = random.Random(seed)
+    for i in range(3):
+        path = tmp_path / str(i)
+        code, words = cut_while_scanned(path, "settled", moments.uniform(0, 0.3))
+        assert code == 0
+        assert words.startswith("DataLoss on host")
+        assert f"{segments(path)[1]}" in words
+        assert "was cut off" in words
+
+
+def test_a_process_that_is_no_worker_dies_of_it(tmp_path):
+    """What the handler of the workers is for."""
+    for i in range(10):
+        code, words = cut_while_scanned(tmp_path / str(i), "bare", 0.05)
+        if code == -signal.SIGBUS:
+            return
+        assert "was cut off" in words  # between two batches
+    pytest.fail("ten scans, and no end of a file in the midst of a batch")
 
 
 def test_another_store_under_the_same_path_is_found_out(make, tmp_path):

@@ -39,6 +39,7 @@ def read(streaming: bool = False, **options: str):
         ({"brokerName": "a,b"}, "option brokerName names 2 brokers for 1 stores"),
         ({"minStoreTimestamp": "5", "maxStoreTimestamp": "4"}, "is later than maxStoreTimestamp"),
         ({"pushdown": "on"}, "option pushdown is one of off, unsafe, auto, not 'on'"),
+        ({"tags": "a", "sql92": "a = 1"}, "give one of the options tags and sql92"),
         ({"fallback": "pull"}, "fallback=pull needs the broker's client, which this package does"),
         ({"fallback": "skip"}, "option fallback is one of fail, pull, not 'skip'"),
         ({"storePathCommitLogs": "/d"}, "'storePathCommitLogs'; did you mean 'storePathCommitLog'"),
