@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from itertools import chain
 from typing import Any
 
 from broker.remoting.command import Command
@@ -60,8 +61,8 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
     size = len(frame)
     packed, error, scratch, texts, head = _box.all
     view = _box.texts_view
-    if size > _ROOM:
-        room = min(size, lib.PS_HEADER_MAX)
+    if size > _ROOM and int.from_bytes(frame[5:8], "big") > _ROOM:
+        room = lib.PS_HEADER_MAX  # C refuses longer ones unread
         scratch, texts = ffi.new("uint8_t[]", room), ffi.new("uint8_t[]", room)
         view = memoryview(ffi.buffer(texts, room)).cast("B")
     raw = frame if type(frame) is bytes else ffi.from_buffer("uint8_t[]", frame)
@@ -110,32 +111,42 @@ def encode(command: Command) -> bytes:
     """The frame, body included.
 
     Half of a surrogate pair becomes a question mark, as in Java. Raises: BadFrame for what no frame
-    can hold: a code or a name too large for a binary header, a header over its limit.
+    can hold: a number over 32 bits, a code or a name too large for a binary header, too many
+    fields, a header over its limit.
     """
-    packed, error, _, out, _ = _box.all
+    packed, error, _, out, head = _box.all
     remark, ext, body = command.remark, command.ext, command.body
+    count = len(ext)
+    if count > lib.PS_FIELDS_MAX:
+        raise BadFrame(f"a command has at most {lib.PS_FIELDS_MAX} fields, not {count}")
     parts = [] if remark is None else [remark]
-    for pair in ext.items():
-        parts += pair
-    ends: list[int] = []
+    parts += chain.from_iterable(ext.items())
     joined = "\0".join(parts)
-    if parts and joined.count("\0") != len(parts) - 1:
-        ends = _ends(parts)
-    texts = (joined + "\0" if parts else joined).encode("utf-8", "replace")
-    if len(ext) > lib.PS_FIELDS_MAX:
-        raise BadFrame(f"a command has at most {lib.PS_FIELDS_MAX} fields, not {len(ext)}")
-    packed.serialize = command.serialize
-    packed.code = command.code
-    packed.language = command.language
-    packed.version = command.version
-    packed.opaque = command.opaque
-    packed.flag = command.flag
-    packed.has_remark = remark is not None
-    packed.field_count = len(ext)
-    packed.text_len = len(texts)
-    packed.nul = bool(ends)
-    if ends:
-        packed.ends[0 : len(ends)] = ends
+    nul = False
+    if parts:
+        if joined.count("\0") != len(parts) - 1:
+            nul = True
+            _set_ends(packed, parts)
+        joined += "\0"
+    texts = joined.encode("utf-8", "replace")
+    try:
+        _HEAD.pack_into(
+            head,
+            0,
+            command.serialize,
+            command.code,
+            command.language,
+            command.version,
+            command.opaque,
+            command.flag,
+            0,
+            remark is not None,
+            count,
+            len(texts),
+            nul,
+        )
+    except struct.error as bad:
+        raise BadFrame(f"a number of the command does not fit: {bad}") from None
     body_len = len(body)
     room = _ROOM
     size = lib.ps_packed_encode(packed, texts, body_len, out, room, error)
@@ -145,15 +156,15 @@ def encode(command: Command) -> bytes:
         size = lib.ps_packed_encode(packed, texts, body_len, out, room, error)
     if size < 0:
         raise_error(error)
-    head: bytes = ffi.buffer(out, size)[:]
-    return b"".join((head, body)) if body_len else head
+    start: bytes = ffi.buffer(out, size)[:]
+    return b"".join((start, body)) if body_len else start
 
 
-def _ends(parts: list[str]) -> list[int]:
+def _set_ends(packed: Any, parts: list[str]) -> None:
     """Where each text ends once encoded, when a NUL in one of them keeps C from seeing it."""
     ends, at = [], 0
     for part in parts:
         at += len(part.encode("utf-8", "replace"))
         ends.append(at)
         at += 1
-    return ends
+    packed.ends[0 : len(ends)] = ends

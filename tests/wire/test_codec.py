@@ -226,6 +226,16 @@ def test_what_a_binary_header_cannot_hold_is_refused():
         assert codec.decode(codec.encode(bad)).code == bad.code
 
 
+@KINDS
+def test_numbers_of_more_than_32_bits_are_refused(kind):
+    for name in ("code", "opaque", "flag", "version", "language"):
+        for number in (1 << 31, -(1 << 31) - 1):
+            made = Command(1, serialize=kind)
+            setattr(made, name, number)
+            with pytest.raises(codec.BadFrame):
+                codec.encode(made)
+
+
 def test_any_buffer_is_a_frame():
     """The body is a copy: the buffer may be reused at once."""
     made = Command(1, {"a": "b"}, b"body", "remark")
