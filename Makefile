@@ -86,6 +86,9 @@ fuzz: build/ctests/fuzz_command .venv/.stamp ## damaged frames for FUZZ_SECONDS;
 	@$(PY) tests/fuzz/frames.py build/wire.frames
 	@PS_FUZZ_SECONDS=$(FUZZ_SECONDS) build/ctests/fuzz_command build/wire.frames
 
+campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
+	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s
+
 ##@ Measure
 
 bench: build ## benches of the store; machine and settings are printed with the figures

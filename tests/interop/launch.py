@@ -202,12 +202,33 @@ def _ours(folder: Path, settings: Mapping[str, Any], version: str, namesrv: str 
     words = [str(PYSTORE), "broker", "-c", str(file)]
     if namesrv is None:
         words += ["--with-namesrv", "--namesrv-port", str(namesrv_port)]
-    server = Server(words, folder / "broker")
+    # A name server keeps files in ~/namesrv.
+    server = Server(words, folder / "broker", {"HOME": str(folder)})
     where = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{port}"
     return Peer("ours", *where, folder, server, [server])
 
 
 MAKES = {"java": _java, "ours": _ours}
+
+
+@contextmanager
+def name_server(make: str, folder: Path) -> Iterator[str]:
+    """A name server alone; its address."""
+    port = free_port()
+    if make == "java":
+        words = [str(SCRIPT), "namesrv", str(folder)]
+        env = {"RMQ_NAMESRV_PORT": str(port), "NAMESRV_HEAP": "128m"}
+    else:
+        words, env = [str(PYSTORE), "namesrv", "--port", str(port)], {"HOME": str(folder)}
+    server = Server(words, folder, env)
+    server.start()
+    try:
+        address = f"127.0.0.1:{port}"
+        wait(f"the name server ({make})", 30, lambda: ask(address, CLUSTER)[0] == 0)
+        yield address
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
