@@ -235,7 +235,7 @@ class StatisticsProcessor:
             "putLatency99": "0.00",
             "putLatency999": "0.00",
             "putMessageAverageSize": size / info.puts if info.puts else 0.0,
-            "putMessageDistributeTime": "",
+            "putMessageDistributeTime": "null",  # as upstream where it is not measured
             "putMessageEntireTimeMax": 0,
             "putMessageFailedTimes": 0,
             "putMessageSizeTotal": size,
