@@ -246,6 +246,8 @@ class Broker:
         if names & _RIGHTS:
             services.topics.publish_all()
             services.registration.changed([])
+        if names & _settings.RETENTION:
+            services.store.retain(services.settings.current)
         if "enablePropertyFilter" in names:
             for group in list(services.clients.consumers):
                 services.clients.republish(group)

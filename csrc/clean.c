@@ -9,6 +9,9 @@
 
 #include "store.h"
 
+/* Rules may be changed while a round runs (ps_store_retain). */
+#define RULE(s, field) __atomic_load_n(&(s)->st_conf.field, __ATOMIC_RELAXED)
+
 #define WHY_HOUR 1
 #define WHY_RATIO 2
 #define WHY_FORCED 3
@@ -40,7 +43,7 @@ static bool hour_has_come(const ps_store *s, int64_t now_ms) {
     time_t t = (time_t)(now_ms / 1000);
     struct tm local;
     localtime_r(&t, &local);
-    return (s->st_conf.delete_when_hours >> local.tm_hour & 1) != 0;
+    return (RULE(s, delete_when_hours) >> local.tm_hour & 1) != 0;
 }
 
 static int32_t reason(ps_store *s, int64_t now_ms, bool manual, bool immediate,
@@ -48,10 +51,10 @@ static int32_t reason(ps_store *s, int64_t now_ms, bool manual, bool immediate,
     int32_t least, most;
     disk_state(s, &least, &most);
     out->disk_percent = most;
-    out->disk_full = least > s->st_conf.disk_warning_ratio;
+    out->disk_full = least > RULE(s, disk_warning_ratio);
     if (immediate || manual) return immediate ? WHY_FORCED : WHY_ASKED;
-    if (most > s->st_conf.disk_clean_ratio && s->st_conf.clean_forcibly) return WHY_FORCED;
-    if (most > s->st_conf.disk_max_used_ratio) return WHY_RATIO;
+    if (most > RULE(s, disk_clean_ratio) && RULE(s, clean_forcibly)) return WHY_FORCED;
+    if (most > RULE(s, disk_max_used_ratio)) return WHY_RATIO;
     return hour_has_come(s, now_ms) ? WHY_HOUR : 0;
 }
 
@@ -69,7 +72,7 @@ static bool may_go(ps_store *s, int32_t i, int64_t now_ms, bool at_once, int64_t
     if (!known) return false;
     *size = st.st_blocks * 512;
     int64_t age = now_ms - (st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000);
-    return at_once || age >= (int64_t)s->st_conf.file_reserved_hours * 3600 * 1000;
+    return at_once || age >= (int64_t)RULE(s, file_reserved_hours) * 3600 * 1000;
 }
 
 static int clean_derived(ps_store *s, bool dry_run, ps_clean_report *out, ps_error *e) {
@@ -100,7 +103,7 @@ int ps_clean_round(ps_store *s, int64_t now_ms, bool manual, bool immediate, boo
     if (out->why == 0) return 0;
     int64_t size = 0;
     int code = 0;
-    while (out->log_files < s->st_conf.delete_batch_max &&
+    while (out->log_files < RULE(s, delete_batch_max) &&
            may_go(s, dry_run ? out->log_files : 0, now_ms, out->why == WHY_FORCED, &size)) {
         if (!dry_run && (code = ps_segments_delete(&s->st_log, 0, e)) < 0) return code;
         out->log_files++;
@@ -123,4 +126,19 @@ int ps_store_clean(ps_store *s, int64_t now_ms, int32_t manual, int32_t immediat
     }
     ps_leave(s);
     return code;
+}
+
+int ps_store_retain(ps_store *s, const ps_conf *rules, ps_error *e) {
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+#define TAKE(field) __atomic_store_n(&s->st_conf.field, rules->field, __ATOMIC_RELAXED)
+    TAKE(file_reserved_hours);
+    TAKE(delete_when_hours);
+    TAKE(delete_batch_max);
+    TAKE(clean_forcibly);
+    TAKE(disk_max_used_ratio);
+    TAKE(disk_clean_ratio);
+    TAKE(disk_warning_ratio);
+#undef TAKE
+    ps_leave(s);
+    return 0;
 }

@@ -414,6 +414,8 @@ typedef struct ps_clean_report {
  * hour; immediate 1: the oldest ones although not expired. dry_run 1: only counts. */
 int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t immediate,
                    int32_t dry_run, ps_clean_report *out, ps_error *error);
+/* From the next round on retention follows these rules; of the rest of conf nothing is taken. */
+int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 
 /* ---- Arrow ---- */
 #define PS_COL_TOPIC 0                        /* utf8 */

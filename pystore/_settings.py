@@ -28,6 +28,7 @@ from pystore._errors import BadArgument
 from pystore._upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 __all__ = [
+    "RETENTION",
     "TABLE",
     "Setting",
     "Settings",
@@ -371,6 +372,19 @@ _USED: dict[str, dict[str, Any]] = {
     ),
     "brokerRole": _row("broker", "", "role", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")),
 }
+
+#: What an open store takes over (Store.retain).
+RETENTION = frozenset(
+    {
+        "cleanFileForciblyEnable",
+        "deleteFileBatchMax",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "fileReservedTime",
+    }
+)
 
 #: MessageStoreConfig settings that act in a broker around the store, not in the store.
 _STORE_CONFIG_OF_BROKER = re.compile(

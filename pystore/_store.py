@@ -1112,6 +1112,17 @@ class Store(_Base):
             raw.disk_percent, bool(raw.disk_full), reasons[raw.why],
         )  # fmt: skip
 
+    def retain(self, settings: _settings.Settings) -> None:
+        """Follows the retention of these settings from the next round on: RETENTION of _settings
+        names those it takes; the others stay."""
+        rules, keep = _settings.fill(ffi, settings, os.fspath(self.path))
+        error = ffi.new("ps_error *")
+        if lib.ps_store_retain(self._live(), rules, error) < 0:
+            self._fail(error)
+        del keep
+        taken = {name: settings[name] for name in _settings.RETENTION}
+        self.settings = self.settings.replaced(**taken)
+
     def close(self) -> None:
         """Flushes everything, writes the metadata out and ends. A second call does nothing.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pystore._configfiles import DataVersion
 from pystore._errors import BadArgument
-from pystore._settings import TABLE, Settings
+from pystore._settings import RETENTION, TABLE, Settings
 
 __all__ = ["Config"]
 
@@ -43,7 +43,8 @@ class Config:
         made = self.current.replaced(**changes)
         names = frozenset(name for name in changes if made[name] != self.current[name])
         for name in sorted(names):
-            if TABLE[name].used_by == "store" or name in _FIXED:
+            at_start = TABLE[name].used_by == "store" and name not in RETENTION
+            if at_start or name in _FIXED:
                 raise BadArgument(
                     f"{name} is taken over at the start only: write it to broker.conf"
                 )

@@ -1,0 +1,219 @@
+"""A broker's services without sockets: a core that is a few dicts, peers that remember."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+
+from broker.remoting.command import Command, texts
+from broker.services.clients import Clients
+from broker.services.config import Config
+from broker.services.context import Services
+from broker.services.groups import Groups
+from broker.services.locks import Locks
+from broker.services.offsets import Offsets
+from broker.services.registration import Registration
+from broker.services.statistics import Statistics
+from broker.services.topics import Topics
+from pystore import _settings
+from pystore._store import Store
+
+__all__ = ["FakeCore", "FakePeer", "answer_of", "beat", "send_command", "services"]
+
+
+class FakePeer:
+    """Remembers what it was sent; answers our requests with `reply`."""
+
+    def __init__(self, port=40000, serves=False):
+        self.address = ("127.0.0.1", port)
+        self.closed = False
+        self.state = {}
+        self.sent = []
+        self.asked = []
+        self.raw = []
+        self.serves = serves
+        self.reply = lambda command: command.reply()
+
+    def send(self, command):
+        if not self.closed:
+            self.sent.append(command)
+
+    async def request(self, command, timeout):
+        if self.closed:
+            raise ConnectionResetError("it is closed")
+        self.asked.append(command)
+        answer = self.reply(command)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def serve_raw(self, command):
+        self.raw.append(command)
+        return self.serves
+
+    def close(self):
+        self.closed = True
+
+    def notices(self):
+        """Groups that it was told have changed, since the last call."""
+        sent, self.sent = self.sent, []
+        return [c.ext["consumerGroup"] for c in sent if c.code == 40]
+
+
+class FakeCore:
+    """The tables of broker.remoting.hot.Core, and nothing behind them."""
+
+    def __init__(self):
+        self.topics = {}
+        self.subscriptions = {}
+        self.table = {}
+        self.changed = set()
+        self.resets = {}
+        self.counters = []
+
+    def publish_topic(self, name, read_queues, write_queues, perm, *, hot):
+        self.topics[name] = (read_queues, write_queues, perm, hot)
+
+    def withdraw_topic(self, name):
+        self.topics.pop(name, None)
+
+    def publish_subscription(
+        self, group, topic, *, tags, sql=None, sub_version, own, own_sql=False, shared=True
+    ):
+        self.subscriptions[group, topic] = (tags, sql, sub_version, own, own_sql, shared)
+
+    def withdraw_subscription(self, group, topic=None):
+        for key in list(self.subscriptions):
+            if key[0] == group and topic in (None, key[1]):
+                del self.subscriptions[key]
+
+    def commit_offset(self, group, topic, queue, offset):
+        key = group, topic, queue
+        if key in self.resets:
+            return False
+        self.table[key] = offset
+        self.changed.add(key)
+        return True
+
+    def offset(self, group, topic, queue):
+        return self.table.get((group, topic, queue))
+
+    def offsets(self, group=None, topic=None):
+        return [
+            (*key, offset)
+            for key, offset in self.table.items()
+            if group in (None, key[0]) and topic in (None, key[1])
+        ]
+
+    def take_changed_offsets(self):
+        changed, self.changed = self.changed, set()
+        return [(*key, self.table[key]) for key in changed if key in self.table]
+
+    def delete_offsets(self, group=None, topic=None):
+        for key in list(self.table):
+            if group in (None, key[0]) and topic in (None, key[1]):
+                del self.table[key]
+
+    def reset_offset(self, group, topic, queue, target):
+        self.table[group, topic, queue] = target
+        self.changed.add((group, topic, queue))
+        self.resets[group, topic, queue] = target
+
+    def statistics(self):
+        return self.counters
+
+    def notify_all(self):
+        pass
+
+
+async def nobody(address):
+    raise ConnectionRefusedError(f"nobody listens at {address}")
+
+
+@contextmanager
+def services(path, settings=None, dial=nobody):
+    """The services of a broker, over a real store and a fake core."""
+    given = dict(settings or {})
+    with Store(path, None, **given) as store:
+        config = Config(_settings.load(None, given))
+        core = FakeCore()
+        groups = Groups(config, store.metadata)
+        topics = Topics(config, store.metadata, core)
+        clients = Clients(groups, core)
+        clients.filters = lambda: bool(config["enablePropertyFilter"])
+        groups.changed = clients.republish
+        made = Services(
+            store=store,
+            settings=config,
+            core=core,
+            topics=topics,
+            groups=groups,
+            offsets=Offsets(store.metadata, core),
+            clients=clients,
+            locks=Locks(),
+            statistics=Statistics(core, config["brokerClusterName"]),
+            registration=Registration(config, topics, "127.0.0.1:10911", dial),
+            address="127.0.0.1:10911",
+        )
+        groups.start()
+        topics.start()
+        made.offsets.start()
+        yield made
+
+
+def answer_of(handler, peer, command):
+    """What a handler answers, refusals included, as a connection makes them."""
+    from broker.remoting.command import Refused
+
+    async def wait(work):
+        return await work
+
+    try:
+        answer = handler(peer, command)
+        if asyncio.iscoroutine(answer):
+            answer = asyncio.run(wait(answer))
+    except Refused as refused:
+        return command.reply(refused.code, refused.remark)
+    return answer
+
+
+def send_command(topic="orders", body=b"hello", code=310, version=479, **fields):
+    """A send in version 2; fields by letter, or `properties` as a dict."""
+    properties = fields.pop("properties", {"UNIQ_KEY": "U1", "WAIT": "true"})
+    encoded = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    ext = {
+        "a": "makers", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1700000000000,
+        "h": 0, "i": encoded, "j": 0, "k": False, "m": False, "n": "broker-a",
+    }  # fmt: skip
+    return Command(code, texts(ext | fields), body, version=version)
+
+
+def beat(client="c1", group="readers", topics=("orders",), version=1, **more):
+    """The body of a heartbeat of one consumer group."""
+    subscriptions = [
+        {
+            "topic": topic,
+            "subString": more.get("expression", "*"),
+            "tagsSet": [],
+            "codeSet": [],
+            "subVersion": version,
+            "expressionType": more.get("kind", "TAG"),
+            "classFilterMode": False,
+        }
+        for topic in topics
+    ]
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": more.get("model", "CLUSTERING"),
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "unitMode": False,
+        "subscriptionDataSet": subscriptions,
+    }
+    return {
+        "clientID": client,
+        "consumerDataSet": [consumer],
+        "producerDataSet": more.get("producers", []),
+        "heartbeatFingerprint": more.get("fingerprint", 0),
+        "withoutSub": more.get("without", False),
+    }

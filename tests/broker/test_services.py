@@ -1,0 +1,353 @@
+"""What a broker knows: topics, groups, clients, offsets, locks, statistics."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fakes import FakeCore, FakePeer, services
+
+from broker.remoting.command import Refused
+from broker.remoting.mqjson import MessageQueue
+from broker.services.clients import Beat, Channel, Subscription
+from broker.services.config import Config
+from broker.services.hooks import AbortProcessException, Hooks
+from broker.services.locks import Locks
+from broker.services.statistics import Statistics
+from pystore import BadArgument, TopicConfig, _settings
+
+
+@pytest.fixture
+def s(tmp_path, small):
+    with services(tmp_path / "store", small) as made:
+        yield made
+
+
+def refusal(call, *args, **more):
+    with pytest.raises(Refused) as caught:
+        call(*args, **more)
+    return caught.value.code
+
+
+# ---- topics ----
+
+
+def test_built_in_topics_are_there_and_published(s):
+    template = s.topics.get("TBW102")
+    assert (template.write_queue_nums, template.perm) == (8, 7)
+    assert s.core.topics["TBW102"] == (8, 8, 7, True)
+    assert s.core.topics["SCHEDULE_TOPIC_XXXX"][3] is False
+    assert {"TBW102", "DefaultCluster", "DefaultCluster_REPLY_TOPIC"} <= s.core.topics.keys()
+
+
+@pytest.mark.parametrize(("asked", "made"), [(4, 4), (1000, 8), (0, 1), (-3, 1)])
+def test_send_makes_a_topic_with_as_many_queues_as_both_want(s, asked, made):
+    config = s.topics.for_send("orders", "TBW102", asked)
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (made, made, 6)
+    assert s.core.topics["orders"] == (made, made, 6, True)
+
+
+def test_topic_is_made_only_from_one_that_lets_inherit(s):
+    assert s.topics.for_send("orders", "BenchmarkTest", 4) is None
+    assert s.topics.for_send("orders", "nothing", 4) is None
+    s.settings.update({"autoCreateTopicEnable": "false"})
+    assert s.topics.for_send("orders", "TBW102", 4) is None
+    assert s.topics.for_send("%RETRY%readers", "TBW102", 4).write_queue_nums == 1
+
+
+def test_sends_to_retry_topics_come_up(s):
+    s.topics.for_send("%RETRY%readers", "TBW102", 4)
+    assert s.core.topics["%RETRY%readers"] == (4, 4, 6, False)
+    assert s.topics.dead_letter_topic("readers").name == "%DLQ%readers"
+    assert s.core.topics["%DLQ%readers"] == (1, 1, 6, True)
+
+
+def test_changes_are_told(s):
+    told = []
+    s.topics.changed = told.append
+    s.topics.update(TopicConfig("orders", 2, 3))
+    s.topics.update(TopicConfig("orders", 2, 3))
+    s.topics.delete("orders")
+    s.topics.delete("orders")
+    assert [[each.name for each in configs] for configs in told] == [["orders"], []]
+    assert "orders" not in s.core.topics
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "x" * 128, "TBW102", "rmq_sys_x"])
+def test_names_that_no_tool_may_use(s, name):
+    assert refusal(s.topics.update, TopicConfig(name)) == 29
+
+
+@pytest.mark.parametrize(
+    "changes", ["+message.type=MIXED", "+message.type=X", "+a=b", "-message.type", "message.type=A",
+                "+queue.type=BatchCQ", "+cleanup.policy=COMPACTION"],
+)  # fmt: skip
+def test_attributes_that_are_none(s, changes):
+    assert refusal(s.topics.update, TopicConfig("orders"), changes) == 29
+    assert s.topics.get("orders") is None
+
+
+def test_attributes_change_by_sign(s):
+    s.topics.update(TopicConfig("orders"), "+message.type=FIFO,+reserve.time=3")
+    s.topics.update(TopicConfig("orders"), "-reserve.time")
+    assert s.topics.get("orders").attributes == {"message.type": "FIFO"}
+
+
+def test_version_counts_changes(s):
+    before = s.topics.version.counter
+    s.topics.update(TopicConfig("orders"))
+    assert s.topics.version.counter == before + 1
+
+
+def test_topic_that_may_not_be_read_anywhere_while_the_broker_may_not(tmp_path, small):
+    with services(tmp_path / "store", small | {"brokerPermission": 2}) as s:
+        assert s.core.topics["TBW102"][2] == 3
+
+
+# ---- groups ----
+
+
+def test_reserved_groups_are_there(s):
+    assert {"TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS"} <= {g.name for g in s.groups.all()}
+
+
+def test_groups_make_themselves_unless_forbidden(s):
+    assert s.groups.find("readers").retry_max_times == 16
+    assert s.groups.find("not a name") is None
+    s.settings.update({"autoCreateSubscriptionGroup": "false"})
+    assert refusal(s.groups.found, "others") == 26
+
+
+# ---- clients ----
+
+
+def channel(peer, client="c1"):
+    return Channel(peer, client, 0, 479)
+
+
+def a_beat(*topics, version=1, group="readers", model="CLUSTERING", expression="*", kind="TAG"):
+    subs = tuple(Subscription(t, expression, version=version, kind=kind) for t in topics)
+    return Beat(group, "CONSUME_PASSIVELY", model, "CONSUME_FROM_LAST_OFFSET", subs)
+
+
+def test_members_are_told_when_their_group_changes(s):
+    one, two = FakePeer(1), FakePeer(2)
+    s.clients.consumer_beat(channel(one), a_beat("orders"))
+    assert one.notices() == ["readers"]
+    s.clients.consumer_beat(channel(one), a_beat("orders"))
+    assert one.notices() == []
+    s.clients.consumer_beat(channel(one), a_beat("orders", version=2))
+    assert one.notices() == []  # a newer version alone is no change
+    s.clients.consumer_beat(channel(two, "c2"), a_beat("orders", version=2))
+    assert (one.notices(), two.notices()) == (["readers"], ["readers"])
+    s.clients.consumer_beat(channel(one), a_beat("orders", "bills", version=3))
+    assert (one.notices(), two.notices()) == (["readers"], ["readers"])
+    s.clients.departed(two)
+    assert (one.notices(), two.notices()) == (["readers"], [])
+    assert s.clients.consumers["readers"].client_ids() == ["c1"]
+
+
+def test_broadcasting_groups_are_not_told(s):
+    one = FakePeer()
+    s.clients.consumer_beat(channel(one), a_beat("orders", model="BROADCASTING"))
+    assert one.notices() == []
+
+
+def test_subscriptions_reach_the_core_and_leave_it(s):
+    one = FakePeer()
+    s.clients.consumer_beat(channel(one), a_beat("orders", expression="A || B", version=5))
+    assert s.core.subscriptions["readers", "orders"][:3] == (frozenset("AB"), None, 5)
+    s.clients.consumer_beat(channel(one), a_beat("orders", expression="C", version=4))
+    assert s.core.subscriptions["readers", "orders"][0] == frozenset("AB")  # an older one
+    s.clients.consumer_beat(channel(one), a_beat("bills", version=6))
+    assert s.core.subscriptions.keys() == {("readers", "bills")}
+    s.clients.leave(one, "c1", "", "readers")
+    assert not s.core.subscriptions
+    assert not s.clients.consumers
+
+
+@pytest.mark.parametrize("change", ["consume", "broadcast", "forbid"])
+def test_groups_without_the_right_to_read_are_not_served_by_the_core(s, change):
+    one = FakePeer()
+    model = "BROADCASTING" if change == "broadcast" else "CLUSTERING"
+    s.clients.consumer_beat(channel(one), a_beat("orders", model=model))
+    assert s.core.subscriptions
+    group = s.groups.get("readers")
+    if change == "forbid":
+        s.groups.forbid("readers", "orders", True)
+    else:
+        member = "consumeEnable" if change == "consume" else "consumeBroadcastEnable"
+        s.groups.update(s.groups.from_json(s.groups.to_json(group) | {member: False}))
+    assert not s.core.subscriptions
+
+
+def test_sql_is_published_where_it_is_allowed_and_right(s):
+    beat = a_beat("orders", kind="SQL92", expression="a > 1")
+    s.clients.consumer_beat(channel(FakePeer()), beat)
+    assert not s.core.subscriptions
+    s.settings.update({"enablePropertyFilter": "true"})
+    s.clients.republish("readers")
+    assert s.core.subscriptions["readers", "orders"][:2] == (None, "a > 1")
+
+
+def test_clients_that_are_silent_are_dropped(s):
+    one, two = FakePeer(1), FakePeer(2)
+    s.clients.consumer_beat(channel(one), a_beat("orders"))
+    s.clients.producer_beat(channel(one), "makers")
+    s.clients.consumer_beat(channel(two, "c2"), a_beat("orders"))
+    for old in (s.clients.consumers["readers"].channels[one], s.clients.producers["makers"][one]):
+        old.seen -= 121
+    s.clients.scan()
+    assert (one.closed, two.closed) == (True, False)
+    assert s.clients.consumers["readers"].client_ids() == ["c2"]
+    assert not s.clients.producers
+
+
+def test_producer_is_found_by_its_name(s):
+    one = FakePeer()
+    s.clients.producer_beat(channel(one, "p1"), "makers")
+    assert s.clients.producer_channel("p1").peer is one
+    assert s.clients.producer_channel("p2") is None
+    one.close()
+    assert s.clients.producer_channel("p1") is None
+
+
+# ---- offsets ----
+
+
+def test_offsets_survive(tmp_path, small):
+    with services(tmp_path / "store", small) as s:
+        s.offsets.commit("readers", "orders", 3, 17)
+        s.offsets.commit("readers", "orders", 3, 5)  # clients may go back
+        s.offsets.commit("bad@name", "orders", 0, 1)
+        asyncio.run(s.offsets.persist())
+        s.offsets.commit("readers", "orders", 0, 2)
+        s.offsets.persist_now()
+    with services(tmp_path / "store", small) as s:
+        assert s.offsets.get("readers", "orders", 3) == 5
+        assert s.offsets.get("readers", "orders", 0) == 2
+        assert s.offsets.groups_of("orders") == {"readers"}
+        assert not s.core.changed
+        s.offsets.commit("readers", "orders", 0, 9)
+        s.offsets.delete(group="readers")
+        asyncio.run(s.offsets.persist())
+        assert s.offsets.get("readers", "orders", 0) is None
+        assert not s.store.metadata.offsets.all()
+
+
+def test_offsets_that_could_not_be_saved_are_saved_later(s, monkeypatch):
+    s.offsets.commit("readers", "orders", 0, 1)
+    with monkeypatch.context() as broken:
+        broken.setattr(s.offsets, "_write", lambda rows: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(s.offsets.persist())
+    s.offsets.commit("readers", "orders", 1, 2)
+    asyncio.run(s.offsets.persist())
+    assert {(o.queue, o.offset) for o in s.store.metadata.offsets.all()} == {(0, 1), (1, 2)}
+
+
+# ---- locks ----
+
+
+def test_locks_belong_to_one_client_until_they_are_old():
+    now = [0.0]
+    locks = Locks(lambda: now[0])
+    queues = [MessageQueue("orders", "b", i) for i in range(2)]
+    assert locks.lock("g", "c1", queues) == queues
+    assert locks.lock("g", "c2", queues) == []
+    assert locks.lock("other", "c2", queues) == queues
+    locks.unlock("g", "c2", queues)
+    locks.unlock("g", "c1", queues[:1])
+    assert locks.lock("g", "c2", queues) == queues[:1]
+    assert locks.is_orderly("g")
+    now[0] = 61.0
+    assert not locks.is_orderly("g")
+    locks.scan()
+    assert locks.lock("g", "c2", queues) == queues
+
+
+# ---- statistics ----
+
+
+def test_windows_show_what_came_within_them():
+    now, wall, core = [0.0], [1_700_000_000.0], FakeCore()
+    statistics = Statistics(core, "C", lambda: now[0], lambda: wall[0])
+    statistics.sample()
+    assert statistics.view("TOPIC_PUT_NUMS", "orders") is None
+    core.counters = [("orders", None, 100, 5000), ("orders", "readers", 40, 2000)]
+    statistics.put("orders", 20, 1000)
+    now[0] = 10.0
+    minute = statistics.view("TOPIC_PUT_NUMS", "orders")["statsMinute"]
+    assert minute == {"sum": 120, "tps": 12.0, "avgpt": 1.0}
+    assert statistics.view("TOPIC_PUT_SIZE", "orders")["statsHour"]["avgpt"] == 50.0
+    assert statistics.view("GROUP_GET_NUMS", "orders@readers")["statsDay"]["sum"] == 40
+    assert statistics.view("BROKER_PUT_NUMS", "C")["statsMinute"]["sum"] == 120
+    for _ in range(30):
+        statistics.sample()
+        now[0] += 10.0
+    assert statistics.view("TOPIC_PUT_NUMS", "orders")["statsMinute"]["sum"] == 0
+    assert statistics.view("TOPIC_PUT_NUMS", "orders")["statsHour"]["sum"] == 120
+    assert statistics.rates("BROKER_PUT_NUMS").split()[0] == "0.0"
+    assert float(statistics.rates("BROKER_PUT_NUMS").split()[2]) > 0
+
+
+def test_mornings_move_on_at_midnight():
+    core, wall = FakeCore(), [1_700_000_000.0]
+    statistics = Statistics(core, "C", lambda: wall[0], lambda: wall[0])
+    statistics.sample()
+    core.counters = [("orders", None, 7, 70)]
+    wall[0] += 86400
+    statistics.sample()
+    assert statistics.mornings["BROKER_PUT_NUMS"] == (0, 7)
+
+
+# ---- hooks, settings ----
+
+
+class Noisy:
+    name = "noisy"
+
+    def __init__(self, error):
+        self.error = error
+
+    def before(self, context):
+        raise self.error
+
+    after = before
+
+
+def test_only_the_abort_of_a_hook_counts():
+    hooks = Hooks()
+    hooks.add(Noisy(ValueError("a mistake")))
+    hooks.before("context")
+    hooks.add(Noisy(AbortProcessException(604, "no")))
+    with pytest.raises(AbortProcessException):
+        hooks.before("context")
+    hooks.after("context")
+
+
+def test_settings_change_all_or_none():
+    config = Config(_settings.load(None, {}))
+    told = []
+    config.changed.append(told.append)
+    for wrong in ({"traceOn": "perhaps"}, {"traceOm": "true"}, {"brokerName": "x"},
+                  {"flushDiskType": "SYNC_FLUSH"}):  # fmt: skip
+        with pytest.raises(BadArgument):
+            config.update(wrong | {"brokerPermission": "4"})
+    assert (config["brokerPermission"], config.version.counter, told) == (6, 0, [])
+    config.update({"brokerPermission": "4", "brokerName": config["brokerName"]})
+    assert (config["brokerPermission"], config.version.counter) == (4, 1)
+    assert told == [{"brokerPermission"}]
+    assert "brokerPermission=4\n" in config.as_text()
+
+
+def test_retention_follows_a_change_at_once(s):
+    for _ in range(3):
+        s.store.put("orders", b"x" * 500_000)
+    s.store.flush()
+    old = s.store.clean(dry_run=True, now_ms=2_000_000_000_000)
+    s.settings.update({"fileReservedTime": str(1 << 30)})
+    s.store.retain(s.settings.current)
+    assert old.log_files > 0
+    assert s.store.clean(dry_run=True, now_ms=2_000_000_000_000).log_files == 0
+    assert s.store.settings["fileReservedTime"] == 1 << 30
