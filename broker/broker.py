@@ -244,8 +244,7 @@ class Broker:
     def _settings_changed(self, names: frozenset[str]) -> None:
         services = self.services
         if names & _RIGHTS:
-            services.topics.publish_all()
-            services.registration.changed([])
+            services.topics.rights_changed()
         if names & _settings.RETENTION:
             services.store.retain(services.settings.current)
         if "enablePropertyFilter" in names:

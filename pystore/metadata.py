@@ -788,6 +788,14 @@ class Metadata:
         self._check_open()
         return self._state.parts[name].version
 
+    def bump(self, name: str) -> None:
+        """A new version of a table although no row changed: what others read into it did.
+
+        Raises: ReadOnly, StoreClosed, DiskFull.
+        """
+        with self._write() as txn:
+            self._bump(name, txn)
+
     # ---- topics that make themselves ----
 
     def ensure_system_topics(self, settings: Settings) -> list[str]:

@@ -60,6 +60,10 @@ class SendProcessor:
             config, _ = self.sender.check(request)
             if context is None and self.s.topics.is_hot(config) and peer.serve_raw(command):
                 return None
+            if not request.body:
+                raise Refused(
+                    ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
+                )
             queue = self.sender.choose_queue(request, config)
         except Refused as refused:
             return self._refuse(command, refused, context)

@@ -122,9 +122,15 @@ class Topics:
         )  # fmt: skip
 
     def publish_all(self) -> None:
-        """After a change of what all topics depend on: hooks, the broker's own permissions."""
+        """After a change of what all topics depend on, as hooks are."""
         for row in self.all():
             self._publish(row)
+
+    def rights_changed(self) -> None:
+        """The broker's own permissions are others: name servers must take all topics anew."""
+        self.publish_all()
+        self._metadata.bump("topics")
+        self.changed([])
 
     # ---- making ----
 

@@ -1,0 +1,338 @@
+"""A whole broker: started, served, registered, stopped, over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from fakes import beat, send_command
+from loops import Wire, run, until
+
+from broker.broker import Broker
+from broker.namesrv import NameServer
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import Command, texts
+from broker.remoting.server import RemotingServer
+from pystore import BadArgument, Reader, StoreLocked
+
+
+def request(code, body=b"", opaque=1, **ext):
+    return Command(code, texts(ext), body, opaque=opaque)
+
+
+def pull(opaque, group="readers", topic="orders", **fields):
+    asked = {
+        "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+        "sysFlag": 2, "commitOffset": 0, "suspendTimeoutMillis": 15000, "subVersion": 1,
+    }  # fmt: skip
+    return request(11, opaque=opaque, **(asked | fields))
+
+
+async def route(broker, topic):
+    """(code, route) of a topic at the broker's name server."""
+    address = broker.namesrv_address.split(";")[0]
+    async with await Wire.to(int(address.rpartition(":")[2])) as wire:
+        answer = await wire.ask(request(105, topic=topic))
+        return answer.code, mqjson.loads(answer.body) if answer.body else None
+
+
+def test_send_is_received_by_a_pull_that_waits(tmp_path, small):
+    async def scenario():
+        broker = Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **small)
+        async with broker, await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+            first = await wire.ask(send_command("orders", b"one"))
+            assert first.code == 0
+            code, found = await route(broker, "orders")
+            assert (code, found["brokerDatas"][0]["brokerAddrs"]) == (0, {"0": broker.address})
+            other.write(pull(7))
+            assert (await other.answer()).code == 24
+            other.write(request(34, json.dumps(beat()).encode(), opaque=8))
+            answers = {(await other.answer()).code for _ in range(2)}
+            assert answers == {0, 40}
+            other.write(pull(9, queueOffset=1, sysFlag=3))
+            await asyncio.sleep(0.05)
+            started = time.monotonic()
+            await wire.ask(send_command("orders", b"two"))
+            got = await other.answer()
+            assert (got.code, got.opaque, b"two" in bytes(got.body)) == (0, 9, True)
+            assert time.monotonic() - started < 2
+            assert broker.services.offsets.get("readers", "orders", 0) == 0
+
+    run(scenario())
+
+
+def test_port_of_records_is_the_real_one(tmp_path, small):
+    async def scenario():
+        async with Broker(tmp_path / "store", listenPort=0, **small) as broker:
+            async with await Wire.to(broker.port) as wire:
+                answer = await wire.ask(send_command())
+            assert broker.port > 0
+            return broker.port, answer.ext["msgId"]
+
+    port, found = run(scenario())
+    assert int(found[8:16], 16) == port
+    with Reader(tmp_path / "store") as reader:
+        assert reader.message_by_id(found).store_host == f"127.0.0.1:{port}"
+
+
+def test_offsets_of_pulls_are_there_after_a_restart(tmp_path, small):
+    async def scenario(committed):
+        async with Broker(tmp_path / "store", listenPort=0, **small) as broker:
+            offset = broker.services.offsets.get("readers", "orders", 0)
+            async with await Wire.to(broker.port) as wire:
+                await wire.ask(send_command())
+                wire.write(request(34, json.dumps(beat()).encode(), opaque=2))
+                await wire.answer(), await wire.answer()
+                await wire.ask(pull(3, sysFlag=1, commitOffset=committed))
+            return offset
+
+    assert run(scenario(1)) is None
+    assert run(scenario(2)) == 1
+    assert run(scenario(2)) == 2
+    stored = json.loads((tmp_path / "store/config/consumerOffset.json").read_text())
+    assert stored["offsetTable"]["orders@readers"] == {"0": 2}
+
+
+def test_embedded_without_a_loop(tmp_path, small):
+    started = time.monotonic()
+    with Broker(tmp_path / "store", listenPort=0, **small) as broker:
+        took = time.monotonic() - started
+
+        async def put():
+            return broker.store.put("orders", b"x").queue_offset
+
+        assert broker.run(put()) == 0
+        assert broker.address == f"127.0.0.1:{broker.port}"
+    assert took < 5
+    with pytest.raises(RuntimeError):
+        _ = broker.services
+    with Broker(tmp_path / "store", listenPort=0, **small) as again:
+        assert again.store.range("orders", 0)[1] == 1
+
+
+def test_second_broker_over_one_store_is_refused(tmp_path, small):
+    with Broker(tmp_path / "store", listenPort=0, **small):
+        other = Broker(tmp_path / "store", listenPort=0, **small)
+        with pytest.raises(StoreLocked), other:
+            pass
+
+
+def test_taken_port_is_told_and_nothing_stays_open(tmp_path, small):
+    with Broker(tmp_path / "one", listenPort=0, **small) as broker:
+        port = broker.port
+        other = Broker(tmp_path / "two", listenPort=port, **small)
+        with pytest.raises(OSError), other:
+            pass
+        assert not (tmp_path / "two").exists()
+
+
+def test_settings_that_are_none_are_refused(tmp_path):
+    with pytest.raises(BadArgument):
+        Broker(tmp_path / "store", brokerNam="x")
+
+
+def test_conf_names_the_store(tmp_path, small):
+    conf = tmp_path / "broker.conf"
+    lines = {**small, "storePathRootDir": tmp_path / "there", "brokerName": "b1"}
+    conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    with Broker(conf, listenPort=0) as broker:
+        assert broker.services.broker_name == "b1"
+    assert (tmp_path / "there" / "commitlog").is_dir()
+
+
+def test_old_port_takes_sends_and_no_pulls(tmp_path, small):
+    async def scenario():
+        for _ in range(20):  # until both ports are free
+            async with Broker(tmp_path / "probe", listenPort=0, **small) as probe:
+                port = probe.port
+            async with Broker(tmp_path / "store", listenPort=port, **small) as broker:
+                try:
+                    wire = await Wire.to(broker.port - 2)
+                except OSError:
+                    continue
+                async with wire:
+                    assert (await wire.ask(send_command())).code == 0
+                    assert (await wire.ask(pull(5))).code == 3
+                    assert (await wire.ask(request(30, topic="orders", queueId=0))).code == 0
+                return True
+        return False
+
+    assert run(scenario())
+
+
+def test_closed_connection_is_a_departure(tmp_path, small):
+    async def scenario():
+        broker = Broker(tmp_path / "store", listenPort=0, **small)
+        async with broker, await Wire.to(broker.port) as stays:
+            async with await Wire.to(broker.port) as goes:
+                goes.write(request(34, json.dumps(beat("c1")).encode()))
+                await goes.answer(), await goes.answer()
+                stays.write(request(34, json.dumps(beat("c2")).encode()))
+                await stays.answer(), await stays.answer()
+            notice = await stays.answer()
+            assert (notice.code, notice.ext) == (40, {"consumerGroup": "readers"})
+            assert broker.services.clients.consumers["readers"].client_ids() == ["c2"]
+
+    run(scenario())
+
+
+def test_sync_flush_answers_when_the_disk_has_it(tmp_path, small):
+    async def scenario():
+        settings = small | {"flushDiskType": "SYNC_FLUSH"}
+        broker = Broker(tmp_path / "store", listenPort=0, **settings)
+        async with broker, await Wire.to(broker.port) as wire:
+            for each in ("orders", "orders", "%RETRY%readers"):
+                assert (await wire.ask(send_command(each))).code == 0
+                info = broker.store.info()
+                assert info.log_flushed == info.log_max
+
+    run(scenario())
+
+
+# ---- name servers ----
+
+
+class Recorder:
+    """A name server that remembers what it is asked, and answers as it is told."""
+
+    def __init__(self):
+        self.asked = []
+        self.codes = {}
+
+    def handlers(self):
+        return dict.fromkeys((103, 104, 322, 904), self.take)
+
+    def take(self, peer, command):
+        self.asked.append(command)
+        return command.reply(self.codes.pop(command.code, 0))
+
+    def topics(self):
+        """Names in each registration so far."""
+        bodies = [mqjson.loads(c.body) for c in self.asked if c.code == 103]
+        return [set(b["topicConfigSerializeWrapper"]["topicConfigTable"]) for b in bodies]
+
+
+def test_changed_topic_is_registered_alone(tmp_path, small):
+    async def scenario():
+        names = Recorder()
+        async with RemotingServer(names.handlers(), host="127.0.0.1") as server:
+            settings = small | {"namesrvAddr": f"127.0.0.1:{server.port}", "brokerName": "b1"}
+            broker = Broker(tmp_path / "store", listenPort=0, **settings)
+            async with broker, await Wire.to(broker.port) as wire:
+                (everything,) = names.topics()
+                assert "TBW102" in everything
+                assert names.asked[0].ext.keys() == {
+                    "brokerAddr", "brokerId", "brokerName", "clusterName", "haServerAddr",
+                    "bodyCrc32", "compressed", "enableActingMaster",
+                }  # fmt: skip
+                await wire.ask(send_command("orders"))
+                await until(lambda: names.topics()[1:] == [{"orders"}])
+                made = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topic": "bills"}
+                await wire.ask(request(17, **made))
+                assert names.topics()[-1] == {"bills"}  # before the tool has its answer
+                names.codes[103] = 1  # it has lost us: then it wants everything
+                await wire.ask(send_command("more"))
+                await until(lambda: len(names.topics()[-1]) > 2)
+                assert names.topics()[-2] == {"more"}
+                await wire.ask(request(215, topic="bills"))
+                await until(lambda: "bills" not in names.topics()[-1])
+            assert names.asked[-1].code == 104
+            assert names.asked[-1].ext["brokerName"] == "b1"
+
+    run(scenario())
+
+
+def test_name_server_that_comes_later_or_again_gets_everything(tmp_path, small):
+    async def scenario():
+        async with NameServer(listenPort=0) as probe:
+            port = probe.port
+        settings = small | {"namesrvAddr": f"127.0.0.1:{port}"}
+        async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
+            for _ in range(2):
+                async with NameServer(listenPort=port):
+
+                    async def known():
+                        while (await route(broker, "TBW102"))[0] != 0:
+                            await asyncio.sleep(0.05)
+
+                    await asyncio.wait_for(known(), 15)
+
+    run(scenario(), 40)
+
+
+def test_stopped_broker_is_in_no_route(tmp_path, small):
+    async def scenario():
+        async with NameServer(listenPort=0) as names:
+            settings = small | {"namesrvAddr": names.address}
+            async with Broker(tmp_path / "store", listenPort=0, **settings) as broker:
+                assert (await route(broker, "TBW102"))[0] == 0
+            assert (await route(broker, "TBW102"))[0] == 17
+
+    run(scenario())
+
+
+def test_change_of_rights_reaches_topics_and_name_servers(tmp_path, small):
+    async def scenario():
+        broker = Broker(tmp_path / "store", listenPort=0, with_namesrv=True, **small)
+        async with broker, await Wire.to(broker.port) as wire:
+            assert (await wire.ask(request(25, b"brokerPermission=4\n"))).code == 0
+
+            async def perm():
+                return (await route(broker, "TBW102"))[1]["queueDatas"][0]["perm"]
+
+            async def told():
+                while await perm() & 2:
+                    await asyncio.sleep(0.02)
+
+            await asyncio.wait_for(told(), 5)
+
+    run(scenario())
+
+
+# ---- the command line ----
+
+
+def test_verb_serves_until_it_is_told_to_stop(tmp_path):
+    words = [sys.executable, "-c", "from pystore.cli import main; raise SystemExit(main())"]
+    words += ["broker", "--store", str(tmp_path / "store"), "--port", "0", "--with-namesrv"]
+    words += ["--namesrv-port", "0", "--set", "mappedFileSizeCommitLog=1048576", "--json"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+
+        async def send():
+            async with await Wire.to(ready["port"]) as wire:
+                return await wire.ask(send_command())
+
+        assert run(send()).code == 0
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert ready["ready"] == "broker"
+    assert ready["namesrv"].startswith("127.0.0.1:")
+    assert not (tmp_path / "store" / "abort").exists()
+    topics = json.loads((tmp_path / "store/config/topics.json").read_text())
+    assert "orders" in topics["topicConfigTable"]
+
+
+def test_every_code_of_the_tools_is_served(tmp_path, small):
+    """Section 12 of the protocol's notes: what mqadmin and the dashboard need of a broker."""
+    needed = {
+        10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 43,
+        45, 46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306, 307, 309,
+        310, 314, 315, 316, 317, 320, 321, 324, 325, 328, 329, 343, 345, 351, 352, 353, 361, 400,
+        401,
+    }  # fmt: skip
+    with Broker(tmp_path / "store", listenPort=0, **small) as broker:
+        from broker.processors import all_handlers
+
+        assert needed <= all_handlers(broker.services).keys()
+        assert RequestCode.END_TRANSACTION not in all_handlers(broker.services)

@@ -1,0 +1,72 @@
+"""JSON with objects as keys: written as upstream demands it, read in all its forms."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.remoting.mqjson import MessageQueue, dumps, loads
+
+Q = MessageQueue("orders", "b", 3)
+KEY = '{"brokerName":"b","queueId":3,"topic":"orders"}'
+
+
+def test_maps_by_queue_have_the_object_as_key_and_no_blank():
+    assert dumps({"offsetTable": {Q: 5}}).decode() == '{"offsetTable":{' + KEY + ":5}}"
+    assert dumps({"mqSet": [Q]}).decode() == '{"mqSet":[' + KEY + "]}"
+
+
+def test_nothing_is_left_out_but_none():
+    assert (
+        dumps({1: True, "a": None, "b": [None, 1.5, "é\n"]})
+        == '{"1":true,"b":[null,1.5,"é\\n"]}'.encode()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"t":{' + KEY + ":5," + KEY.replace("3", "4") + ":{}}}",
+         {"t": {Q: 5, Q._replace(queue=4): {}}}),
+        ('{0:"a", -1 : {2:[]}}', {"0": "a", "-1": {"2": []}}),
+        (' { "a" : [ 1 , { "x":{ } } , true , null , "\\u00e9{" ] } ',
+         {"a": [1, {"x": {}}, True, None, "é{"]}),
+        ('{{"x":1}:2}', {'{"x":1}': 2}),
+        ("{1:1e3,2:-2.5}", {"1": 1000.0, "2": -2.5}),
+    ],
+)  # fmt: skip
+def test_all_forms_are_read(text, value):
+    assert loads(text.encode()) == value
+
+
+def test_what_is_written_is_read():
+    value = {"offsetTable": {Q: {"maxOffset": 1}}, "list": [1, "x", {"y": [True]}]}
+    assert loads(dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"{{}", b'{"a" 1}', b'{"a":}', b"[1,]", b"[1", b'{"a":1}}', b"\xff", b"nul",
+     b'{"a":"x}', b"{1:" * 5000, b"[" * 5000, b'{{1:2}:3,}', b"-"],
+)  # fmt: skip
+def test_what_is_no_json_is_refused(text):
+    with pytest.raises(ValueError):
+        loads(text)
+
+
+def test_random_cuts_do_no_harm(rng):
+    text = dumps({"offsetTable": {Q: {"a": [1, 2, {"b": "c"}]}}, "x": {1: 2}}).replace(b'"1"', b"1")
+    for _ in range(2000):
+        data = bytearray(text)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            loads(bytes(data[: rng.randrange(len(data) + 1)]))
+        except ValueError:
+            continue
+
+
+def test_strict_json_is_read_as_it_is():
+    value = {"a": [1, 2, {"b": None}]}
+    assert loads(json.dumps(value).encode()) == value
