@@ -28,7 +28,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py crash fuzz bench bench-c bench-peers lint format typecheck \
+.PHONY: help setup build demo test test-c tsan test-py crash campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
         errors docs-check wheel clean c-tests-built c-tsan-built
 .DELETE_ON_ERROR:
 
@@ -100,6 +100,9 @@ bench-c: build/benches/append ## the append path in C without Python, and the me
 
 bench-peers: build ## the same work by the peers, side by side
 	@$(PY) -m benches.peers
+
+bench-broker: build ## our broker and two versions of Apache's, under the same official client (half an hour)
+	@$(PY) -m benches.broker $(ARGS)
 
 ##@ Check
 

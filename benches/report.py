@@ -12,6 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benches.broker import side_by_side
+from benches.harness import Row
+
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
@@ -73,6 +76,12 @@ def run_of(kind: str) -> dict[str, Any]:
     return found
 
 
+def broker_section(run: dict[str, Any]) -> list[str]:
+    rows = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in run["rows"]]
+    makes = list(dict.fromkeys(row.mode for row in rows))
+    return ["## The broker", "", machine_line(run), "", side_by_side(rows, makes), ""]
+
+
 def machine_line(run: dict[str, Any]) -> str:
     when = run["when"]
     facts = "; ".join(f"{name} {value}" for name, value in run["machine"].items())
@@ -87,6 +96,8 @@ def page() -> str:
     rates = [row for row in peers["rows"] if row["unit"] != "x"]
     lines = [HEAD, "## Beside its peers", "", machine_line(peers), "", *table(ratios), ""]
     lines += ["The rates behind the ratios:", "", *table(rates), ""]
+    if (RESULTS / "committed-broker.json").exists():
+        lines += broker_section(run_of("broker"))
     lines += ["## The store alone", "", machine_line(own), "", *table(own["rows"])]
     return "\n".join(lines) + "\n" + NOTES
 

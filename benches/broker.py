@@ -1,0 +1,199 @@
+"""Our broker and Apache's, one after the other in the same run, under the same official client.
+
+    python -m benches.broker --peers ours,5.3.3,5.5.0 --only send,batch --warm 20 --measure 15
+
+The client is Apache's own Java client of 5.3.3 (tests/reference/src/Load.java), for every peer.
+Each row warms up for --warm seconds, the virtual machines of client and broker together, before
+--measure seconds count. Processor time is that of the whole broker process over the measured
+window (/proc/PID/stat), memory its anonymous pages (/proc/PID/smaps_rollup). Every peer runs with
+its default settings, asynchronous flush, on an empty folder; its name server is a process apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+from benches import harness
+from benches.brokers import HEAP, Peer, ask, connect, heartbeat, make_topics, peer_of
+from benches.harness import ROOT, Row
+
+console = Console(stderr=True, highlight=False)
+
+#: (row, unit, less is better, value of one round)
+Figures = list[tuple[str, str, bool, float]]
+
+
+class Bench:
+    """The rows of one peer in one round."""
+
+    def __init__(self, peer: Peer, warm: int, measure: int) -> None:
+        self.peer = peer
+        self.times = (warm, measure)
+        self.backlog = 0
+
+    # ---- rows; each is named in ROWS ----
+
+    def start(self) -> Figures:
+        """Five starts on an empty folder; the last one stays for the other rows."""
+        took = []
+        for number in range(5):
+            if number:
+                self.peer.stop_broker()
+            took.append(self.peer.start_broker())
+        return [("start to the first accepted message", "s", True, sorted(took)[2])]
+
+    def idle(self) -> Figures:
+        time.sleep(5)
+        return [("anonymous memory, idle", " MB", True, self.peer.anonymous_mb())]
+
+    def send(self) -> Figures:
+        name = "send, 64 threads, 128 bytes"
+        said = self.peer.load("send", "bench-send", 64, 128, *self.times)
+        memory = ("anonymous memory after it", " MB", True, self.peer.anonymous_mb())
+        return [*self._rate(name, said), ("p99 of it", " ms", True, said["p99_us"] / 1000), memory]
+
+    def batch(self) -> Figures:
+        said = self.peer.load("batch", "bench-batch", 64, 128, *self.times, 16)
+        self.backlog = said["total"]
+        return self._rate("batches of 16, 64 threads, 128 bytes", said)
+
+    def consume(self) -> Figures:
+        """Reads what `batch` left; short, for the backlog must outlast it."""
+        if not self.backlog:
+            self.backlog = self.peer.load("batch", "bench-batch", 64, 128, 0, 30, 16)["total"]
+        said = self.peer.load("consume", "bench-batch", 20, 128, 4, 5)
+        if said["total"] >= 0.97 * self.backlog:
+            console.print(f"{self.peer.name}: the backlog of {self.backlog} did not outlast it")
+        return self._rate("consume a backlog, 20 threads", said)
+
+    def latency(self) -> Figures:
+        said = self.peer.load("send", "bench-latency", 64, 128, *self.times, 16, 10_000)
+        name = "send at 10,000/s"
+        made: Figures = [
+            (f"{name}, {p}", " ms", True, said[f"{key}_us"] / 1000)
+            for p, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))
+        ]
+        return [*made, (f"{name}, reached", "/s", False, said["per_s"]), self._cpu(name, said)]
+
+    def e2e(self) -> Figures:
+        said = self.peer.load("e2e", "bench-e2e", 4, 128, *self.times, 16, 1000)
+        return [
+            (f"send to receipt at 1,000/s, {p}", " ms", True, said[f"{p}_us"] / 1000)
+            for p in ("p50", "p99")
+        ]
+
+    def delayed(self) -> Figures:
+        name = "delayed sends, level 1, 64 threads"
+        said = self.peer.load("delayed", "bench-delayed", 64, 128, *self.times)
+        delivered = ("delivered meanwhile", "/s", False, said["delivered_per_s"])
+        return [*self._rate(name, said), delivered]
+
+    def quiet(self) -> Figures:
+        return self._many(100, 1_000)
+
+    def many(self) -> Figures:
+        return self._many(5_000, 10_000)
+
+    # ---- what they share ----
+
+    def _rate(self, name: str, said: dict[str, float]) -> Figures:
+        if said["errors"]:
+            console.print(f"{self.peer.name}: {name}: {said['errors']} errors")
+        return [(name, "/s", False, said["per_s"]), self._cpu(name, said)]
+
+    def _cpu(self, name: str, said: dict[str, float]) -> tuple[str, str, bool, float]:
+        used = said["broker_cpu_s"] / max(said["messages"], 1) * 1e6
+        return (f"{name}: broker's processor time a million", " s", True, used)
+
+    def _many(self, connections: int, topics: int) -> Figures:
+        make_topics(self.peer.port, topics)
+        name = f"{connections:,} connections, {topics:,} topics"
+        with ExitStack() as stack:
+            wires: list[socket.socket] = []
+            for number in range(connections):
+                wires.append(stack.enter_context(connect(self.peer.port)))
+                code, _ = ask(wires[-1], heartbeat(f"many-{number}"))
+                assert code == 0, f"a heartbeat got {code}"
+            time.sleep(10)
+            began, used = time.monotonic(), self.peer.cpu_s()
+            end = began + 20
+            while time.monotonic() < end:  # each client's heartbeat comes every 30 s
+                for number in range(0, connections, max(1, connections // 20)):
+                    ask(wires[number], heartbeat(f"many-{number}"))
+                time.sleep(1.5)
+            share = (self.peer.cpu_s() - used) / (time.monotonic() - began) * 100
+            memory = self.peer.anonymous_mb()
+        return [
+            (f"idle with {name}: processor", " %", True, share),
+            (f"idle with {name}: anonymous memory", " MB", True, memory),
+        ]
+
+
+ROWS = "start idle send batch consume latency e2e delayed quiet many".split()  # noqa: SIM905
+
+
+def run(peers: list[str], only: list[str], rounds: int, times: tuple[int, int]) -> list[Row]:
+    found: dict[tuple[str, str], Row] = {}
+    for number in range(rounds):
+        for name in peers:
+            with peer_of(name) as peer:
+                bench = Bench(peer, *times)
+                if "start" not in only:
+                    peer.start_broker()
+                for row in only:
+                    work: Callable[[], Figures] = getattr(bench, row)
+                    for what, unit, smaller, value in work():
+                        made = Row(what, "", name, unit, [], smaller=smaller)
+                        found.setdefault((what, name), made).rounds.append(value)
+                        shown = f"{what}: {harness.figure(value)}{unit}"
+                        console.print(f"round {number + 1}: {name}: {shown}")
+    order = list(dict.fromkeys(what for what, _ in found))
+    return sorted(found.values(), key=lambda row: order.index(row.bench))
+
+
+def side_by_side(rows: list[Row], peers: list[str]) -> str:
+    """The medians as a table in Markdown, a column a peer."""
+    lines = ["| | " + " | ".join(peers) + " |", "|---" * (len(peers) + 1) + "|"]
+    for what in dict.fromkeys(row.bench for row in rows):
+        cells = []
+        for name in peers:
+            row = next((r for r in rows if (r.bench, r.mode) == (what, name)), None)
+            cells.append(
+                f"{harness.figure(row.median)}{row.unit}".replace("  ", " ") if row else ""
+            )
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benches.broker")
+    parser.add_argument("--peers", default="ours,5.3.3,5.5.0", help="with commas")
+    parser.add_argument("--only", default=",".join(ROWS), help=f"rows: {', '.join(ROWS)}")
+    parser.add_argument("--warm", type=int, default=20, help="seconds")
+    parser.add_argument("--measure", type=int, default=15, help="seconds")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
+    given = parser.parse_args(arguments)
+    peers, only = given.peers.split(","), given.only.split(",")
+    if unknown := set(only) - set(ROWS):
+        parser.error(f"no rows {unknown}")
+    facts = harness.machine() | {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
+    rows = run(peers, only, given.rounds, (given.warm, given.measure))
+    print(side_by_side(rows, peers))
+    path = harness.save(rows, facts, "broker")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+    if given.keep:
+        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
