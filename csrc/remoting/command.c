@@ -89,8 +89,9 @@ static bool json_fields(ps_json *j, ps_command *c) {
         j->at++;
         return true;
     }
-    for (int32_t seen = 0;; seen++) {
-        if (seen == PS_FIELDS_MAX) return ps_json_fail(j, "too many fields");
+    for (;;) {
+        /* Those of an extFields before this one count too: dropping costs a look at each. */
+        if (++j->fields > PS_FIELDS_MAX) return ps_json_fail(j, "too many fields");
         ps_field *field = &c->fields[c->field_count];
         if (!ps_json_key(j, &field->name)) return false;
         if (ps_json_peek(j) == '"') { /* nearly always, and worth a way of its own */
@@ -268,7 +269,7 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
     out->serialize = kind;
     out->body = (ps_slice){header + len, (int32_t)(total - 4 - len)};
     if (kind == PS_SERIALIZE_JSON) {
-        ps_json j = {header, header + len, scratch, NULL};
+        ps_json j = {header, header + len, scratch, NULL, 0};
         if (!json_header(&j, out))
             return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "a JSON header, near its byte %lld: %s",
                            (long long)(j.at - header), j.why);

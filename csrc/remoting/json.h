@@ -19,6 +19,7 @@ typedef struct ps_json {
     const uint8_t *at, *end;
     uint8_t *scratch; /* the next unescaped text goes here; texts never grow by unescaping */
     const char *why;  /* what was wrong, NULL while nothing is */
+    int32_t fields;   /* seen so far, for the caller's limit */
 } ps_json;
 
 /* A block of bytes looked at at once. `stop` has a bit for each quote and backslash, exact at least

@@ -87,7 +87,7 @@ def check_depth(value: Any, left: int) -> None:
 
 
 def fields(pairs: Any) -> dict[str, str]:
-    need(isinstance(pairs, Pairs) and len(pairs) <= FIELDS_MAX, "extFields")
+    need(isinstance(pairs, Pairs), "extFields")
     last = {lone(name): scalar(value) for name, value in pairs}
     return {name: value for name, value in last.items() if value is not None}
 
@@ -102,7 +102,7 @@ def from_json(header: bytes) -> Command:
         strict=False,
     ).decode(header.decode())
     need(isinstance(got, Pairs), "an object")
-    made = Command(0, version=0)
+    made, seen = Command(0, version=0), 0
     for name, value in got:
         match lone(name):
             case "code" | "flag" | "opaque" | "version" as number:
@@ -116,6 +116,8 @@ def from_json(header: bytes) -> Command:
                 check_depth(value, DEPTH_MAX - 1)
             case "extFields" if value is not None:
                 made.ext = fields(value)
+                seen += len(value)
+                need(seen <= FIELDS_MAX, "extFields")
             case _:
                 check_depth(value, DEPTH_MAX - 1)
     return made
