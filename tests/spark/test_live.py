@@ -81,3 +81,34 @@ def test_workers_with_little_address_space_let_segments_go(store_path):
         check=False,
     )
     assert done.stdout.split() == ["18", "180"], done.stderr
+
+
+SETTLED = """
+import gc, socket
+from spark_ext import stores
+server = socket.create_server(("127.0.0.1", 0))
+here = socket.create_connection(server.getsockname())
+there, _ = server.accept()
+delay = lambda: here.getsockopt(socket.IPPROTO_TCP, stores._TCP_DELACK_MAX_US)
+try:
+    before = delay()
+except OSError:
+    before = None
+stores.settle_worker()
+frozen = gc.get_freeze_count()
+more = [[] for _ in range(1000)]
+stores.settle_worker()
+print(frozen > 1000, gc.get_freeze_count() <= frozen, before is None or delay() < before)
+"""
+
+
+def test_a_worker_is_settled_once(tmp_path):
+    """What is loaded is frozen, and its connections acknowledge soon where the kernel can."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SETTLED],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "True", "True"]
