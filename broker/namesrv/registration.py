@@ -3,7 +3,7 @@
 | form | when | content |
 |---|---|---|
 | JSON | version 37 and later | filterServerList, topicConfigSerializeWrapper |
-| zlib | header ``compressed`` | length and text of each part, see _compressed() |
+| zlib | ``compressed``, or begins so | length and text of each part, see _compressed() |
 | old JSON | before version 37 | the wrapper alone |
 """
 
@@ -24,6 +24,9 @@ from pystore._configfiles import DataVersion, version_from_json
 __all__ = ["Body", "parse"]
 
 V3_0_11, V5_0_0 = 37, 413
+#: First byte of a zlib stream; that of JSON is a brace. A 5.x broker with compressedRegister=true
+#: packs the body and says compressed=false, so that upstream's own name server refuses it.
+ZLIB = 0x78
 #: A body of a million topics has some 60 MB; what unpacks to more is an attack.
 UNPACKED_MAX = 256 << 20
 QUEUES_MAX = 2**31 - 1
@@ -46,7 +49,7 @@ def parse(data: bytes, compressed: bool, version: int) -> Body:
     try:
         if version < V3_0_11:
             return _wrapper(_object(_javajson.loads(data)), [])
-        if compressed:
+        if compressed or data[0] == ZLIB:
             return _compressed(data, version)
         whole = _object(_javajson.loads(data))
         filters = [str(each) for each in whole.get("filterServerList") or ()]

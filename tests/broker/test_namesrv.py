@@ -365,6 +365,7 @@ def test_a_packed_body_says_what_the_plain_one_says():
         "old": Topic(8, 8, 6, 0),
     }
     assert made.mapping["t"]["bname"] == "b" and made.filters == ["f"]
+    assert parse(data, False, 479) == made  # so say brokers of 5.x
     before_5 = parse(packed(["t 3 4 6 SINGLE_TAG "], None), True, 409)
     assert before_5.topics == {"t": Topic(3, 4, 6, 0)} and before_5.mapping == {}
 

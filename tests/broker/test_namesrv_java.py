@@ -39,13 +39,14 @@ def wait(condition, seconds=90):
 class JavaBroker:
     """One that is registered at a name server."""
 
-    def __init__(self, reference, folder, names, version):
+    def __init__(self, reference, folder, names, version, *settings, **more):
         self.reference, self.names = reference, names
         self.port = free_port()
         env = {"RMQ_VERSION": version, "RMQ_BROKER_PORT": str(self.port), "HEAP": "512m"}
+        env |= more
         reference.run("setup", **env, timeout=600)
         self.process = subprocess.Popen(
-            [reference.script, "broker", folder, f"namesrvAddr={names.address}"],
+            [reference.script, "broker", folder, f"namesrvAddr={names.address}", *settings],
             env=os.environ | env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -53,7 +54,7 @@ class JavaBroker:
         try:
             wait(lambda: self.routed("TBW102"))
         except BaseException:
-            self.process.kill()
+            self.kill()
             raise
 
     def routed(self, topic):
@@ -137,8 +138,15 @@ def test_a_broker_that_is_killed_is_gone_with_its_connection(java_broker):
 
 
 def test_a_broker_that_stops_is_gone_at_once(version, reference, tmp_path):
+    """This one packs its registrations and writes binary headers."""
     with NameServer.in_thread(listenPort=0) as names:
-        made = JavaBroker(reference, tmp_path / "broker", names, version)
+        binary = {"ROCKETMQ_SERIALIZE_TYPE": "ROCKETMQ"}
+        made = JavaBroker(
+            reference, tmp_path / "broker", names, version, "compressedRegister=true", **binary
+        )
+        route = names.routes.route("TBW102")
+        assert route["queueDatas"][0]["writeQueueNums"] == 8
+        assert route["queueDatas"][0]["perm"] == 7
         made.stop()
         assert names.routes.topics() == []
         assert names.routes.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
