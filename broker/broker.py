@@ -40,6 +40,7 @@ from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from pystore import _settings
+from pystore._errors import BadArgument
 from pystore._settings import Settings
 from pystore._store import Store
 
@@ -52,6 +53,14 @@ _T = TypeVar("_T")
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+#: What would be silently missing: who asks for it must not believe that he has it.
+_NOT_SERVED = {
+    "aclEnable": True,
+    "authenticationEnabled": True,
+    "authorizationEnabled": True,
+    "enableControllerMode": True,
+    "brokerRole": "SLAVE",
+}
 #: Settings whose change is of interest to every topic.
 _RIGHTS = frozenset({"brokerPermission"})
 
@@ -85,6 +94,7 @@ class Broker:
         self._conf = conf
         self._given: dict[str, object] = dict(settings)
         self.settings: Settings = _settings.load(conf, self._given)
+        _check_served(self.settings)
         self.path = path or self.settings.root or Path.home() / "store"
         self._with_namesrv = with_namesrv
         self._namesrv_port = namesrv_port
@@ -355,6 +365,14 @@ class Broker:
             thread.run(self.stop())
         finally:
             thread.stop()
+
+
+def _check_served(settings: Settings) -> None:
+    """Raises: BadArgument for what this broker cannot do yet."""
+    for name, value in _NOT_SERVED.items():
+        if settings[name] == value:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            raise BadArgument(f"{name} = {shown} is not supported", settings.source(name))
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -56,7 +56,7 @@ class StatisticsProcessor:
                 "maxOffset": high,
                 "minOffset": low,
             }
-        tps = self.s.statistics.tps("TOPIC_PUT_NUMS", config.name)
+        tps = self.s.statistics.tps("TOPIC_PUT_NUMS")(config.name)
         return command.reply(body=mqjson.dumps({"offsetTable": table, "topicPutTps": tps}))
 
     def time_span(self, peer: Peer, command: Command) -> Command:
@@ -139,24 +139,25 @@ class StatisticsProcessor:
         named = command.text("topicList", "") or command.text("topic", "")
         topics = set(filter(None, named.split(";"))) or self.s.offsets.topics_of(group)
         table: dict[MessageQueue, dict[str, int]] = {}
-        tps = 0.0
+        tps, of = 0.0, self.s.statistics.tps("GROUP_GET_NUMS")
         for config in self._consumed(group, topics):
             table |= self._offsets(group, config)
-            tps += self.s.statistics.tps("GROUP_GET_NUMS", f"{config.name}@{group}")
+            tps += of(f"{config.name}@{group}")
         return command.reply(body=mqjson.dumps({"consumeTps": tps, "offsetTable": table}))
 
     def all_consumption(self, peer: Peer, command: Command) -> Command:
         only_ordered = command.flag_of("isOrder")
         total, listed = 0, []
+        topics, tps = self.s.offsets.topics_by_group(), self.s.statistics.tps("GROUP_GET_NUMS")
         for group in self.s.groups.all():
             stats = []
-            for config in self._consumed(group.name, self.s.offsets.topics_of(group.name)):
+            for config in self._consumed(group.name, topics.get(group.name, ())):
                 if only_ordered and not config.order:
                     continue
                 table = self._offsets(group.name, config)
                 total += sum(w["brokerOffset"] - w["consumerOffset"] for w in table.values())
-                tps = self.s.statistics.tps("GROUP_GET_NUMS", f"{config.name}@{group.name}")
-                stats.append({"consumeTps": tps, "offsetTable": table})
+                rate = tps(f"{config.name}@{group.name}")
+                stats.append({"consumeTps": rate, "offsetTable": table})
             listed.append({group.name: stats})
         body = {
             "brokerAddr": self.s.address,

@@ -12,10 +12,14 @@ from pystore._settings import RETENTION, TABLE, Settings
 
 __all__ = ["Config"]
 
-#: What a connection, a record or a name server has been told already.
+#: What a connection, a record or a name server has been told already, and what this broker would
+#: have to refuse at its start.
 _FIXED = frozenset(
-    {"brokerName", "brokerClusterName", "brokerId", "brokerIP1", "listenPort", "brokerRole"}
-)
+    {
+        "aclEnable", "authenticationEnabled", "authorizationEnabled", "brokerClusterName",
+        "brokerIP1", "brokerId", "brokerName", "brokerRole", "enableControllerMode", "listenPort",
+    }
+)  # fmt: skip
 
 
 class Config:

@@ -40,6 +40,13 @@ class Offsets:
     def topics_of(self, group: str) -> set[str]:
         return {topic for _, topic, _, _ in self.all(group=group)}
 
+    def topics_by_group(self) -> dict[str, set[str]]:
+        """Of every group, in one pass."""
+        found: dict[str, set[str]] = {}
+        for group, topic, _, _ in self.all():
+            found.setdefault(group, set()).add(topic)
+        return found
+
     def groups_of(self, topic: str) -> set[str]:
         return {group for group, _, _, _ in self.all(topic=topic)}
 

@@ -145,10 +145,13 @@ class Statistics:
         before = first.values.get((name, key), 0) if first is not None else 0
         return max(0, current.get((name, key), 0) - before)
 
-    def tps(self, name: str, key: str) -> float:
-        """Over the last minute."""
-        view = self.view(name, key)
-        return 0.0 if view is None else view["statsMinute"]["tps"]
+    def tps(self, name: str) -> Callable[[str], float]:
+        """By key: a second, over the last minute. The counters are read once."""
+        now, current = self._clock(), self.current()
+        samples = self._windows["statsMinute"].samples
+        first = samples[0] if samples else None
+        elapsed = max(now - first.when, 1.0) if first is not None else 1.0
+        return lambda key: round(self._grown(current, first, name, key) / elapsed, 2)
 
     def total(self, name: str) -> int:
         """BROKER_PUT_NUMS or BROKER_GET_NUMS since the start."""

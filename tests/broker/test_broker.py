@@ -137,6 +137,12 @@ def test_settings_that_are_none_are_refused(tmp_path):
         Broker(tmp_path / "store", brokerNam="x")
 
 
+@pytest.mark.parametrize("setting", [{"aclEnable": True}, {"brokerRole": "SLAVE"}])
+def test_what_would_be_silently_missing_is_refused(tmp_path, setting):
+    with pytest.raises(BadArgument, match="is not supported"):
+        Broker(tmp_path / "store", **setting)
+
+
 def test_conf_names_the_store(tmp_path, small):
     conf = tmp_path / "broker.conf"
     lines = {**small, "storePathRootDir": tmp_path / "there", "brokerName": "b1"}
