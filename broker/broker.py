@@ -159,7 +159,14 @@ class Broker:
         core = self._core = self._make_core(store)
         undo.callback(core.close)
         services = self._services = self._make_services(store, core)
+        services.groups.start()
+        services.topics.start()
+        services.offsets.start()
         undo.callback(services.offsets.persist_now)
+        undo.callback(services.topics.write_now)
+        undo.callback(services.groups.write_now)
+        undo.push_async_callback(services.groups.settled)
+        undo.push_async_callback(services.topics.settled)
         for server in self._servers(services, core, main, vip):
             await server.start()
             undo.push_async_callback(server.stop, self._drain_s)
@@ -246,9 +253,6 @@ class Broker:
         groups.changed = clients.republish
         topics.changed = registration.changed
         config.changed.append(self._settings_changed)
-        groups.start()
-        topics.start()
-        made.offsets.start()
         return made
 
     def _settings_changed(self, names: frozenset[str]) -> None:

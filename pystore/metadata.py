@@ -352,13 +352,17 @@ class Table(Generic[_Row]):
     def __len__(self) -> int:
         return len(self._rows())
 
-    def put(self, row: _Row) -> None:
-        """Adds or replaces one. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
+    def check(self, row: _Row) -> None:
+        """Whether put() would take it. Raises: BadArgument."""
         _check_name(row.name, self._name)
         try:
             _configfiles.check_row(row)
         except ValueError as bad:
             raise BadArgument(str(bad)) from None
+
+    def put(self, row: _Row) -> None:
+        """Adds or replaces one. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
+        self.check(row)
         meta = self._meta
         with meta._write() as txn:
             if self._rows().get(row.name) == row:

@@ -51,6 +51,7 @@ class TopicProcessor:
 
     async def _registered(self, command: Command) -> Command:
         """The tool looks at the name server next."""
+        await self.s.topics.settled()
         await self.s.registration.settled()
         return command.reply()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
+from broker.services.behind import Behind
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from pystore._configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
@@ -22,29 +23,35 @@ class Groups:
 
     def __init__(self, settings: Config, metadata: Metadata) -> None:
         self._settings = settings
-        self._metadata = metadata
+        self._rows = Behind(metadata, metadata.groups, "groups")
         self._forbidden: dict[str, set[str]] = {}
         self.changed: Callable[[str], None] = lambda name: None
 
     def start(self) -> None:
         """Makes the reserved groups that are missing."""
-        missing = [name for name in RESERVED_GROUPS if self.get(name) is None]
-        if missing:
-            with self._metadata.batch():
-                for name in missing:
-                    self._metadata.groups.put(SubscriptionGroup(name))
+        for name in RESERVED_GROUPS:
+            if self.get(name) is None:
+                self._rows.put(SubscriptionGroup(name))
+
+    async def settled(self) -> None:
+        """Waits until all changes are on the disk."""
+        await self._rows.settled()
+
+    def write_now(self) -> None:
+        """At the very end, when nothing else runs. Raises: StoreError."""
+        self._rows.write_now()
 
     # ---- asking ----
 
     def get(self, name: str) -> SubscriptionGroup | None:
-        return self._metadata.groups.get(name)
+        return self._rows.get(name)
 
     def all(self) -> Sequence[SubscriptionGroup]:
-        return self._metadata.groups.list()
+        return self._rows.list()
 
     @property
     def version(self) -> DataVersion:
-        return self._metadata.version("groups")
+        return self._rows.version
 
     def find(self, name: str) -> SubscriptionGroup | None:
         """The group, made when missing and autoCreateSubscriptionGroup says so."""
@@ -54,7 +61,7 @@ class Groups:
         if not is_legal(name) or len(name) > GROUP_MAX:
             return None
         made = SubscriptionGroup(name)
-        self._metadata.groups.put(made)
+        self._rows.put(made)
         return made
 
     def found(self, name: str) -> SubscriptionGroup:
@@ -73,14 +80,14 @@ class Groups:
     def update(self, group: SubscriptionGroup) -> None:
         """Makes or replaces one. Raises: Refused."""
         try:
-            self._metadata.groups.put(group)
+            self._rows.put(group)
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
         self.changed(group.name)
 
     def delete(self, name: str) -> bool:
         """Whether there was one."""
-        gone = self._metadata.groups.delete(name)
+        gone = self._rows.delete(name)
         self._forbidden.pop(name, None)
         self.changed(name)
         return gone

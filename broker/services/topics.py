@@ -10,6 +10,7 @@ from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
+from broker.services.behind import Behind
 from broker.services.config import Config
 from broker.services.core import Core
 from broker.services.names import (
@@ -53,35 +54,41 @@ class Topics:
 
     def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
         self._settings = settings
-        self._metadata = metadata
+        self._rows = Behind(metadata, metadata.topics, "topics")
         self._core = core
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
         self.always_up = False
 
     def start(self) -> None:
         """Makes the built-in topics that are missing, and tells the core all there are."""
-        missing = [row for row in system_topics(self._settings.current) if row.name not in self]
-        if missing:
-            with self._metadata.batch():
-                for row in missing:
-                    self._metadata.topics.put(row)
+        for row in system_topics(self._settings.current):
+            if row.name not in self:
+                self._rows.put(row)
         for row in self.all():
             self._publish(row)
+
+    async def settled(self) -> None:
+        """Waits until all changes are on the disk."""
+        await self._rows.settled()
+
+    def write_now(self) -> None:
+        """At the very end, when nothing else runs. Raises: StoreError."""
+        self._rows.write_now()
 
     # ---- asking ----
 
     def get(self, name: str) -> TopicConfig | None:
-        return self._metadata.topics.get(name)
+        return self._rows.get(name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._metadata.topics
+        return name in self._rows
 
     def all(self) -> Sequence[TopicConfig]:
-        return self._metadata.topics.list()
+        return self._rows.list()
 
     @property
     def version(self) -> DataVersion:
-        return self._metadata.version("topics")
+        return self._rows.version
 
     def found(self, name: str) -> TopicConfig:
         """The topic. Raises: Refused with TOPIC_NOT_EXIST."""
@@ -129,14 +136,14 @@ class Topics:
     def rights_changed(self) -> None:
         """The broker's own permissions are others: name servers must take all topics anew."""
         self.publish_all()
-        self._metadata.bump("topics")
+        self._rows.bump()
         self.changed([])
 
     # ---- making ----
 
     def _put(self, config: TopicConfig) -> TopicConfig:
         try:
-            self._metadata.topics.put(config)
+            self._rows.put(config)
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
         self._publish(config)
@@ -254,13 +261,13 @@ class Topics:
         for row in self.all():
             if row.order != (row.name in names):
                 made = replace(row, order=not row.order)
-                self._metadata.topics.put(made)
+                self._rows.put(made)
                 self._publish(made)
 
     def delete(self, name: str) -> bool:
         """Whether there was one."""
         self._core.withdraw_topic(name)
-        gone = self._metadata.topics.delete(name)
+        gone = self._rows.delete(name)
         if gone:
             self.changed([])
         return gone
