@@ -179,7 +179,11 @@ class Broker:
         undo.callback(schedule.stop)
         keeper = Housekeeping(services)
         keeper.start()
-        keeper.add(schedule.persist, lambda: self.settings["flushDelayOffsetInterval"] / 1000)
+        keeper.save(
+            "delay offsets",
+            schedule.persist_later,
+            lambda: self.settings["flushDelayOffsetInterval"] / 1000,
+        )
         undo.push_async_callback(keeper.stop)
         log.info("broker %s is ready at %s", services.broker_name, self.address)
 

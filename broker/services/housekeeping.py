@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from broker.services.context import Services
 
@@ -29,14 +30,18 @@ class Housekeeping:
     def __init__(self, s: Services) -> None:
         self._s = s
         self._timer: asyncio.TimerHandle | None = None
-        self._saving: asyncio.Task[None] | None = None
+        self._saving: dict[str, asyncio.Task[None]] = {}
         self._duties: list[_Duty] = []
 
     def start(self) -> None:
         s = self._s
         s.statistics.sample()
         self.add(s.registration.tick, lambda: _STEP_S)
-        self.add(self._save, lambda: s.settings["flushConsumerOffsetInterval"] / 1000)
+        self.save(
+            "consumer offsets",
+            s.offsets.persist,
+            lambda: s.settings["flushConsumerOffsetInterval"] / 1000,
+        )
         self.add(s.clients.scan, lambda: 10.0)
         self.add(s.locks.scan, lambda: 30.0)
         self.add(s.statistics.sample, lambda: 10.0)
@@ -49,8 +54,8 @@ class Housekeeping:
     async def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._saving is not None:
-            await asyncio.wait({self._saving})
+        if self._saving:
+            await asyncio.wait(self._saving.values())
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_STEP_S, self._tick)
@@ -68,12 +73,25 @@ class Housekeeping:
                 log.exception("a duty of the broker failed")
         self._arm()
 
-    def _save(self) -> None:
-        if self._saving is None or self._saving.done():
-            self._saving = asyncio.get_running_loop().create_task(self._persist())
+    # ---- what waits for the disk ----
 
-    async def _persist(self) -> None:
-        try:
-            await self._s.offsets.persist()
-        except Exception:
-            log.exception("consumer offsets could not be saved; they are tried again")
+    def save(
+        self,
+        what: str,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        pause_s: Callable[[], float],
+    ) -> None:
+        """A duty that takes its time: it is not begun again before it has ended."""
+
+        def begin() -> None:
+            task = self._saving.get(what)
+            if task is None or task.done():
+                self._saving[what] = asyncio.get_running_loop().create_task(run())
+
+        async def run() -> None:
+            try:
+                await work()
+            except Exception:
+                log.exception("the %s could not be saved; they are tried again", what)
+
+        self.add(begin, pause_s)

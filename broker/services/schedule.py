@@ -91,15 +91,33 @@ class Schedule:
 
     def persist(self) -> None:
         """Writes the offsets of what is on the disk to the metadata. Raises: DiskFull."""
-        if not any(level.pending for level in self._levels.values()):
-            return
+        self._write(self._progressed())
+
+    async def persist_later(self) -> None:
+        """The same, in a thread: a commit waits for the disk. Raises: DiskFull."""
+        rows = self._progressed()
+        if rows:
+            await asyncio.to_thread(self._write, rows)
+
+    def _progressed(self) -> list[tuple[int, int]]:
+        """Level and offset to keep, of each level that the metadata has elsewhere."""
         flushed = self._store.info().log_flushed
-        metadata = self._store.metadata
-        with metadata.batch():
-            for level in self._levels.values():
-                while level.pending and level.pending[0][1] <= flushed:
-                    level.kept = level.pending.popleft()[0]
-                metadata.delay_offsets.commit(level.number, level.kept, reset=True)
+        for level in self._levels.values():
+            while level.pending and level.pending[0][1] <= flushed:
+                level.kept = level.pending.popleft()[0]
+        kept = self._store.metadata.delay_offsets
+        return [
+            (level.number, level.kept)
+            for level in self._levels.values()
+            if (kept.get(level.number) or 0) != level.kept
+        ]
+
+    def _write(self, rows: list[tuple[int, int]]) -> None:
+        if not rows:
+            return
+        with self._store.metadata.batch():
+            for number, kept in rows:
+                self._store.metadata.delay_offsets.commit(number, kept, reset=True)
 
     def _got_messages(self, numbers: Sequence[int]) -> None:
         for number in numbers:
