@@ -64,7 +64,7 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
     int code = ps_queue_append(s, q, r->queue_offset, &u, e);
     if (code < 0) return code;
     counts[0] += code;
-    if (code > 0 && atomic_load(&q->cq_watched)) ps_arrivals_add(s, q);
+    if (code > 0 && s->st_listened && ps_arrivals_watched(q)) ps_arrivals_add(s, q);
     atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
     return 0;
 }

@@ -359,7 +359,7 @@ typedef struct ps_read_options {
     /* 1: section 10's in-memory and on-disk limits too, as the broker does */
     int32_t transfer_limits;
     int32_t tag_count;         /* 0: every tag */
-    const int32_t *tag_hashes; /* javaHash of each tag */
+    const int32_t *tag_hashes; /* javaHash of each tag, in ascending order */
     /* the tags, each ended by 0x00: TAGS itself must be one of them; NULL: hash only */
     const char *tag_texts;
     int32_t tag_texts_len;

@@ -33,6 +33,8 @@ struct ps_batch {
     int32_t segment_room;
 };
 
+#define FEW_TAGS 8 /* are looked through one by one */
+
 /* ---- batches ---- */
 
 static int grow(ps_batch *b, int32_t room) {
@@ -159,9 +161,21 @@ static bool is_full(const ps_store *s, const limits *l, const ps_batch_info *b, 
 }
 
 static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
-    if (o->tag_count == 0) return true;
-    for (int32_t i = 0; i < o->tag_count; i++)
-        if (o->tag_hashes[i] == (int32_t)tags_code) return true;
+    const int32_t *hashes = o->tag_hashes;
+    int32_t from = 0, count = o->tag_count, hash = (int32_t)tags_code;
+    if (count == 0) return true;
+    /* A client may name a hundred thousand, and each unit is compared. */
+    while (count > FEW_TAGS) {
+        int32_t half = count / 2;
+        if (hashes[from + half] <= hash) {
+            from += half;
+            count -= half;
+        } else {
+            count = half;
+        }
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (hashes[from + i] == hash) return true;
     return false;
 }
 

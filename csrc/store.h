@@ -100,6 +100,7 @@ struct ps_store {
     /* arrivals.c */
     _Atomic(ps_queue *) st_arrivals; /* watched queues with new units, newest first */
     _Atomic int32_t st_arrival_fd;   /* eventfd told of them, -1: none */
+    bool st_listened;                /* somebody listens; dispatch lock */
 
     _Atomic int64_t st_index_tail; /* readers: records from here on may lack their index entries */
 
@@ -182,8 +183,15 @@ void *ps_dispatch_main(void *store);
 bool ps_dispatch_has_unit(const ps_record *r);
 
 /* arrivals.c */
-/* From now on `fd` (an eventfd, -1: none) becomes readable when a watched queue gets units. */
+/* From now on `fd` (an eventfd, -1: none) becomes readable when a watched queue gets units. Once
+ * this returns nothing is written to the one before, which may be closed. */
+void ps_arrivals_listen(ps_store *s, int fd);
+/* The same for a while: the listener is about to look at the list by itself. */
 void ps_arrivals_to(ps_store *s, int fd);
+/* The listener watches q from now on. True: it already reaches beyond `offset`. */
+bool ps_arrivals_watch(ps_queue *q, int64_t offset);
+/* The dispatcher, after a new unit: whether it is to be added. */
+bool ps_arrivals_watched(ps_queue *q);
 /* The dispatcher: q has a new unit; then, after some, one word to the listener. */
 void ps_arrivals_add(ps_store *s, ps_queue *q);
 void ps_arrivals_tell(ps_store *s);

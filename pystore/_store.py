@@ -406,7 +406,8 @@ class _Base:
             if not names or b"*" in names:
                 known = (ffi.NULL, 0, b"")
             else:
-                hashes = ffi.new("int32_t[]", [lib.ps_java_hash(0, n, len(n)) for n in names])
+                codes = sorted(lib.ps_java_hash(0, n, len(n)) for n in names)
+                hashes = ffi.new("int32_t[]", codes)
                 known = (hashes, len(names), b"\0".join(names))
             self._tags[tags] = known
         return known

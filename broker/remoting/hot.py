@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,7 +103,9 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: Answers of sends, and how far the log has to be on the disk for them.
+        self._unsettled: deque[tuple[Any, int]] = deque()
+        self._settling: asyncio.Task[None] | None = None
         #: Told which watched delay levels got messages.
         self.on_levels: Callable[[Sequence[int]], None] | None = None
 
@@ -120,8 +123,10 @@ class Core:
             self._loop.remove_reader(lib.ps_core_event_fd(handle))
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        if self._settling is not None:
+            self._settling.cancel()
+        while self._unsettled:
+            lib.ps_held_end(handle, self._unsettled.popleft()[0], 0, ffi.NULL)
         for framer in list(self._connections.values()):
             framer.close()
         lib.ps_core_free(handle)
@@ -311,14 +316,15 @@ class Core:
         levels = lib.ps_core_levels(self.handle)
         if levels and self.on_levels is not None:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
-        self._set_timer(after[0])
+        self.look_in(after[0])
 
     def watch_level(self, level: int, offset: int) -> bool:
         """Whether delay level `level` reaches beyond `offset`. If not, on_levels is called with it
         once it does."""
         return bool(self._check(lib.ps_core_watch_level(self.handle, level, offset, self._error)))
 
-    def _set_timer(self, in_ms: int) -> None:
+    def look_in(self, in_ms: int) -> None:
+        """Answers what is to be answered in so many milliseconds, if not earlier; -1: never."""
         loop = self._loop
         if loop is None:
             return
@@ -339,30 +345,34 @@ class Core:
         self._timer = None
         self.wake()
 
-    def held_since(self) -> None:
-        """A pull may have been held: makes sure that its time ends."""
-        if self._timer is None and self._loop is not None:
-            self.wake()
-
     # ---- sends that wait for the disk ----
 
     def settle_later(self, held: Any, durable_at: int) -> None:
         """Answers them when the log is on the disk."""
         assert self._loop is not None
-        task = self._loop.create_task(self._settle(held, durable_at))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._unsettled.append((held, durable_at))
+        if self._settling is None:
+            self._settling = self._loop.create_task(self._settle())
 
-    async def _settle(self, held: Any, durable_at: int) -> None:
-        code = 0
+    async def _settle(self) -> None:
         try:
-            if await self._store.durable(durable_at) is PutStatus.FLUSH_DISK_TIMEOUT:
-                code = _FLUSH_DISK_TIMEOUT
+            while self._unsettled:
+                count = len(self._unsettled)
+                code = await self._when_durable(max(at for _, at in self._unsettled))
+                for _ in range(count):
+                    self._answer_sends(self._unsettled.popleft()[0], code)
+        finally:
+            self._settling = None
+
+    async def _when_durable(self, offset: int) -> int:
+        """The code of answers that wait for it."""
+        try:
+            late = await self._store.durable(offset) is PutStatus.FLUSH_DISK_TIMEOUT
         except StoreError:
-            code = _SERVICE_NOT_AVAILABLE
-        except asyncio.CancelledError:
-            lib.ps_held_end(self.handle or ffi.NULL, held, 0, ffi.NULL)
-            raise
+            return _SERVICE_NOT_AVAILABLE
+        return _FLUSH_DISK_TIMEOUT if late else 0
+
+    def _answer_sends(self, held: Any, code: int) -> None:
         step = self._step
         lib.ps_held_end(self.handle, held, code, step)
         framer = self._connections.get(step.conn_id)
@@ -390,7 +400,7 @@ def _host_bytes(address: tuple[str, int]) -> bytes:
 class HotFramer:
     """The Framer (broker/remoting/framer.py) of a connection to a broker."""
 
-    __slots__ = ("_conn", "_connection", "_core", "_error", "_id", "_out", "_room", "_step")
+    __slots__ = ("_conn", "_connection", "_core", "_error", "_id", "_more", "_out", "_room", "_step")
 
     def __init__(self, core: Core, connection: Connection, number: int) -> None:
         self._core = core
@@ -401,6 +411,8 @@ class HotFramer:
         self._step = core._step
         self._room = ffi.new("uint8_t **")
         self._out: list[bytes] = []
+        #: Whole frames wait behind answers that are still to be written.
+        self._more = False
 
     def _open(self) -> Any:
         # Only now the address is known: a proxy's first bytes may have told it.
@@ -420,17 +432,30 @@ class HotFramer:
         return memoryview(ffi.buffer(self._room[0], size))
 
     def received(self, count: int) -> Sequence[Command]:
-        if not count:
+        if not count and not self._more:
             return ()
-        step = self._step
-        code = lib.ps_conn_received(self._conn, count, step, self._error)
-        self._take(step)
-        commands = [_command(step.frames[i]) for i in range(step.frame_count)]
-        if code < 0:
-            raise_error(self._error[0], code)
+        step, connection = self._step, self._connection
+        commands: list[Command] = []
+        more = True
+        while more:
+            code = lib.ps_conn_received(self._conn, count, step, self._error)
+            # First of all, since waking others uses the same step again.
+            more = bool(step.more)
+            if step.frame_count:
+                commands += [_command(step.frames[i]) for i in range(step.frame_count)]
+            self._take(step)
+            if code < 0:
+                raise_error(self._error[0], code)
+            count = 0
+            if more:
+                connection.flush()
+                if connection.busy or not connection.open:
+                    break
+        self._more = more
         return commands
 
     def _take(self, step: Any) -> None:
+        """What a step brought about, except its frames. The step is not good any more after it."""
         if step.out_len:
             self._out.append(_taken(step))
         core = self._core
@@ -438,8 +463,8 @@ class HotFramer:
             core.settle_later(step.held, step.durable_at)
         if step.news:
             core.wake()
-        elif step.holding:
-            core.held_since()
+        elif step.hold_ms >= 0:
+            core.look_in(step.hold_ms)
 
     def serve_raw(self, command: Command) -> bool:
         raw = command.raw

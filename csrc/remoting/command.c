@@ -47,6 +47,9 @@ enum {
     JSON_FRAME_MAX = 192,
     LANGUAGE_JAVA = 0,
     LANGUAGE_OTHER = 7,
+    /* What its length has room for. The answer to a batch of 4 MiB may name 70,000 ids, and comes
+     * when the messages are stored: it must not be refused. */
+    HEADER_ENCODED_MAX = 0xFFFFFF,
 };
 
 #define NAME(text) {(const uint8_t *)(text), sizeof(text) - 1}
@@ -408,9 +411,10 @@ int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *
     if (why != NULL) return refuse(error, why, c->code);
 
     int64_t size = header_size(c, false);
-    if (AT_HEADER + size > room || size > PS_HEADER_MAX) {
+    if (AT_HEADER + size > room || size > HEADER_ENCODED_MAX) {
         size = header_size(c, true);
-        if (size > PS_HEADER_MAX) return refuse(error, "a header is too large, in bytes", size);
+        if (size > HEADER_ENCODED_MAX)
+            return refuse(error, "a header is too large, in bytes", size);
         if (AT_HEADER + size > room) return AT_HEADER + size;
     }
     uint8_t *header = out + AT_HEADER;

@@ -13,6 +13,8 @@
 
 #define READ_ROOM (256 << 10)
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
+/* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
+#define OUT_ENOUGH (1 << 20)
 #define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
 
 #define CODE_SEND_MESSAGE 10
@@ -62,7 +64,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
         ps_core_free(c);
         return NULL;
     }
-    ps_arrivals_to(store, c->co_event_fd);
+    ps_arrivals_listen(store, c->co_event_fd);
     return c;
 }
 
@@ -86,7 +88,7 @@ static void free_tables(ps_core *c) {
 
 void ps_core_free(ps_core *c) {
     if (c == NULL) return;
-    ps_arrivals_to(c->co_store, -1);
+    ps_arrivals_listen(c->co_store, -1);
     if (c->co_event_fd >= 0) close(c->co_event_fd);
     if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
     free_tables(c);
@@ -160,7 +162,7 @@ static void begin(ps_core *c) {
     if (c->co_out.room > KEEP_ROOM) ps_buffer_free(&c->co_out);
     c->co_out.len = 0;
     c->co_frame_count = 0;
-    c->co_put = c->co_holding = false;
+    c->co_put = c->co_holding = c->co_more = false;
 }
 
 /* Pulls that are held want to hear of what was just put before the dispatcher's thread gets to it.
@@ -182,7 +184,8 @@ static void finish(ps_core *c, int64_t conn_id, ps_step *out) {
                      .out_len = c->co_out.len,
                      .conn_id = conn_id,
                      .news = look_for_news(c),
-                     .holding = c->co_holding};
+                     .hold_ms = c->co_holding ? ps_core_deadline_in(c) : -1,
+                     .more = c->co_more};
     ps_held_detach(c, out);
 }
 
@@ -213,13 +216,18 @@ static int serve(ps_conn *n, const ps_command *request) {
     }
 }
 
-/* Serves the whole frames of [data, data + len); *used says how far they go. */
+/* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
+ * far it got. */
 static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
     ps_core *c = n->cn_core;
     ps_command request;
     int code = 0;
     *used = 0;
     while (*used < len && code == 0) {
+        if (c->co_out.len >= OUT_ENOUGH) {
+            c->co_more = true;
+            break;
+        }
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
@@ -231,23 +239,29 @@ static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_e
     return code;
 }
 
+/* Moves what is left of the shared buffer into the connection's own. */
+static int keep(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) {
+    uint8_t *to = ps_buffer_room(&n->cn_in, len);
+    if (to == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for part of a frame");
+    memcpy(to, left, (size_t)len);
+    n->cn_in.len = len;
+    return 0;
+}
+
 int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     ps_core *c = n->cn_core;
     bool own = n->cn_in.len > 0;
     int64_t used;
+    int code;
     begin(c);
-    if (own) n->cn_in.len += len;
-    int code = cut(n, own ? n->cn_in.data : c->co_in.data, own ? n->cn_in.len : len, &used, e);
     if (own) {
-        n->cn_from = used;
-    } else if (code == 0 && used < len) {
-        uint8_t *to = ps_buffer_room(&n->cn_in, len - used);
-        if (to == NULL) {
-            code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for part of a frame");
-        } else {
-            memcpy(to, c->co_in.data + used, (size_t)(len - used));
-            n->cn_in.len = len - used;
-        }
+        n->cn_in.len += len;
+        code = cut(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
+        n->cn_from += used;
+    } else {
+        code = cut(n, c->co_in.data, len, &used, e);
+        if (code == 0 && used < len) code = keep(n, c->co_in.data + used, len - used, e);
     }
     finish(c, n->cn_id, out);
     return code;

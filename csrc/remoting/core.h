@@ -38,6 +38,7 @@ typedef struct ps_filter {
 } ps_filter;
 
 typedef struct ps_mark { /* a group's place in a queue */
+    int32_t mk_queue;
     int64_t mk_offset;   /* -1: none */
     int64_t mk_reset;    /* told at the next pull; -1: none */
     bool mk_changed;
@@ -46,15 +47,16 @@ typedef struct ps_mark { /* a group's place in a queue */
 /* A group and a topic: subscription, consumer offsets, statistics. */
 typedef struct ps_pair {
     struct ps_pair *pr_next; /* chain of its bucket */
-    struct ps_pair *pr_all;  /* list of all */
+    struct ps_pair *pr_all, **pr_all_link; /* list of all */
     uint32_t pr_hash;
     int32_t pr_group_len, pr_topic_len;
     int32_t pr_flags; /* PS_SUB_, 0: pulls are handed on */
     int64_t pr_sub_version;
     ps_filter *pr_filter; /* of the group; NULL: every message */
     ps_filter *pr_own;    /* of the last pull that brought its own */
-    ps_mark *pr_marks;
-    int32_t pr_mark_count;
+    ps_mark *pr_marks; /* by queue */
+    int32_t pr_mark_count, pr_mark_room;
+    int32_t pr_holds; /* pulls that are held for it */
     bool pr_changed;
     int64_t pr_gets, pr_bytes;
     char pr_names[]; /* group, then topic */
@@ -120,6 +122,7 @@ struct ps_core {
     ps_held *co_held;
     bool co_put;     /* this call has put something */
     bool co_holding; /* this call has held a pull */
+    bool co_more;    /* this call has left whole frames, since its answers are many */
     ps_topic *co_schedule;
     uint64_t co_levels; /* watched delay levels that got messages */
 
@@ -160,6 +163,7 @@ void ps_held_detach(ps_core *c, ps_step *out);
 int ps_core_send(ps_conn *conn, const ps_command *request);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 void ps_core_drop_holds(ps_conn *conn);
+int64_t ps_core_deadline_in(const ps_core *c); /* ms until the first held pull's time is over; -1 */
 void ps_core_wake_pair(ps_core *c, ps_pair *p, int32_t queue_id);
 
 #endif

@@ -21,6 +21,8 @@
  * the event loop has more to do. */
 #define PASSED_OVER_MAX 4096
 #define ROUNDS_MAX 64
+/* A client waits 30 s at most; a deadline must not overflow. */
+#define SUSPEND_MAX_MS (3600 * 1000)
 
 static int64_t monotonic_ms(void) {
     struct timespec t;
@@ -286,11 +288,11 @@ static void make_ready(ps_core *c, ps_hold *h) {
     c->co_ready_end = &h->hd_next;
 }
 
-/* Waits in its queue from now on, unless news came meanwhile. */
+/* Waits in its queue from now on, unless news came meanwhile, or its time is over: then it only
+ * lets others have their turn. */
 static void park(ps_core *c, ps_hold *h) {
     h->hd_ready = false;
-    atomic_store(&h->hd_queue->cq_watched, true);
-    if (atomic_load(&h->hd_queue->cq_max) > h->hd_offset)
+    if (ps_arrivals_watch(h->hd_queue, h->hd_offset) || h->hd_last)
         make_ready(c, h);
     else
         push_hold(&h->hd_queue->cq_holds, h);
@@ -301,6 +303,7 @@ static void free_hold(ps_core *c, ps_hold *h) {
     heap_remove(c, h);
     *h->hd_conn_link = h->hd_conn_next;
     if (h->hd_conn_next != NULL) h->hd_conn_next->hd_conn_link = h->hd_conn_link;
+    h->hd_pair->pr_holds--;
     ps_filter_unref(h->hd_filter);
     free(h);
 }
@@ -313,6 +316,9 @@ void ps_core_drop_holds(ps_conn *n) {
 static bool hold(ps_conn *n, const pull *p, int64_t suspend_ms) {
     ps_core *c = n->cn_core;
     if (c->co_heap_count >= c->co_holds_max) return false;
+    int64_t wait_ms = !c->co_hold ? c->co_hold_short_ms
+                      : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
+                                                    : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(c->co_store, p->topic->te_topic, p->queue_id);
     ps_hold *h = q != NULL ? calloc(1, sizeof *h) : NULL;
     if (h == NULL) return false;
@@ -325,11 +331,12 @@ static bool hold(ps_conn *n, const pull *p, int64_t suspend_ms) {
                    .hd_max = p->max,
                    .hd_first = p->offset,
                    .hd_offset = p->offset,
-                   .hd_deadline = monotonic_ms() + (c->co_hold ? suspend_ms : c->co_hold_short_ms)};
+                   .hd_deadline = monotonic_ms() + wait_ms};
     if (!heap_add(c, h)) {
         free(h);
         return false;
     }
+    h->hd_pair->pr_holds++;
     h->hd_filter = ps_filter_ref(p->filter);
     h->hd_conn_next = n->cn_holds;
     h->hd_conn_link = &n->cn_holds;
@@ -454,17 +461,33 @@ static void end_overdue(ps_core *c, bool all) {
     }
 }
 
-int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
+int64_t ps_core_deadline_in(const ps_core *c) {
+    if (c->co_heap_count == 0 || c->co_heap[0]->hd_deadline == INT64_MAX) return -1;
+    int64_t left = c->co_heap[0]->hd_deadline - monotonic_ms();
+    return left > 0 ? left : 0;
+}
+
+static void look_around(ps_core *c) {
     uint64_t count;
+    /* Read first: what is announced after it makes the descriptor readable again. */
+    if (read(c->co_event_fd, &count, sizeof count) < 0) count = 0;
+    take_arrivals(c);
+    end_overdue(c, false);
+}
+
+int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
+    bool looked = false;
     c->co_out.len = 0;
-    if (c->co_ready == NULL) {
-        /* Read first: what is announced after it makes the descriptor readable again. */
-        if (read(c->co_event_fd, &count, sizeof count) < 0) count = 0;
-        take_arrivals(c);
-        end_overdue(c, all != 0);
-    }
+    if (all) end_overdue(c, true);
     *next_ms = 0;
-    for (int rounds = 0; c->co_ready != NULL; rounds++) {
+    for (int rounds = 0;; rounds++) {
+        /* Behind those that were ready before, and before every 0: an arrival may have been
+         * announced to nobody (see look_for_news). */
+        if (c->co_ready == NULL && !looked) {
+            look_around(c);
+            looked = true;
+        }
+        if (c->co_ready == NULL) break;
         if (rounds >= ROUNDS_MAX) return 0;
         ps_hold *h = c->co_ready;
         int64_t conn_id = h->hd_conn->cn_id;
@@ -478,11 +501,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
         *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = conn_id};
         return 1;
     }
-    *next_ms = -1;
-    if (c->co_heap_count > 0) {
-        int64_t left = c->co_heap[0]->hd_deadline - monotonic_ms();
-        *next_ms = left > 0 ? left : 0;
-    }
+    *next_ms = ps_core_deadline_in(c);
     return 0;
 }
 
@@ -491,8 +510,7 @@ int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) 
                       ? ps_topic_queue_get(c->co_store, c->co_schedule, level - 1)
                       : NULL;
     if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d", level);
-    atomic_store(&q->cq_watched, true);
-    return atomic_load(&q->cq_max) > offset;
+    return ps_arrivals_watch(q, offset);
 }
 
 uint64_t ps_core_levels(ps_core *c) {

@@ -42,7 +42,7 @@ void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
 
 /* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags:
  * each ended by 0x00, tag_count 0: every message. sql: an SQL92 expression instead, NULL: none;
- * PS_E_SQL92 when it is none. */
+ * PS_E_EXPRESSION_ILLEGAL when it is none. */
 int ps_core_subscription(ps_core *core, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
                          int32_t tag_count, const char *sql, int32_t sql_len, int64_t sub_version,
@@ -53,7 +53,7 @@ void ps_core_forget_subscription(ps_core *core, const char *group, int32_t group
 
 /* ---- consumer offsets ---- */
 typedef struct ps_offset_row {
-    const char *group, *topic; /* live as long as the core */
+    const char *group, *topic; /* until something is forgotten */
     int32_t group_len, topic_len;
     int32_t queue_id;
     int64_t offset;
@@ -110,7 +110,9 @@ typedef struct ps_step {
     int64_t durable_at; /* up to here, a physical offset */
     int64_t conn_id;    /* whose answers they are */
     int32_t news;       /* 1: ps_core_next has something to do */
-    int32_t holding;    /* 1: this call has held a pull, whose deadline ps_core_next knows */
+    int64_t hold_ms;    /* a pull was held: in how many ms to call ps_core_next at the latest, to
+                           end the first of all that are; -1: none was held by this call */
+    int32_t more;       /* 1: there is much to write; call ps_conn_received with 0 after it */
 } ps_step;
 
 /* host: address bytes and i32 port as on disk, 8 or 20 bytes: the born host of its messages. */
@@ -119,7 +121,8 @@ ps_conn *ps_conn_new(ps_core *core, int64_t id, const uint8_t *host, int32_t hos
 void ps_conn_free(ps_conn *conn); /* drops the pulls held for it */
 /* Room to read into: returns its size, > 0, or an error code. Good for one ps_conn_received. */
 int64_t ps_conn_room(ps_conn *conn, uint8_t **at, ps_error *error);
-/* `len` bytes were read there. PS_E_FRAME: the connection cannot go on. */
+/* `len` bytes were read there; 0 to go on with what was read before (more in the last step).
+ * PS_E_FRAME: the connection cannot go on. */
 int ps_conn_received(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
 /* One whole frame that was handed on before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);

@@ -1,5 +1,5 @@
 /* What the broker publishes to the core: topics, and pairs of group and topic with subscription and
- * consumer offsets. Entries are made once and kept, since held pulls and statistics point to them;
+ * consumer offsets. Topics are made once and kept, since held pulls and statistics point to them;
  * withdrawing one only switches it off. Upstream: TopicConfigManager, ConsumerManager,
  * ConsumerOffsetManager. */
 #define _GNU_SOURCE
@@ -10,6 +10,7 @@
 #include "core.h"
 
 #define FIRST_BUCKETS 64
+#define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
 
 static uint32_t hash_more(uint32_t h, const uint8_t *text, int32_t len) {
@@ -29,7 +30,8 @@ static uint32_t pair_hash(const uint8_t *group, int32_t group_len, const uint8_t
 }
 
 static int no_memory(ps_error *e) {
-    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the tables of the broker");
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                   "no memory for the tables of the broker, or a million pairs of group and topic");
 }
 
 /* ---- topics ---- */
@@ -112,6 +114,16 @@ void ps_filter_unref(ps_filter *f) {
     free(f);
 }
 
+static int by_number(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* In order, since ps_read looks for one among many by halves. */
+static void sort_hashes(ps_filter *f) {
+    qsort(f->fl_hashes, (size_t)f->fl_tag_count, sizeof f->fl_hashes[0], by_number);
+}
+
 static ps_filter *new_filter(int32_t count, int32_t text_len) {
     ps_filter *f = malloc(sizeof *f + (size_t)count * sizeof f->fl_hashes[0] + (size_t)text_len);
     if (f != NULL) *f = (ps_filter){NULL, 1, count, text_len};
@@ -126,7 +138,9 @@ ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count) 
         f->fl_hashes[n] = ps_java_hash(0, (const uint8_t *)tags + at, len);
         at += len + 1;
     }
-    if (f != NULL) f->fl_tag_count = n;
+    if (f == NULL) return NULL;
+    f->fl_tag_count = n;
+    sort_hashes(f);
     return f;
 }
 
@@ -168,6 +182,7 @@ ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql) {
     at = 0;
     for (int32_t i = 0; i < count && next_tag(text, len, &at, &tag); i++)
         f->fl_hashes[i] = ps_java_hash(0, tag.data, tag.len);
+    sort_hashes(f);
     if (len > 0) memcpy(f->fl_hashes + count, text, (size_t)len);
     return f;
 }
@@ -206,6 +221,7 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL) return p;
+    if (c->co_pair_count >= PAIRS_MAX) return NULL;
     if (c->co_pair_count >= c->co_pair_buckets && !grow_pairs(c)) return NULL;
     p = calloc(1, sizeof *p + (size_t)group_len + (size_t)topic_len);
     if (p == NULL) return NULL;
@@ -217,9 +233,31 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
     p->pr_next = c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
     c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)] = p;
     p->pr_all = c->co_all_pairs;
+    p->pr_all_link = &c->co_all_pairs;
+    if (p->pr_all != NULL) p->pr_all->pr_all_link = &p->pr_all;
     c->co_all_pairs = p;
     c->co_pair_count++;
     return p;
+}
+
+/* Clients make up names at will: a pair that nothing is known of, nothing points to and nothing was
+ * got for is taken out. */
+static void drop_if_empty(ps_core *c, ps_pair *p) {
+    if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_holds > 0 || p->pr_gets > 0) return;
+    ps_pair **link = &c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
+    while (*link != p) link = &(*link)->pr_next;
+    *link = p->pr_next;
+    *p->pr_all_link = p->pr_all;
+    if (p->pr_all != NULL) p->pr_all->pr_all_link = p->pr_all_link;
+    c->co_pair_count--;
+    ps_filter_unref(p->pr_filter);
+    ps_filter_unref(p->pr_own);
+    free(p);
+}
+
+static void withdraw(ps_core *c, ps_pair *p) {
+    p->pr_flags = 0;
+    drop_if_empty(c, p);
 }
 
 static int check_names(int32_t group_len, int32_t topic_len, ps_error *e) {
@@ -240,13 +278,12 @@ int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const
     ps_filter *f = sql != NULL     ? filter_of_sql(sql, sql_len, &mine)
                    : tag_count > 0 ? ps_filter_of_tags(tags, tags_len, tag_count)
                                    : NULL;
-    if (mine.code < 0) {
+    if (mine.code < 0 || p == NULL || ((tag_count > 0 || sql != NULL) && f == NULL)) {
+        ps_filter_unref(f);
+        if (p != NULL) drop_if_empty(c, p);
+        if (mine.code == 0) return no_memory(e);
         if (e != NULL) *e = mine;
         return mine.code;
-    }
-    if (p == NULL || ((tag_count > 0 || sql != NULL) && f == NULL)) {
-        ps_filter_unref(f);
-        return no_memory(e);
     }
     ps_filter_unref(p->pr_filter);
     p->pr_filter = f;
@@ -259,30 +296,51 @@ void ps_core_forget_subscription(ps_core *c, const char *group, int32_t group_le
                                  const char *topic, int32_t topic_len) {
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
-    if (p != NULL) p->pr_flags = 0;
+    if (p != NULL) withdraw(c, p);
 }
 
 void ps_core_forget_group(ps_core *c, const char *group, int32_t group_len) {
-    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all)
+    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+        next = p->pr_all;
         if (p->pr_group_len == group_len && memcmp(p->pr_names, group, (size_t)group_len) == 0)
-            p->pr_flags = 0;
+            withdraw(c, p);
+    }
 }
 
 /* ---- consumer offsets ---- */
 
+/* Where the queue's mark is or would be. Most groups have queues 0, 1, 2, ... and so each mark at
+ * its own place; but a client may name any, and one of 65535 must not cost as many marks. */
+static int32_t mark_place(const ps_pair *p, int32_t queue_id) {
+    int32_t low = 0, high = p->pr_mark_count;
+    if (queue_id < high && p->pr_marks[queue_id].mk_queue == queue_id) return queue_id;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (p->pr_marks[mid].mk_queue < queue_id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     if (queue_id < 0 || queue_id >= QUEUES_MAX) return NULL;
-    if (queue_id >= p->pr_mark_count) {
-        if (!make) return NULL;
-        int32_t count = p->pr_mark_count ? p->pr_mark_count : 4;
-        while (count <= queue_id) count *= 2;
-        ps_mark *marks = realloc(p->pr_marks, (size_t)count * sizeof *marks);
+    int32_t at = mark_place(p, queue_id);
+    if (at < p->pr_mark_count && p->pr_marks[at].mk_queue == queue_id) return &p->pr_marks[at];
+    if (!make) return NULL;
+    if (p->pr_mark_count == p->pr_mark_room) {
+        int32_t room = p->pr_mark_room ? 2 * p->pr_mark_room : 4;
+        ps_mark *marks = realloc(p->pr_marks, (size_t)room * sizeof *marks);
         if (marks == NULL) return NULL;
-        for (int32_t i = p->pr_mark_count; i < count; i++) marks[i] = (ps_mark){-1, -1, false};
         p->pr_marks = marks;
-        p->pr_mark_count = count;
+        p->pr_mark_room = room;
     }
-    return &p->pr_marks[queue_id];
+    ps_mark *m = &p->pr_marks[at];
+    memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
+    *m = (ps_mark){queue_id, -1, -1, false};
+    p->pr_mark_count++;
+    return m;
 }
 
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
@@ -342,16 +400,16 @@ int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
         if (changed && !p->pr_changed) continue;
         bool left = false;
-        for (int32_t q = 0; q < p->pr_mark_count; q++) {
-            ps_mark *m = &p->pr_marks[q];
+        for (int32_t i = 0; i < p->pr_mark_count; i++) {
+            ps_mark *m = &p->pr_marks[i];
             if (m->mk_offset < 0 || (changed && !m->mk_changed)) continue;
             if (n++ >= room) {
                 left = true;
                 continue;
             }
             out[n - 1] = (ps_offset_row){
-                p->pr_names, p->pr_names + p->pr_group_len, p->pr_group_len, p->pr_topic_len, q,
-                m->mk_offset};
+                p->pr_names, p->pr_names + p->pr_group_len, p->pr_group_len, p->pr_topic_len,
+                m->mk_queue, m->mk_offset};
             if (changed) m->mk_changed = false;
         }
         if (changed) p->pr_changed = left;
@@ -361,7 +419,8 @@ int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t
 
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len) {
-    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
+    for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
+        next = p->pr_all;
         if (group != NULL &&
             (p->pr_group_len != group_len || memcmp(p->pr_names, group, (size_t)group_len) != 0))
             continue;
@@ -370,8 +429,9 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
             continue;
         free(p->pr_marks);
         p->pr_marks = NULL;
-        p->pr_mark_count = 0;
+        p->pr_mark_count = p->pr_mark_room = 0;
         p->pr_changed = false;
+        drop_if_empty(c, p);
     }
 }
 

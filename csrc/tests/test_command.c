@@ -513,7 +513,7 @@ static void test_largest_headers(void) {
     memcpy(header + sizeof header - 2, "\"}", 2);
     CHECK(decode(0, header, sizeof header, &c) > 0);
     CHECK_EQ(PS_HEADER_MAX - 13, c.remark.len);
-    CHECK_EQ(PS_E_FRAME, wire_encode(&c, 0, &out));
+    CHECK(ps_command_encode(&c, 0, wire_out_end, 0, NULL) > 5 * PS_HEADER_MAX);
 
     static ps_command big = {.serialize = 1};
     big.remark = (ps_slice){header, PS_HEADER_MAX - 21};
@@ -523,7 +523,11 @@ static void test_largest_headers(void) {
     CHECK(ps_command_encode(&big, INT32_MAX - PS_HEADER_MAX - 4, out, PS_HEADER_MAX + 8, NULL) > 0);
     CHECK_EQ(PS_E_FRAME, ps_command_encode(&big, -1, out, PS_HEADER_MAX + 8, NULL));
     big.remark.len++;
-    CHECK_EQ(PS_E_FRAME, wire_encode(&big, 0, &out));
+    CHECK_EQ(PS_HEADER_MAX + 9, wire_encode(&big, 0, &out));
+    big.remark.len = 0xFFFFFF - 21;
+    CHECK_EQ(0xFFFFFF + 8, ps_command_encode(&big, 0, wire_out_end, 0, NULL));
+    big.remark.len++;
+    CHECK_EQ(PS_E_FRAME, ps_command_encode(&big, 0, wire_out_end, 0, NULL));
 }
 
 /* Nulls drop what has their name: the work that takes is bounded, since fields that were dropped

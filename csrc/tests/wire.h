@@ -87,7 +87,7 @@ static CHECK_UNUSED int64_t wire_frame(uint8_t *to, int kind, const void *header
 static CHECK_UNUSED int64_t wire_encode(const ps_command *c, int64_t body_len, uint8_t **out) {
     ps_error e = {0};
     int64_t need = ps_command_encode(c, body_len, wire_out_end, 0, &e), size;
-    if (need < 0) return need;
+    if (need < 0 || need > WIRE_ROOM) return need;
     *out = wire_out_end - need;
     size = ps_command_encode(c, body_len, *out, need, &e);
     CHECK(size > 8 && size <= need);
@@ -126,8 +126,8 @@ static CHECK_UNUSED int64_t wire_try(const uint8_t *frame, int64_t len) {
     CHECK(packed.field_count == c.field_count && packed.text_len <= header_len);
 
     int64_t wrote = wire_encode(&c, 0, &out), gone;
-    if (wrote < 0) { /* escaped again it may be longer than is allowed */
-        CHECK(wrote == PS_E_FRAME && header_len > PS_HEADER_MAX / 8);
+    if (wrote - 8 > PS_HEADER_MAX) { /* escaped again it is longer than what is read */
+        CHECK(header_len > PS_HEADER_MAX / 8);
         return size;
     }
     /* The scratch space still holds texts of the first command: the second gets another. */
