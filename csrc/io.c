@@ -157,6 +157,8 @@ typedef struct faulty {
     int fy_errno;
     bool fy_forever;
     bool fy_broken; /* the fault has struck and is there to stay */
+    uint32_t fy_slow_mask;
+    int32_t fy_slow_ms;
     int64_t fy_calls[PS_IO_CALLS];
 } faulty;
 
@@ -176,7 +178,9 @@ static bool struck(ps_io *io, int kind) {
         }
     }
     err = fy->fy_errno;
+    int32_t slow_ms = fy->fy_slow_mask >> kind & 1 ? fy->fy_slow_ms : 0;
     pthread_mutex_unlock(&fy->fy_lock);
+    if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
     if (fails)
         errno = err;
     return fails;
@@ -290,6 +294,14 @@ void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int 
     fy->fy_errno = err;
     fy->fy_forever = forever != 0;
     fy->fy_broken = false;
+    pthread_mutex_unlock(&fy->fy_lock);
+}
+
+void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms) {
+    faulty *fy = (faulty *)io;
+    pthread_mutex_lock(&fy->fy_lock);
+    fy->fy_slow_mask = mask;
+    fy->fy_slow_ms = ms;
     pthread_mutex_unlock(&fy->fy_lock);
 }
 

@@ -400,7 +400,17 @@ def _host_bytes(address: tuple[str, int]) -> bytes:
 class HotFramer:
     """The Framer (broker/remoting/framer.py) of a connection to a broker."""
 
-    __slots__ = ("_conn", "_connection", "_core", "_error", "_id", "_more", "_out", "_room", "_step")
+    __slots__ = (
+        "_conn",
+        "_connection",
+        "_core",
+        "_error",
+        "_id",
+        "_more",
+        "_out",
+        "_room",
+        "_step",
+    )
 
     def __init__(self, core: Core, connection: Connection, number: int) -> None:
         self._core = core
@@ -449,7 +459,7 @@ class HotFramer:
             count = 0
             if more:
                 connection.flush()
-                if connection.busy or not connection.open:
+                if connection.paused or not connection.open:
                     break
         self._more = more
         return commands

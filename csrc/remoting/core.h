@@ -39,14 +39,14 @@ typedef struct ps_filter {
 
 typedef struct ps_mark { /* a group's place in a queue */
     int32_t mk_queue;
-    int64_t mk_offset;   /* -1: none */
-    int64_t mk_reset;    /* told at the next pull; -1: none */
+    int64_t mk_offset; /* -1: none */
+    int64_t mk_reset;  /* told at the next pull; -1: none */
     bool mk_changed;
 } ps_mark;
 
 /* A group and a topic: subscription, consumer offsets, statistics. */
 typedef struct ps_pair {
-    struct ps_pair *pr_next; /* chain of its bucket */
+    struct ps_pair *pr_next;               /* chain of its bucket */
     struct ps_pair *pr_all, **pr_all_link; /* list of all */
     uint32_t pr_hash;
     int32_t pr_group_len, pr_topic_len;
@@ -54,7 +54,7 @@ typedef struct ps_pair {
     int64_t pr_sub_version;
     ps_filter *pr_filter; /* of the group; NULL: every message */
     ps_filter *pr_own;    /* of the last pull that brought its own */
-    ps_mark *pr_marks; /* by queue */
+    ps_mark *pr_marks;    /* by queue */
     int32_t pr_mark_count, pr_mark_room;
     int32_t pr_holds; /* pulls that are held for it */
     bool pr_changed;

@@ -316,7 +316,7 @@ void ps_core_drop_holds(ps_conn *n) {
 static bool hold(ps_conn *n, const pull *p, int64_t suspend_ms) {
     ps_core *c = n->cn_core;
     if (c->co_heap_count >= c->co_holds_max) return false;
-    int64_t wait_ms = !c->co_hold ? c->co_hold_short_ms
+    int64_t wait_ms = !c->co_hold                   ? c->co_hold_short_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(c->co_store, p->topic->te_topic, p->queue_id);

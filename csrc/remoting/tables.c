@@ -407,9 +407,9 @@ int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t
                 left = true;
                 continue;
             }
-            out[n - 1] = (ps_offset_row){
-                p->pr_names, p->pr_names + p->pr_group_len, p->pr_group_len, p->pr_topic_len,
-                m->mk_queue, m->mk_offset};
+            out[n - 1] = (ps_offset_row){p->pr_names,     p->pr_names + p->pr_group_len,
+                                         p->pr_group_len, p->pr_topic_len,
+                                         m->mk_queue,     m->mk_offset};
             if (changed) m->mk_changed = false;
         }
         if (changed) p->pr_changed = left;

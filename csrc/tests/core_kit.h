@@ -76,8 +76,8 @@ static CHECK_UNUSED void kit_close(void) {
 
 static CHECK_UNUSED void kit_topic(const char *name, int32_t queues, int32_t perm, int32_t flags) {
     ps_error e = {0};
-    CHECK_EQ(0, ps_core_topic(kit_core, name, (int32_t)strlen(name), queues, queues, perm, flags,
-                              &e));
+    CHECK_EQ(0,
+             ps_core_topic(kit_core, name, (int32_t)strlen(name), queues, queues, perm, flags, &e));
 }
 
 /* tags: each ended by 0x00. */
@@ -87,9 +87,8 @@ static CHECK_UNUSED void kit_subscribe(const char *group, const char *topic, con
     int32_t len = 0;
     for (int32_t i = 0; i < tag_count; i++) len += (int32_t)strlen(tags + len) + 1;
     CHECK_EQ(0, ps_core_subscription(kit_core, group, (int32_t)strlen(group), topic,
-                                     (int32_t)strlen(topic),
-                                     PS_SUB_GROUP | PS_SUB_OWN | PS_SUB_SQL, tags, len, tag_count,
-                                     NULL, 0, version, &e));
+                                     (int32_t)strlen(topic), PS_SUB_GROUP | PS_SUB_OWN | PS_SUB_SQL,
+                                     tags, len, tag_count, NULL, 0, version, &e));
 }
 
 static CHECK_UNUSED ps_conn *kit_conn(int64_t id) {

@@ -28,8 +28,8 @@ static bool record_at(const char *topic, int32_t queue, int64_t offset, ps_recor
     if (batch == NULL) return false;
     ps_batch_get(batch, &b);
     const ps_view *v = b.count > 0 ? &b.views[0] : NULL;
-    bool found = v != NULL && ps_record_decode(b.segments[v->segment].map + v->start, v->size,
-                                               out) == PS_REC_OK;
+    bool found = v != NULL &&
+                 ps_record_decode(b.segments[v->segment].map + v->start, v->size, out) == PS_REC_OK;
     ps_batch_free(batch);
     return found;
 }
@@ -303,7 +303,8 @@ static void test_stored(void) {
         const ps_command *c = kit_last();
         CHECK(c->code == 0 && c->opaque == 77 && c->serialize == kind && c->version == 479);
         CHECK(kit_field_is(c, "transactionId", "FD0123456789"));
-        CHECK(kit_field_is(c, "MSG_REGION", "DefaultRegion") && kit_field_is(c, "TRACE_ON", "true"));
+        CHECK(kit_field_is(c, "MSG_REGION", "DefaultRegion") &&
+              kit_field_is(c, "TRACE_ON", "true"));
         CHECK_EQ(1, kit_field(c, "queueId"));
         CHECK_EQ(at, kit_field(c, "queueOffset"));
         CHECK_EQ(32, ps_command_field(c, "msgId").len);
@@ -620,7 +621,8 @@ static void test_fields_of_pulls(void) {
         const char *field, *value;
         int32_t code;
     } cases[] = {
-        {"maxMsgNums", "0", -3},
+        {"maxMsgNums", "0", 0},
+        {"maxMsgNums", "-1", 0},
         {"maxMsgNums", "9223372036854775807", 0},
         {"maxMsgNums", NULL, -3},
         {"sysFlag", NULL, -3},
@@ -701,11 +703,12 @@ static void test_filters(void) {
     CHECK_EQ(0, ps_core_subscription(kit_core, "G", 1, "F", 1, 0, "", 0, 0, NULL, 0, 0, &e));
     got_with(n, "TAG", "*", &code);
     CHECK_EQ(-3, code);
-    CHECK_EQ(PS_E_EXPRESSION_ILLEGAL, ps_core_subscription(kit_core, "G2", 2, "F", 1, PS_SUB_GROUP, "", 0, 0,
-                                              "n >", 3, 0, &e));
+    CHECK_EQ(PS_E_EXPRESSION_ILLEGAL, ps_core_subscription(kit_core, "G2", 2, "F", 1, PS_SUB_GROUP,
+                                                           "", 0, 0, "n >", 3, 0, &e));
     CHECK_EQ(0, ps_core_subscription(kit_core, "G", 1, "F", 1, PS_SUB_GROUP, "", 0, 0, "n = 2", 5,
                                      0, &e));
-    CHECK(pull(n, &f)->code == 0 && kit_last()->body.len == (int32_t)be32_get(kit_last()->body.data));
+    CHECK(pull(n, &f)->code == 0 &&
+          kit_last()->body.len == (int32_t)be32_get(kit_last()->body.data));
     ps_conn_free(n);
 }
 
@@ -831,7 +834,8 @@ static void test_statistics(void) {
     pull(n, &f);
     ps_core_get_totals(kit_core, &after);
     CHECK(after.puts - before.puts == 3 && after.gets - before.gets == 3);
-    CHECK(after.put_bytes - before.put_bytes == bytes && after.get_bytes - before.get_bytes == bytes);
+    CHECK(after.put_bytes - before.put_bytes == bytes &&
+          after.get_bytes - before.get_bytes == bytes);
     CHECK(after.pulls - before.pulls == 2 && after.misses - before.misses == 1);
     int64_t count = ps_core_statistics(kit_core, rows, 64);
     CHECK_EQ(count, ps_core_statistics(kit_core, NULL, 0));
