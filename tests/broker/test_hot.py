@@ -52,7 +52,7 @@ class Hot:
         self.core.publish_topic("T", 4, 4, 6, hot=True)
         self.subscribe("G")
         self.cold = []
-        handlers = {code: self.came_up for code in (SEND, PULL, ECHO)}
+        handlers = dict.fromkeys((SEND, PULL, ECHO), self.came_up)
         self.server = serving(handlers, framer=self.core.framer)
 
     def subscribe(self, group, tags=None):
