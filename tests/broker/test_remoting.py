@@ -348,14 +348,14 @@ def test_an_answer_is_heard_while_requests_wait():
 def test_an_idle_connection_is_closed_and_a_used_one_stays():
     async def work():
         gone = []
-        limits = Limits(idle_s=0.24)
+        limits = Limits(idle_s=0.72)
         async with (
             serving(HANDLERS, limits=limits, on_close=gone.append) as server,
             await Wire.to(server.port) as idle,
             await Wire.to(server.port) as used,
         ):
             await idle.ask(Command(ECHO))
-            for _ in range(12):
+            for _ in range(24):
                 await asyncio.sleep(0.05)
                 assert (await used.ask(Command(ECHO))).code == 0
             assert await idle.closed() == b""
@@ -364,7 +364,7 @@ def test_an_idle_connection_is_closed_and_a_used_one_stays():
             async with await Wire.to(server.port) as silent:
                 started = asyncio.get_running_loop().time()
                 assert await silent.closed() == b""
-                assert 0.2 < asyncio.get_running_loop().time() - started < 1
+                assert 0.6 < asyncio.get_running_loop().time() - started < 5
 
     run(work())
 
