@@ -29,7 +29,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py crash campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
-        errors docs-check wheel clean c-tests-built c-tsan-built
+        errors codes docs-check wheel clean c-tests-built c-tsan-built
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -111,6 +111,7 @@ lint: build ## style, format, types and stale generated files; changes nothing
 	@.venv/bin/ruff format --check -q $(CODE)
 	@.venv/bin/mypy $(PACKAGES)
 	@$(PY) tools/gen_errors.py --check
+	@$(PY) tools/gen_codes.py --check
 
 typecheck: build ## types alone
 	@.venv/bin/mypy $(PACKAGES)
@@ -121,6 +122,9 @@ format: build ## rewrite what the formatter and the linter can mend
 
 errors: .venv/.stamp ## regenerate pystore/_errors.py and docs/errors.md from csrc/errors.def
 	@$(PY) tools/gen_errors.py
+
+codes: build ## regenerate docs/codes.md from the handler tables
+	@$(PY) tools/gen_codes.py
 
 docs-check: build ## links, lengths and machine paths in the documents
 	@$(PY) -m pytest -q tests/tidy

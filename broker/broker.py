@@ -27,6 +27,7 @@ from broker.remoting.handlers import Handler
 from broker.remoting.hot import Core
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
+from broker.remoting.tls import TlsSettings
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
@@ -71,7 +72,8 @@ class Broker:
     path_or_conf: folder of the store, or a broker.conf that names it (storePathRootDir; default
     ~/store as upstream). settings: under upstream's names, over those of the file. listenPort=0
     takes a free port, which is then the one written into records. with_namesrv: a name server in
-    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr.
+    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. tls: of
+    the broker's ports; None: plain text, and TLS with a certificate that nobody has signed.
 
     ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
     Once started: address, store, services.
@@ -85,6 +87,7 @@ class Broker:
         with_namesrv: bool = False,
         namesrv_port: int = 0,
         drain_s: float = 3.0,
+        tls: TlsSettings | None = None,
         **settings: object,
     ) -> None:
         """Raises: BadArgument for settings that are none."""
@@ -99,6 +102,7 @@ class Broker:
         self._with_namesrv = with_namesrv
         self._namesrv_port = namesrv_port
         self._drain_s = drain_s
+        self._tls = tls
         self._hooks: list[SendMessageHook | ConsumeMessageHook] = []
         self.namesrv: NameServer | None = None
         self._thread: LoopThread | None = None
@@ -191,7 +195,7 @@ class Broker:
         return Store(self.path, self._conf, **self._given)  # type: ignore[arg-type]
 
     async def _start_namesrv(self) -> None:
-        made = NameServer(listenPort=self._namesrv_port)
+        made = NameServer(listenPort=self._namesrv_port, bindAddress=self.settings["bindAddress"])
         await made.start()
         self._undo.push_async_callback(made.stop, 0.5)
         self.namesrv = made
@@ -283,8 +287,8 @@ class Broker:
             made.append(self._server(sending, vip, limits, services, None))
         return made
 
-    @staticmethod
     def _server(
+        self,
         handlers: Mapping[int, Handler],
         sock: socket.socket,
         limits: Limits,
@@ -298,6 +302,7 @@ class Broker:
             handlers,
             sock=sock,
             framer=core.framer if core is not None else None,
+            tls=self._tls,
             limits=limits,
             on_close=closed,
         )

@@ -58,10 +58,11 @@ class Setting:
     name: upstream's. type: int, long, boolean, double or String. default: upstream's, or this
     store's where upstream takes it from the machine; None when there is none. origin: the
     upstream class, or the version when only another version than 5.3.3 has it. used_by: "store",
-    "metadata", "broker" (accepted, takes effect in the broker) or "none" (accepted so that one file
-    serves both, without effect). field: the ps_conf field it goes into. low, high: range of a
-    number, both inclusive. choices: the allowed texts. clamp: values outside are moved to this
-    range when used, as upstream does (spec section 9). encode: value to field, for one number.
+    "metadata", "broker" (read by the broker alone; it reads some of the others, too) or "none"
+    (accepted so that one file serves both, without effect). field: the ps_conf field it goes into.
+    low, high: range of a number, both inclusive. choices: the allowed texts. clamp: values outside
+    are moved to this range when used, as upstream does (spec section 9). encode: value to field,
+    for one number.
     """
 
     name: str
@@ -154,7 +155,7 @@ _USED: dict[str, dict[str, Any]] = {
     "brokerIP1": _row(
         "store",
         "address",
-        "address written into each record as its store host; IPv4 or IPv6",
+        "address written into each record as its store host, and told to clients; IPv4, IPv6",
         "store_host",
         default="127.0.0.1",
         check=_not_empty,
@@ -162,7 +163,7 @@ _USED: dict[str, dict[str, Any]] = {
     "listenPort": _row(
         "store",
         "port",
-        "port written into each record's store host",
+        "port written into each record's store host; the broker listens on it, 0: on a free one",
         "store_host",
         low=0,
         high=65535,
@@ -370,7 +371,72 @@ _USED: dict[str, dict[str, Any]] = {
             "", why="name these folders in storePathCommitLog as well and leave this out"
         ),
     ),
-    "brokerRole": _row("broker", "", "role", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")),
+    # what this broker cannot do, and must not pretend to
+    "brokerRole": _row(
+        "broker",
+        "",
+        "a master, whichever; a broker that is to be a slave does not start",
+        choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+    ),
+    "aclEnable": _row("broker", "", "must be false: nobody is asked who he is"),
+    "authenticationEnabled": _row("broker", "", "must be false, as aclEnable"),
+    "authorizationEnabled": _row("broker", "", "must be false, as aclEnable"),
+    "enableControllerMode": _row("broker", "", "must be false: there is no controller"),
+    # the broker
+    "namesrvAddr": _row("broker", "addresses", "name servers to register at, separated by ';'"),
+    "bindAddress": _row("broker", "address", "address it listens on"),
+    "brokerIP2": _row("broker", "address", "address of the HA service, as name servers tell it"),
+    "brokerId": _row("broker", "", "0 for a master, as name servers tell it", low=0),
+    "haListenPort": _row(
+        "broker",
+        "port",
+        "of the HA service, as name servers tell it; nothing listens there",
+        low=0,
+        high=65535,
+    ),
+    "serverChannelMaxIdleTimeSeconds": _row(
+        "broker", "s", "a connection unused for so long is closed; 0: never", low=0
+    ),
+    "channelExpiredTimeout": _row(
+        "broker", "ms", "a client that sends no heartbeat for so long has left", low=1
+    ),
+    "brokerPermission": _row(
+        "broker", "bits", "4: it may be read, 2: written, 6: both", low=0, high=7
+    ),
+    "startAcceptSendRequestTimeStamp": _row("broker", "ms", "sends are refused until this time"),
+    "regionId": _row("broker", "", "MSG_REGION of messages and answers"),
+    "traceOn": _row("broker", "", "TRACE_ON of messages and answers"),
+    "autoCreateSubscriptionGroup": _row("broker", "", "a group that is named is made"),
+    "enableMixedMessageType": _row("broker", "", "topics may have the type MIXED"),
+    "enablePropertyFilter": _row("broker", "", "consumers may filter by SQL92"),
+    "longPollingEnable": _row(
+        "broker", "", "a pull that finds nothing waits as long as it asks for"
+    ),
+    "shortPollingTimeMills": _row(
+        "broker", "ms", "and so long without longPollingEnable", low=0, high=_INT_MAX
+    ),
+    "litePullMessageEnable": _row("broker", "", "LITE_PULL_MESSAGE (361) is served"),
+    "notifyConsumerIdsChangedEnable": _row(
+        "broker", "", "consumers are told when others of their group come and go"
+    ),
+    "useServerSideResetOffset": _row(
+        "broker", "", "a reset moves the offset here; else the clients are told to"
+    ),
+    "storeReplyMessageEnable": _row("broker", "", "replies to requests are stored, too"),
+    "defaultQueryMaxNum": _row("broker", "messages", "most answers of a query by unique key"),
+    "clearRetryTopicWhenDeleteTopic": _row(
+        "broker", "", "the retry topics of POP groups go with their topic"
+    ),
+    "configBlackList": _row("broker", "names", "settings that tools must not change"),
+    "forceRegister": _row(
+        "broker", "", "registers each time; false: only when the name server has other topics"
+    ),
+    "registerNameServerPeriod": _row(
+        "broker", "ms", "pause between registrations", clamp=(10_000, 60_000)
+    ),
+    "registerBrokerTimeoutMills": _row("broker", "ms", "wait for a name server's answer", low=1),
+    "enableSlaveActingMaster": _row("broker", "", "name servers get heartbeats, too"),
+    "brokerHeartbeatInterval": _row("broker", "ms", "pause between those", low=1),
 }
 
 #: What an open store takes over (Store.retain).
@@ -384,13 +450,6 @@ RETENTION = frozenset(
         "diskSpaceWarningLevelRatio",
         "fileReservedTime",
     }
-)
-
-#: MessageStoreConfig settings that act in a broker around the store, not in the store.
-_STORE_CONFIG_OF_BROKER = re.compile(
-    r"ha[A-Z]|timer|inSyncReplicas|minInSyncReplicas|totalReplicas|slaveTimeout|brokerRole|"
-    r"enableScheduleAsyncDeliver|scheduleAsyncDeliver|defaultQueryMaxNum|maxTopicLength|"
-    r"offsetCheckInSlave|osPageCacheBusyTimeOutMills|putMessageTimeout|pullBatchMaxMessageCount"
 )
 
 #: Read by BrokerStartup itself, so that no class has them.
@@ -408,10 +467,9 @@ def _make_table() -> dict[str, Setting]:
 
     for origin, settings in UPSTREAM.items():
         for name, (kind, default) in settings.items():
-            acts = origin != "MessageStoreConfig" or _STORE_CONFIG_OF_BROKER.match(name)
-            add(name, kind, default, origin, "broker" if acts else "none")
+            add(name, kind, default, origin, "none")
     for name in _STARTUP:
-        add(name, "String", None, "BrokerStartup", "broker")
+        add(name, "String", None, "BrokerStartup", "none")
     for name, (kind, version) in OTHER_VERSIONS.items():
         add(name, kind, None, version, "none")
     return table

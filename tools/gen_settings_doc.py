@@ -78,19 +78,22 @@ def origins(used_by: str) -> str:
 def page_text() -> str:
     """What docs/settings.md must hold."""
     lines = [INTRODUCTION]
-    sections = (("store", "What the store uses"), ("metadata", "What the metadata uses"))
+    sections = (
+        ("store", "What the store uses"),
+        ("metadata", "What the metadata uses"),
+        ("broker", "What the broker uses besides"),
+    )
     for used_by, title in sections:
         rows = [row for row in TABLE.values() if row.used_by == used_by]
         lines += [f"## {title}", "", *table_of(sorted(rows, key=lambda row: row.name)), ""]
     lines += [
         "## What is accepted besides",
         "",
-        "One `broker.conf` serves a Java broker and this store. So every setting of upstream's is",
-        "accepted and its type is checked:",
+        "One `broker.conf` serves a Java broker and this one. So every other setting of",
+        "upstream's is accepted and its type is checked. It has no effect: it tunes what is not",
+        "here, or belongs to another version:",
         "",
-        f"- those that take effect in a broker, not in the store: {origins('broker')};",
-        "- those without effect here, since they tune what this store does not have, or belong to",
-        f"  another version: {origins('none')}.",
+        f"{origins('none')}.",
         "",
     ]
     return "\n".join(lines)

@@ -40,6 +40,10 @@ def run(
         int | None,
         typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one."),
     ] = None,
+    tls: Annotated[
+        Path | None,
+        typer.Option("--tls", metavar="FILE", help="tls.server.* settings, a properties file."),
+    ] = None,
 ) -> int | None:
     """Runs a RocketMQ broker until SIGTERM or Ctrl-C; says in one line when it is ready.
 
@@ -56,6 +60,7 @@ def run(
     """
     from broker.broker import Broker
     from broker.cli.serve import serve
+    from broker.remoting.tls import TlsSettings
 
     given: dict[str, Any] = dict(s.sets)
     if namesrv is not None:
@@ -63,7 +68,12 @@ def run(
     if port is not None:
         given["listenPort"] = port
     broker = Broker(
-        folder, conf=s.conf, with_namesrv=with_namesrv, namesrv_port=namesrv_port, **given
+        folder,
+        conf=s.conf,
+        with_namesrv=with_namesrv,
+        namesrv_port=namesrv_port,
+        tls=TlsSettings.from_file(tls) if tls is not None else None,
+        **given,
     )
 
     def ready() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.remoting.selfsigned import self_signed
 from pystore._errors import BadArgument
+from pystore._settings import parse_properties
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
@@ -32,6 +33,7 @@ _CLIENT_AUTH = {
     "require": ssl.CERT_REQUIRED,
 }
 READ_BYTES = 64 << 10
+_FILE_MAX_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -93,6 +95,26 @@ class TlsSettings:
             else:
                 found[attribute] = text
         return cls(**found)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> TlsSettings:
+        """Of a properties file, as upstream's tls.config.file. Raises: BadArgument."""
+        try:
+            with open(path, "rb") as file:
+                text = file.read(_FILE_MAX_BYTES).decode("utf-8-sig")
+        except OSError as failed:
+            raise BadArgument(
+                f"the TLS settings cannot be read ({failed.strerror})", os.fspath(path)
+            ) from failed
+        except UnicodeDecodeError:
+            raise BadArgument("the TLS settings are no text", os.fspath(path)) from None
+        try:
+            given = {name: value for name, (_, value) in parse_properties(text).items()}
+        except BadArgument:
+            raise
+        except ValueError as bad:
+            raise BadArgument(str(bad), os.fspath(path)) from None
+        return cls.from_names(given)
 
     def server_context(self) -> ssl.SSLContext:
         """Made once. Raises: BadArgument when a file cannot be used."""

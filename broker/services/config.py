@@ -12,12 +12,14 @@ from pystore._settings import RETENTION, TABLE, Settings
 
 __all__ = ["Config"]
 
-#: What a connection, a record or a name server has been told already, and what this broker would
-#: have to refuse at its start.
+#: What a connection, a record, a name server or the C core has been told already, and what this
+#: broker would have to refuse at its start.
 _FIXED = frozenset(
     {
-        "aclEnable", "authenticationEnabled", "authorizationEnabled", "brokerClusterName",
-        "brokerIP1", "brokerId", "brokerName", "brokerRole", "enableControllerMode", "listenPort",
+        "aclEnable", "authenticationEnabled", "authorizationEnabled", "bindAddress",
+        "brokerClusterName", "brokerIP1", "brokerId", "brokerName", "brokerRole",
+        "channelExpiredTimeout", "enableControllerMode", "listenPort", "longPollingEnable",
+        "regionId", "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
     }
 )  # fmt: skip
 

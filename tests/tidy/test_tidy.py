@@ -178,9 +178,10 @@ def test_no_tabs_or_trailing_spaces_in_code():
     )
 
 
-def test_generated_files_follow_from_their_source():
+@pytest.mark.parametrize("tool", ["gen_errors.py", "gen_codes.py"])
+def test_generated_files_follow_from_their_source(tool):
     result = subprocess.run(
-        [sys.executable, ROOT / "tools" / "gen_errors.py", "--check"],
+        [sys.executable, ROOT / "tools" / tool, "--check"],
         capture_output=True,
         text=True,
         check=False,

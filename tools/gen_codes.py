@@ -1,0 +1,178 @@
+"""Makes docs/codes.md from the handler tables of the broker and of the name server.
+
+python tools/gen_codes.py           writes it
+python tools/gen_codes.py --check   changes nothing, exits 1 when it is stale
+
+What is served and where comes from the tables; what differs from upstream stands in DIFFERS below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.namesrv.kv import KvConfig
+from broker.namesrv.processor import Processor
+from broker.namesrv.routes import Routes
+from broker.namesrv.settings import NamesrvSettings
+from broker.processors import all_handlers
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.handlers import Handler
+from broker.remoting.hot import HOT_CODES
+from broker.services.context import Services
+from pystore import _settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "codes.md"
+
+#: Where the C core answers what it can.
+_HOT = {11: "csrc/remoting/pull.c", 361: "csrc/remoting/pull.c"}
+_HOT_SEND = "csrc/remoting/send.c"
+
+#: Of the broker: what a caller could notice.
+DIFFERS: dict[int, str] = {
+    10: "a topic without the right to write is refused; timers: see [broker.md](broker.md)",
+    310: "as 10",
+    320: "as 10; no body of another layout is stored",
+    25: "a name or value that is none, and what only a start takes over, is refused by name",
+    26: "settings without effect here are listed, too",
+    27: "the same as 329",
+    28: "pools, page cache and timers are named with the values of an idle broker",
+    306: "answered; retention takes queues and log together, so there is nothing to do",
+    316: "answered; nothing is done",
+    329: "runs retention once, by the rules of the settings",
+    401: "mode POP is refused with code 1",
+    402: "always empty: every mode is PULL",
+}
+
+#: Of the name server; docs/namesrv.md has the rest.
+NAMES_DIFFER: dict[int, str] = {
+    104: "takes effect before it is answered",
+    105: "brokers in the order of their registration",
+    106: "quoted keys for every caller",
+    318: "a value of the wrong kind is refused with a reason",
+    901: "quoted keys for every caller",
+}
+
+#: Requests that go from the broker to clients and name servers, or between name server and broker.
+_SENT = {
+    39: "to producers: what became of a transaction",
+    40: "to consumers: others of their group came or went",
+    220: "to consumers: go to these offsets (`useServerSideResetOffset=false`)",
+    221: "to consumers, for 223: where are you",
+    307: "to consumers, handed on",
+    309: "to consumers, handed on",
+    326: "to producers: the reply to their request",
+    103: "to name servers",
+    104: "to name servers, at a stop",
+    105: "to name servers, for 400",
+    322: "to name servers, when `forceRegister=false`",
+    904: "to name servers, when `enableSlaveActingMaster=true`",
+    905: "from name servers to brokers that wish to know",
+}
+
+#: Families that upstream has and this project has not, or not wholly.
+FAMILIES = (
+    ("transactions", (37, 39, 323)),
+    ("timers: take one back", (370,)),
+    ("POP", (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151)),
+    ("ACL of 4.x", (50, 51, 52, 53)),
+    ("ACL and users of 5.x", (3001, 3002, 3003, 3004, 3005, 3006, 3007, 3008, 3009, 3010)),
+    ("HA and controller", (902, 903, 906, 907, 908, 1007, 1008)),
+)
+
+
+def handlers_of_broker() -> Mapping[int, Handler]:
+    """The tables need no running broker: only the settings are looked at when they are made."""
+    services = SimpleNamespace(settings=_settings.load(None, {}))
+    return all_handlers(cast(Services, services))
+
+
+async def handlers_of_namesrv() -> Mapping[int, Handler]:
+    settings = NamesrvSettings(None, {}, None)
+    return Processor(settings, Routes(lambda: 0), KvConfig(None), lambda changes: None).handlers()
+
+
+def place_of(handler: Any) -> str:
+    module = str(handler.__module__)
+    path = f"{module.replace('.', '/')}.py"
+    return f"[{path.removeprefix('broker/')}](../{path})"
+
+
+def rows_of(handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: bool) -> list[str]:
+    unknown = set(differs) - set(map(int, handlers))
+    if unknown:
+        raise SystemExit(f"gen_codes.py speaks of codes that nobody serves: {sorted(unknown)}")
+    lines = ["| code | name | served in | differs |", "|---|---|---|---|"]
+    for code, handler in sorted(handlers.items()):
+        place = place_of(handler)
+        if hot and code in HOT_CODES:
+            path = _HOT.get(code, _HOT_SEND)
+            place = f"[{Path(path).name}](../{path}), {place}"
+        name = RequestCode(code).name
+        lines.append(f"| {int(code)} | `{name}` | {place} | {differs.get(code, '')} |")
+    return lines
+
+
+def page_text() -> str:
+    """What docs/codes.md must hold."""
+    broker, names = handlers_of_broker(), asyncio.run(handlers_of_namesrv())
+    answers = ", ".join(f"{each.value} `{each.name}`" for each in ResponseCode)
+    lines = [
+        "# Request codes",
+        "",
+        "Generated by `tools/gen_codes.py` from the handler tables of the broker and of the name",
+        "server. Names are upstream's. A code that is not here is answered with 3,",
+        "`REQUEST_CODE_NOT_SUPPORTED`, and the connection goes on.",
+        "",
+        f"## Broker: {len(broker)} codes",
+        "",
+        "Where a C file is named, it answers what needs no decision, and the Python file the rest.",
+        "",
+        *rows_of(broker, DIFFERS, hot=True),
+        "",
+        f"## Name server: {len(names)} codes",
+        "",
+        *rows_of(names, NAMES_DIFFER, hot=False),
+        "",
+        "## Sent by the broker",
+        "",
+        "| code | name | what |",
+        "|---|---|---|",
+    ]
+    for code, what in sorted(_SENT.items()):
+        if (
+            code == RequestCode.CHECK_TRANSACTION_STATE
+            and RequestCode.END_TRANSACTION not in broker
+        ):
+            continue
+        lines.append(f"| {code} | `{RequestCode(code).name}` | {what} |")
+    lines += ["", "## Not served", "", "| what | codes of upstream |", "|---|---|"]
+    for what, codes in FAMILIES:
+        absent = [str(code) for code in codes if code not in broker and code not in _SENT]
+        if absent:
+            lines.append(f"| {what} | {', '.join(absent)} |")
+    lines += ["", "## Answers", "", *textwrap.wrap(f"{answers}.", 100), ""]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--check"]:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page_text():
+            return 0
+        print("docs/codes.md is stale: run `make codes`", file=sys.stderr)
+        return 1
+    if arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    PAGE.write_text(page_text(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
