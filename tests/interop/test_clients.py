@@ -22,10 +22,11 @@ CLIENTS = {
 #: How many scenarios a client runs at once; most of them mostly wait.
 AT_ONCE = 8
 NAMES = """
-    reset-offset connections running-info consume-directly topics send-sync send-async send-oneway
-    send-batch send-ordered send-compressed send-big send-refused auto-create request-reply delayed
-    query pull push-concurrent push-orderly push-wakes broadcasting lite-assign lite-subscribe
-    retry-dlq orderly-dlq send-back rebalance sql92 consume-from two-groups
+    reset-offset connections running-info consume-directly topics orderly-rebalance
+    push-concurrent push-orderly push-wakes broadcasting lite-assign lite-subscribe retry-dlq
+    orderly-dlq send-back rebalance sql92 consume-from post-subscription two-groups send-sync
+    send-async send-oneway send-batch send-ordered send-compressed send-big send-refused
+    auto-create request-reply delayed query pull vip trace namespace
 """.split()  # noqa: SIM905
 
 

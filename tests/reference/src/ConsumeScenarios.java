@@ -11,6 +11,7 @@ import org.apache.rocketmq.common.message.*;
 /** Scenarios of consumers. */
 class ConsumeScenarios {
     static void add(Map<String, Scenarios.Body> all) {
+        all.put("orderly-rebalance", ConsumeScenarios::orderlyRebalance);
         all.put("push-concurrent", ConsumeScenarios::concurrent);
         all.put("push-orderly", ConsumeScenarios::orderly);
         all.put("push-wakes", ConsumeScenarios::wakes);
@@ -23,6 +24,7 @@ class ConsumeScenarios {
         all.put("rebalance", ConsumeScenarios::rebalance);
         all.put("sql92", ConsumeScenarios::sql92);
         all.put("consume-from", ConsumeScenarios::consumeFrom);
+        all.put("post-subscription", ConsumeScenarios::postSubscription);
         all.put("two-groups", ConsumeScenarios::twoGroups);
     }
 
@@ -249,5 +251,44 @@ class ConsumeScenarios {
         DefaultMQPushConsumer both = c.push(c.group()); both.subscribe(topic, "*"); both.subscribe(other, "B"); Scenarios.Got g = c.gather(both); Scenarios.Got h = c.gather(c.group(), topic, "B");
         for (int i = 0; i < 20; i++) { c.send(p, topic, i % 2 == 0 ? "A" : "B", "k", "t" + i); c.send(p, other, i % 2 == 0 ? "A" : "B", "k", "o" + i); }
         c.eventually(60, "one group, two topics", g::size, n -> n == 30); c.eventually(60, "another group of its own", h::size, n -> n == 10);
+    }
+
+    /** The queue's lock goes from one member to the other: messages may come again, but never two members at once. */
+    static void orderlyRebalance(Scenarios.Case c) throws Exception {
+        String topic = c.topic(4), group = c.group(); DefaultMQProducer p = c.producer(); AtomicBoolean stop = new AtomicBoolean(); AtomicInteger sent = new AtomicInteger(), together = new AtomicInteger(), gaps = new AtomicInteger();
+        Map<Integer, AtomicInteger> inside = new ConcurrentHashMap<>(); Map<Integer, Long> next = new ConcurrentHashMap<>(); Set<String> seen = ConcurrentHashMap.newKeySet(); Map<String, Integer> shares = new ConcurrentHashMap<>();
+        int all = 4 * c.masters().size();
+        List<DefaultMQPushConsumer> members = new ArrayList<>();
+        for (String name : List.of("a", "b")) {
+            DefaultMQPushConsumer m = c.push(group); m.subscribe(topic, "*"); members.add(m);
+            m.registerMessageListener((MessageListenerOrderly) (ms, cx) -> {
+                int q = ms.get(0).getQueueId() + 100 * Math.abs(ms.get(0).getBrokerName().hashCode() % 1000);
+                if (inside.computeIfAbsent(q, k -> new AtomicInteger()).incrementAndGet() > 1) together.incrementAndGet();
+                for (MessageExt e : ms) { long want = next.getOrDefault(q, 0L); if (e.getQueueOffset() > want) gaps.incrementAndGet(); next.put(q, Math.max(want, e.getQueueOffset() + 1)); seen.add(Scenarios.text(e)); shares.merge(name, 1, Integer::sum); }
+                try { Thread.sleep(2); } catch (InterruptedException e) { }
+                inside.get(q).decrementAndGet();
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        }
+        members.get(0).start(); c.hasAll(members.get(0), topic, 4);
+        Thread sender = new Thread(() -> { for (int i = 0; !stop.get(); i++) try { p.send(new Message(topic, SendScenarios.bytes("o" + i))); sent.incrementAndGet(); Thread.sleep(5); } catch (Exception e) { return; } });
+        sender.start(); c.closers.add(() -> stop.set(true));
+        c.eventually(60, "the first member gets messages", () -> shares.getOrDefault("a", 0), n -> n > 20);
+        members.get(1).start();
+        c.eventually(60, "the second one takes its share", () -> shares.getOrDefault("b", 0), n -> n > 50);
+        members.get(1).shutdown();
+        c.eventually(60, "the first one has every queue again", () -> queuesOf(members.get(0), topic).size(), n -> n == all);
+        stop.set(true); sender.join();
+        c.eventually(60, "every message is consumed", seen::size, n -> n == sent.get());
+        c.equal(0, together.get(), "times two members were in one queue at once"); c.equal(0, gaps.get(), "messages that were skipped within a queue");
+        c.facts.put("sent", sent.get()); c.facts.put("shares", shares);
+    }
+
+    /** The subscription goes with every pull, instead of with the heartbeat alone. */
+    static void postSubscription(Scenarios.Case c) throws Exception {
+        String topic = c.topic(2); DefaultMQProducer p = c.producer(); DefaultMQPushConsumer consumer = c.push(c.group());
+        consumer.setPostSubscriptionWhenPull(true); consumer.subscribe(topic, "A || C"); consumer.setConsumeMessageBatchMaxSize(8); Scenarios.Got got = c.gather(consumer);
+        for (int i = 0; i < 30; i++) c.send(p, topic, "ABC".substring(i % 3, i % 3 + 1), "k" + i, "p" + i);
+        c.eventually(60, "messages of two tags", got::size, n -> n >= 20); Thread.sleep(300); c.equal(20, got.size(), "messages, none twice");
     }
 }

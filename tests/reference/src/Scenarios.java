@@ -26,7 +26,7 @@ public class Scenarios {
     static class Failed extends RuntimeException { Failed(String why) { super(why); } }
 
     public static void main(String[] a) throws Exception {
-        AdminScenarios.add(ALL); SendScenarios.add(ALL); ConsumeScenarios.add(ALL);   // the longest first
+        AdminScenarios.add(ALL); ConsumeScenarios.add(ALL); SendScenarios.add(ALL);   // the longest first
         if (a[0].equals("list")) { ALL.keySet().forEach(System.out::println); System.exit(0); }
         Set<String> names = new LinkedHashSet<>(a[0].equals("all") ? ALL.keySet() : Arrays.asList(a[0].split(",")));
         names.removeAll(Arrays.asList(System.getProperty("skip", "").split(",")));
@@ -67,7 +67,7 @@ public class Scenarios {
     static class Shared {
         final String ns;
         final String run = Long.toString(System.nanoTime(), 36);
-        final DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        final DefaultMQAdminExt admin = new DefaultMQAdminExt(15000);   // patient: machines are busy
         final DefaultMQPullConsumer reader;
 
         Shared(String ns) throws Exception {

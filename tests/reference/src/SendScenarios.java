@@ -27,6 +27,9 @@ class SendScenarios {
         all.put("delayed", SendScenarios::delayed);
         all.put("query", SendScenarios::query);
         all.put("pull", SendScenarios::pull);
+        all.put("vip", SendScenarios::vip);
+        all.put("trace", SendScenarios::trace);
+        all.put("namespace", SendScenarios::namespace);
     }
 
     static byte[] bytes(String s) { return s.getBytes(StandardCharsets.UTF_8); }
@@ -271,5 +274,38 @@ class SendScenarios {
         c.equal(0L, r.fetchConsumeOffset(q, true), "offset of a group that has none, on a young topic");
         r.updateConsumeOffset(q, 33); r.getDefaultMQPullConsumerImpl().getOffsetStore().persist(q);
         c.eventually(10, "a committed offset is kept", () -> r.fetchConsumeOffset(q, true), n -> n == 33);
+    }
+
+    /** Old clients send to the port two below. */
+    static void vip(Scenarios.Case c) throws Exception {
+        String topic = c.topic(2); DefaultMQProducer p = c.producer(); p.setVipChannelEnabled(true);
+        DefaultMQProducer q = new DefaultMQProducer(c.group()); q.setNamesrvAddr(c.ns); q.setVipChannelEnabled(true); q.setSendMsgTimeout(10000); q.setInstanceName(c.id); q.start(); c.closers.add(q::shutdown);
+        for (int i = 0; i < 10; i++) c.send(q, topic, "v", "k" + i, "vip " + i);
+        c.equal(10, c.readWhenThere(topic, 10).size(), "messages sent by the other port");
+    }
+
+    static void trace(Scenarios.Case c) throws Exception {
+        String topic = c.topic(1), group = c.group();
+        DefaultMQProducer p = new DefaultMQProducer(c.group(), true, null); p.setNamesrvAddr(c.ns); p.setSendMsgTimeout(10000); p.setInstanceName(c.id); p.start(); c.closers.add(p::shutdown);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, true, null); consumer.setNamesrvAddr(c.ns); consumer.setInstanceName(c.id + "-c"); c.closers.add(consumer::shutdown);
+        consumer.setConsumeFromWhere(org.apache.rocketmq.common.consumer.ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); consumer.subscribe(topic, "*"); Scenarios.Got got = c.gather(consumer);
+        SendResult r = c.send(p, topic, "t", "traced", "traced"); c.eventually(60, "it arrives", got::size, n -> n == 1);
+        List<MessageExt> traces = c.eventually(60, "traces of the send and of the consumption", () -> c.reader.queryMessage("RMQ_SYS_TRACE_TOPIC", r.getMsgId(), 32, 0, Long.MAX_VALUE).getMessageList(), l -> kinds(l).containsAll(Set.of("Pub", "SubBefore", "SubAfter")));
+        c.facts.put("kinds", kinds(traces));
+    }
+
+    static Set<String> kinds(List<MessageExt> traces) { Set<String> k = new TreeSet<>(); for (MessageExt m : traces) for (String line : Scenarios.text(m).split("\u0002")) k.add(line.split("\u0001")[0]); return k; }
+
+    /** A namespace goes before the names of topics and groups, with a percent sign. */
+    static void namespace(Scenarios.Case c) throws Exception {
+        String topic = c.id + "-topic", group = c.group();
+        DefaultMQProducer p = new DefaultMQProducer("INST_1", c.group()); p.setNamesrvAddr(c.ns); p.setSendMsgTimeout(10000); p.setInstanceName(c.id); p.start(); c.closers.add(p::shutdown);
+        for (int i = 0; i < 5; i++) c.send(p, topic, "n", "k" + i, "ns " + i);
+        c.eventually(60, "its route", () -> c.reader.fetchSubscribeMessageQueues("INST_1%" + topic).size(), n -> n > 0);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("INST_1", group); consumer.setNamesrvAddr(c.ns); consumer.setInstanceName(c.id + "-c"); c.closers.add(consumer::shutdown);
+        consumer.setConsumeFromWhere(org.apache.rocketmq.common.consumer.ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); consumer.subscribe(topic, "n"); Scenarios.Got got = c.gather(consumer);
+        c.eventually(60, "messages of the namespace", got::size, n -> n == 5);
+        c.equal(topic, got.messages.get(0).getTopic(), "the topic without its namespace");
+        c.eventually(10, "the group has the namespace", () -> c.admin.examineConsumerConnectionInfo("INST_1%" + group).getConnectionSet().size(), n -> n == 1);
     }
 }
