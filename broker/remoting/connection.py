@@ -232,6 +232,9 @@ class Connection(asyncio.BufferedProtocol):
         self._serve(self._framer.received(count))
 
     def _serve(self, commands: Sequence[Command]) -> None:
+        if not commands:  # the framer has answered all that came
+            self.flush()
+            return
         self._gathering = True
         try:
             for command in commands:

@@ -31,6 +31,8 @@ _FLUSH_DISK_TIMEOUT = 10
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
 
+_buffer = ffi.buffer
+
 OffsetRow = tuple[str, str, int, int]  # group, topic, queue, next offset
 
 
@@ -97,6 +99,10 @@ class Core:
             raise_error(self._error[0])
         self.handle: Any = made
         self._step = ffi.new("ps_step *")
+        room = ffi.new("uint8_t **")
+        size = lib.ps_core_room(made, room)
+        #: What connections read into that keep no part of a frame.
+        self.room = memoryview(ffi.buffer(room[0], size))
         self._next_ms = ffi.new("int64_t *")
         self._connections: dict[int, HotFramer] = {}
         self._last_id = 0
@@ -382,7 +388,7 @@ class Core:
 
 def _taken(step: Any) -> bytes:
     """The answers of a step, as bytes that nobody changes any more."""
-    return bytes(ffi.buffer(step.out, step.out_len))
+    return bytes(_buffer(step.out, step.out_len))
 
 
 def _host_bytes(address: tuple[str, int]) -> bytes:
@@ -408,6 +414,7 @@ class HotFramer:
         "_id",
         "_more",
         "_out",
+        "_part",
         "_room",
         "_step",
     )
@@ -423,6 +430,8 @@ class HotFramer:
         self._out: list[bytes] = []
         #: Whole frames wait behind answers that are still to be written.
         self._more = False
+        #: The next room is to be asked for; otherwise it is the one that all share.
+        self._part = True
 
     def _open(self) -> Any:
         # Only now the address is known: a proxy's first bytes may have told it.
@@ -435,6 +444,8 @@ class HotFramer:
         return made
 
     def buffer(self, hint: int) -> memoryview:
+        if not self._part:
+            return self._core.room
         conn = self._conn or self._open()
         size = lib.ps_conn_room(conn, self._room, self._error)
         if size < 0:
@@ -444,25 +455,31 @@ class HotFramer:
     def received(self, count: int) -> Sequence[Command]:
         if not count and not self._more:
             return ()
+        step = self._step
+        code = lib.ps_conn_received(self._conn, count, step, self._error)
+        if code or step.rare:
+            return self._received_more(code)
+        self._part = self._more = False
+        if step.out_len:
+            self._out.append(_taken(step))
+        return ()
+
+    def _received_more(self, code: int) -> Sequence[Command]:
         step, connection = self._step, self._connection
         commands: list[Command] = []
-        more = True
-        while more:
-            code = lib.ps_conn_received(self._conn, count, step, self._error)
+        while True:
             # First of all, since waking others uses the same step again.
-            more = bool(step.more)
+            self._more, self._part = bool(step.more), bool(step.part)
             if step.frame_count:
                 commands += [_command(step.frames[i]) for i in range(step.frame_count)]
             self._take(step)
             if code < 0:
                 raise_error(self._error[0], code)
-            count = 0
-            if more:
+            if self._more:
                 connection.flush()
-                if connection.paused or not connection.open:
-                    break
-        self._more = more
-        return commands
+            if not self._more or connection.paused or not connection.open:
+                return commands
+            code = lib.ps_conn_received(self._conn, 0, step, self._error)
 
     def _take(self, step: Any) -> None:
         """What a step brought about, except its frames. The step is not good any more after it."""
@@ -500,6 +517,7 @@ class HotFramer:
 
     def close(self) -> None:
         conn, self._conn = self._conn, None
+        self._part = True  # the shared room may go with the core
         self._core._connections.pop(self._id, None)
         if conn is not None:
             lib.ps_conn_free(conn)

@@ -141,12 +141,14 @@ static void compact(ps_conn *n) {
     if (left == 0) ps_buffer_free(&n->cn_in);
 }
 
+int64_t ps_core_room(ps_core *c, uint8_t **at) {
+    *at = c->co_in.data;
+    return READ_ROOM;
+}
+
 int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
     compact(n);
-    if (n->cn_in.len == 0) {
-        *at = n->cn_core->co_in.data;
-        return READ_ROOM;
-    }
+    if (n->cn_in.len == 0) return ps_core_room(n->cn_core, at);
     /* Doubled as bytes come, so that a length that lies reserves nothing. */
     int64_t more = n->cn_wanted - n->cn_in.len;
     if (more > n->cn_in.len + READ_ROOM) more = n->cn_in.len + READ_ROOM;
@@ -177,16 +179,20 @@ static bool look_for_news(ps_core *c) {
     return c->co_ready != NULL || atomic_load(&c->co_store->st_arrivals) != NULL;
 }
 
-static void finish(ps_core *c, int64_t conn_id, ps_step *out) {
+static void finish(ps_conn *n, ps_step *out) {
+    ps_core *c = n->cn_core;
     *out = (ps_step){.frame_count = c->co_frame_count,
                      .frames = c->co_frames,
                      .out = c->co_out.data,
                      .out_len = c->co_out.len,
-                     .conn_id = conn_id,
+                     .conn_id = n->cn_id,
                      .news = look_for_news(c),
                      .hold_ms = c->co_holding ? ps_core_deadline_in(c) : -1,
-                     .more = c->co_more};
+                     .more = c->co_more,
+                     .part = n->cn_in.data != NULL};
     ps_held_detach(c, out);
+    out->rare = out->frame_count > 0 || out->held != NULL || out->news || out->hold_ms >= 0 ||
+                out->more || out->part;
 }
 
 static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
@@ -263,7 +269,7 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut(n, c->co_in.data, len, &used, e);
         if (code == 0 && used < len) code = keep(n, c->co_in.data + used, len - used, e);
     }
-    finish(c, n->cn_id, out);
+    finish(n, out);
     return code;
 }
 
@@ -275,6 +281,6 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     int64_t took =
         ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, &request, &wanted, NULL);
     int served = took > 0 ? serve(n, &request) : 0;
-    finish(c, n->cn_id, out);
+    finish(n, out);
     return served > 0;
 }

@@ -113,12 +113,16 @@ typedef struct ps_step {
     int64_t hold_ms;    /* a pull was held: in how many ms to call ps_core_next at the latest, to
                            end the first of all that are; -1: none was held by this call */
     int32_t more;       /* 1: there is much to write; call ps_conn_received with 0 after it */
+    int32_t part;       /* 1: part of a frame is kept: the next room is the connection's own */
+    int32_t rare;       /* 0: nothing of all this but `out`, as of most reads */
 } ps_step;
 
 /* host: address bytes and i32 port as on disk, 8 or 20 bytes: the born host of its messages. */
 ps_conn *ps_conn_new(ps_core *core, int64_t id, const uint8_t *host, int32_t host_len,
                      ps_error *error);
 void ps_conn_free(ps_conn *conn); /* drops the pulls held for it */
+/* The room that connections share which keep no part of a frame. */
+int64_t ps_core_room(ps_core *core, uint8_t **at);
 /* Room to read into: returns its size, > 0, or an error code. Good for one ps_conn_received. */
 int64_t ps_conn_room(ps_conn *conn, uint8_t **at, ps_error *error);
 /* `len` bytes were read there; 0 to go on with what was read before (more in the last step).
