@@ -16,9 +16,12 @@ from loops import Wire, run, until
 from broker.broker import Broker
 from broker.namesrv import NameServer
 from broker.remoting import mqjson
+from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command, texts
+from broker.remoting.selfsigned import self_signed
 from broker.remoting.server import RemotingServer
+from broker.remoting.tls import TlsSettings, client_context
 from pystore import BadArgument, Reader, StoreLocked
 
 
@@ -342,3 +345,35 @@ def test_every_code_of_the_tools_is_served(tmp_path, small):
 
         assert needed <= all_handlers(broker.services).keys()
         assert RequestCode.END_TRANSACTION not in all_handlers(broker.services)
+
+
+def test_own_certificate_on_the_brokers_port(tmp_path, small):
+    cert, key = self_signed("localhost")
+    (tmp_path / "cert.pem").write_text(cert)
+    (tmp_path / "key.pem").write_text(key)
+    (tmp_path / "tls.conf").write_text(
+        "tls.server.mode = enforcing\n"
+        f"tls.server.certPath = {tmp_path / 'cert.pem'}\n"
+        f"tls.server.keyPath: {tmp_path / 'key.pem'}\n"
+    )
+    tls = TlsSettings.from_file(tmp_path / "tls.conf")
+
+    async def scenario():
+        async with (
+            Broker(tmp_path / "store", listenPort=0, tls=tls, **small) as broker,
+            RemotingClient(tls=client_context(str(tmp_path / "cert.pem"))) as trusting,
+            RemotingClient() as plain,
+        ):
+            assert (await trusting.request(broker.address, send_command())).code == 0
+            with pytest.raises(ConnectionError):
+                await plain.request(broker.address, send_command())
+
+    run(scenario())
+
+
+def test_tls_settings_that_cannot_be_read_are_told(tmp_path):
+    with pytest.raises(BadArgument, match="cannot be read"):
+        TlsSettings.from_file(tmp_path / "none")
+    (tmp_path / "bad").write_bytes(b"tls.server.mode=\\u12")
+    with pytest.raises(BadArgument):
+        TlsSettings.from_file(tmp_path / "bad")

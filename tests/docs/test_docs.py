@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/tutorial.md", "docs/howto.md", "docs/sql92.md", "README.md")
+PAGES = ("docs/tutorial.md", "docs/howto.md", "docs/sql92.md", "docs/broker.md", "README.md")
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
