@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -40,6 +40,7 @@ from broker.services.registration import Registration
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
+from broker.services.transaction import Transactions
 from pystore import _settings
 from pystore._errors import BadArgument
 from pystore._settings import Settings
@@ -74,6 +75,8 @@ class Broker:
     takes a free port, which is then the one written into records. with_namesrv: a name server in
     the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. tls: of
     the broker's ports; None: plain text, and TLS with a certificate that nobody has signed.
+    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. now_ms: the
+    clock of transactions and their checks; tests set it.
 
     ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
     Once started: address, store, services.
@@ -88,6 +91,7 @@ class Broker:
         namesrv_port: int = 0,
         drain_s: float = 3.0,
         tls: TlsSettings | None = None,
+        now_ms: Callable[[], int] | None = None,
         **settings: object,
     ) -> None:
         """Raises: BadArgument for settings that are none."""
@@ -103,6 +107,7 @@ class Broker:
         self._namesrv_port = namesrv_port
         self._drain_s = drain_s
         self._tls = tls
+        self._now_ms = now_ms
         self._hooks: list[SendMessageHook | ConsumeMessageHook] = []
         self.namesrv: NameServer | None = None
         self._thread: LoopThread | None = None
@@ -171,6 +176,11 @@ class Broker:
         undo.callback(services.groups.write_now)
         undo.push_async_callback(services.groups.settled)
         undo.push_async_callback(services.topics.settled)
+        services.transactions = transactions = Transactions(
+            store, core, services.settings, services.clients, services.topics, now_ms=self._now_ms
+        )
+        await transactions.start()
+        undo.push_async_callback(transactions.stop)
         for server in self._servers(services, core, main, vip):
             await server.start()
             undo.push_async_callback(server.stop, self._drain_s)
@@ -188,6 +198,8 @@ class Broker:
             schedule.persist_later,
             lambda: self.settings["flushDelayOffsetInterval"] / 1000,
         )
+        keeper.add(schedule.persist, lambda: self.settings["flushDelayOffsetInterval"] / 1000)
+        keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("broker %s is ready at %s", services.broker_name, self.address)
 

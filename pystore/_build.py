@@ -21,6 +21,7 @@ HEADERS = (
     "remoting/command.h",
     "remoting/packed.h",
     "remoting/remoting.h",
+    "remoting/transaction.h",
 )
 FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 

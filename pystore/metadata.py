@@ -15,6 +15,7 @@ groups   name                                  SubscriptionGroup as in subscript
 pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
 offsets  the same 16 bytes, i32 queue          i64 offset
 delays   i32 level                             i64 offset
+halves   see pystore/_pending.py
 ======== ===================================== ====================================================
 
 Everything is held in memory as well, as upstream does, and looked up there without a lock: a value
@@ -39,7 +40,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -72,6 +73,7 @@ from pystore._errors import (
     StoreLocked,
     UsedAfterFork,
 )
+from pystore._pending import PendingTable
 from pystore._settings import Settings, load
 
 __all__ = [
@@ -89,13 +91,15 @@ SCHEMA = 1
 #: Sparse: only what is used takes room. Never grown, since LMDB has no safe way to (py-lmdb#269).
 MAP_SIZE = 1 << 30
 _MAX_DBS = 16
-_DBS = ("info", "topics", "groups", "pairs", "offsets", "delays")
+_DBS = ("info", "topics", "groups", "pairs", "offsets", "delays", "halves")
 #: LMDB's longest key is 511 bytes.
 _KEY_MAX = 500
 #: Copies a reader tries to take while a writer commits.
 _COPY_TRIES = 50
 
 _Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
+_T = TypeVar("_T")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +296,14 @@ def _copy_environment(meta: Path, into: Path) -> bool:
 def _read_copy(meta: Path) -> _State | None:
     """The state of an environment that another process may be writing to; None when there is none.
 
+    Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
+    """
+    return _from_copy(meta, lambda env: _read_state(env, _open_dbs(env), meta))
+
+
+def _from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
+    """What `read` makes of a copy of the environment; None when there is none.
+
     Nothing is locked or written, neither beside the store: the copy lies in the temporary folder.
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
     """
@@ -308,9 +320,7 @@ def _read_copy(meta: Path) -> _State | None:
                     map_size=MAP_SIZE,
                 )  # fmt: skip
                 with env:
-                    if _read_schema(env, meta) == 0:
-                        return None
-                    return _read_state(env, _open_dbs(env), meta)
+                    return None if _read_schema(env, meta) == 0 else read(env)
             except lmdb.Error as failed:
                 raise _lmdb_error(failed, meta) from failed
     except OSError as failed:
@@ -574,6 +584,8 @@ class Metadata:
         self.groups: Table[SubscriptionGroup] = Table(self, "groups")
         self.offsets = Offsets(self)
         self.delay_offsets = DelayOffsets(self)
+        #: Transactions that wait for their decision.
+        self.pending = PendingTable(self)
         self._settings = settings if settings is not None else load()
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -709,6 +721,21 @@ class Metadata:
     def _rows(self, name: str) -> dict[Any, Any]:
         self._check_open()
         return self._state.parts[name].rows
+
+    def _read_pending(self, read: Callable[[Any, Mapping[str, Any]], _Found]) -> _Found:
+        """What `read` makes of a transaction and the tables; of a copy when read-only."""
+        self._check_open()
+        if not self.readonly:
+            with self._lock, self._env.begin() as txn:
+                return read(txn, self._dbs)
+
+        def of_copy(env: Any) -> _Found:
+            dbs = _open_dbs(env)
+            with env.begin() as txn:
+                return read(txn, dbs)
+
+        found = _from_copy(self.path, of_copy)
+        return read(None, {}) if found is None else found
 
     # ---- changes ----
 

@@ -17,6 +17,7 @@ from broker.processors.relay import RelayProcessor
 from broker.processors.reply import ReplyProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.sendback import SendBackProcessor
+from broker.processors.transaction import TransactionProcessor
 from broker.remoting.handlers import Handler
 from broker.services.context import Services
 
@@ -31,6 +32,7 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         send,
         SendBackProcessor(s, send.sender),
         ReplyProcessor(s, send.sender),
+        TransactionProcessor(s),
         PullProcessor(s),
         OffsetProcessor(s),
         LookupProcessor(s),

@@ -9,7 +9,14 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from broker.processors.sending import Sender, SendRequest, delay_level, host_text, put_code
+from broker.processors.sending import (
+    Sender,
+    SendRequest,
+    delay_level,
+    host_text,
+    put_code,
+    refused_put,
+)
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
@@ -18,11 +25,26 @@ from broker.services.hooks import SendContext, message_type
 from broker.services.names import RETRY
 from broker.services.topics import Topics
 from pystore._enums import PutStatus
+from pystore._errors import StoreError
+from pystore._pending import HALF_TOPIC
+from pystore._store import PutResult
 
 __all__ = ["SendProcessor"]
 
 #: MQVersion.V3_4_9: clients from it on say how often a message is tried again.
 V3_4_9 = 121
+_TX_BITS = 12
+_GROUP_MAX = 255
+#: What the broker says of a half, and nobody else.
+_OF_HALVES = frozenset(
+    {
+        "REAL_TOPIC",
+        "REAL_QID",
+        "__transactionId__",
+        "TRANSACTION_CHECK_TIMES",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+    }
+)
 _TIMER = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
@@ -102,10 +124,14 @@ class SendProcessor:
             self._redirect(command, request, properties, target)
         self.sender.stamp(properties)
         self._refuse_unready(request, properties)
-        result = await self.sender.put(
-            request, target.topic, target.queue, properties, host_text(peer)
-        )
-        stored = "SCHEDULE_TOPIC_XXXX" if delay_level(properties) else target.topic
+        if self._is_half(request, properties):
+            result = await self._half(request, target, properties, host_text(peer))
+            stored = HALF_TOPIC
+        else:
+            result = await self.sender.put(
+                request, target.topic, target.queue, properties, host_text(peer)
+            )
+            stored = "SCHEDULE_TOPIC_XXXX" if delay_level(properties) else target.topic
         if result.status is PutStatus.PUT_OK:
             self.s.statistics.put(stored, 1, result.size)
         ext = self.sender.answer_fields() | {
@@ -141,14 +167,54 @@ class SendProcessor:
             target.topic, target.queue = dead.dead_letter_topic(name).name, 0
             properties["DELAY"] = "0"
 
-    def _refuse_unready(self, request: SendRequest, properties: dict[str, str]) -> None:
-        """Transactions and timers are not served yet. Raises: Refused."""
+    @staticmethod
+    def _is_half(request: SendRequest, properties: dict[str, str]) -> bool:
+        """Clients older than 4.6.1 let the property slip into their retries, which are delayed."""
         retried = request.reconsume_times > 0 and delay_level(properties) > 0
-        if properties.get("TRAN_MSG", "").lower() == "true" and not retried:
+        return properties.get("TRAN_MSG", "").lower() == "true" and not retried
+
+    async def _half(
+        self, request: SendRequest, target: _Target, properties: dict[str, str], born_host: str
+    ) -> PutResult:
+        """Stores a half message (a.3). Raises: Refused."""
+        transactions = self.s.transactions
+        if transactions is None or self.s.settings["rejectTransactionMessage"]:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self.s.host}] sending transaction message is forbidden",
             )
+        group = properties.get("PGROUP", "")
+        if not group or len(group.encode()) > _GROUP_MAX:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a half message names its producer group in PGROUP, with at most"
+                f" {_GROUP_MAX} bytes",
+            )
+        if transactions.full:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{transactions.halves.state().open} transactions are open; no more are taken"
+                " until some are decided. See `pystore tx ls`.",
+            )
+        properties = {k: v for k, v in properties.items() if k not in _OF_HALVES}
+        properties |= {
+            "__transactionId__": properties["UNIQ_KEY"],
+            "REAL_TOPIC": target.topic,
+            "REAL_QID": str(target.queue),
+        }
+        body = request.body if isinstance(request.body, bytes) else bytes(request.body)
+        try:
+            result, _ = transactions.put_half(
+                body, properties, flag=request.flag, sys_flag=request.sys_flag & ~_TX_BITS,
+                reconsume_times=request.reconsume_times,
+                born_timestamp=request.born_timestamp, born_host=born_host,
+            )  # fmt: skip
+            return await self.sender.durable(result, wait=properties.get("WAIT") != "false")
+        except StoreError as failed:
+            raise refused_put(failed, self.s) from failed
+
+    def _refuse_unready(self, request: SendRequest, properties: dict[str, str]) -> None:
+        """Timers are not served yet. Raises: Refused."""
         asked = [name for name in _TIMER if name in properties]
         if not asked or delay_level(properties) > 0 or "TIMER_OUT_MS" in properties:
             return

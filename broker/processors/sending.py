@@ -271,6 +271,16 @@ class Sender:
         except StoreError as failed:
             raise refused_put(failed, self.s) from failed
 
+    async def durable(self, result: PutResult, *, wait: bool) -> PutResult:
+        """What was put without waiting, once it is as safe as flushDiskType asks.
+
+        Raises: FlushFailed.
+        """
+        if not self._sync or not wait:
+            return result
+        status = await self.s.store.durable(result.physical_offset + result.size)
+        return result._with_status(status)
+
     async def put_batch(
         self,
         request: SendRequest,

@@ -363,9 +363,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not command.flag & RESPONSE and not command.opaque:
             command.opaque = self._next_opaque()
-        frame = codec.encode(command)
-        self._parts.append(frame)
-        self._parts_bytes += len(frame)
+        self.push(codec.encode(command))
+
+    def push(self, frames: bytes) -> None:
+        """Writes frames that are encoded already. Dropped once closed."""
+        if self._closing:
+            return
+        self._parts.append(frames)
+        self._parts_bytes += len(frames)
         if not self._gathering:
             self._flush_soon()
         elif self._parts_bytes >= self._shared.limits.write_high:

@@ -19,8 +19,15 @@ class Peer(Protocol):
     #: Free for services: what they keep about this peer.
     state: dict[str, Any]
 
+    @property
+    def busy(self) -> bool:
+        """It does not read what was written, or has enough in work: more would only wait."""
+
     def send(self, command: Command) -> None:
         """Writes a frame: an answer, or a request nobody waits for. Dropped once closed."""
+
+    def push(self, frames: bytes) -> None:
+        """Writes requests nobody waits for that are encoded already. Dropped once closed."""
 
     async def request(self, command: Command, timeout: float) -> Command:
         """Sends a request of ours (its opaque is set here) and waits for the answer.

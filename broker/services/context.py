@@ -16,6 +16,7 @@ from broker.services.registration import Registration
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
+from broker.services.transaction import Transactions
 from pystore._store import Store
 
 __all__ = ["Services"]
@@ -37,6 +38,7 @@ class Services:
     registration: Registration
     address: str
     schedule: Schedule | None = None
+    transactions: Transactions | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)

@@ -184,6 +184,11 @@ class Topics:
             return found
         return self._put(TopicConfig(name, queues, queues, topic_sys_flag=UNIT_SUB if unit else 0))
 
+    def built_in(self, name: str) -> TopicConfig:
+        """A topic of one queue that the broker itself writes to, made when missing."""
+        found = self.get(name)
+        return found if found is not None else self._put(TopicConfig(name, 1, 1, READ | WRITE))
+
     def dead_letter_topic(self, group: str) -> TopicConfig:
         """``%DLQ%group``, made when missing: consumers subscribe to it by hand."""
         found = self.get(DLQ + group)

@@ -65,19 +65,23 @@ bool ps_slice_true(ps_slice s) {
     return true;
 }
 
-int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
-    answer->flag = PS_FLAG_RESPONSE;
-    answer->language = 0;  /* JAVA: some tools know no other */
-    answer->version = 479; /* MQVersion.V5_3_3 */
+int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len) {
     int64_t room = 1024, size;
     for (;;) {
         uint8_t *to = ps_buffer_room(&c->co_out, room + body_len);
         if (to == NULL) return PS_E_NO_MEMORY;
-        size = ps_command_encode(answer, body_len, to, c->co_out.room - c->co_out.len, NULL);
+        size = ps_command_encode(command, body_len, to, c->co_out.room - c->co_out.len, NULL);
         if (size < 0) return (int)size;
         if (size <= c->co_out.room - c->co_out.len) break;
         room = size;
     }
     c->co_out.len += size;
     return 0;
+}
+
+int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
+    answer->flag = PS_FLAG_RESPONSE;
+    answer->language = 0; /* JAVA: some tools know no other */
+    answer->version = PS_PROTOCOL_VERSION;
+    return ps_core_frame(c, answer, body_len);
 }

@@ -9,7 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "halves.h"
 
 #define READ_ROOM (256 << 10)
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
@@ -19,6 +19,7 @@
 
 #define CODE_SEND_MESSAGE 10
 #define CODE_PULL_MESSAGE 11
+#define CODE_END_TRANSACTION 37
 #define CODE_SEND_MESSAGE_V2 310
 #define CODE_SEND_BATCH_MESSAGE 320
 #define CODE_LITE_PULL_MESSAGE 361
@@ -60,7 +61,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     else
         c->co_schedule =
             ps_topic_open(store, SCHEDULE_TOPIC, (int32_t)strlen(SCHEDULE_TOPIC), 1, e);
-    if (c->co_schedule == NULL) {
+    if (c->co_schedule == NULL || ps_tx_make(c, e) < 0) {
         ps_core_free(c);
         return NULL;
     }
@@ -92,6 +93,7 @@ void ps_core_free(ps_core *c) {
     if (c->co_event_fd >= 0) close(c->co_event_fd);
     if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
     free_tables(c);
+    ps_tx_free(c);
     ps_buffer_free(&c->co_in);
     ps_buffer_free(&c->co_out);
     ps_buffer_free(&c->co_props);
@@ -181,6 +183,7 @@ static bool look_for_news(ps_core *c) {
 
 static void finish(ps_conn *n, ps_step *out) {
     ps_core *c = n->cn_core;
+    ps_tx_finish_call(c);
     *out = (ps_step){.frame_count = c->co_frame_count,
                      .frames = c->co_frames,
                      .out = c->co_out.data,
@@ -217,6 +220,8 @@ static int serve(ps_conn *n, const ps_command *request) {
     case CODE_PULL_MESSAGE:
     case CODE_LITE_PULL_MESSAGE:
         return ps_core_pull(n, request);
+    case CODE_END_TRANSACTION:
+        return ps_core_end_transaction(n, request);
     default:
         return 0;
     }

@@ -12,6 +12,8 @@
 #define PS_CODE_PULL_RETRY_IMMEDIATELY 20
 #define PS_CODE_PULL_OFFSET_MOVED 21
 
+#define PS_PROTOCOL_VERSION 479 /* MQVersion.V5_3_3 */
+
 #define PS_PERM_WRITE 2
 #define PS_PERM_READ 4
 
@@ -79,6 +81,8 @@ typedef struct ps_hold {
     bool hd_ready, hd_last; /* last: it is answered whatever there is */
 } ps_hold;
 
+typedef struct ps_tx ps_tx; /* halves.h */
+
 typedef struct ps_buffer {
     uint8_t *data;
     int64_t len, room;
@@ -125,6 +129,7 @@ struct ps_core {
     bool co_more;    /* this call has left whole frames, since its answers are many */
     ps_topic *co_schedule;
     uint64_t co_levels; /* watched delay levels that got messages */
+    ps_tx *co_tx;
 
     ps_hold **co_heap; /* held pulls by deadline */
     int32_t co_heap_count, co_heap_room;
@@ -153,7 +158,9 @@ ps_slice ps_slice_of(const char *text);
 bool ps_slice_is(ps_slice s, const char *text);
 bool ps_slice_number(ps_slice s, int64_t *out); /* decimal, within i64 */
 bool ps_slice_true(ps_slice s);
-/* Appends the frame of an answer, without its body, to co_out. */
+/* Appends a frame without its body to co_out, and leaves room for that. */
+int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
+/* The same for an answer, whose flag, language and version are set here. */
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
 
 /* send.c: moves what waits for the disk into the step */

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "halves.h"
 
 #define CODE_SEND_MESSAGE 10
-#define REDIRECTED_FIELDS 64 /* bytes of REAL_TOPIC, REAL_QID and DELAY beside their texts */
+#define REDIRECTED_FIELDS 96 /* bytes of the names and numbers that are added, at most */
 
 /* ---- answers that wait for the disk ---- */
 
@@ -198,9 +198,10 @@ static bool read_request(const ps_command *command, request *out) {
 /* ---- properties ---- */
 
 typedef struct wishes { /* what the properties ask for */
-    ps_slice uniq;
+    ps_slice uniq, group;
     int64_t level;
-    bool wait;
+    int32_t immunity_s;
+    bool wait, half;
 } wishes;
 
 static bool name_is(const ps_property *p, const char *name, int32_t len) {
@@ -212,7 +213,7 @@ static bool name_is(const ps_property *p, const char *name, int32_t len) {
 static bool read_wishes(ps_slice properties, wishes *out) {
     ps_property p;
     int32_t at = 0;
-    *out = (wishes){.wait = true};
+    *out = (wishes){.wait = true, .immunity_s = PS_IMMUNITY_NONE};
     while (ps_property_next(properties.data, properties.len, &at, &p)) {
         ps_slice value = {p.value, p.value_len};
         switch (p.name[0]) {
@@ -227,11 +228,16 @@ static bool read_wishes(ps_slice properties, wishes *out) {
                 return false;
             break;
         case 'T':
-            if (NAME_IS(&p, "TRAN_MSG") || (p.name_len > 6 && memcmp(p.name, "TIMER_", 6) == 0))
-                return false;
+            if (NAME_IS(&p, "TRAN_MSG")) out->half = ps_slice_true(value);
+            if (p.name_len > 6 && memcmp(p.name, "TIMER_", 6) == 0) return false;
             break;
         case 'P':
             if (NAME_IS(&p, "POP_CK")) return false;
+            if (NAME_IS(&p, "PGROUP")) out->group = value;
+            break;
+        case 'C':
+            if (NAME_IS(&p, "CHECK_IMMUNITY_TIME_IN_SECONDS") && value.len > 0)
+                out->immunity_s = ps_tx_immunity(value.data, value.len);
             break;
         case 'I':
             if (NAME_IS(&p, "INNER_MULTI_DISPATCH")) return false;
@@ -248,6 +254,36 @@ static void add_property(ps_buffer *b, const char *name, ps_slice value) {
     append(b, "\1", 1);
     append(b, value.data, value.len);
     append(b, "\2", 1);
+}
+
+/* What the broker says of a half, and nobody else. */
+static bool of_halves(const ps_property *p) {
+    return NAME_IS(p, "REAL_TOPIC") || NAME_IS(p, "REAL_QID") || NAME_IS(p, "__transactionId__") ||
+           NAME_IS(p, "TRANSACTION_CHECK_TIMES") || NAME_IS(p, "TRAN_PREPARED_QUEUE_OFFSET");
+}
+
+/* The properties of a half, into co_props: without what an earlier life of the message left. */
+static bool compose_half(ps_core *c, const request *r, const wishes *w) {
+    ps_buffer *b = &c->co_props;
+    char number[24];
+    ps_property p;
+    int32_t at = 0;
+    b->len = 0;
+    if (ps_buffer_room(b, r->properties.len + r->topic.len + w->uniq.len + c->co_extra_len +
+                              REDIRECTED_FIELDS) == NULL)
+        return false;
+    while (ps_property_next(r->properties.data, r->properties.len, &at, &p)) {
+        if (of_halves(&p)) continue;
+        append(b, p.name, p.name_len);
+        append(b, "\1", 1);
+        append(b, p.value, p.value_len);
+        append(b, "\2", 1);
+    }
+    append(b, c->co_extra, c->co_extra_len);
+    add_property(b, "__transactionId__", w->uniq);
+    add_property(b, "REAL_TOPIC", r->topic);
+    add_property(b, "REAL_QID", ps_slice_of_number(r->queue_id, number));
+    return true;
 }
 
 /* The properties as stored, into co_props: those of the client without `drop`, the broker's, and
@@ -347,6 +383,36 @@ static int send_one(ps_conn *n, const ps_command *command, ps_topic_entry *t, co
     return settle(n, t, &a, put.size, w->wait, command->flag & PS_FLAG_ONEWAY);
 }
 
+/* A half: it goes to the half topic, and where it was meant to go once it is committed. The answer
+ * names the half's place, by which its decision finds it, but the queue that was asked for. */
+static int send_half(ps_conn *n, const ps_command *command, const request *r, const wishes *w) {
+    ps_core *c = n->cn_core;
+    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)c->co_tx->tx_half->tp_name,
+                                           c->co_tx->tx_half->tp_len);
+    ps_put_result put;
+    ps_message m;
+    if (t == NULL || !ps_tx_ready(c, w->group, r->topic)) return 0;
+    if (!compose_half(c, r, w)) return PS_E_NO_MEMORY;
+    message_of(n, command, r, false, &m);
+    m.queue_id = 0;
+    m.sys_flag &= ~PS_SYS_TX_MASK;
+    put.error.code = 0;
+    if (ps_put_message(c->co_store, c->co_tx->tx_half, &m, &put) < 0) {
+        c->co_totals.put_failures++;
+        return 0;
+    }
+    ps_tx_stored(c, &put, w->group, r->topic, w->immunity_s);
+    sent a = {.opaque = command->opaque,
+              .serialize = command->serialize,
+              .queue_id = (int32_t)r->queue_id,
+              .count = 1,
+              .queue_offset = put.queue_offset,
+              .physical = &put.physical_offset,
+              .uniq = w->uniq,
+              .end = put.physical_offset + put.size};
+    return settle(n, t, &a, put.size, w->wait, command->flag & PS_FLAG_ONEWAY);
+}
+
 /* How many items, and whether each has its own UNIQ_KEY. -1: malformed. */
 static int64_t count_items(ps_slice body, bool *all_unique) {
     ps_batch_item item = {0};
@@ -417,9 +483,12 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
         return 0;
     int32_t queues =
         t->te_read_queues > t->te_write_queues ? t->te_read_queues : t->te_write_queues;
-    if (r.queue_id >= queues || (r.sys_flag & PS_SYS_TX_MASK) != 0 || command->body.len == 0)
-        return 0;
+    if (r.queue_id >= queues || command->body.len == 0) return 0;
     if (r.queue_id < 0) r.queue_id = (int64_t)(next_random(c) % (uint64_t)t->te_write_queues);
     if (!read_wishes(r.properties, &w)) return 0;
+    /* Clients older than 4.6.1 let the property slip into their retries, which are delayed. */
+    bool retried = r.reconsume > 0 && w.level > 0;
+    if (w.half && !retried && !r.batch) return send_half(n, command, &r, &w);
+    if ((r.sys_flag & PS_SYS_TX_MASK) != 0 || (w.half && r.batch)) return 0;
     return r.batch ? send_batch(n, command, t, &r, &w) : send_one(n, command, t, &r, &w);
 }

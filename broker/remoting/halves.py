@@ -1,0 +1,269 @@
+"""The open transactions of the C core (csrc/remoting/transaction.h) as Python sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from broker.remoting.hot import Core
+from pystore._errors import NotFound
+from pystore._lib import ffi, lib, raise_error
+from pystore._pending import Decision, PendingHalf
+
+__all__ = ["OPEN_MAX", "Check", "Decided", "Halves", "NameCount", "Round", "State"]
+
+#: Open halves that a core takes; some places are kept in hand.
+OPEN_MAX: int = lib.PS_HALVES_MAX - 65536
+
+_ROWS = 4096
+_ROUND_LOOK = 65536
+_ROUND_BYTES = 256 << 10
+_ROUND_RUNS = 256
+
+
+class State(NamedTuple):
+    """half_progress, op_progress: of CID_RMQ_SYS_TRANS. ops_queued: bytes of ops that are not
+    written yet; ops_since_ms: since when (monotonic), 0: none. uncovered: place of the first final
+    message whose op is queued, -1: none. The others are sums since the start."""
+
+    open: int
+    half_next: int
+    op_next: int
+    half_progress: int
+    op_progress: int
+    ops_queued: int
+    ops_since_ms: int
+    uncovered: int
+    halves: int
+    commits: int
+    rollbacks: int
+    discards: int
+    lost: int
+    checks: int
+
+
+class NameCount(NamedTuple):
+    """A group or a topic, and how many open halves it has."""
+
+    name: str
+    open: int
+
+
+class Decided(NamedTuple):
+    """Where the record that a decision put ends; -1 when it put none."""
+
+    end: int
+    size: int
+
+
+class Check(NamedTuple):
+    """Requests for one producer group, one behind the other."""
+
+    group: str
+    number: int
+    frames: bytes
+
+
+class Round(NamedTuple):
+    """A part of a round of checks. spent: offsets of halves to be given up."""
+
+    checks: Sequence[Check]
+    spent: Sequence[int]
+
+
+def _text(data: Any, size: int) -> str:
+    return bytes(ffi.buffer(data, size)).decode("utf-8", "replace")
+
+
+def _half(row: Any) -> PendingHalf:
+    return PendingHalf(
+        row.offset, row.physical, row.root, row.root_physical, row.store_ms, row.asked_ms,
+        row.checks, row.immunity_s, _text(row.group, row.group_len),
+        _text(row.topic, row.topic_len),
+    )  # fmt: skip
+
+
+class Halves:
+    """All of it happens on the thread of the core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._error = ffi.new("ps_error *")
+        self._row = ffi.new("ps_half_row *")
+        self._put = ffi.new("ps_put_result *")
+        self._state = ffi.new("ps_tx_state *")
+        self._rows: Any = None
+        self._round = ffi.new("ps_tx_round *")
+
+    def _check(self, code: int) -> int:
+        if code < 0:
+            raise_error(self._error[0], code)
+        return code
+
+    def configure(
+        self, *, on: bool, op_bytes: int, timeout_ms: int, broker: str, now_ms: int = 0
+    ) -> None:
+        """on: False hands every half and every decision on to Python. now_ms: the clock that says
+        whether a decision is late; 0: the system's."""
+        conf = ffi.new("ps_tx_conf *")
+        name = ffi.new("char[]", broker.encode())
+        conf.on, conf.op_bytes, conf.timeout_ms = on, op_bytes, timeout_ms
+        conf.now_ms, conf.broker = now_ms, name
+        self._check(lib.ps_core_tx_set(self._core.handle, conf, self._error))
+
+    # ---- the table ----
+
+    def add(self, half: PendingHalf, *, saved: bool = False) -> bool:
+        """Whether it was not there yet. Raises: OutOfMemory when there is no room, BadArgument."""
+        row = self._row
+        group, topic = half.group.encode(), half.topic.encode()
+        names = ffi.from_buffer(group), ffi.from_buffer(topic)
+        row.offset, row.physical, row.root = half.offset, half.physical, half.root
+        row.root_physical, row.store_ms, row.asked_ms = (
+            half.root_physical, half.store_ms, half.asked_ms,
+        )  # fmt: skip
+        row.checks, row.immunity_s = half.checks, half.immunity_s
+        row.group, row.group_len, row.topic, row.topic_len = (
+            names[0], len(group), names[1], len(topic),
+        )  # fmt: skip
+        return not self._check(lib.ps_core_tx_add(self._core.handle, row, saved, self._error))
+
+    def find(self, offset: int) -> PendingHalf | None:
+        """The open half whose newest or first copy lies there."""
+        if not lib.ps_core_tx_find(self._core.handle, offset, self._row):
+            return None
+        return _half(self._row)
+
+    def decided(self, offset: int) -> Decision:
+        """How a half that is open no longer was decided."""
+        return Decision(lib.ps_core_tx_decided(self._core.handle, offset))
+
+    def all(self) -> Iterator[PendingHalf]:
+        """In no order."""
+        at = ffi.new("int64_t *")
+        rows = ffi.new("ps_half_row[]", _ROWS)
+        while at[0] >= 0:
+            count = lib.ps_core_tx_list(self._core.handle, at, rows, _ROWS)
+            yield from [_half(rows[i]) for i in range(count)]
+
+    def decide(self, offset: int, decision: Decision) -> Decided | None:
+        """Carries it out; None when no such half is open.
+
+        Raises: what putting raises, and RecordDamaged or NotFound with a place when the half's
+        record cannot be read; it stays open then.
+        """
+        code = lib.ps_core_tx_decide(
+            self._core.handle, offset, int(decision), self._put, self._error
+        )
+        if code < 0:
+            try:
+                raise_error(self._error[0], code)
+            except NotFound as missing:
+                if missing.offset is None or missing.offset < 0:
+                    return None
+                raise
+        put = self._put
+        placed = put.physical_offset >= 0
+        return Decided(put.physical_offset + put.size if placed else -1, put.size if placed else 0)
+
+    def settled(self, offset: int, decision: Decision, *, op: bool) -> bool:
+        """Takes out one that the log shows to be decided. op: writes an op of it."""
+        return bool(lib.ps_core_tx_settled(self._core.handle, offset, int(decision), op))
+
+    # ---- ops and progress ----
+
+    def op_seen(self, op_offset: int, largest_half: int) -> None:
+        lib.ps_core_tx_op_seen(self._core.handle, op_offset, largest_half)
+
+    def half_seen(self, next_offset: int) -> None:
+        lib.ps_core_tx_half_seen(self._core.handle, next_offset)
+
+    def write_ops(self) -> None:
+        """Raises: what putting raises; the ops stay queued then."""
+        self._check(lib.ps_core_tx_write_ops(self._core.handle, self._error))
+
+    def state(self) -> State:
+        raw = self._state
+        lib.ps_core_tx_get_state(self._core.handle, raw)
+        return State(*(getattr(raw, name) for name in State._fields))
+
+    # ---- checks ----
+
+    def counts(self, *, topics: bool = False) -> list[NameCount]:
+        """Producer groups, or topics, that have open halves."""
+        count = _ROWS
+        while True:
+            room, rows = count, ffi.new("ps_tx_count[]", count)
+            count = lib.ps_core_tx_counts(self._core.handle, topics, rows, room)
+            if count <= room:
+                return [
+                    NameCount(_text(rows[i].name, rows[i].len), rows[i].open) for i in range(count)
+                ]
+
+    def live(self, group: str, live: bool) -> None:
+        """Whether somebody of the group can be asked now."""
+        name = group.encode()
+        lib.ps_core_tx_live(self._core.handle, name, len(name), live)
+
+    def begin_round(self, now_ms: int, start_ms: int, reserved_ms: int, check_max: int) -> None:
+        self._round[0] = {
+            "now_ms": now_ms, "start_ms": start_ms, "reserved_ms": reserved_ms,
+            "check_max": check_max, "look_max": _ROUND_LOOK, "bytes_max": _ROUND_BYTES,
+        }  # fmt: skip
+
+    def next_part(self) -> Round | None:
+        """The next part of the round that was begun; None when it is through."""
+        if self._round.at < 0:
+            return None
+        if self._rows is None:
+            self._rows = ffi.new("ps_tx_check[]", _ROUND_RUNS), ffi.new("int64_t[]", _ROUND_RUNS)
+        runs, spent = self._rows
+        step, r = self._core._step, self._round
+        self._check(
+            lib.ps_core_tx_round(
+                self._core.handle, r, runs, _ROUND_RUNS, spent, _ROUND_RUNS, step, self._error
+            )
+        )
+        out = ffi.buffer(step.out, step.out_len) if step.out_len else b""
+        checks = [
+            Check(
+                _text(runs[i].group, runs[i].group_len),
+                runs[i].count,
+                bytes(out[runs[i].from_at : runs[i].to_at]),
+            )
+            for i in range(r.check_count)
+        ]
+        return Round(checks, [spent[i] for i in range(r.spent_count)])
+
+    @property
+    def round_sums(self) -> tuple[int, int]:
+        """Checks made in the round, and halves that nobody was there to be asked for."""
+        return self._round.asked, self._round.unheard
+
+    # ---- to the metadata ----
+
+    def take_changed(self) -> list[PendingHalf]:
+        """Open ones that are new or have changed since the last call."""
+        found: list[PendingHalf] = []
+        rows = ffi.new("ps_half_row[]", _ROWS)
+        while True:
+            count = lib.ps_core_tx_take_changed(self._core.handle, rows, _ROWS)
+            found += [_half(rows[i]) for i in range(count)]
+            if count < _ROWS:
+                return found
+
+    def take_gone(self) -> list[int] | None:
+        """Offsets of those that were taken before and are open no longer. None: some were
+        forgotten; call untake, and write all of them anew."""
+        found: list[int] = []
+        rows = ffi.new("int64_t[]", _ROWS)
+        while True:
+            count = lib.ps_core_tx_take_gone(self._core.handle, rows, _ROWS)
+            if count < 0:
+                return None
+            found += [rows[i] for i in range(count)]
+            if count < _ROWS:
+                return found
+
+    def untake(self) -> None:
+        lib.ps_core_tx_untake(self._core.handle)

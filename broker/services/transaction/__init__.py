@@ -1,0 +1,7 @@
+"""Transactions: what is open, who is asked, what is given up (docs/transactions.md)."""
+
+from __future__ import annotations
+
+from broker.services.transaction.service import RoundReport, Transactions
+
+__all__ = ["RoundReport", "Transactions"]

@@ -1,0 +1,61 @@
+"""config/transactionMetrics: how many transactions of each topic are open, as upstream counts them
+and reads it back. Here it is written from the table, so that it never drifts (a.9)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+
+from broker.remoting.halves import Halves
+from pystore import _configfiles
+
+__all__ = ["Metrics"]
+
+_MAX_BYTES = 16 << 20
+
+
+class Metrics:
+    """The file, and what it said last."""
+
+    def __init__(self, path: Path, halves: Halves, interval_s: float = 3.0) -> None:
+        self._path = path
+        self._halves = halves
+        self._interval_s = interval_s
+        self._counter = 0
+        self._said: dict[str, int] | None = None
+        self._written = 0.0
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            if path.stat().st_size <= _MAX_BYTES:
+                self._counter = int(json.loads(path.read_bytes())["dataVersion"]["counter"])
+
+    def counts(self) -> dict[str, int]:
+        """Topic to open transactions."""
+        return {each.name: each.open for each in self._halves.counts(topics=True)}
+
+    def maybe_write(self) -> None:
+        """Writes the file when it would say something else, at most every few seconds."""
+        if time.monotonic() - self._written >= self._interval_s:
+            self.write()
+
+    def write(self) -> None:
+        """Raises: StoreError when the file cannot be written."""
+        counts = self.counts()
+        if counts == self._said or (self._said is None and not counts and not self._path.exists()):
+            return
+        now = time.time_ns() // 1_000_000
+        self._counter += 1
+        value = {
+            "dataVersion": {"counter": self._counter, "stateVersion": 0, "timestamp": now},
+            "transactionCount": {
+                topic: {"count": count, "timeStamp": now} for topic, count in counts.items()
+            },
+        }
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            data = json.dumps(value, separators=(",", ":")).encode()
+            _configfiles.replace_file(self._path, data, keep_old=True)
+        except OSError as failed:
+            raise _configfiles.os_error(failed, self._path) from failed
+        self._said, self._written = counts, time.monotonic()

@@ -1,0 +1,376 @@
+"""The open transactions of one broker. Spec services.md (a); upstream TransactionalMessageService,
+TransactionalMessageCheckService, TransactionalOpBatchService.
+
+The C core stores halves and carries decisions out against a table of its own; here is what has
+time: the table is brought in at the start and into the metadata every second, ops that wait
+are written, producers are asked in rounds, halves that nobody decides are given up.
+
+Policy. A check counts when a connection of the producer's group took it, so that nothing is spent
+while nobody could answer. A half is given up after transactionCheckMax checks, or when its file is
+about to be deleted (fileReservedTime); until then it is never written again, however long the
+producer stays away. Age is counted from the time of storing, which no client's clock can shift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.remoting.halves import OPEN_MAX, Halves, State
+from broker.remoting.hot import Core
+from broker.services.clients import Channel, Clients
+from broker.services.config import Config
+from broker.services.topics import Topics
+from broker.services.transaction.metrics import Metrics
+from pystore._errors import NotFound, RecordDamaged, StoreError
+from pystore._messages import Message
+from pystore._pending import (
+    DISCARD_TOPIC,
+    GROUP,
+    HALF_TOPIC,
+    OP_TOPIC,
+    Decision,
+    Mark,
+    Pending,
+    PendingHalf,
+    find_pending,
+    half_of,
+)
+from pystore._store import PutResult, Store
+
+__all__ = ["RoundReport", "Transactions"]
+
+log = logging.getLogger("broker.transaction")
+
+#: The tick of the housekeeping, in ms: an op that would be too old at the next one is written now.
+_TICK_MS = 1000
+#: How long one round may take; the next one goes on with what is left.
+_ROUND_S = 60.0
+_PAUSE_S = 0.005
+#: The log grew by so much since the metadata was written: it is written again, so that a start need
+#: not read it.
+_QUIET_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round of checks. asked: checks sent. unheard: halves that were due, and no producer of
+    their group was there. given_up: copies in TRANS_CHECK_MAX_TIME_TOPIC. lost: records that are no
+    longer in the log. seconds: how long it took."""
+
+    asked: int
+    unheard: int
+    given_up: int
+    lost: int
+    seconds: float
+
+
+class Transactions:
+    """Everything but persisting happens on the event loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        config: Config,
+        clients: Clients,
+        topics: Topics,
+        *,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """now_ms: the clock that ages are counted by; tests set it."""
+        self._store = store
+        self._core = core
+        self._config = config
+        self._clients = clients
+        self._topics = topics
+        self._set_clock = now_ms
+        self.now_ms = now_ms if now_ms is not None else lambda: time.time_ns() // 1_000_000
+        self.halves = Halves(core)
+        self.metrics = Metrics(store.path / "config" / "transactionMetrics", self.halves)
+        self._turns: dict[str, int] = {}
+        self._anew = False
+        self._mark: Mark | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[RoundReport] | None = None
+        self._next_round = 0.0
+        #: Decisions that came again, and those that came and were refused.
+        self.repeated = 0
+        self.refused = 0
+
+    # ---- starting ----
+
+    async def start(self) -> None:
+        """Finds what is open. Must be through before the first half comes in.
+
+        Raises: what reading the store and its metadata raises.
+        """
+        self.configure()
+        self._config.changed.append(lambda names: self.configure())
+        self._take_over(await asyncio.to_thread(find_pending, self._store))
+        self._later()
+
+    def start_now(self) -> None:
+        """The same without a loop: for tools that open a store for a moment."""
+        self.configure()
+        self._take_over(find_pending(self._store))
+
+    def configure(self) -> None:
+        """Takes the settings over, and the clock when it is one that is set."""
+        config = self._config
+        self.halves.configure(
+            on=self.is_master and not config["rejectTransactionMessage"],
+            op_bytes=config["transactionOpMsgMaxSize"],
+            timeout_ms=config["transactionTimeOut"],
+            broker=config["brokerName"],
+            now_ms=self._set_clock() if self._set_clock is not None else 0,
+        )
+
+    @property
+    def is_master(self) -> bool:
+        return bool(self._config["brokerRole"] != "SLAVE")
+
+    def _take_over(self, found: Pending) -> None:
+        halves = self.halves
+        kept = 0
+        for offset in sorted(found.rows):
+            try:
+                kept += halves.add(found.rows[offset], saved=not found.changed)
+            except (StoreError, MemoryError) as failed:
+                log.error("%d transactions find no room: %s", len(found.rows) - kept, failed)
+                break
+        halves.half_seen(found.half_next)
+        for op, largest in found.spans:
+            halves.op_seen(op, largest)
+        halves.op_seen(found.op_next - 1, -1)
+        for offset in sorted(set(found.owed)):
+            halves.settled(offset, found.decided.get(offset, Decision.FINISHED), op=True)
+        self._anew = found.changed or found.from_log
+        if found.owed:
+            self._write_ops()
+        if found.rows or found.owed:
+            log.info(
+                "%d transactions are open%s; %d decisions were lacking their op",
+                kept, ", found in the log" if found.from_log else "", len(found.owed),
+            )  # fmt: skip
+
+    def _later(self) -> None:
+        self._next_round = time.monotonic() + self._config["transactionCheckInterval"] / 1000
+
+    # ---- again and again ----
+
+    def tick(self) -> None:
+        """Once a second."""
+        if self._set_clock is not None:
+            self.configure()
+        state = self.halves.state()
+        if state.ops_queued and self._are_old(state):
+            self._write_ops()
+            state = self.halves.state()
+        self._core.commit_offset(GROUP, HALF_TOPIC, 0, state.half_progress)
+        self._core.commit_offset(GROUP, OP_TOPIC, 0, state.op_progress)
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.get_running_loop().create_task(self.persist())
+        due = time.monotonic() >= self._next_round
+        if due and self.is_master and (self._checking is None or self._checking.done()):
+            self._later()
+            self._checking = asyncio.get_running_loop().create_task(self.check())
+
+    def _are_old(self, state: State) -> bool:
+        age = time.monotonic_ns() // 1_000_000 - state.ops_since_ms
+        return bool(age >= self._config["transactionOpBatchInterval"] - _TICK_MS)
+
+    def _write_ops(self) -> None:
+        try:
+            self.halves.write_ops()
+        except StoreError as failed:
+            log.error("Decisions could not be noted in the op topic, which is tried again: %s",
+                      failed)  # fmt: skip
+
+    async def stop(self) -> None:
+        """Writes everything out."""
+        if self._checking is not None:
+            self._checking.cancel()
+        running = {task for task in (self._checking, self._saving) if task is not None}
+        if running:
+            await asyncio.wait(running)
+        self.stop_now()
+
+    def stop_now(self) -> None:
+        self._write_ops()
+        state = self.halves.state()
+        self._core.commit_offset(GROUP, HALF_TOPIC, 0, state.half_progress)
+        self._core.commit_offset(GROUP, OP_TOPIC, 0, state.op_progress)
+        try:
+            changed, gone, mark, anew = self._take()
+            self._store.metadata.pending.apply(changed, gone, mark, anew=anew)
+            self.metrics.write()
+        except StoreError as failed:
+            log.error("Open transactions could not be saved; the log has them: %s", failed)
+
+    # ---- to the metadata ----
+
+    def _take(self) -> tuple[list[PendingHalf], list[int], Mark, bool]:
+        halves, anew = self.halves, self._anew
+        gone = [] if anew else halves.take_gone()
+        if gone is None or anew:
+            halves.untake()
+            gone, anew = [], True
+        return halves.take_changed(), gone, self._make_mark(), anew
+
+    def _make_mark(self) -> Mark:
+        state, end = self.halves.state(), self._store.info().log_max
+        last = self._store.units(HALF_TOPIC, 0, state.half_next - 1, 1) if state.half_next else []
+        return Mark(
+            state.half_next, state.op_next, state.op_progress,
+            state.uncovered if state.uncovered >= 0 else end, end,
+            last[0][0] if len(last) else -1,
+        )  # fmt: skip
+
+    async def persist(self) -> None:
+        """Brings what changed to the metadata; what could not be is tried again."""
+        changed, gone, mark, anew = self._take()
+        old = self._mark
+        quiet = old is not None and mark.log_end - old.log_end < _QUIET_BYTES
+        if not (changed or gone or anew) and quiet and self._same(old, mark):
+            self.metrics.maybe_write()
+            return
+        pending = self._store.metadata.pending
+        try:
+            await asyncio.to_thread(pending.apply, changed, gone, mark, anew=anew)
+            self._mark, self._anew = mark, False
+            self.metrics.maybe_write()
+        except BaseException as failed:
+            self._anew = True
+            if not isinstance(failed, StoreError):
+                raise
+            log.error("Open transactions could not be saved; the log has them: %s", failed)
+
+    @staticmethod
+    def _same(old: Mark | None, new: Mark) -> bool:
+        return old is not None and (old.half_next, old.op_next, old.op_from) == (
+            new.half_next, new.op_next, new.op_from,
+        )  # fmt: skip
+
+    # ---- checks ----
+
+    async def check(self) -> RoundReport:
+        """One round: asks for every half that is due, gives up those that are spent."""
+        config, began = self._config, time.monotonic()
+        now = self.now_ms()
+        reserved = config["fileReservedTime"] * 3_600_000
+        self.halves.begin_round(now, now, reserved, config["transactionCheckMax"])
+        given_up = lost = 0
+        live: set[str] = set()
+        for group in self.halves.counts():
+            self._look(group.name, live)
+        while time.monotonic() - began < _ROUND_S:
+            await self._until_writable(live)
+            part = self.halves.next_part()
+            if part is None:
+                break
+            for check in part.checks:
+                self._ask(check.group, check.frames)
+            for offset in part.spent:
+                gone = self._give_up(offset)
+                given_up += gone is Decision.DISCARD
+                lost += gone is Decision.LOST
+            await asyncio.sleep(0)
+        asked, unheard = self.halves.round_sums
+        if given_up or lost:
+            log.warning(
+                "%d transactions were given up (copies are in %s), the records of %d are gone",
+                given_up, DISCARD_TOPIC, lost,
+            )  # fmt: skip
+        return RoundReport(asked, unheard, given_up, lost, time.monotonic() - began)
+
+    def _look(self, group: str, live: set[str]) -> None:
+        is_live = self._channel(group) is not None
+        (live.add if is_live else live.discard)(group)
+        self.halves.live(group, is_live)
+
+    async def _until_writable(self, live: set[str]) -> None:
+        """A producer that has enough to read is waited for, rather than a check lost."""
+        for group in list(live):
+            for _ in range(int(_ROUND_S / 10 / _PAUSE_S)):
+                channel = self._channel(group)
+                if channel is None or not channel.peer.busy:
+                    break
+                await asyncio.sleep(_PAUSE_S)
+            self._look(group, live)
+
+    def _channel(self, group: str) -> Channel | None:
+        """Somebody of the group, one that takes more bytes if there is one."""
+        channels = self._clients.producers.get(group)
+        if not channels:
+            return None
+        there = [channel for channel in channels.values() if not channel.peer.closed]
+        ready = [channel for channel in there if not channel.peer.busy] or there
+        if not ready:
+            return None
+        return ready[self._turns.get(group, 0) % len(ready)]
+
+    def _ask(self, group: str, frames: bytes) -> None:
+        channel = self._channel(group)
+        if channel is not None:
+            self._turns[group] = self._turns.get(group, 0) + 1
+            channel.peer.push(frames)
+
+    def _give_up(self, offset: int) -> Decision | None:
+        if DISCARD_TOPIC not in self._topics:
+            self._topics.built_in(DISCARD_TOPIC)
+        try:
+            done = self.halves.decide(offset, Decision.DISCARD)
+            return Decision.DISCARD if done is not None else None
+        except (NotFound, RecordDamaged) as gone:
+            log.error("The transaction at %d is lost, nobody can decide it: %s", offset, gone)
+        except StoreError as failed:
+            log.error("The transaction at %d could not be given up: %s", offset, failed)
+            return None
+        self.halves.decide(offset, Decision.LOST)
+        return Decision.LOST
+
+    @property
+    def full(self) -> bool:
+        """No more halves find room."""
+        return self.halves.state().open >= OPEN_MAX
+
+    # ---- by hand ----
+
+    def resume(self, message: Message) -> PendingHalf | None:
+        """Has a half checked from the beginning: one that was given up (by its copy), or one that
+        is open. None when the message is neither. Raises: what putting raises."""
+        if message.topic == HALF_TOPIC:
+            half = self.halves.find(message.queue_offset)
+            if half is None:
+                return None
+            self.halves.settled(half.offset, Decision.FINISHED, op=False)
+            half = half._replace(checks=0, asked_ms=0)
+            self.halves.add(half)
+            return half
+        if message.topic != DISCARD_TOPIC or half_of(message) is None:
+            return None
+        properties = message.properties | {"TRANSACTION_CHECK_TIMES": "0"}
+        properties.pop("TRAN_PREPARED_QUEUE_OFFSET", None)
+        return self.put_half(
+            bytes(message.raw_body), properties, flag=message.flag, sys_flag=message.sys_flag & ~12,
+            reconsume_times=message.reconsume_times, born_timestamp=message.born_timestamp,
+            born_host=message.born_host,
+        )[1]  # fmt: skip
+
+    def put_half(
+        self, body: bytes, properties: dict[str, str], **options: Any
+    ) -> tuple[PutResult, PendingHalf]:
+        """Stores a half that the core did not take; the result of the put, and the half. Waits for
+        no disk. Raises: what putting raises."""
+        result = self._store._put_message(
+            HALF_TOPIC, body, properties=properties, queue=0, block=False, **options
+        )
+        half = half_of(self._store.message(result.physical_offset))
+        assert half is not None  # its properties are ours
+        self.halves.add(half)
+        return result, half

@@ -1,0 +1,623 @@
+/* The moments of a transaction. A half is stored by send.c and enters the table here; its decision
+ * (END_TRANSACTION) puts the final message, queues the op and takes it out, in one step that
+ * nothing can come between; a round of checks makes requests for producers and says which halves
+ * are to be given up.
+ *
+ * Policy. The first decision counts: the same one again does nothing, another one is refused. What
+ * is refused, or would have to wait for the disk, is handed on, so that the broker words the
+ * answer. A rollback has its op written with the call that decided it; a commit need not, since its
+ * final message says which half it is of (preparedTransactionOffset), and recovery looks for it.
+ * A half is never put back while it waits, as upstream does: what it would say, the table knows. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "halves.h"
+
+#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
+#define OP_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#define DISCARD_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
+#define OP_PROPERTIES "WAIT\1true\2TAGS\1d\2"
+#define OPS_MAX (1 << 20) /* bytes of ops that could not be written; then decisions are refused */
+#define OP_TEXT 24
+#define SKEW_MS 60000 /* stored so far ahead: the clock was set back, and is not waited for */
+#define CODE_CHECK_TRANSACTION_STATE 39
+
+static int64_t now_of(const ps_tx *x) {
+    return x->tx_conf.now_ms > 0 ? x->tx_conf.now_ms : ps_now_ms();
+}
+
+static int64_t monotonic_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static bool same(ps_slice s, const char *text, int32_t len) {
+    return s.len == len && memcmp(s.data, text, (size_t)len) == 0;
+}
+
+/* ---- life ---- */
+
+int ps_tx_make(ps_core *c, ps_error *e) {
+    static const char *const names[] = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC};
+    ps_tx *x = c->co_tx = calloc(1, sizeof *x);
+    if (x == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the transactions");
+    ps_topic **topics[] = {&x->tx_half, &x->tx_op, &x->tx_discard};
+    x->tx_state.uncovered = -1;
+    for (int i = 0; i < 3; i++) {
+        *topics[i] = ps_topic_open(c->co_store, names[i], (int32_t)strlen(names[i]), 1, e);
+        if (*topics[i] == NULL) return e != NULL && e->code < 0 ? e->code : PS_E_NO_MEMORY;
+    }
+    return 0;
+}
+
+void ps_tx_free(ps_core *c) {
+    if (c->co_tx == NULL) return;
+    ps_halves_free(c->co_tx);
+    free(c->co_tx->tx_broker);
+    free(c->co_tx);
+}
+
+int ps_core_tx_set(ps_core *c, const ps_tx_conf *conf, ps_error *e) {
+    ps_tx *x = c->co_tx;
+    char *broker = strdup(conf->broker != NULL ? conf->broker : "");
+    if (broker == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a name");
+    free(x->tx_broker);
+    x->tx_broker = broker;
+    x->tx_conf = *conf;
+    x->tx_conf.broker = broker;
+    return 0;
+}
+
+/* ---- a half comes in ---- */
+
+bool ps_tx_ready(ps_core *c, ps_slice group, ps_slice topic) {
+    return c->co_tx->tx_conf.on && ps_halves_reserve(c->co_tx, group, topic);
+}
+
+void ps_tx_stored(ps_core *c, const ps_put_result *put, ps_slice group, ps_slice topic,
+                  int32_t immunity_s) {
+    ps_half_row row = {.offset = put->queue_offset,
+                       .physical = put->physical_offset,
+                       .root = put->queue_offset,
+                       .root_physical = put->physical_offset,
+                       .store_ms = put->store_timestamp,
+                       .immunity_s = immunity_s,
+                       .group_len = group.len,
+                       .topic_len = topic.len,
+                       .group = (const char *)group.data,
+                       .topic = (const char *)topic.data};
+    ps_halves_add(c->co_tx, &row, 0);
+    c->co_tx->tx_state.halves++;
+}
+
+int ps_core_tx_add(ps_core *c, const ps_half_row *row, int32_t saved, ps_error *e) {
+    ps_tx *x = c->co_tx;
+    ps_slice group = {(const uint8_t *)row->group, row->group_len};
+    ps_slice topic = {(const uint8_t *)row->topic, row->topic_len};
+    if (row->offset < 0 || row->root < 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, row->offset, NULL, "a half has no offset below 0");
+    if (ps_halves_find(x, row->offset) != 0) return 1;
+    if (!ps_halves_reserve(x, group, topic))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, row->physical, NULL,
+                       "no room for more than %lld open transactions", (long long)x->tx_state.open);
+    ps_halves_add(x, row, saved ? PS_HALF_SAVED : 0);
+    return 0;
+}
+
+int32_t ps_tx_immunity(const uint8_t *text, int32_t len) {
+    ps_slice s = {text, len};
+    int64_t value = -1;
+    if (!ps_slice_number(s, &value) || value < 0) return PS_IMMUNITY_DEFAULT;
+    return (int32_t)(value < INT32_MAX ? value : INT32_MAX);
+}
+
+/* How long the producer has before it is asked, in ms. */
+static int64_t patience(const ps_tx *x, const ps_half *h) {
+    return h->hf_immunity_s >= 0 ? (int64_t)h->hf_immunity_s * 1000 : x->tx_conf.timeout_ms;
+}
+
+/* ---- records ---- */
+
+/* The half's record; *mf is to be dropped. False: it is not there any more. */
+static bool record_of(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
+    ps_store *s = c->co_store;
+    int64_t avail, end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    const uint8_t *p = ps_log_at(s, h->hf_physical, end, &avail, mf);
+    if (p != NULL && ps_record_decode(p, avail, r) == PS_REC_OK &&
+        r->physical_offset == h->hf_physical && r->queue_offset == h->hf_offset)
+        return true;
+    ps_mapfile_unref(*mf);
+    *mf = NULL;
+    return false;
+}
+
+static bool property(const ps_record *r, const char *name, ps_slice *out) {
+    ps_property p;
+    bool found =
+        ps_property_find(r->properties, r->properties_len, name, (int32_t)strlen(name), &p);
+    *out = found ? (ps_slice){p.value, p.value_len} : (ps_slice){NULL, 0};
+    return found;
+}
+
+static bool put_text(ps_buffer *b, const void *text, int64_t len) {
+    uint8_t *to = ps_buffer_room(b, len);
+    if (to == NULL) return false;
+    memcpy(to, text, (size_t)len);
+    b->len += len;
+    return true;
+}
+
+/* The properties with one of them set anew, into co_props. */
+static bool with_property(ps_core *c, const ps_record *r, const char *name, int64_t value) {
+    char number[24];
+    ps_slice text = ps_slice_of_number(value, number);
+    ps_buffer *b = &c->co_props;
+    ps_property p;
+    int32_t at = 0;
+    b->len = 0;
+    if (ps_buffer_room(b, r->properties_len + 64) == NULL) return false;
+    while (ps_property_next(r->properties, r->properties_len, &at, &p)) {
+        if (same((ps_slice){p.name, p.name_len}, name, (int32_t)strlen(name))) continue;
+        put_text(b, p.name, p.name_len);
+        put_text(b, "\1", 1);
+        put_text(b, p.value, p.value_len);
+        put_text(b, "\2", 1);
+    }
+    put_text(b, name, (int64_t)strlen(name));
+    put_text(b, "\1", 1);
+    put_text(b, text.data, text.len);
+    return put_text(b, "\2", 1);
+}
+
+static void message_of(const ps_record *r, int64_t prepared, ps_message *m) {
+    *m = (ps_message){.body = r->body,
+                      .body_len = r->body_len,
+                      .properties = r->properties,
+                      .properties_len = r->properties_len,
+                      .flag = r->flag,
+                      .sys_flag = r->sys_flag & ~PS_SYS_TX_MASK,
+                      .reconsume_times = r->reconsume_times,
+                      .born_timestamp = r->born_timestamp,
+                      .prepared_transaction_offset = prepared,
+                      .born_host_len = r->born_host_len};
+    memcpy(m->born_host, r->born_host, (size_t)r->born_host_len);
+}
+
+/* Where the final message goes: its topic and queue, or those of its delay level. */
+static int final_place(ps_core *c, const ps_record *r, ps_topic **topic, int32_t *queue_id,
+                       ps_error *e) {
+    ps_slice name, queue, delay;
+    int64_t id = 0, level = 0, levels = c->co_store->st_levels.count;
+    if (!property(r, "REAL_TOPIC", &name) || !property(r, "REAL_QID", &queue) ||
+        !ps_slice_number(queue, &id) || id < 0 || id > PS_QUEUE_ID_MAX)
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, r->physical_offset, NULL,
+                       "the half message does not say where it is to go");
+    if (property(r, "DELAY", &delay) && ps_slice_number(delay, &level) && level > 0) {
+        *topic = c->co_schedule;
+        *queue_id = (int32_t)(level < levels ? level : levels) - 1;
+        return 0;
+    }
+    *topic = ps_topic_open(c->co_store, (const char *)name.data, name.len, 1, e);
+    *queue_id = (int32_t)id;
+    return *topic != NULL ? 0 : PS_E_TOPIC_ILLEGAL;
+}
+
+static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_result *put) {
+    ps_topic *topic = NULL;
+    ps_message m;
+    message_of(r, h->hf_physical, &m);
+    m.sys_flag |= PS_SYS_TX_COMMIT;
+    int code = final_place(c, r, &topic, &m.queue_id, &put->error);
+    if (code == 0) code = ps_put_message(c->co_store, topic, &m, put);
+    if (code < 0) return code;
+    c->co_put = true;
+    c->co_totals.puts++;
+    c->co_totals.put_bytes += put->size;
+    ps_topic_entry *t =
+        ps_core_find_topic(c, (const uint8_t *)h->hf_topic->tn_text, h->hf_topic->tn_len);
+    if (t != NULL) {
+        t->te_puts++;
+        t->te_bytes += put->size;
+    }
+    return 0;
+}
+
+/* The number of checks goes along: whoever looks at the copy wants to know it. */
+static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_put_result *put) {
+    ps_message m;
+    message_of(r, h->hf_physical, &m);
+    if (!with_property(c, r, "TRANSACTION_CHECK_TIMES", h->hf_checks))
+        return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a copy");
+    m.properties = c->co_props.data;
+    m.properties_len = c->co_props.len;
+    return ps_put_message(c->co_store, c->co_tx->tx_discard, &m, put);
+}
+
+/* ---- ops ---- */
+
+/* The first whole offsets of the queued text, `most` bytes or the one that goes beyond. */
+static int64_t op_length(const ps_buffer *b, int64_t most) {
+    int64_t len = b->len < most ? b->len : most;
+    while (len < b->len && b->data[len - 1] != ',') len++;
+    return len;
+}
+
+int ps_core_tx_write_ops(ps_core *c, ps_error *e) {
+    ps_tx *x = c->co_tx;
+    ps_buffer *b = &x->tx_ops;
+    int64_t most = x->tx_conf.op_bytes > 0 ? x->tx_conf.op_bytes : 4096;
+    x->tx_ops_now = false;
+    while (b->len > 0) {
+        ps_put_result put;
+        int64_t len = op_length(b, most);
+        ps_message m = {.body = b->data,
+                        .body_len = len,
+                        .properties = OP_PROPERTIES,
+                        .properties_len = sizeof OP_PROPERTIES - 1};
+        put.error.code = 0;
+        int code = ps_put_message(c->co_store, x->tx_op, &m, &put);
+        if (code < 0) {
+            if (e != NULL) *e = put.error;
+            return code;
+        }
+        memmove(b->data, b->data + len, (size_t)(b->len - len));
+        b->len -= len;
+        ps_core_tx_op_seen(c, put.queue_offset, x->tx_ops_largest);
+    }
+    x->tx_state.ops_since_ms = 0;
+    x->tx_state.uncovered = -1;
+    x->tx_ops_largest = -1;
+    return 0;
+}
+
+/* Room for the two offsets that a decision may write; too much that cannot be written is a reason
+ * to decide nothing more. */
+static int reserve_op(ps_core *c, ps_error *e) {
+    ps_tx *x = c->co_tx;
+    int code = 0;
+    if (x->tx_ops.len > OPS_MAX && (code = ps_core_tx_write_ops(c, e)) < 0) return code;
+    if (ps_buffer_room(&x->tx_ops, 2 * OP_TEXT) != NULL && ps_halves_remember(x)) return 0;
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a decision");
+}
+
+static void queue_one(ps_tx *x, int64_t offset) {
+    char number[24];
+    ps_slice text = ps_slice_of_number(offset, number);
+    if (x->tx_ops.len == 0) x->tx_state.ops_since_ms = monotonic_ms();
+    put_text(&x->tx_ops, text.data, text.len);
+    put_text(&x->tx_ops, ",", 1);
+    if (offset > x->tx_ops_largest) x->tx_ops_largest = offset;
+}
+
+static void queue_op(ps_tx *x, const ps_half *h) {
+    queue_one(x, h->hf_offset);
+    if (h->hf_root != h->hf_offset) queue_one(x, h->hf_root);
+    if (x->tx_ops.len >= x->tx_conf.op_bytes) x->tx_ops_now = true;
+}
+
+void ps_tx_finish_call(ps_core *c) {
+    if (c->co_tx->tx_ops_now) ps_core_tx_write_ops(c, NULL); /* failed: the next tick tries again */
+}
+
+/* ---- decisions ---- */
+
+static void count(ps_tx_state *s, int32_t decision) {
+    if (decision == PS_TX_COMMIT) s->commits++;
+    if (decision == PS_TX_ROLLBACK) s->rollbacks++;
+    if (decision == PS_TX_DISCARD) s->discards++;
+    if (decision == PS_TX_LOST) s->lost++;
+}
+
+/* r: the half's record, NULL for PS_TX_LOST. */
+static int decide(ps_core *c, uint32_t place, const ps_record *r, int32_t decision,
+                  ps_put_result *put) {
+    ps_tx *x = c->co_tx;
+    ps_half *h = ps_halves_at(x, place);
+    int code = reserve_op(c, &put->error);
+    if (code == 0 && decision == PS_TX_COMMIT) code = put_final(c, h, r, put);
+    if (code == 0 && decision == PS_TX_DISCARD) code = put_discarded(c, h, r, put);
+    if (code < 0) return code;
+    if (decision == PS_TX_COMMIT && x->tx_state.uncovered < 0)
+        x->tx_state.uncovered = put->physical_offset;
+    if (decision != PS_TX_COMMIT) x->tx_ops_now = true;
+    queue_op(x, h);
+    count(&x->tx_state, decision);
+    ps_halves_drop(x, place, decision);
+    return 0;
+}
+
+int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_result *out,
+                      ps_error *e) {
+    ps_tx *x = c->co_tx;
+    uint32_t at = ps_halves_find(x, offset);
+    ps_mapfile *mf = NULL;
+    ps_record r;
+    *out = (ps_put_result){.physical_offset = -1};
+    if (at == 0)
+        return ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no half at %lld is open",
+                       (long long)offset);
+    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
+    int code = 0;
+    if (decision != PS_TX_LOST && !record_of(c, ps_halves_at(x, at), &r, &mf))
+        code = ps_fail(&out->error, PS_E_NOT_FOUND, 0, ps_halves_at(x, at)->hf_physical, NULL,
+                       "the record of the half at %lld cannot be read", (long long)offset);
+    if (code == 0) code = decide(c, at, &r, decision, out);
+    ps_mapfile_unref(mf);
+    ps_leave(c->co_store);
+    ps_tx_finish_call(c);
+    if (code < 0 && e != NULL) *e = out->error;
+    return code;
+}
+
+int ps_core_tx_settled(ps_core *c, int64_t offset, int32_t decision, int32_t op) {
+    ps_tx *x = c->co_tx;
+    uint32_t at = ps_halves_find(x, offset);
+    if (at != 0) {
+        if (op && reserve_op(c, NULL) == 0) queue_op(x, ps_halves_at(x, at));
+        ps_halves_drop(x, at, decision);
+    } else if (op && reserve_op(c, NULL) == 0) {
+        queue_one(x, offset);
+    }
+    return at != 0;
+}
+
+/* ---- END_TRANSACTION ---- */
+
+typedef struct ending {
+    ps_slice group, topic;
+    int64_t offset, physical, decision;
+    bool from_check;
+} ending;
+
+static bool read_ending(const ps_command *command, ending *out) {
+    bool good = true;
+    *out = (ending){.offset = -1, .physical = -1, .decision = -1};
+    for (int32_t i = 0; i < command->field_count && good; i++) {
+        const ps_field *f = &command->fields[i];
+        if (ps_slice_is(f->name, "producerGroup"))
+            out->group = f->value;
+        else if (ps_slice_is(f->name, "topic"))
+            out->topic = f->value;
+        else if (ps_slice_is(f->name, "tranStateTableOffset"))
+            good = ps_slice_number(f->value, &out->offset);
+        else if (ps_slice_is(f->name, "commitLogOffset"))
+            good = ps_slice_number(f->value, &out->physical);
+        else if (ps_slice_is(f->name, "commitOrRollback"))
+            good = ps_slice_number(f->value, &out->decision);
+        else if (ps_slice_is(f->name, "fromTransactionCheck"))
+            out->from_check = ps_slice_true(f->value);
+    }
+    return good && out->group.data != NULL && out->offset >= 0 && out->physical >= 0 &&
+           (out->decision == PS_TX_COMMIT || out->decision == PS_TX_ROLLBACK);
+}
+
+/* Whether it is about this half, by its newest copy or its first. */
+static bool is_about(ps_tx *x, const ps_half *h, const ending *end) {
+    ps_half_row row;
+    ps_halves_row(x, h, &row);
+    if (end->offset == row.offset ? end->physical != row.physical
+                                  : end->physical != row.root_physical)
+        return false;
+    bool topic = end->topic.len == 0 || same(end->topic, row.topic, row.topic_len) ||
+                 same(end->topic, HALF_TOPIC, sizeof HALF_TOPIC - 1);
+    return topic && same(end->group, row.group, row.group_len);
+}
+
+static bool is_late(ps_tx *x, const ps_half *h) {
+    if (h->hf_immunity_s == PS_IMMUNITY_NONE) return false;
+    int64_t most = patience(x, h);
+    if (most < x->tx_conf.timeout_ms) most = x->tx_conf.timeout_ms;
+    return now_of(x) - h->hf_store_ms > most;
+}
+
+int ps_core_end_transaction(ps_conn *n, const ps_command *request) {
+    ps_core *c = n->cn_core;
+    ps_tx *x = c->co_tx;
+    ps_mapfile *mf;
+    ps_put_result put;
+    ps_record r;
+    ending end;
+    bool oneway = request->flag & PS_FLAG_ONEWAY;
+    if (!x->tx_conf.on || !read_ending(request, &end)) return 0;
+    uint32_t at = ps_halves_find(x, end.offset);
+    if (at == 0 || (!oneway && c->co_store->st_conf.sync_flush)) return 0;
+    const ps_half *h = ps_halves_at(x, at);
+    if (!is_about(x, h, &end) || (!end.from_check && is_late(x, h))) return 0;
+    if (!record_of(c, h, &r, &mf)) return 0;
+    put.error.code = 0;
+    int code = decide(c, at, &r, (int32_t)end.decision, &put);
+    ps_mapfile_unref(mf);
+    if (code < 0) return 0; /* the broker tries again, and words what comes of it */
+    if (oneway) return 1;
+    ps_command answer = {.serialize = request->serialize, .opaque = request->opaque};
+    return ps_core_answer(c, &answer, 0) < 0 ? PS_E_NO_MEMORY : 1;
+}
+
+void ps_core_tx_get_state(ps_core *c, ps_tx_state *out) {
+    ps_tx *x = c->co_tx;
+    *out = x->tx_state;
+    out->half_progress = ps_halves_progress(x);
+    out->op_progress = ps_halves_op_progress(x);
+    out->ops_queued = x->tx_ops.len;
+}
+
+/* ---- checks ---- */
+
+/* The body of a check: the half's record as the message it is to become. */
+static bool draft_of(const ps_record *r, ps_draft *d) {
+    ps_slice name, queue;
+    const char *why;
+    int64_t id = 0;
+    if (!property(r, "REAL_TOPIC", &name) || !property(r, "REAL_QID", &queue) ||
+        !ps_slice_number(queue, &id) || id < 0 || id > PS_QUEUE_ID_MAX)
+        return false;
+    *d = (ps_draft){.body = r->body,
+                    .body_len = r->body_len,
+                    .topic = name.data,
+                    .topic_len = name.len,
+                    .properties = r->properties,
+                    .properties_len = r->properties_len,
+                    .queue_id = (int32_t)id,
+                    .flag = r->flag,
+                    .sys_flag = r->sys_flag,
+                    .reconsume_times = r->reconsume_times,
+                    .born_timestamp = r->born_timestamp,
+                    .prepared_transaction_offset = r->prepared_transaction_offset,
+                    .born_host = r->born_host,
+                    .born_host_len = r->born_host_len,
+                    .store_host = r->store_host,
+                    .store_host_len = r->store_host_len,
+                    .long_topic_v2 = true};
+    return ps_draft_measure(d, INT32_MAX, &why) == 0;
+}
+
+static int check_frame(ps_core *c, const ps_half *h, const ps_record *r) {
+    char offset[24], physical[24], id[57];
+    ps_command ask = {.serialize = PS_SERIALIZE_JSON,
+                      .code = CODE_CHECK_TRANSACTION_STATE,
+                      .version = PS_PROTOCOL_VERSION,
+                      .flag = PS_FLAG_ONEWAY};
+    ps_slice uniq;
+    ps_draft d;
+    if (!draft_of(r, &d)) return 0;
+    property(r, "UNIQ_KEY", &uniq);
+    int id_len = ps_offset_msg_id(r->store_host, r->store_host_len, h->hf_physical, id);
+    ps_field fields[] = {
+        {ps_slice_of("topic"), ps_slice_of(HALF_TOPIC)},
+        {ps_slice_of("tranStateTableOffset"), ps_slice_of_number(h->hf_offset, offset)},
+        {ps_slice_of("commitLogOffset"), ps_slice_of_number(h->hf_physical, physical)},
+        {ps_slice_of("msgId"), uniq},
+        {ps_slice_of("transactionId"), uniq},
+        {ps_slice_of("offsetMsgId"), {(const uint8_t *)id, id_len}},
+        {ps_slice_of("bname"), ps_slice_of(c->co_tx->tx_broker)}};
+    ask.field_count = (int32_t)(sizeof fields / sizeof *fields);
+    memcpy(ask.fields, fields, sizeof fields);
+    int code = ps_core_frame(c, &ask, d.size);
+    if (code < 0) return code;
+    uint8_t *to = ps_buffer_room(&c->co_out, d.size);
+    if (to == NULL) return PS_E_NO_MEMORY;
+    ps_draft_write(&d, to, h->hf_offset, h->hf_physical, r->store_timestamp);
+    c->co_out.len += d.size;
+    return 1;
+}
+
+typedef struct looking { /* a part of a round */
+    ps_core *c;
+    ps_tx_round *round;
+    ps_tx_check *checks;
+    int64_t *spent;
+    ps_tx_name *group; /* of the last check */
+} looking;
+
+static void asked(looking *l, uint32_t place, int64_t from) {
+    ps_half *h = ps_halves_at(l->c->co_tx, place);
+    ps_tx_round *round = l->round;
+    if (l->group != h->hf_group) {
+        l->group = h->hf_group;
+        l->checks[round->check_count++] = (ps_tx_check){
+            .group = h->hf_group->tn_text, .group_len = h->hf_group->tn_len, .from_at = from};
+    }
+    ps_tx_check *run = &l->checks[round->check_count - 1];
+    run->count++;
+    run->to_at = l->c->co_out.len;
+    int64_t since = round->now_ms - h->hf_store_ms;
+    h->hf_asked = (uint32_t)(since < 1 ? 1 : since < UINT32_MAX ? since : UINT32_MAX);
+    if (h->hf_checks < UINT16_MAX) h->hf_checks++;
+    round->asked++;
+    l->c->co_tx->tx_state.checks++;
+    ps_halves_touch(l->c->co_tx, place);
+}
+
+/* 0, or an error. A half whose record is gone is given up: nobody could commit it. */
+static int look_at(looking *l, uint32_t place) {
+    ps_tx *x = l->c->co_tx;
+    ps_tx_round *round = l->round;
+    ps_half *h = ps_halves_at(x, place);
+    int64_t age = round->now_ms - h->hf_store_ms, from = l->c->co_out.len;
+    ps_mapfile *mf;
+    ps_record r;
+    if ((h->hf_flags & (PS_HALF_USED | PS_HALF_ALIAS)) != PS_HALF_USED ||
+        (h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
+        (age < patience(x, h) && age > -SKEW_MS))
+        return 0;
+    if (h->hf_checks >= round->check_max || age > round->reserved_ms) {
+        l->spent[round->spent_count++] = h->hf_offset;
+        return 0;
+    }
+    if (!h->hf_group->tn_live) {
+        round->unheard++;
+        return 0;
+    }
+    if (!record_of(l->c, h, &r, &mf)) {
+        l->spent[round->spent_count++] = h->hf_offset;
+        return 0;
+    }
+    int code = check_frame(l->c, h, &r);
+    ps_mapfile_unref(mf);
+    if (code > 0) asked(l, place, from);
+    return code < 0 ? code : 0;
+}
+
+int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_t check_room,
+                     int64_t *spent, int32_t spent_room, ps_step *out, ps_error *e) {
+    ps_tx *x = c->co_tx;
+    looking l = {c, round, checks, spent, NULL};
+    uint32_t place = round->at > 0 ? (uint32_t)round->at : 1;
+    int code = 0;
+    round->check_count = round->spent_count = 0;
+    c->co_out.len = 0;
+    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
+    for (int32_t looked = 0;
+         place < x->tx_places && looked < round->look_max && round->check_count < check_room &&
+         round->spent_count < spent_room && c->co_out.len < round->bytes_max && code == 0;
+         place++, looked++)
+        code = look_at(&l, place);
+    ps_leave(c->co_store);
+    round->at = place < x->tx_places ? (int64_t)place : -1;
+    *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = -1};
+    if (code < 0) return ps_fail(e, code, ENOMEM, -1, NULL, "a check could not be made");
+    return 0;
+}
+
+/* ---- from the log ---- */
+
+static bool settles(const ps_record *r, ps_final *out) {
+    bool commit = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_COMMIT;
+    bool copy = same((ps_slice){r->topic, r->topic_len}, DISCARD_TOPIC, sizeof DISCARD_TOPIC - 1) &&
+                r->prepared_transaction_offset > 0;
+    *out = (ps_final){r->prepared_transaction_offset, r->physical_offset,
+                      commit ? PS_TX_COMMIT : PS_TX_DISCARD};
+    return commit || copy;
+}
+
+int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int64_t room,
+                      ps_error *e) {
+    int64_t n = 0, avail, end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (to > end) to = end;
+    while (*from < to && n < room) {
+        ps_mapfile *mf;
+        ps_record r;
+        const uint8_t *p = ps_log_at(s, *from, end, &avail, &mf);
+        int outcome = p != NULL ? (int)ps_record_decode(p, avail, &r) : PS_REC_SHORT;
+        int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : 0;
+        if (outcome == PS_REC_OK) {
+            next = *from + r.size;
+            n += settles(&r, &out[n]);
+        }
+        ps_mapfile_unref(mf);
+        if (outcome != PS_REC_OK && outcome != PS_REC_BLANK) {
+            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "no whole record: %s",
+                        ps_rec_outcome_name(outcome));
+            break;
+        }
+        *from = next;
+    }
+    ps_leave(s);
+    return n;
+}
