@@ -188,8 +188,8 @@ class SendScenarios {
         responder.start(); c.hasAll(responder, topic, 2);
         // only with callbacks: the synchronous call of the 5.3.3 client returns as soon as its request is stored
         List<CompletableFuture<String>> answers = new ArrayList<>();
-        for (int i = 0; i < 5; i++) answers.add(ask(asker, topic, "ask " + i, 10000));
-        for (int i = 0; i < 5; i++) c.equal("re: ask " + i, answers.get(i).get(12, TimeUnit.SECONDS), "the answer");
+        for (int i = 0; i < 5; i++) answers.add(ask(asker, topic, "ask " + i, 30000));
+        for (int i = 0; i < 5; i++) c.equal("re: ask " + i, answers.get(i).get(40, TimeUnit.SECONDS), "the answer");
         try { ask(asker, silent, "nobody", 4000).get(12, TimeUnit.SECONDS); c.expect(false, "a request nobody answers times out", "answered"); }
         catch (ExecutionException e) { c.expect(e.getCause() instanceof RequestTimeoutException, "a request nobody answers times out", e.getCause()); }
     }
