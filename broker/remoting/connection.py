@@ -340,6 +340,11 @@ class Connection(asyncio.BufferedProtocol):
         self._hold(DRAIN)
 
     @property
+    def busy(self) -> bool:
+        """It does not read what was written to it: more would only wait."""
+        return bool(self._held & WRITES)
+
+    @property
     def open(self) -> bool:
         """Neither closed nor about to be."""
         transport = self._transport

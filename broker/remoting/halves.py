@@ -206,6 +206,8 @@ class Halves:
         lib.ps_core_tx_live(self._core.handle, name, len(name), live)
 
     def begin_round(self, now_ms: int, start_ms: int, reserved_ms: int, check_max: int) -> None:
+        # A dict leaves the members that it does not name as they were.
+        self._round = ffi.new("ps_tx_round *")
         self._round[0] = {
             "now_ms": now_ms, "start_ms": start_ms, "reserved_ms": reserved_ms,
             "check_max": check_max, "look_max": _ROUND_LOOK, "bytes_max": _ROUND_BYTES,

@@ -21,7 +21,7 @@ class Peer(Protocol):
 
     @property
     def busy(self) -> bool:
-        """It does not read what was written, or has enough in work: more would only wait."""
+        """It does not read what was written to it: more would only wait."""
 
     def send(self, command: Command) -> None:
         """Writes a frame: an answer, or a request nobody waits for. Dropped once closed."""

@@ -27,8 +27,10 @@ class FakePeer:
     def __init__(self, port=40000, serves=False):
         self.address = ("127.0.0.1", port)
         self.closed = False
+        self.busy = False
         self.state = {}
         self.sent = []
+        self.pushed = []
         self.asked = []
         self.raw = []
         self.serves = serves
@@ -37,6 +39,10 @@ class FakePeer:
     def send(self, command):
         if not self.closed:
             self.sent.append(command)
+
+    def push(self, frames):
+        if not self.closed:
+            self.pushed.append(frames)
 
     async def request(self, command, timeout):
         if self.closed:

@@ -4,9 +4,9 @@ Every request of tests/golden/wire-5.3.3.jsonl.xz that went to port 10911 is fed
 the answers and on connections of its own as in the capture, to a fresh broker. Code, names of the
 fields and names of the JSON members of each answer are those of Apache RocketMQ 5.3.3; values too
 where they do not depend on time, place or chance. Pulls are sent without waiting for messages, and
-their answers not compared, since they hang on the moment. Left out is what this broker does not
-serve yet: transactions, timers, and whatever looks at a record by its place in the log, which moves
-when those are missing.
+their answers not compared, since they hang on the moment. Left out are timers, which this broker
+does not serve yet, and whatever names a record by its place in the log, which moves without them:
+ends of transactions among it, and what is asked of their topic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from broker.broker import Broker
 from broker.remoting import codec, mqjson
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
-from pystore._messages import parse_properties
 from pystore._upstream_settings import UPSTREAM
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
@@ -73,12 +72,10 @@ def served(request):
     ext = request.ext
     if request.code in LEFT_OUT or request.code == 317:
         return False
+    if request.code in SENDS and "TRAN_MSG" in ext.get("i", ""):
+        return True
     named = [ext.get(name, "") for name in ("topic", "statsKey", "consumerGroup", "b")]
-    if any(part in name for part in ELSEWHERE for name in named):
-        return False
-    if request.code in SENDS:
-        return "TRAN_MSG" not in parse_properties(ext.get("i", "").encode())
-    return True
+    return not any(part in name for part in ELSEWHERE for name in named)
 
 
 async def ask(wire, request):
@@ -105,7 +102,9 @@ def check(request, ours, real):
     about = f"request {request.code} {request.ext}"
     assert real.code == ours.code, f"{about}: {ours.remark}"
     assert set(real.ext) == set(ours.ext), about
-    for name in set(real.ext) - CHANCE:
+    # Java puts half messages back when it checks them, so the next one lies further on.
+    chance = CHANCE | ({"queueOffset"} if "TRAN_MSG" in request.ext.get("i", "") else set())
+    for name in set(real.ext) - chance:
         assert real.ext[name] == ours.ext[name], f"{about}: {name}"
     if request.code in (12, 26, 28, 207, 300) or not real.body:
         assert bool(real.body) == bool(ours.body), about
