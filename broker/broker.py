@@ -74,9 +74,8 @@ class Broker:
     ~/store as upstream). settings: under upstream's names, over those of the file. listenPort=0
     takes a free port, which is then the one written into records. with_namesrv: a name server in
     the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. tls: of
-    the broker's ports; None: plain text, and TLS with a certificate that nobody has signed.
-    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. now_ms: the
-    clock of transactions and their checks; tests set it.
+    the broker's ports; None: plain text, and TLS with a certificate that nobody has signed. now_ms:
+    the clock of transactions and their checks; tests set it.
 
     ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
     Once started: address, store, services.
@@ -198,7 +197,6 @@ class Broker:
             schedule.persist_later,
             lambda: self.settings["flushDelayOffsetInterval"] / 1000,
         )
-        keeper.add(schedule.persist, lambda: self.settings["flushDelayOffsetInterval"] / 1000)
         keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("broker %s is ready at %s", services.broker_name, self.address)

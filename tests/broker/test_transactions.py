@@ -195,9 +195,13 @@ def test_copy_of_a_half_elsewhere_cannot_be_committed(tmp_path, small):
 
 
 def test_decision_of_a_slave_is_refused(tmp_path, small):
-    @scenario(tmp_path / "s", small, brokerRole="SLAVE", brokerId=1)
+    @scenario(tmp_path / "s", small)
     async def _(t):
         p = await t.producer()
+        # No broker starts as one yet.
+        settings = t.broker.services.settings
+        settings.current = settings.current.replaced(brokerRole="SLAVE")
+        t.service.configure()
         assert (await p.end(Half(0, 0), COMMIT)).code == 11
 
 
