@@ -82,9 +82,10 @@ crash: build ## the long crash campaign: kill, cut, recover, compare
 	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q
 
 FUZZ_SECONDS ?= 300
-fuzz: build/ctests/fuzz_command .venv/.stamp ## damaged frames for FUZZ_SECONDS; a find is kept and repeats
+fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find is kept and repeats
 	@$(PY) tests/fuzz/frames.py build/wire.frames
-	@PS_FUZZ_SECONDS=$(FUZZ_SECONDS) build/ctests/fuzz_command build/wire.frames
+	@set -e; for program in $(C_FUZZERS); do \
+	  $(MEMORY) PS_FUZZ_SECONDS=$(FUZZ_SECONDS) $$program build/wire.frames; done
 
 campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
 	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s
