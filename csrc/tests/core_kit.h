@@ -10,6 +10,10 @@
 #include "error.h"
 #include "remoting/core.h"
 
+#define UNIQ "UNIQ_KEY\1FD0123456789\2"
+#define EXTRA "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2CLUSTER\1DefaultCluster\2"
+#define HOT (PS_PERM_READ | PS_PERM_WRITE), PS_SEND_HOT
+
 enum { KIT_ANSWERS = 4096, KIT_ROOM = 20 << 20 };
 
 typedef struct kit_answer {
@@ -274,6 +278,21 @@ static CHECK_UNUSED int64_t kit_queue_end(const char *topic, int32_t queue) {
     ps_topic *t = ps_topic_open(kit_store, topic, (int32_t)strlen(topic), 0, &e);
     if (t != NULL) ps_queue_range(kit_store, t, queue, &min, &max);
     return max;
+}
+
+/* Sends one message and has it stored; topic NULL: ends the connection that does so. */
+static CHECK_UNUSED void kit_put(const char *topic, int32_t queue, const char *properties) {
+    static ps_conn *n;
+    kit_frame f;
+    if (topic == NULL) {
+        ps_conn_free(n);
+        n = NULL;
+        return;
+    }
+    if (n == NULL) n = kit_conn(1000);
+    kit_send(&f, 0, 0, topic, queue, properties);
+    kit_ask(n, &f, "body", 4);
+    CHECK_EQ(0, kit_last()->code);
 }
 
 #endif
