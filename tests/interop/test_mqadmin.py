@@ -5,73 +5,17 @@ One Java process runs them all; `admin` writes a command line and reads what it 
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import launch
 import pytest
+from admin import Admin
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 KEYS = [f"order-{i}" for i in range(12)]
-END = "\x04\n"
-
-
-class Admin:
-    """mqadmin, and a few things of the clients' beside it (tests/reference/src/AdminShell.java)."""
-
-    def __init__(self, peer: launch.Peer, folder: Path) -> None:
-        """folder: consumerStatus writes what it finds into the current one."""
-        self.peer = peer
-        self.process = subprocess.Popen(
-            [str(launch.SCRIPT), "admin-shell"],
-            cwd=folder,
-            env=os.environ | {"JAVA_OPTS": "-Xmx256m"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def __call__(self, verb: str, *words: object) -> str:
-        """Runs one command line; what it printed. Options that begin with + are ours."""
-        line = [verb, *map(str, words)]
-        line[1:1] = [self.peer.namesrv] if verb.startswith("+") else ["-n", self.peer.namesrv]
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("\t".join(line) + "\n")
-        self.process.stdin.flush()
-        said = []
-        while (got := self.process.stdout.readline()) != END:
-            if not got:
-                raise AssertionError(f"the tool ended in {line}: {''.join(said)}")
-            said.append(got)
-        return "".join(said).rstrip("\n")
-
-    def until(self, holds: Callable[[str], object], verb: str, *words: object) -> str:
-        """The same again and again until it holds, 15 s at most; what it printed last."""
-        end = time.monotonic() + 15
-        while True:
-            said = self(verb, *words)
-            if holds(said) or time.monotonic() > end:
-                return said
-            time.sleep(0.2)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
 
 
 @dataclass
@@ -98,7 +42,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def admin(peer: launch.Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Admin]:
-    made = Admin(peer, tmp_path_factory.mktemp("mqadmin"))
+    made = Admin(peer.namesrv, tmp_path_factory.mktemp("mqadmin"))
     try:
         yield made
     finally:

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 
+import launch
 import pytest
+from admin import Admin
 
 from broker.namesrv import NameServer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
-
-
-def free_port():
-    """A port that is free and whose neighbours are: a broker takes three."""
-    while True:
-        with socket.socket() as first, socket.socket() as below, socket.socket() as above:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                below.bind(("127.0.0.1", port - 2))
-                above.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 def wait(condition, seconds=90):
@@ -41,7 +28,8 @@ class JavaBroker:
 
     def __init__(self, reference, folder, names, version, *settings, **more):
         self.reference, self.names = reference, names
-        self.port = free_port()
+        self.admin: Admin | None = None
+        self.port = launch.free_port()
         env = {"RMQ_VERSION": version, "RMQ_BROKER_PORT": str(self.port), "HEAP": "512m"}
         env |= more
         reference.run("setup", **env, timeout=600)
@@ -73,8 +61,9 @@ class JavaBroker:
             raise
 
     def mqadmin(self, verb, *args):
-        done = self.reference.run("mqadmin", verb, "-n", self.names.address, *args)
-        return done.stdout
+        """What the tool of 5.3.3 printed, whatever the broker's version."""
+        assert self.admin is not None
+        return self.admin(verb, *args)
 
     def visit(self, sends, topic):
         done = self.reference.run("visit", self.names.address, sends, topic)
@@ -91,7 +80,9 @@ def java_broker(version, reference, tmp_path_factory):
     """The one that the tests in order use; the last of them kills it."""
     with NameServer.in_thread(listenPort=0) as names:
         made = JavaBroker(reference, tmp_path_factory.mktemp("broker"), names, version)
+        made.admin = Admin(names.address, tmp_path_factory.mktemp("mqadmin"))
         yield made
+        made.admin.close()
         made.stop()
 
 

@@ -1,0 +1,68 @@
+"""The official admin tool, in one Java process that runs many command lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import launch
+
+__all__ = ["Admin"]
+
+END = "\x04\n"
+
+
+class Admin:
+    """mqadmin, and a few things of the clients' beside it (tests/reference/src/AdminShell.java)."""
+
+    def __init__(self, namesrv: str, folder: Path) -> None:
+        """namesrv: its address. folder: consumerStatus writes what it finds into the current
+        one."""
+        self.namesrv = namesrv
+        self.process = subprocess.Popen(
+            [str(launch.SCRIPT), "admin-shell"],
+            cwd=folder,
+            env=os.environ | {"JAVA_OPTS": "-Xmx256m"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, verb: str, *words: object) -> str:
+        """Runs one command line; what it printed. Options that begin with + are ours."""
+        line = [verb, *map(str, words)]
+        line[1:1] = [self.namesrv] if verb.startswith("+") else ["-n", self.namesrv]
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\t".join(line) + "\n")
+        self.process.stdin.flush()
+        said = []
+        while (got := self.process.stdout.readline()) != END:
+            if not got:
+                raise AssertionError(f"the tool ended in {line}: {''.join(said)}")
+            said.append(got)
+        return "".join(said).rstrip("\n")
+
+    def until(self, holds: Callable[[str], object], verb: str, *words: object) -> str:
+        """The same again and again until it holds, 15 s at most; what it printed last."""
+        end = time.monotonic() + 15
+        while True:
+            said = self(verb, *words)
+            if holds(said) or time.monotonic() > end:
+                return said
+            time.sleep(0.2)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
