@@ -69,6 +69,9 @@ _AsJson = Annotated[
 ]
 
 
+_GROUPS = {"tx": "Lists, shows and decides transactions that are open."}
+
+
 def exit_code_of(error: BaseException) -> int:
     """The documented exit code of an exception."""
     if isinstance(error, KeyboardInterrupt):
@@ -184,8 +187,15 @@ def _make_app() -> typer.Typer:
         rich_markup_mode=None,  # plain help is quick, and keeps the lines of the examples
         pretty_exceptions_enable=False,
     )
+    groups: dict[str, typer.Typer] = {"": made}
     for verb in VERBS:
-        made.command(verb.name, epilog=_EPILOG)(_command(verb))
+        group, _, name = verb.name.rpartition(" ")
+        if group not in groups:
+            groups[group] = typer.Typer(
+                help=_GROUPS[group], no_args_is_help=True, rich_markup_mode=None
+            )
+            made.add_typer(groups[group], name=group)
+        groups[group].command(name, epilog=_EPILOG)(_command(verb))
     return made
 
 

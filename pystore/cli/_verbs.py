@@ -21,11 +21,11 @@ __all__ = ["VERBS", "Verb"]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """name: as typed. run: its function; the first argument is the Session, the others become
-    options, the docstring becomes the help; or the module that has it as text, for verbs of
-    packages that pystore must not import. writes: whether it changes the store. store_needed:
-    whether STORE must be given. server: it runs until it is told to stop, has no STORE, and its
-    settings are its own."""
+    """name: as typed; two words are a verb of a group. run: its function; the first argument is the
+    Session, the others become options, the docstring becomes the help; or its module as text (with
+    :NAME unless it is called run), for packages that pystore must not import. writes: whether it
+    changes the store. store_needed: whether STORE must be given. server: it runs until it is told
+    to stop, has no STORE, and its settings are its own."""
 
     name: str
     run: Callable[..., int | None] | str
@@ -36,7 +36,10 @@ class Verb:
     def function(self) -> Callable[..., int | None]:
         """run itself, imported by now."""
         if isinstance(self.run, str):
-            found: Callable[..., int | None] = importlib.import_module(self.run).run
+            module, _, name = self.run.partition(":")
+            found: Callable[..., int | None] = getattr(
+                importlib.import_module(module), name or "run"
+            )
             return found
         return self.run
 
@@ -51,6 +54,12 @@ VERBS: tuple[Verb, ...] = (
     Verb("export", export),
     Verb("import", import_, writes=True),
     Verb("bench", bench, writes=True, store_needed=False),
+    Verb("tx ls", "broker.cli.tx:ls"),
+    Verb("tx show", "broker.cli.tx:show"),
+    Verb("tx commit", "broker.cli.tx:commit", writes=True),
+    Verb("tx rollback", "broker.cli.tx:rollback", writes=True),
+    Verb("tx resume", "broker.cli.tx:resume", writes=True),
+    Verb("tx stats", "broker.cli.tx:stats"),
     Verb("broker", "broker.cli.broker", server=True),
     Verb("namesrv", "broker.cli.namesrv", server=True),
 )

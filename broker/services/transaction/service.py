@@ -83,7 +83,7 @@ class Transactions:
         now_ms: Callable[[], int] | None = None,
     ) -> None:
         """now_ms: the clock that ages are counted by; tests set it."""
-        self._store = store
+        self.store = store
         self._core = core
         self._config = config
         self._clients = clients
@@ -111,13 +111,13 @@ class Transactions:
         """
         self.configure()
         self._config.changed.append(lambda names: self.configure())
-        self._take_over(await asyncio.to_thread(find_pending, self._store))
+        self._take_over(await asyncio.to_thread(find_pending, self.store))
         self._later()
 
     def start_now(self) -> None:
         """The same without a loop: for tools that open a store for a moment."""
         self.configure()
-        self._take_over(find_pending(self._store))
+        self._take_over(find_pending(self.store))
 
     def configure(self) -> None:
         """Takes the settings over, and the clock when it is one that is set."""
@@ -207,7 +207,7 @@ class Transactions:
         self._core.commit_offset(GROUP, OP_TOPIC, 0, state.op_progress)
         try:
             changed, gone, mark, anew = self._take()
-            self._store.metadata.pending.apply(changed, gone, mark, anew=anew)
+            self.store.metadata.pending.apply(changed, gone, mark, anew=anew)
             self.metrics.write()
         except StoreError as failed:
             log.error("Open transactions could not be saved; the log has them: %s", failed)
@@ -223,8 +223,8 @@ class Transactions:
         return halves.take_changed(), gone, self._make_mark(), anew
 
     def _make_mark(self) -> Mark:
-        state, end = self.halves.state(), self._store.info().log_max
-        last = self._store.units(HALF_TOPIC, 0, state.half_next - 1, 1) if state.half_next else []
+        state, end = self.halves.state(), self.store.info().log_max
+        last = self.store.units(HALF_TOPIC, 0, state.half_next - 1, 1) if state.half_next else []
         return Mark(
             state.half_next, state.op_next, state.op_progress,
             state.uncovered if state.uncovered >= 0 else end, end,
@@ -239,7 +239,7 @@ class Transactions:
         if not (changed or gone or anew) and quiet and self._same(old, mark):
             self.metrics.maybe_write()
             return
-        pending = self._store.metadata.pending
+        pending = self.store.metadata.pending
         try:
             await asyncio.to_thread(pending.apply, changed, gone, mark, anew=anew)
             self._mark, self._anew = mark, False
@@ -367,10 +367,10 @@ class Transactions:
     ) -> tuple[PutResult, PendingHalf]:
         """Stores a half that the core did not take; the result of the put, and the half. Waits for
         no disk. Raises: what putting raises."""
-        result = self._store._put_message(
+        result = self.store._put_message(
             HALF_TOPIC, body, properties=properties, queue=0, block=False, **options
         )
-        half = half_of(self._store.message(result.physical_offset))
+        half = half_of(self.store.message(result.physical_offset))
         assert half is not None  # its properties are ours
         self.halves.add(half)
         return result, half

@@ -1,0 +1,40 @@
+"""The transactions of a store that no broker holds, for tools that decide one by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from broker.remoting.hot import Core
+from broker.services.clients import Clients
+from broker.services.config import Config
+from broker.services.groups import Groups
+from broker.services.offsets import Offsets
+from broker.services.topics import Topics
+from broker.services.transaction.service import Transactions
+from pystore._store import Store
+
+__all__ = ["opened"]
+
+
+@contextmanager
+def opened(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
+    """Opens the store; what is decided is written out at the end, progress and metadata included.
+
+    Raises: what opening a store raises.
+    """
+    with store as writer:
+        config = Config(writer.settings)
+        core = Core(writer, cluster=config["brokerClusterName"], region=config["regionId"])
+        try:
+            offsets = Offsets(writer.metadata, core)
+            offsets.start()
+            groups = Groups(config, writer.metadata)
+            topics = Topics(config, writer.metadata, core)
+            transactions = Transactions(writer, core, config, Clients(groups, core), topics)
+            transactions.start_now()
+            yield transactions
+            transactions.stop_now()
+            offsets.persist_now()
+        finally:
+            core.close()
