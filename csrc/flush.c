@@ -270,10 +270,11 @@ static void touch_pages_locked(ps_store *s) {
     pthread_mutex_lock(&s->st_alloc_lock);
 }
 
+/* Works on while the store stops: a put that is under way may wait for its next file. */
 void *ps_alloc_main(void *store) {
     ps_store *s = store;
     pthread_mutex_lock(&s->st_alloc_lock);
-    while (!atomic_load(&s->st_stopping)) {
+    while (!atomic_load(&s->st_drained)) {
         if (s->st_next_wanted >= 0 && s->st_next_file == NULL)
             make_next_locked(s);
         else if (s->st_reserve_file != NULL)

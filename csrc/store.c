@@ -346,6 +346,8 @@ static bool stop(ps_store *s) {
             wake_all(s);
             usleep(200);
         }
+        atomic_store(&s->st_drained, true);
+        wake_all(s);
         for (int32_t i = 0; i < s->st_thread_count; i++) pthread_join(s->st_threads[i], NULL);
         s->st_thread_count = 0;
     }

@@ -44,6 +44,7 @@ struct ps_store {
     _Atomic int32_t st_users; /* calls under way */
     _Atomic bool st_closed;
     _Atomic bool st_stopping;
+    _Atomic bool st_drained; /* and no call is under way any more */
     pthread_mutex_t st_close_lock;
     ps_levels st_levels;
 
