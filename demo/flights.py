@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import pystore
-from demo import brokers, spark
+from demo import brokers, serving, spark
 from demo.terminal import console, megabytes, rate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +38,7 @@ TAILS_SHOWN = 5
 
 @dataclass
 class Judge:
-    """Compares what the store answers with what pandas answers, and remembers every difference."""
+    """Compares what is answered with what pandas says, and remembers every difference."""
 
     checks: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Judge:
         self.checks += 1
         if store == pandas:
             return "[green]same[/]"
-        self.wrong.append(f"{what}: the store says {store}, pandas says {pandas}")
+        self.wrong.append(f"{what}: {store!s:.200} here, {pandas!s:.200} expected")
         return "[bold red]DIFFERS[/]"
 
 
@@ -250,6 +250,12 @@ def by_spark(folder: Path, judge: Judge) -> None:
         judge.wrong.append("Spark's answer is another than pandas'")
 
 
+def by_broker(judge: Judge) -> None:
+    """A broker in this process, with a producer and a consumer over TCP."""
+    console.rule("[bold]8[/]  a broker in this process", align="left")
+    serving.run(load(), judge)
+
+
 def fresh(folder: Path) -> None:
     """Takes away what an earlier run left, unless somebody has it open for writing."""
     if folder.exists() and not (folder / "commitlog").is_dir():
@@ -273,15 +279,14 @@ def main(arguments: list[str]) -> int:
     round_trip(folder, judge)
     brokers.show(ROOT / "tests" / "golden")
     by_spark(folder, judge)
+    by_broker(judge)
     console.rule(align="left")
     for line in judge.wrong[:20]:
         console.print(f"[bold red]DIFFERS[/] {line}")
     verdict = f"[bold red]{len(judge.wrong):,} of" if judge.wrong else "[bold green]All"
     outcome = "differ" if judge.wrong else "agree"
     seconds = time.perf_counter() - began
-    console.print(
-        f"{verdict} {judge.checks:,} comparisons with pandas {outcome}[/], {seconds:.0f} s in all."
-    )
+    console.print(f"{verdict} {judge.checks:,} comparisons {outcome}[/], {seconds:.0f} s in all.")
     brokers.next_commands(folder)
     return 1 if judge.wrong else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -19,12 +20,16 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
+        self._stopped = False
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._stopped:
+            # A task that raises these ends the loop; whoever waits for it must still be told.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
@@ -36,5 +41,6 @@ class LoopThread:
     def stop(self) -> None:
         """Nothing runs there afterwards. Once is enough, more are harmless."""
         if self._thread.is_alive():
+            self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

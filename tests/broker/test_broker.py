@@ -118,6 +118,23 @@ def test_embedded_without_a_loop(tmp_path, small):
         assert again.store.range("orders", 0)[1] == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ValueError])
+def test_work_that_ends_badly_is_told_and_ends_no_broker(tmp_path, small, error):
+    async def bad():
+        await asyncio.gather(worse())
+
+    async def worse():
+        raise error("enough")
+
+    async def good():
+        return 1
+
+    with Broker(tmp_path / "store", listenPort=0, **small) as broker:
+        with pytest.raises(error, match="enough"):
+            broker.run(bad())
+        assert broker.run(good()) == 1
+
+
 def test_second_broker_over_one_store_is_refused(tmp_path, small):
     with Broker(tmp_path / "store", listenPort=0, **small):
         other = Broker(tmp_path / "store", listenPort=0, **small)
