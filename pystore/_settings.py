@@ -371,6 +371,12 @@ _USED: dict[str, dict[str, Any]] = {
             "", why="name these folders in storePathCommitLog as well and leave this out"
         ),
     ),
+    "rejectTransactionMessage": _row("broker", "", "half messages are refused with 16"),
+    "transactionTimeOut": _row("broker", "ms", "age at which a half is asked about", low=0),
+    "transactionCheckInterval": _row("broker", "ms", "pause between rounds of checks", low=1),
+    "transactionCheckMax": _row("broker", "checks", "after so many a half is given up", low=0),
+    "transactionOpMsgMaxSize": _row("broker", "bytes", "decisions that one op gathers", low=1),
+    "transactionOpBatchInterval": _row("broker", "ms", "and how long it gathers them", low=0),
     # what this broker cannot do, and must not pretend to
     "brokerRole": _row(
         "broker",
