@@ -96,6 +96,11 @@ class Bench:
         delivered = ("delivered meanwhile", "/s", False, said["delivered_per_s"])
         return [*self._rate(name, said), delivered]
 
+    def tx(self) -> Figures:
+        """A half and its commit each."""
+        said = self.peer.load("tx", "bench-tx", 32, 128, *self.times)
+        return self._rate("transactions, 32 threads, 128 bytes", said)
+
     def quiet(self) -> Figures:
         return self._many(100, 1_000)
 
@@ -137,7 +142,7 @@ class Bench:
         ]
 
 
-ROWS = "start idle send batch consume latency e2e delayed quiet many".split()  # noqa: SIM905
+ROWS = "start idle send batch consume latency e2e delayed tx quiet many".split()  # noqa: SIM905
 
 
 def run(peers: list[str], only: list[str], rounds: int, times: tuple[int, int]) -> list[Row]:

@@ -10,12 +10,14 @@ from pystore._errors import NotFound
 from pystore._lib import ffi, lib, raise_error
 from pystore._pending import Decision, PendingHalf
 
-__all__ = ["OPEN_MAX", "Check", "Decided", "Halves", "NameCount", "Round", "State"]
+__all__ = ["OPEN_MAX", "TAKE_MAX", "Check", "Decided", "Halves", "NameCount", "Round", "State"]
 
 #: Open halves that a core takes; some places are kept in hand.
 OPEN_MAX: int = lib.PS_HALVES_MAX - 65536
 
 _ROWS = 4096
+#: Halves that have changed and are taken with one call.
+TAKE_MAX = _ROWS
 _ROUND_LOOK = 65536
 _ROUND_BYTES = 256 << 10
 _ROUND_RUNS = 256
@@ -245,11 +247,13 @@ class Halves:
     # ---- to the metadata ----
 
     def take_changed(self) -> list[PendingHalf]:
-        """Open ones that are new or have changed since the last call."""
-        found: list[PendingHalf] = []
+        """Open ones that are new since the last call, and some of those that have changed: after a
+        round that may be all, and the loop must not wait for them."""
         rows = ffi.new("ps_half_row[]", _ROWS)
+        count = lib.ps_core_tx_take_changed(self._core.handle, rows, _ROWS)
+        found = [_half(rows[i]) for i in range(count)]
         while True:
-            count = lib.ps_core_tx_take_changed(self._core.handle, rows, _ROWS)
+            count = lib.ps_core_tx_take_new(self._core.handle, rows, _ROWS)
             found += [_half(rows[i]) for i in range(count)]
             if count < _ROWS:
                 return found

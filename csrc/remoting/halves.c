@@ -383,7 +383,6 @@ void ps_halves_touch(ps_tx *x, uint32_t at) {
     h->hf_flags |= PS_HALF_CHANGED;
 }
 
-/* New ones lie at the end of the list: those before the last saved one are saved, too. */
 int64_t ps_core_tx_take_changed(ps_core *c, ps_half_row *out, int64_t room) {
     ps_tx *x = c->co_tx;
     int64_t n = 0;
@@ -396,6 +395,13 @@ int64_t ps_core_tx_take_changed(ps_core *c, ps_half_row *out, int64_t room) {
         h->hf_flags &= (uint16_t)~PS_HALF_CHANGED;
         ps_halves_row(x, h, &out[n++]);
     }
+    return n;
+}
+
+/* They lie at the end of the list: those before the last saved one are saved, too. */
+int64_t ps_core_tx_take_new(ps_core *c, ps_half_row *out, int64_t room) {
+    ps_tx *x = c->co_tx;
+    int64_t n = 0;
     uint32_t at = x->tx_last;
     while (at != 0 && !(ps_halves_at(x, at)->hf_flags & PS_HALF_SAVED))
         at = ps_halves_at(x, at)->hf_prev;

@@ -108,7 +108,7 @@ int ps_core_tx_round(ps_core *core, ps_tx_round *round, ps_tx_check *checks, int
                      int64_t *spent, int32_t spent_room, ps_step *out, ps_error *error);
 
 /* ---- from the log ---- */
-typedef struct ps_final { /* a record that settles a half: a final message, or a discarded copy */
+typedef struct ps_final {   /* a record that settles a half: a final message, or a discarded copy */
     int64_t half, physical; /* places in the log */
     int32_t decision;
 } ps_final;
@@ -119,7 +119,8 @@ int64_t ps_log_finals(ps_store *store, int64_t *from, int64_t to, ps_final *out,
                       ps_error *error);
 
 /* ---- to the metadata ---- */
-/* Up to `room` open halves that are new or have changed since they were last taken. */
+/* Up to `room` open halves that were never taken; those that have changed since they were. */
+int64_t ps_core_tx_take_new(ps_core *core, ps_half_row *out, int64_t room);
 int64_t ps_core_tx_take_changed(ps_core *core, ps_half_row *out, int64_t room);
 /* Up to `room` offsets of halves that were taken and are open no longer. -1: some were forgotten,
  * so that all must be written anew, after ps_core_tx_untake. */

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.remoting.halves import OPEN_MAX, Halves, State
+from broker.remoting.halves import OPEN_MAX, TAKE_MAX, Halves, State
 from broker.remoting.hot import Core
 from broker.services.clients import Channel, Clients
 from broker.services.config import Config
@@ -112,6 +112,8 @@ class Transactions:
         self.configure()
         self._config.changed.append(lambda names: self.configure())
         self._take_over(await asyncio.to_thread(find_pending, self.store))
+        if self._anew:
+            await self.persist()
         self._later()
 
     def start_now(self) -> None:
@@ -206,8 +208,11 @@ class Transactions:
         self._core.commit_offset(GROUP, HALF_TOPIC, 0, state.half_progress)
         self._core.commit_offset(GROUP, OP_TOPIC, 0, state.op_progress)
         try:
-            changed, gone, mark, anew = self._take()
-            self.store.metadata.pending.apply(changed, gone, mark, anew=anew)
+            more = True
+            while more:
+                changed, gone, mark, anew = self._take()
+                self.store.metadata.pending.apply(changed, gone, mark, anew=anew)
+                self._anew, more = False, len(changed) >= TAKE_MAX
             self.metrics.write()
         except StoreError as failed:
             log.error("Open transactions could not be saved; the log has them: %s", failed)
