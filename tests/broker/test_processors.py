@@ -741,9 +741,11 @@ def test_settings_by_request(desk):
     before = desk.ask(26)
     assert b"brokerName=DEFAULT_BROKER\n" in before.body
     assert json.loads(before.ext["version"])["counter"] == 0
-    assert desk.ask(25, b"traceOn=false\n").code == 0
-    assert b"traceOn=false\n" in desk.ask(26).body
-    assert desk.send("a b").ext["TRACE_ON"] == "false"
+    assert desk.ask(25, b"brokerPermission=6\ndefaultQueryMaxNum=7\n").code == 0
+    assert b"defaultQueryMaxNum=7\n" in desk.ask(26).body
+    assert json.loads(desk.ask(26).ext["version"])["counter"] == 1
+    refused = desk.ask(25, b"traceOn=false\n")  # the C core was told at the start
+    assert (refused.code, "at the start only" in refused.remark) == (1, True)
     assert desk.ask(25, b"configBlackList=x\n").code == 16
     for wrong in (b"", b"no such=1", b"traceOn=5", b"brokerName=x", b"\xff", b"a=\\u12"):
         assert desk.ask(25, wrong).code == 1
