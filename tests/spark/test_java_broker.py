@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.test_kill import until
+from tests.spark.test_spark_kill import until
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
 

@@ -178,7 +178,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.spark.test_kill import numbers, save
+from tests.spark.test_spark_kill import numbers, save
 spark = (
     SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
     .config("spark.log.level", "OFF").config("spark.driver.memory", "1g")
