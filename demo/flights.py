@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import pystore
-from demo import brokers, serving, spark
+from demo import brokers, serving, spark, transactions
 from demo.terminal import console, megabytes, rate
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -254,6 +254,7 @@ def by_broker(judge: Judge) -> None:
     """A broker in this process, with a producer and a consumer over TCP."""
     console.rule("[bold]8[/]  a broker in this process", align="left")
     serving.run(load(), judge)
+    transactions.run(judge)
 
 
 def fresh(folder: Path) -> None:
