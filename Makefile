@@ -28,8 +28,8 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py crash campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
-        errors codes docs-check wheel clean c-tests-built c-tsan-built
+.PHONY: help setup build demo test test-c tsan test-py judge crash campaign fuzz bench bench-c \
+        bench-peers bench-broker lint format typecheck errors codes docs-check wheel clean c-tests-built c-tsan-built
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -77,6 +77,9 @@ test-c: ## C tests under the address and undefined behaviour sanitizers
 tsan: ## C tests of the threads under the thread sanitizer
 	@$(MAKE) -s -j$(JOBS) c-tsan-built
 	@$(call run_each,$(C_TSAN_TESTS),$(FIXED))
+
+judge: build ## minutes with Java: takeovers in both directions, mixed clusters, name servers
+	@$(PY) -m pytest -q -m long
 
 crash: build ## the long crash campaign: kill, cut, recover, compare
 	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q

@@ -15,7 +15,7 @@ from pathlib import Path
 import launch
 import pytest
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long]
 
 TOPIC, GROUP = "circle", "circle-readers"
 SETTINGS = launch.SETTINGS | {

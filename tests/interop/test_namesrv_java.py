@@ -13,7 +13,7 @@ from admin import Admin
 
 from broker.namesrv import NameServer
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long]
 
 
 def wait(condition, seconds=90):

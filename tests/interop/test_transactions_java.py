@@ -26,7 +26,7 @@ from transacting import COMMIT, DISCARDED, ROLLBACK, Clock, Producer, transactin
 from broker.broker import Broker
 from pystore import Reader
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long]
 
 SIZES = {"mappedFileSizeCommitLog": 4 << 20, "mappedFileSizeConsumeQueue": 6000}
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import launch
 import pytest
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.long]
 
 #: Those in which the topic's queues lie on both brokers.
 NAMES = ["rebalance", "broadcasting", "send-ordered", "request-reply", "delayed", "lite-subscribe"]
