@@ -206,9 +206,20 @@ def test_headers_of_up_to_a_mebibyte(kind):
     data = codec.encode(made)
     assert len(data) > 400_000
     assert codec.decode(data) == made
-    made.ext["more"] = "x" * (1 << 20)
+
+
+@KINDS
+def test_a_longer_header_is_written_but_not_read(kind):
+    """The answer to a large batch names every message, and its messages are stored by then."""
+    made = Command(1, {"more": "x" * (1 << 20)}, b"body", serialize=kind)
+    with pytest.raises(codec.BadFrame, match="header is too large"):
+        codec.decode(codec.encode(made))
+
+
+@KINDS
+def test_a_header_that_its_length_cannot_hold_is_refused(kind):
     with pytest.raises(codec.BadFrame):
-        codec.encode(made)
+        codec.encode(Command(1, {"more": "x" * (1 << 24)}, serialize=kind))
 
 
 def test_what_a_binary_header_cannot_hold_is_refused():
