@@ -65,31 +65,24 @@ def is_system_topic(name: str) -> bool:
 
 def check_topic(name: str) -> None:
     """Raises: Refused with INVALID_PARAMETER, as 5.x answers."""
-    if not name.strip():
-        problem = "The specified topic is blank."
-    elif not is_legal(name):
-        problem = (
-            "The specified topic contains illegal characters, allowing only"
-            f" ^[%|a-zA-Z0-9_-]+$: {name:.60}"
-        )
-    elif len(name) > TOPIC_MAX:
-        problem = f"The specified topic is longer than topic max length {TOPIC_MAX}."
-    else:
-        return
-    raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+    _check("topic", name, TOPIC_MAX)
 
 
 def check_group(name: str) -> None:
     """Raises: Refused with INVALID_PARAMETER."""
+    _check("group", name, GROUP_MAX)
+
+
+def _check(what: str, name: str, longest: int) -> None:
     if not name.strip():
-        problem = "The specified group is blank."
+        problem = f"The specified {what} is blank."
     elif not is_legal(name):
         problem = (
-            "The specified group contains illegal characters, allowing only"
+            f"The specified {what} contains illegal characters, allowing only"
             f" ^[%|a-zA-Z0-9_-]+$: {name:.60}"
         )
-    elif len(name) > GROUP_MAX:
-        problem = f"The specified group is longer than group max length {GROUP_MAX}."
+    elif len(name) > longest:
+        problem = f"The specified {what} is longer than {what} max length {longest}."
     else:
         return
     raise Refused(ResponseCode.INVALID_PARAMETER, problem)
