@@ -114,6 +114,12 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
     return 0;
 }
 
+/* Failures that end by themselves: room on the disk, descriptors and memory come back. The store
+ * refuses puts meanwhile and tries again; after any other failure it must be opened anew. */
+static bool passes(int err) {
+    return err == ENOSPC || err == EDQUOT || err == EMFILE || err == ENFILE || err == ENOMEM;
+}
+
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
     int64_t at = atomic_load(&s->st_dispatched);
     int code = 0;
@@ -129,8 +135,8 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
         code = dispatch_file(s, mf, &at, bound, e);
         ps_mapfile_unref(mf);
     }
-    atomic_store(&s->st_stalled, code == PS_E_DISK_FULL);
-    if (code < 0 && code != PS_E_DISK_FULL) {
+    atomic_store(&s->st_stall_errno, code < 0 && passes(e->sys_errno) ? e->sys_errno : 0);
+    if (code < 0 && !passes(e->sys_errno)) {
         s->st_broken = *e;
         atomic_store(&s->st_derived_broken, true);
     }
@@ -186,9 +192,9 @@ void *ps_dispatch_main(void *store) {
         if (atomic_load(&s->st_dispatched) < bound) {
             ps_error e = {0};
             pthread_mutex_lock(&s->st_dispatch_lock);
-            int code = ps_dispatch_to_locked(s, bound, &e);
+            ps_dispatch_to_locked(s, bound, &e);
             pthread_mutex_unlock(&s->st_dispatch_lock);
-            if (code == PS_E_DISK_FULL) pause_stalled(s);
+            if (atomic_load(&s->st_stall_errno) != 0) pause_stalled(s);
             idle = 0;
         } else if (++idle > POLLS_IDLE) {
             nap(s);

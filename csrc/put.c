@@ -171,10 +171,13 @@ static int refuse_slow(ps_store *s, ps_error *e) {
     if (atomic_load(&s->st_derived_broken))
         return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_broken.sys_errno, s->st_broken.offset,
                        s->st_broken.where, "%s", s->st_broken.text);
-    return ps_fail(e, PS_E_DISK_FULL, 0, -1, s->st_root,
-                   atomic_load(&s->st_stalled)
-                       ? "queues or index have no room on the disk"
-                       : "the disk is fuller than diskSpaceWarningLevelRatio");
+    err = atomic_load(&s->st_stall_errno);
+    if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
+        return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
+                       "queues or index cannot grow: %s; tried again each second", strerror(err));
+    return ps_fail(e, PS_E_DISK_FULL, err, -1, s->st_root,
+                   err != 0 ? "queues or index have no room on the disk"
+                            : "the disk is fuller than diskSpaceWarningLevelRatio");
 }
 
 static inline int refused(ps_store *s, ps_error *e) {
@@ -182,7 +185,7 @@ static inline int refused(ps_store *s, ps_error *e) {
                              !atomic_load_explicit(&s->st_flush_errno, memory_order_relaxed) &&
                              !atomic_load_explicit(&s->st_derived_broken, memory_order_relaxed) &&
                              !atomic_load_explicit(&s->st_disk_full, memory_order_relaxed) &&
-                             !atomic_load_explicit(&s->st_stalled, memory_order_relaxed),
+                             !atomic_load_explicit(&s->st_stall_errno, memory_order_relaxed),
                          1))
         return 0;
     return refuse_slow(s, e);

@@ -471,7 +471,8 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .topics = s->st_topic_count,
                      .queues = atomic_load(&s->st_queue_count),
                      .writable = !s->st_readonly,
-                     .disk_full = atomic_load(&s->st_disk_full) || atomic_load(&s->st_stalled),
+                     .disk_full = atomic_load(&s->st_disk_full) ||
+                                  ps_errno_code(atomic_load(&s->st_stall_errno)) == PS_E_DISK_FULL,
                      .sync_flush = s->st_conf.sync_flush,
                      .flush_errno = atomic_load(&s->st_flush_errno),
                      .fsyncs = atomic_load(&s->st_fsyncs),

@@ -59,7 +59,7 @@ struct ps_store {
     _Atomic int64_t st_stamp_published;
     _Atomic int64_t st_puts, st_fsyncs;
     _Atomic bool st_disk_full; /* the retention rules say so */
-    _Atomic bool st_stalled;   /* the dispatcher met a full disk */
+    _Atomic int32_t st_stall_errno; /* what the dispatcher waits out: ENOSPC, EMFILE, ..; or 0 */
     _Atomic int32_t st_flush_errno;
     _Atomic bool st_derived_broken; /* a queue or index could not be written */
     ps_error st_broken;             /* why; written once before the flag */

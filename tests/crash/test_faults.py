@@ -220,6 +220,7 @@ def test_full_disk_passes(store_path, faults):
 
     with opened(store_path, faults) as store:
         put(store, 0)
+        assert store.range("T", 0) == (0, 1)  # its queue's file is made before the disk is full
         faults.fail("fallocate", err=errno.ENOSPC)
         with pytest.raises(pystore.DiskFull) as caught:
             for i in range(1, 1000):
@@ -300,6 +301,30 @@ def test_next_file_cannot_be_made(store_path, faults):
             time.sleep(0.01)
     with pystore.open(store_path) as store:
         assert store.range("T", 0)[1] == done
+
+
+@pytest.mark.parametrize("err", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC])
+def test_queue_file_cannot_be_made_for_now(store_path, faults, err):
+    """What passes by itself is waited out: puts are refused by name, then go on; none is lost."""
+    with opened(store_path, faults) as store:
+        store.put("Other", b"makes the first file of the log", queue=0)
+        assert store.range("Other", 0) == (0, 1)
+        faults.fail("open", err=err)
+        done = 0
+        with pytest.raises((pystore.NotWriteable, pystore.DiskFull)) as caught:
+            for _ in range(1000):
+                store.put("T", b"x", queue=0)
+                done += 1
+                store.range("T", 0)
+        assert caught.value.errno == err
+        faults.heal()
+        end = time.monotonic() + 10
+        while store.range("T", 0) != (0, done):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        store.put("T", b"x", queue=0)
+    with pystore.open(store_path) as store:
+        assert store.range("T", 0) == (0, done + 1)
 
 
 # ---- each call in turn ----
