@@ -1,27 +1,4 @@
-/* Index files: from a key to the records that carry it.
- *
- * All integers are big-endian and signed. S is the number of slots, N that of entries
- * (maxHashSlotNum and maxIndexNum); a file has 40 + S*4 + N*20 bytes.
- *
- *   offset       width  name              meaning
- *   0            8      AT_BEGIN_TIME     beginTimestamp: store time of the first record, ms
- *   8            8      AT_END_TIME       endTimestamp: store time of the last record, ms
- *   16           8      AT_BEGIN_PHYSICAL beginPhyOffset: place of the first record in the log
- *   24           8      AT_END_PHYSICAL   endPhyOffset: place of the last record in the log
- *   32           4      AT_SLOTS_USED     hashSlotCount
- *   36           4      AT_COUNT          indexCount: number of the next entry; 0 counts as 1
- *   40           S*4    slots             number of the newest entry of the chain, 0 none
- *   40+S*4+n*20  20     entry n           n from 1 to N-1; entry 0 is never used
- *
- *   in an entry
- *   0            4      IN_HASH           keyHash of "topic#key"; its slot is keyHash % S
- *   4            8      IN_PHYSICAL       phyOffset: place of the record
- *   12           4      IN_SECONDS        timeDiff: store time minus beginTimestamp, rounded down
- *   16           4      IN_PREVIOUS       number of the next older entry of the slot, 0 none
- *
- * A file is named by the local time of its birth, yyyyMMddHHmmssSSS. Names order the files and mean
- * nothing else. A new file takes over the end of the one before as its begin and end; timeDiff of
- * its first entry therefore counts from there, and only then is beginTimestamp that entry's own.
+/* Index files: from a key to the records that carry it. The bytes of one file: indexfile.h.
  *
  * Policy. The log is the truth: a file that is unsound from entry k on loses k and all behind it,
  * later files included, and the caller puts those records again. Recovery reads every entry of
@@ -46,21 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "bytes.h"
-
-#define AT_BEGIN_TIME 0
-#define AT_END_TIME 8
-#define AT_BEGIN_PHYSICAL 16
-#define AT_END_PHYSICAL 24
-#define AT_SLOTS_USED 32
-#define AT_COUNT 36
-#define HEADER 40
-#define SLOT 4
-#define ENTRY 20
-#define IN_HASH 0
-#define IN_PHYSICAL 4
-#define IN_SECONDS 12
-#define IN_PREVIOUS 16
+#include "indexfile.h"
 
 #define UNIQUE_NAME "UNIQ_KEY\x01"
 #define UNIQUE_LEN 9
@@ -69,31 +32,8 @@
 
 #define RESERVE_WINDOW (1 << 20)  /* blocks of entries are reserved in steps of so many bytes */
 #define CHECKED_ENTRIES (8 << 20) /* entries that recovery reads one by one: about 160 MB */
-#define GUESSES (1 << 20)         /* numbers of slots tried on a file whose layout is unknown */
-#define GUESS_ENTRIES 4096        /* entries that a guess must explain */
 #define NAME_HIGHEST 999999999999999999 /* 17 digits are usual; one more follows on them */
 #define NAME_TRIES 64
-#define MS_LOST 999               /* timeDiff is rounded down to a second */
-
-typedef struct ix_file {
-    ps_mapfile *if_map;
-    int64_t if_number; /* the name */
-    int32_t if_slots;
-    int32_t if_entries;
-    _Atomic int32_t if_refs;
-    _Atomic bool if_dirty; /* written to since the last sync began */
-} ix_file;
-
-typedef struct ix_head {
-    int64_t hd_begin_time, hd_end_time;
-    int64_t hd_begin_physical, hd_end_physical;
-    int32_t hd_used, hd_count;
-} ix_head;
-
-typedef struct ix_entry {
-    int64_t en_physical;
-    int32_t en_hash, en_seconds, en_previous;
-} ix_entry;
 
 struct ps_index {
     ps_io *ix_io;
@@ -105,7 +45,7 @@ struct ps_index {
     pthread_rwlock_t ix_lock;     /* guards the list, not the files */
     ix_file **ix_files;           /* oldest first */
     int32_t ix_count;
-    int64_t ix_newest;            /* greatest name in the folder, files left out included */
+    int64_t ix_newest; /* greatest name in the folder, files left out included */
     _Atomic bool ix_folder_changed;
 
     /* the thread that puts */
@@ -121,235 +61,7 @@ struct ps_index {
     _Atomic int64_t ix_stamp;     /* the same, of what is on the disk */
 };
 
-/* ---- fields ---- */
-
-/* Slots and header fields are read by queries while the dispatcher writes them, in this process
- * or in another, so that each must go through memory in one piece. They lie at multiples of their
- * size, since mappings start at a page; that is what allows the casts. */
-static inline int32_t shared32_get(const uint8_t *p) {
-    uint32_t v = __atomic_load_n((const uint32_t *)(const void *)p, __ATOMIC_ACQUIRE);
-    return (int32_t)__builtin_bswap32(v);
-}
-static inline void shared32_put(uint8_t *p, int32_t v) {
-    __atomic_store_n((uint32_t *)(void *)p, __builtin_bswap32((uint32_t)v), __ATOMIC_RELEASE);
-}
-static inline int64_t shared64_get(const uint8_t *p) {
-    uint64_t v = __atomic_load_n((const uint64_t *)(const void *)p, __ATOMIC_ACQUIRE);
-    return (int64_t)__builtin_bswap64(v);
-}
-static inline void shared64_put(uint8_t *p, int64_t v) {
-    __atomic_store_n((uint64_t *)(void *)p, __builtin_bswap64((uint64_t)v), __ATOMIC_RELEASE);
-}
-
-static inline uint8_t *bytes_of(const ix_file *f) { return f->if_map->mf_map; }
-
-static inline int64_t slot_at(int32_t slot) { return HEADER + (int64_t)slot * SLOT; }
-
-static inline int64_t entry_at(int32_t slots, int32_t n) {
-    return slot_at(slots) + (int64_t)n * ENTRY;
-}
-
-static int64_t size_of(int32_t slots, int32_t entries) { return entry_at(slots, entries); }
-
-static inline void entry_get(const uint8_t *p, ix_entry *out) {
-    out->en_hash = (int32_t)be32_get(p + IN_HASH);
-    out->en_physical = (int64_t)be64_get(p + IN_PHYSICAL);
-    out->en_seconds = (int32_t)be32_get(p + IN_SECONDS);
-    out->en_previous = (int32_t)be32_get(p + IN_PREVIOUS);
-}
-
-static inline void file_entry(const ix_file *f, int32_t n, ix_entry *out) {
-    entry_get(bytes_of(f) + entry_at(f->if_slots, n), out);
-}
-
-/* Number of the next entry, within the file whatever the header says. */
-static int32_t file_count(const ix_file *f) {
-    int32_t count = shared32_get(bytes_of(f) + AT_COUNT);
-    if (count < 1)
-        return 1;
-    return count < f->if_entries ? count : f->if_entries;
-}
-
-static void head_get(const ix_file *f, ix_head *out) {
-    const uint8_t *p = bytes_of(f);
-    out->hd_count = file_count(f);
-    out->hd_used = shared32_get(p + AT_SLOTS_USED);
-    out->hd_begin_time = shared64_get(p + AT_BEGIN_TIME);
-    out->hd_end_time = shared64_get(p + AT_END_TIME);
-    out->hd_begin_physical = shared64_get(p + AT_BEGIN_PHYSICAL);
-    out->hd_end_physical = shared64_get(p + AT_END_PHYSICAL);
-}
-
-/* The count goes first, so that it never names an entry that is to be given up. */
-static void head_put(const ix_file *f, const ix_head *h) {
-    uint8_t *p = bytes_of(f);
-    shared32_put(p + AT_COUNT, h->hd_count);
-    shared32_put(p + AT_SLOTS_USED, h->hd_used);
-    shared64_put(p + AT_BEGIN_TIME, h->hd_begin_time);
-    shared64_put(p + AT_END_TIME, h->hd_end_time);
-    shared64_put(p + AT_BEGIN_PHYSICAL, h->hd_begin_physical);
-    shared64_put(p + AT_END_PHYSICAL, h->hd_end_physical);
-}
-
-/* Files hold any number, so that sums of times stop at the ends of the range. */
-static int64_t time_add(int64_t t, int64_t ms) {
-    int64_t sum;
-    if (!__builtin_add_overflow(t, ms, &sum))
-        return sum;
-    return ms > 0 ? INT64_MAX : INT64_MIN;
-}
-
-/* Earliest store time that entry n may have; the latest is MS_LOST later. The first entry's
- * timeDiff counts from the end of the file before, but its time is the header's. */
-static int64_t entry_time(int64_t begin_time, int32_t n, int32_t seconds) {
-    return n == 1 ? begin_time : time_add(begin_time, (int64_t)seconds * 1000);
-}
-
-static int32_t seconds_since(int64_t begin_time, int64_t time) {
-    int64_t ms;
-    if (begin_time <= 0)
-        return 0;
-    if (__builtin_sub_overflow(time, begin_time, &ms))
-        return time > begin_time ? INT32_MAX : 0;
-    if (ms < 0)
-        return 0;
-    return ms / 1000 > INT32_MAX ? INT32_MAX : (int32_t)(ms / 1000);
-}
-
-/* ---- layout of files whose sizes were not told ---- */
-
-typedef struct ix_layout {
-    int32_t slots;
-    int32_t entries;
-} ix_layout;
-
-/* The entries that fit behind so many slots; false when the file's size leaves a rest. */
-static bool layout_of(int64_t size, int64_t slots, ix_layout *out) {
-    int64_t rest = size - HEADER - slots * SLOT;
-    if (slots < 1 || slots > INT32_MAX || rest < 2 * ENTRY || rest % ENTRY != 0 ||
-        rest / ENTRY > INT32_MAX)
-        return false;
-    *out = (ix_layout){(int32_t)slots, (int32_t)(rest / ENTRY)};
-    return true;
-}
-
-/* A glance at the first and the last entry: they hold the header's places, and a slot leads to
- * them. */
-static bool layout_likely(const uint8_t *map, const ix_layout *l) {
-    int32_t count = shared32_get(map + AT_COUNT);
-    int64_t begin = shared64_get(map + AT_BEGIN_PHYSICAL);
-    int64_t end = shared64_get(map + AT_END_PHYSICAL);
-    ix_entry first, last;
-    if (count < 2 || count > l->entries)
-        return false;
-    entry_get(map + entry_at(l->slots, 1), &first);
-    if (first.en_physical != begin || first.en_previous != 0 || first.en_hash < 0)
-        return false;
-    entry_get(map + entry_at(l->slots, count - 1), &last);
-    return last.en_hash >= 0 && last.en_physical >= begin && last.en_physical <= end &&
-           shared32_get(map + slot_at(last.en_hash % l->slots)) >= count - 1;
-}
-
-/* Whether the first entries are ascending and chained slot by slot. */
-static bool layout_explains(const uint8_t *map, const ix_layout *l) {
-    int32_t count = shared32_get(map + AT_COUNT);
-    int64_t physical = 0;
-    for (int32_t n = 1; n < count && n < l->entries && n <= GUESS_ENTRIES; n++) {
-        ix_entry e, older;
-        entry_get(map + entry_at(l->slots, n), &e);
-        if (e.en_hash < 0 || e.en_physical < physical || e.en_previous < 0 || e.en_previous >= n)
-            return false;
-        if (shared32_get(map + slot_at(e.en_hash % l->slots)) < n)
-            return false;
-        physical = e.en_physical;
-        if (e.en_previous == 0)
-            continue;
-        entry_get(map + entry_at(l->slots, e.en_previous), &older);
-        if (older.en_hash < 0 || older.en_hash % l->slots != e.en_hash % l->slots)
-            return false;
-    }
-    return true;
-}
-
-static bool layout_good(const uint8_t *map, int64_t size, int64_t slots, ix_layout *out) {
-    ix_layout l;
-    if (!layout_of(size, slots, &l) || !layout_likely(map, &l) || !layout_explains(map, &l))
-        return false;
-    *out = l;
-    return true;
-}
-
-/* Finds the layout that the entries of a file speak for: usual ratios of entries to slots first,
- * then every number of slots that leaves no rest, at most GUESSES of them. */
-static bool layout_search(const uint8_t *map, int64_t size, ix_layout *out) {
-    static const int32_t ratios[] = {4, 2, 1, 5, 10, 8, 3};
-    for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++) {
-        int64_t unit = SLOT + (int64_t)ratios[i] * ENTRY;
-        if ((size - HEADER) % unit == 0 && layout_good(map, size, (size - HEADER) / unit, out))
-            return true;
-    }
-    /* Five slots are as long as one entry, so that only each fifth number leaves no rest. */
-    int64_t slots = (size - HEADER) % ENTRY / SLOT;
-    for (int32_t i = 0; i < GUESSES && slot_at(0) + slots * SLOT < size; i++, slots += ENTRY / SLOT)
-        if (layout_good(map, size, slots, out))
-            return true;
-    return false;
-}
-
-/* The layout of a file that is there: the configured one where it fits, unless the entries speak
- * for another; `hint` is that of a neighbour. False when none is known. */
-static bool layout_adopt(const ps_index *ix, const uint8_t *map, int64_t size,
-                         const ix_layout *hint, ix_layout *out) {
-    ix_layout found;
-    bool empty = shared32_get(map + AT_COUNT) <= 1;
-    bool fits = size == size_of(ix->ix_slots, ix->ix_entries);
-    bool like = hint->slots > 0 && size == size_of(hint->slots, hint->entries);
-    *out = fits ? (ix_layout){ix->ix_slots, ix->ix_entries} : *hint;
-    if (empty && (fits || like))
-        return true;
-    if (!empty && fits && layout_good(map, size, ix->ix_slots, &found))
-        return true;
-    if (!empty && (like ? layout_good(map, size, hint->slots, &found)
-                        : layout_search(map, size, &found))) {
-        *out = found;
-        return true;
-    }
-    /* Nothing in it, or damaged: upstream's ratio is the best guess left. */
-    int64_t unit = SLOT + 4 * ENTRY;
-    if (fits || like)
-        return true;
-    return (size - HEADER) % unit == 0 && empty && layout_of(size, (size - HEADER) / unit, out);
-}
-
 /* ---- files ---- */
-
-static ix_file *file_ref(ix_file *f) {
-    atomic_fetch_add_explicit(&f->if_refs, 1, memory_order_relaxed);
-    return f;
-}
-
-static void file_unref(ix_file *f) {
-    if (f == NULL || atomic_fetch_sub_explicit(&f->if_refs, 1, memory_order_acq_rel) != 1)
-        return;
-    ps_mapfile_unref(f->if_map);
-    free(f);
-}
-
-/* Takes over the reference on the mapping, which is dropped when there is no memory. */
-static ix_file *file_new(ps_mapfile *mf, int64_t number, const ix_layout *l, bool dirty) {
-    ix_file *f = calloc(1, sizeof *f);
-    if (f == NULL) {
-        ps_mapfile_unref(mf);
-        return NULL;
-    }
-    f->if_map = mf;
-    f->if_number = number;
-    f->if_slots = l->slots;
-    f->if_entries = l->entries;
-    atomic_init(&f->if_refs, 1);
-    atomic_init(&f->if_dirty, dirty);
-    return f;
-}
 
 static int path_of(const ps_index *ix, const char *name, char path[PATH_MAX], ps_error *e) {
     int len = snprintf(path, PATH_MAX, "%s/%s", ix->ix_folder, name);
@@ -364,31 +76,26 @@ static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, i
     char path[PATH_MAX];
     ps_error why = {0};
     ps_mapfile *mf;
-    ix_layout layout = {ix->ix_slots, ix->ix_entries};
+    ix_layout wanted = {ix->ix_slots, ix->ix_entries}, layout = wanted;
     int code, flags = ix->ix_read_only ? 0 : PS_MAP_WRITE;
     *out = NULL;
-    if (l->number > NAME_HIGHEST || l->size < size_of(1, 2))
-        return 0;
-    if (!ix->ix_adopt && l->size != size_of(layout.slots, layout.entries))
-        return 0;
-    if ((code = path_of(ix, l->name, path, e)) < 0)
-        return code;
+    if (l->number > NAME_HIGHEST || l->size < ix_size(1, 2)) return 0;
+    if (!ix->ix_adopt && l->size != ix_size(layout.slots, layout.entries)) return 0;
+    if ((code = path_of(ix, l->name, path, e)) < 0) return code;
     code = ps_mapfile_open(ix->ix_io, path, 0, l->size, flags, &mf, &why);
     if (code < 0) {
         /* Another process may have deleted or resized it since it was listed. */
-        if (code == PS_E_FILE_SIZE || why.sys_errno == ENOENT)
-            return 0;
-        if (e != NULL)
-            *e = why;
+        if (code == PS_E_FILE_SIZE || why.sys_errno == ENOENT) return 0;
+        if (e != NULL) *e = why;
         return code;
     }
-    if (ix->ix_adopt && !layout_adopt(ix, mf->mf_map, l->size, hint, &layout)) {
+    if (ix->ix_adopt && !ix_layout_adopt(&wanted, mf->mf_map, l->size, hint, &layout)) {
         ps_mapfile_unref(mf);
         return 0;
     }
     *hint = layout;
     /* What a crashed writer left in the page cache is synced by the first flush. */
-    *out = file_new(mf, l->number, &layout, !ix->ix_read_only);
+    *out = ix_file_new(mf, l->number, &layout, !ix->ix_read_only);
     return *out == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory") : 0;
 }
 
@@ -396,8 +103,7 @@ static ix_file *known_file(const ps_index *ix, int64_t number) {
     int32_t low = 0, high = ix->ix_count - 1;
     while (low <= high) {
         int32_t mid = low + (high - low) / 2;
-        if (ix->ix_files[mid]->if_number == number)
-            return ix->ix_files[mid];
+        if (ix->ix_files[mid]->if_number == number) return ix->ix_files[mid];
         if (ix->ix_files[mid]->if_number < number)
             low = mid + 1;
         else
@@ -407,8 +113,7 @@ static ix_file *known_file(const ps_index *ix, int64_t number) {
 }
 
 static void files_drop(ix_file **files, int32_t count) {
-    for (int32_t i = 0; i < count; i++)
-        file_unref(files[i]);
+    for (int32_t i = 0; i < count; i++) ix_file_unref(files[i]);
     free(files);
 }
 
@@ -418,19 +123,16 @@ static int files_load(ps_index *ix, int32_t *skipped, ps_error *e) {
     ix_layout hint = {0, 0};
     int32_t count = 0, out = 0;
     int code = ps_list_folder(ix->ix_io, ix->ix_folder, false, &list, e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     ix_file **files = calloc((size_t)list.count + 1, sizeof *files);
-    if (files == NULL)
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
+    if (files == NULL) code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
     for (int32_t i = 0; i < list.count && code == 0; i++) {
         const struct ps_listed *l = &list.items[i];
-        if (l->number > ix->ix_newest)
-            ix->ix_newest = l->number;
+        if (l->number > ix->ix_newest) ix->ix_newest = l->number;
         ix_file *f = known_file(ix, l->number);
         bool twice = i > 0 && l->number == list.items[i - 1].number;
         if (f != NULL && !twice)
-            hint = (ix_layout){file_ref(f)->if_slots, f->if_entries};
+            hint = (ix_layout){ix_file_ref(f)->if_slots, f->if_entries};
         else if (!twice)
             code = file_open(ix, l, &hint, &f, e);
         if (f != NULL && !twice)
@@ -450,15 +152,14 @@ static int files_load(ps_index *ix, int32_t *skipped, ps_error *e) {
     ix->ix_count = count;
     pthread_rwlock_unlock(&ix->ix_lock);
     files_drop(old, old_count);
-    if (skipped != NULL)
-        *skipped = out;
+    if (skipped != NULL) *skipped = out;
     return 0;
 }
 
 /* The i-th file from the oldest, with a reference; NULL when there are no more. */
 static ix_file *file_take(ps_index *ix, int32_t i) {
     pthread_rwlock_rdlock(&ix->ix_lock);
-    ix_file *f = i >= 0 && i < ix->ix_count ? file_ref(ix->ix_files[i]) : NULL;
+    ix_file *f = i >= 0 && i < ix->ix_count ? ix_file_ref(ix->ix_files[i]) : NULL;
     pthread_rwlock_unlock(&ix->ix_lock);
     return f;
 }
@@ -469,8 +170,7 @@ static ix_file *file_before(ps_index *ix, int64_t number) {
     ix_file *f = NULL;
     pthread_rwlock_rdlock(&ix->ix_lock);
     for (int32_t i = ix->ix_count - 1; i >= 0 && f == NULL; i--)
-        if (ix->ix_files[i]->if_number < number)
-            f = file_ref(ix->ix_files[i]);
+        if (ix->ix_files[i]->if_number < number) f = ix_file_ref(ix->ix_files[i]);
     pthread_rwlock_unlock(&ix->ix_lock);
     return f;
 }
@@ -479,8 +179,7 @@ static ix_file *file_after(ps_index *ix, int64_t number) {
     ix_file *f = NULL;
     pthread_rwlock_rdlock(&ix->ix_lock);
     for (int32_t i = 0; i < ix->ix_count && f == NULL; i++)
-        if (ix->ix_files[i]->if_number > number)
-            f = file_ref(ix->ix_files[i]);
+        if (ix->ix_files[i]->if_number > number) f = ix_file_ref(ix->ix_files[i]);
     pthread_rwlock_unlock(&ix->ix_lock);
     return f;
 }
@@ -504,9 +203,9 @@ static int file_delete(ps_index *ix, int32_t i, ps_error *e) {
         ix->ix_count--;
         memmove(&ix->ix_files[i], &ix->ix_files[i + 1], (size_t)(ix->ix_count - i) * sizeof f);
         pthread_rwlock_unlock(&ix->ix_lock);
-        file_unref(f);
+        ix_file_unref(f);
     }
-    file_unref(f);
+    ix_file_unref(f);
     return code;
 }
 
@@ -515,21 +214,9 @@ static ix_file *file_newest_used(ps_index *ix) {
     ix_file *f = NULL;
     pthread_rwlock_rdlock(&ix->ix_lock);
     for (int32_t i = ix->ix_count - 1; i >= 0 && f == NULL; i--)
-        if (file_count(ix->ix_files[i]) > 1)
-            f = file_ref(ix->ix_files[i]);
+        if (ix_file_count(ix->ix_files[i]) > 1) f = ix_file_ref(ix->ix_files[i]);
     pthread_rwlock_unlock(&ix->ix_lock);
     return f;
-}
-
-/* Place of the last record in the file; an unused file has that of the file before, from its
- * birth. */
-static int64_t file_end_physical(const ix_file *f) {
-    ix_entry last;
-    int32_t count = file_count(f);
-    if (count <= 1)
-        return shared64_get(bytes_of(f) + AT_END_PHYSICAL);
-    file_entry(f, count - 1, &last);
-    return last.en_physical;
 }
 
 /* ---- opening and closing ---- */
@@ -542,12 +229,10 @@ static void writer_load(ps_index *ix) {
     ix->ix_head = (ix_head){.hd_count = 1};
     ix->ix_reserved = 0;
     ix->ix_end = ps_index_end(ix);
-    if (ix->ix_last != NULL)
-        head_get(ix->ix_last, &ix->ix_head);
+    if (ix->ix_last != NULL) ix_head_get(ix->ix_last, &ix->ix_head);
     ix_file *f = file_newest_used(ix);
-    if (f != NULL)
-        stamp = shared64_get(bytes_of(f) + AT_END_TIME);
-    file_unref(f);
+    if (f != NULL) stamp = shared64_get(ix_bytes(f) + IX_AT_END_TIME);
+    ix_file_unref(f);
     atomic_store(&ix->ix_stamp_now, stamp);
     atomic_store(&ix->ix_stamp, stamp);
 }
@@ -587,8 +272,7 @@ int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries,
 }
 
 void ps_index_close(ps_index *ix) {
-    if (ix == NULL)
-        return;
+    if (ix == NULL) return;
     files_drop(ix->ix_files, ix->ix_count);
     pthread_rwlock_destroy(&ix->ix_lock);
     pthread_mutex_destroy(&ix->ix_load_lock);
@@ -598,8 +282,7 @@ void ps_index_close(ps_index *ix) {
 
 /* Headers are read through the map by every call, so that only the list can be out of date. */
 int ps_index_refresh(ps_index *ix, ps_error *e) {
-    if (!ix->ix_read_only)
-        return 0;
+    if (!ix->ix_read_only) return 0;
     pthread_mutex_lock(&ix->ix_load_lock);
     int code = files_load(ix, NULL, e);
     pthread_mutex_unlock(&ix->ix_load_lock);
@@ -610,17 +293,16 @@ int ps_index_refresh(ps_index *ix, ps_error *e) {
 
 int64_t ps_index_end(ps_index *ix) {
     ix_file *f = file_newest_used(ix);
-    int64_t end = f != NULL ? file_end_physical(f) : -1;
-    file_unref(f);
+    int64_t end = f != NULL ? ix_file_end_physical(f) : -1;
+    ix_file_unref(f);
     return end;
 }
 
 int64_t ps_index_timestamp(ps_index *ix) {
-    if (!ix->ix_read_only)
-        return atomic_load(&ix->ix_stamp);
+    if (!ix->ix_read_only) return atomic_load(&ix->ix_stamp);
     ix_file *f = file_newest_used(ix);
-    int64_t stamp = f != NULL ? shared64_get(bytes_of(f) + AT_END_TIME) : 0;
-    file_unref(f);
+    int64_t stamp = f != NULL ? shared64_get(ix_bytes(f) + IX_AT_END_TIME) : 0;
+    ix_file_unref(f);
     return stamp;
 }
 
@@ -634,14 +316,17 @@ int32_t ps_index_files(ps_index *ix) {
 int64_t ps_index_used(ps_index *ix) {
     int64_t used = 0;
     pthread_rwlock_rdlock(&ix->ix_lock);
-    for (int32_t i = 0; i < ix->ix_count; i++)
-        used += file_count(ix->ix_files[i]) - 1;
+    for (int32_t i = 0; i < ix->ix_count; i++) used += ix_file_count(ix->ix_files[i]) - 1;
     pthread_rwlock_unlock(&ix->ix_lock);
     return used;
 }
 
-int32_t ps_index_slots(ps_index *ix) { return ix->ix_slots; }
-int32_t ps_index_entries(ps_index *ix) { return ix->ix_entries; }
+int32_t ps_index_slots(ps_index *ix) {
+    return ix->ix_slots;
+}
+int32_t ps_index_entries(ps_index *ix) {
+    return ix->ix_entries;
+}
 
 /* The time rule is the cautious one: an entry counts as later unless its whole second is over,
  * since records of one millisecond may lie on both sides of a sync. */
@@ -651,104 +336,28 @@ int64_t ps_index_first_after(ps_index *ix, int64_t timestamp) {
     for (int32_t i = 0; found < 0 && (f = file_take(ix, i)) != NULL; i++) {
         ix_head h;
         ix_entry e;
-        head_get(f, &h);
+        ix_head_get(f, &h);
         bool over = h.hd_end_time < timestamp && h.hd_begin_time <= h.hd_end_time;
         for (int32_t n = 1; n < h.hd_count && !over && found < 0; n++) {
-            file_entry(f, n, &e);
-            int64_t time = entry_time(h.hd_begin_time, n, e.en_seconds);
-            if (time_add(time, n == 1 ? 0 : MS_LOST) >= timestamp)
+            ix_file_entry(f, n, &e);
+            int64_t time = ix_entry_time(h.hd_begin_time, n, e.en_seconds);
+            if (ix_time_add(time, n == 1 ? 0 : IX_MS_LOST) >= timestamp)
                 found = e.en_physical > 0 ? e.en_physical : 0;
         }
-        file_unref(f);
+        ix_file_unref(f);
     }
     return found;
 }
 
 /* ---- recovery ---- */
 
-/* Finds how far a file is sound: *keep is the number of the first entry that is not, or whose
- * record is at or behind `physical`; heads, S zeros at first, is what the slots must be. */
-static void file_check(const ix_file *f, int64_t floor, int64_t physical, int32_t *heads,
-                       int32_t *keep) {
-    const uint8_t *p = bytes_of(f) + entry_at(f->if_slots, 1);
-    int32_t count = file_count(f), n;
-    int64_t low = floor > 0 ? floor : 0;
-    for (n = 1; n < count; n++, p += ENTRY) {
-        ix_entry e;
-        entry_get(p, &e);
-        if (e.en_hash < 0 || e.en_physical < low || e.en_physical >= physical || e.en_seconds < 0)
-            break;
-        int32_t slot = e.en_hash % f->if_slots;
-        if (e.en_previous != heads[slot])
-            break;
-        heads[slot] = n;
-        low = e.en_physical;
-    }
-    *keep = n;
-}
-
-/* Whether the header's times fit the last entry: they are what all times in the file count from, so
- * that a damaged one cannot be told from the entries. */
-static bool times_fit(const ix_head *h, const ix_entry *last) {
-    if (h->hd_begin_time <= 0)
-        return true; /* every timeDiff is 0 then */
-    if (h->hd_count == 2)
-        return h->hd_end_time == h->hd_begin_time;
-    int64_t time = time_add(h->hd_begin_time, (int64_t)last->en_seconds * 1000);
-    if (h->hd_end_time > time_add(time, MS_LOST) && last->en_seconds < INT32_MAX)
-        return false;
-    return h->hd_end_time >= time || last->en_seconds == 0;
-}
-
-/* The header of a file that keeps entries 1 to keep-1. Times are rounded down where they are not
- * known any more; putting the last record again sets them right. */
-static void head_cut(const ix_file *f, int32_t keep, const int32_t *heads, ix_head *h) {
-    ix_entry first, last;
-    file_entry(f, 1, &first);
-    file_entry(f, keep - 1, &last);
-    if (keep < h->hd_count) {
-        int64_t time = entry_time(h->hd_begin_time, keep - 1, last.en_seconds);
-        h->hd_end_time = keep == 2 || time < h->hd_end_time ? time : h->hd_end_time;
-    }
-    h->hd_count = keep;
-    h->hd_begin_physical = first.en_physical;
-    h->hd_end_physical = last.en_physical;
-    h->hd_used = 0;
-    for (int32_t s = 0; s < f->if_slots; s++)
-        h->hd_used += heads[s] != 0;
-}
-
-/* Writes header and slots where they differ from what they must be. */
-static int file_write(ix_file *f, const ix_head *was, const ix_head *h, const int32_t *heads,
-                      ps_error *e) {
-    uint8_t *p = bytes_of(f);
-    bool head_differs = memcmp(was, h, sizeof *h) != 0 || shared32_get(p + AT_COUNT) != h->hd_count;
-    int32_t s = 0;
-    while (s < f->if_slots && shared32_get(p + slot_at(s)) == heads[s])
-        s++;
-    if (!head_differs && s == f->if_slots)
-        return 0;
-    /* The file may be a copy with holes: give them blocks before a store meets a full disk. */
-    int64_t upto = entry_at(f->if_slots, 0);
-    int code = ps_mapfile_reserve(f->if_map, upto, upto, e);
-    if (code < 0)
-        return code;
-    head_put(f, h);
-    for (; s < f->if_slots; s++)
-        if (shared32_get(p + slot_at(s)) != heads[s])
-            shared32_put(p + slot_at(s), heads[s]);
-    atomic_store(&f->if_dirty, true);
-    return 0;
-}
-
 /* Deletes files from the newest down to number i of the list. */
 static int delete_from(ps_index *ix, int32_t i, int64_t *cut, ps_error *e) {
     int code = 0;
     while (ix->ix_count > i && code == 0) {
-        int64_t entries = file_count(ix->ix_files[ix->ix_count - 1]) - 1;
+        int64_t entries = ix_file_count(ix->ix_files[ix->ix_count - 1]) - 1;
         code = file_delete(ix, ix->ix_count - 1, e);
-        if (code == 0)
-            *cut += entries;
+        if (code == 0) *cut += entries;
     }
     return code;
 }
@@ -758,51 +367,17 @@ static int delete_from(ps_index *ix, int32_t i, int64_t *cut, ps_error *e) {
 static int file_mend(ps_index *ix, int32_t i, int64_t floor, int64_t physical, int64_t *cut,
                      ps_error *e) {
     ix_file *f = ix->ix_files[i];
-    int32_t keep, *heads = calloc((size_t)f->if_slots, sizeof *heads);
-    ix_head was, h;
-    ix_entry last;
+    int32_t count = ix_file_count(f), keep, *heads = calloc((size_t)f->if_slots, sizeof *heads);
     if (heads == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->if_map->mf_path, "no memory");
-    head_get(f, &was);
-    file_check(f, floor, physical, heads, &keep);
-    file_entry(f, was.hd_count - 1, &last);
-    if (keep == was.hd_count && keep > 1 && !times_fit(&was, &last))
-        keep = 1;
-    bool cuts = keep < was.hd_count || file_count(f) <= 1;
+    ix_file_check(f, floor, physical, heads, &keep);
+    bool cuts = keep < count || count <= 1;
     int code = 0;
-    if (cuts)
-        code = delete_from(ix, keep > 1 ? i + 1 : i, cut, e);
-    if (code == 0 && keep > 1) {
-        h = was;
-        head_cut(f, keep, heads, &h);
-        code = file_write(f, &was, &h, heads, e);
-        if (code == 0)
-            *cut += was.hd_count - keep;
-    }
+    if (cuts) code = delete_from(ix, keep > 1 ? i + 1 : i, cut, e);
+    if (code == 0 && keep > 1) code = ix_file_cut(f, keep, heads, e);
+    if (code == 0 && keep > 1) *cut += count - keep;
     free(heads);
     return code == 0 && cuts ? 1 : code;
-}
-
-/* A file that nothing was put into: left by a crash right after its birth, it says nothing of its
- * neighbours. One whose count was damaged has a first entry. */
-static bool file_unused(const ix_file *f) {
-    static const uint8_t zeros[ENTRY];
-    return file_count(f) <= 1 &&
-           memcmp(bytes_of(f) + entry_at(f->if_slots, 1), zeros, ENTRY) == 0;
-}
-
-/* A full file below `physical` whose ends are what its header says. */
-static bool file_plausible(const ix_file *f, int64_t floor, int64_t physical) {
-    ix_head h;
-    ix_entry first, last;
-    head_get(f, &h);
-    if (h.hd_count != f->if_entries)
-        return false;
-    file_entry(f, 1, &first);
-    file_entry(f, h.hd_count - 1, &last);
-    return first.en_physical >= floor && first.en_physical == h.hd_begin_physical &&
-           last.en_physical == h.hd_end_physical && first.en_physical <= last.en_physical &&
-           last.en_physical < physical && times_fit(&h, &last);
 }
 
 int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
@@ -813,17 +388,16 @@ int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
     if (ix->ix_read_only)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
     while (deep > 0 && (budget > 0 || deep == ix->ix_count))
-        budget -= file_count(ix->ix_files[--deep]);
+        budget -= ix_file_count(ix->ix_files[--deep]);
     for (int32_t i = 0; i < ix->ix_count && code == 0;) {
-        if (file_unused(ix->ix_files[i])) {
+        if (ix_file_unused(ix->ix_files[i])) {
             code = file_delete(ix, i, e);
             deep -= i < deep;
             continue;
         }
-        if (i >= deep || !file_plausible(ix->ix_files[i], floor, physical))
+        if (i >= deep || !ix_file_plausible(ix->ix_files[i], floor, physical))
             code = file_mend(ix, i, floor, physical, cut, e);
-        if (code == 0)
-            floor = file_end_physical(ix->ix_files[i++]);
+        if (code == 0) floor = ix_file_end_physical(ix->ix_files[i++]);
     }
     writer_load(ix);
     return code < 0 ? code : 0;
@@ -845,8 +419,7 @@ static bool keys_of(const ps_record *r, ix_keys *out) {
     *out = (ix_keys){0};
     while (end - p > KEYS_LEN) {
         const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
-        if (stop == NULL)
-            stop = end;
+        if (stop == NULL) stop = end;
         if (stop - p > UNIQUE_LEN && memcmp(p, UNIQUE_NAME, UNIQUE_LEN) == 0) {
             out->unique = p + UNIQUE_LEN;
             out->unique_len = (int32_t)(stop - out->unique);
@@ -874,8 +447,7 @@ static bool key_next(ix_keys *k, const uint8_t **key, int32_t *len) {
         int32_t taken = end != NULL ? *len + 1 : *len;
         k->words += taken;
         k->words_len -= taken;
-        if (*len > 0)
-            return true;
+        if (*len > 0) return true;
     }
     return false;
 }
@@ -883,8 +455,7 @@ static bool key_next(ix_keys *k, const uint8_t **key, int32_t *len) {
 static int32_t keys_count(ix_keys k) {
     const uint8_t *key;
     int32_t len, count = 0;
-    while (key_next(&k, &key, &len))
-        count++;
+    while (key_next(&k, &key, &len)) count++;
     return count;
 }
 
@@ -913,8 +484,7 @@ static int32_t topic_hash_cached(ps_index *ix, const ps_record *r) {
 static bool local_number(int64_t ms, int64_t *out) {
     time_t seconds = (time_t)(ms / 1000);
     struct tm t;
-    if (localtime_r(&seconds, &t) == NULL)
-        return false;
+    if (localtime_r(&seconds, &t) == NULL) return false;
     int64_t day = (t.tm_year + 1900LL) * 10000 + (t.tm_mon + 1) * 100 + t.tm_mday;
     *out = (day * 1000000 + t.tm_hour * 10000 + t.tm_min * 100 + t.tm_sec) * 1000 + ms % 1000;
     return true;
@@ -923,8 +493,7 @@ static bool local_number(int64_t ms, int64_t *out) {
 /* A name one ms later than `number`, which still reads as a time where it did before. */
 static int64_t number_after(int64_t number) {
     int64_t rest = number / 1000, later;
-    if (number % 1000 < 999)
-        return number + 1;
+    if (number % 1000 < 999) return number + 1;
     struct tm t = {.tm_isdst = -1};
     t.tm_sec = (int)(rest % 100) + 1;
     t.tm_min = (int)(rest / 100 % 100);
@@ -956,39 +525,34 @@ static int file_make(ps_index *ix, int32_t entries, ix_file **out, ps_error *e) 
     char path[PATH_MAX], name[32];
     ps_error why = {0};
     ps_mapfile *mf;
-    int64_t number = 0, slots_end = entry_at(l.slots, 0);
+    int64_t number = 0, slots_end = ix_entry_at(l.slots, 0);
     int32_t upto = entries < l.entries ? entries + 1 : l.entries;
     int code = ps_make_folders(ix->ix_io, ix->ix_folder, e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     for (int32_t i = 0; i < NAME_TRIES; i++) {
         if (ix->ix_newest >= NAME_HIGHEST)
             return ps_fail(e, PS_E_STRAY_FILE, 0, -1, ix->ix_folder,
                            "no name sorts behind the newest");
         number = number_new(ix);
         snprintf(name, sizeof name, "%017" PRId64, number);
-        if ((code = path_of(ix, name, path, e)) < 0)
-            return code;
-        code = ps_mapfile_open(ix->ix_io, path, 0, size_of(l.slots, l.entries),
+        if ((code = path_of(ix, name, path, e)) < 0) return code;
+        code = ps_mapfile_open(ix->ix_io, path, 0, ix_size(l.slots, l.entries),
                                PS_MAP_WRITE | PS_MAP_CREATE, &mf, &why);
-        if (code == 0 || why.sys_errno != EEXIST)
-            break;
+        if (code == 0 || why.sys_errno != EEXIST) break;
         ix->ix_newest = number;
     }
     if (code < 0) {
-        if (e != NULL)
-            *e = why;
+        if (e != NULL) *e = why;
         return code;
     }
     code = ps_mapfile_reserve(mf, slots_end, slots_end, e);
-    if (code == 0)
-        code = ps_mapfile_reserve(mf, entry_at(l.slots, upto), RESERVE_WINDOW, e);
+    if (code == 0) code = ps_mapfile_reserve(mf, ix_entry_at(l.slots, upto), RESERVE_WINDOW, e);
     if (code < 0) {
         ix->ix_io->unlink(ix->ix_io, path);
         ps_mapfile_unref(mf);
         return code;
     }
-    *out = file_new(mf, number, &l, true);
+    *out = ix_file_new(mf, number, &l, true);
     if (*out == NULL) {
         ix->ix_io->unlink(ix->ix_io, path);
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
@@ -1000,15 +564,14 @@ static int file_make(ps_index *ix, int32_t entries, ix_file **out, ps_error *e) 
 static int roll(ps_index *ix, int32_t entries, ps_error *e) {
     ix_file *f, **grown;
     int code = file_make(ix, entries, &f, e);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     ix_head h = {.hd_count = 1};
     if (ix->ix_last != NULL && ix->ix_head.hd_end_physical > 0)
         h.hd_begin_physical = h.hd_end_physical = ix->ix_head.hd_end_physical;
     if (ix->ix_last != NULL && ix->ix_head.hd_end_time > 0)
         h.hd_begin_time = h.hd_end_time = ix->ix_head.hd_end_time;
-    head_put(f, &h);
-    shared32_put(bytes_of(f) + AT_COUNT, 0); /* as upstream leaves it until the first entry */
+    ix_head_put(f, &h);
+    shared32_put(ix_bytes(f) + IX_AT_COUNT, 0); /* as upstream leaves it until the first entry */
     pthread_rwlock_wrlock(&ix->ix_lock);
     grown = realloc(ix->ix_files, ((size_t)ix->ix_count + 1) * sizeof *grown);
     if (grown != NULL) {
@@ -1018,7 +581,7 @@ static int roll(ps_index *ix, int32_t entries, ps_error *e) {
     pthread_rwlock_unlock(&ix->ix_lock);
     if (grown == NULL) {
         file_unlink(ix, f, NULL);
-        file_unref(f);
+        ix_file_unref(f);
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
     }
     ix->ix_newest = f->if_number;
@@ -1033,17 +596,15 @@ static int roll(ps_index *ix, int32_t entries, ps_error *e) {
  * written without meeting a full disk. */
 static int make_room(ps_index *ix, int32_t wanted, ps_error *e) {
     ix_file *f = ix->ix_last;
-    if (f == NULL || ix->ix_head.hd_count >= f->if_entries)
-        return roll(ix, wanted, e);
+    if (f == NULL || ix->ix_head.hd_count >= f->if_entries) return roll(ix, wanted, e);
     int err = atomic_load_explicit(&f->if_map->mf_errno, memory_order_relaxed);
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, -1, f->if_map->mf_path,
                        "an earlier sync of the file failed");
     int32_t left = f->if_entries - ix->ix_head.hd_count;
     int32_t upto = ix->ix_head.hd_count + (wanted < left ? wanted : left);
-    int64_t end = entry_at(f->if_slots, upto);
-    if (end <= ix->ix_reserved)
-        return 0;
+    int64_t end = ix_entry_at(f->if_slots, upto);
+    if (end <= ix->ix_reserved) return 0;
     int code = ps_mapfile_reserve(f->if_map, end, RESERVE_WINDOW, e);
     ix->ix_reserved = atomic_load(&f->if_map->mf_reserved);
     return code;
@@ -1052,30 +613,29 @@ static int make_room(ps_index *ix, int32_t wanted, ps_error *e) {
 /* Writes one entry. There is room for it. */
 static inline void put_entry(ps_index *ix, const ps_record *r, int32_t hash) {
     ix_head *h = &ix->ix_head;
-    uint8_t *map = bytes_of(ix->ix_last);
-    uint8_t *slot = map + slot_at(hash % ix->ix_last->if_slots);
-    uint8_t *entry = map + entry_at(ix->ix_last->if_slots, h->hd_count);
+    uint8_t *map = ix_bytes(ix->ix_last);
+    uint8_t *slot = map + ix_slot_at(hash % ix->ix_last->if_slots);
+    uint8_t *entry = map + ix_entry_at(ix->ix_last->if_slots, h->hd_count);
     int32_t previous = shared32_get(slot);
-    if (previous <= 0 || previous >= h->hd_count)
-        previous = 0;
-    be32_put(entry + IN_HASH, (uint32_t)hash);
-    be64_put(entry + IN_PHYSICAL, (uint64_t)r->physical_offset);
-    be32_put(entry + IN_SECONDS, (uint32_t)seconds_since(h->hd_begin_time, r->store_timestamp));
-    be32_put(entry + IN_PREVIOUS, (uint32_t)previous);
+    if (previous <= 0 || previous >= h->hd_count) previous = 0;
+    be32_put(entry + IX_IN_HASH, (uint32_t)hash);
+    be64_put(entry + IX_IN_PHYSICAL, (uint64_t)r->physical_offset);
+    be32_put(entry + IX_IN_SECONDS,
+             (uint32_t)ix_seconds_since(h->hd_begin_time, r->store_timestamp));
+    be32_put(entry + IX_IN_PREVIOUS, (uint32_t)previous);
     shared32_put(slot, h->hd_count);
     if (h->hd_count == 1) {
         h->hd_begin_physical = r->physical_offset;
         h->hd_begin_time = r->store_timestamp;
-        shared64_put(map + AT_BEGIN_PHYSICAL, h->hd_begin_physical);
-        shared64_put(map + AT_BEGIN_TIME, h->hd_begin_time);
+        shared64_put(map + IX_AT_BEGIN_PHYSICAL, h->hd_begin_physical);
+        shared64_put(map + IX_AT_BEGIN_TIME, h->hd_begin_time);
     }
-    if (previous == 0)
-        shared32_put(map + AT_SLOTS_USED, ++h->hd_used);
+    if (previous == 0) shared32_put(map + IX_AT_SLOTS_USED, ++h->hd_used);
     h->hd_end_physical = r->physical_offset;
     h->hd_end_time = r->store_timestamp;
-    shared64_put(map + AT_END_PHYSICAL, h->hd_end_physical);
-    shared64_put(map + AT_END_TIME, h->hd_end_time);
-    shared32_put(map + AT_COUNT, ++h->hd_count);
+    shared64_put(map + IX_AT_END_PHYSICAL, h->hd_end_physical);
+    shared64_put(map + IX_AT_END_TIME, h->hd_end_time);
+    shared32_put(map + IX_AT_COUNT, ++h->hd_count);
 }
 
 /* Tells the flusher. After the bytes, never before: it clears the mark before it syncs. */
@@ -1093,24 +653,18 @@ static int32_t keys_there(ps_index *ix, const ps_record *r, ix_keys k, int32_t t
     pthread_rwlock_rdlock(&ix->ix_lock);
     /* Back to the first entry of this record, then forward key by key. */
     for (i = ix->ix_count - 1; i >= 0; i--) {
-        for (n = file_count(ix->ix_files[i]); n > 1; n--) {
-            file_entry(ix->ix_files[i], n - 1, &e);
-            if (e.en_physical != r->physical_offset)
-                break;
+        for (n = ix_file_count(ix->ix_files[i]); n > 1; n--) {
+            ix_file_entry(ix->ix_files[i], n - 1, &e);
+            if (e.en_physical != r->physical_offset) break;
         }
-        if (n > 1)
-            break;
+        if (n > 1) break;
     }
-    if (i < 0)
-        i = 0, n = 1;
+    if (i < 0) i = 0, n = 1;
     while (key_next(&k, &key, &len)) {
-        while (i < ix->ix_count && n >= file_count(ix->ix_files[i]))
-            i++, n = 1;
-        if (i == ix->ix_count)
-            break;
-        file_entry(ix->ix_files[i], n++, &e);
-        if (e.en_physical != r->physical_offset || e.en_hash != key_hash(topic, key, len))
-            break;
+        while (i < ix->ix_count && n >= ix_file_count(ix->ix_files[i])) i++, n = 1;
+        if (i == ix->ix_count) break;
+        ix_file_entry(ix->ix_files[i], n++, &e);
+        if (e.en_physical != r->physical_offset || e.en_hash != key_hash(topic, key, len)) break;
         there++;
     }
     pthread_rwlock_unlock(&ix->ix_lock);
@@ -1120,13 +674,11 @@ static int32_t keys_there(ps_index *ix, const ps_record *r, ix_keys k, int32_t t
 /* The record that was put last is put again, after a crash or a cut that may have parted its keys:
  * those that are there are left alone, and the time that a cut had to round is set right. */
 static int put_again(ps_index *ix, const ps_record *r, ps_error *e) {
-    if (ix->ix_head.hd_count <= 1 || ix->ix_head.hd_end_time == r->store_timestamp)
-        return 0;
-    int code = ps_mapfile_reserve(ix->ix_last->if_map, HEADER, HEADER, e);
-    if (code < 0)
-        return code;
+    if (ix->ix_head.hd_count <= 1 || ix->ix_head.hd_end_time == r->store_timestamp) return 0;
+    int code = ps_mapfile_reserve(ix->ix_last->if_map, IX_HEADER, IX_HEADER, e);
+    if (code < 0) return code;
     ix->ix_head.hd_end_time = r->store_timestamp;
-    shared64_put(bytes_of(ix->ix_last) + AT_END_TIME, r->store_timestamp);
+    shared64_put(ix_bytes(ix->ix_last) + IX_AT_END_TIME, r->store_timestamp);
     put_done(ix, r);
     return 0;
 }
@@ -1139,18 +691,14 @@ int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
     if ((r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || r->physical_offset < ix->ix_end)
         return 0;
-    if (!keys_of(r, &k))
-        return 0;
+    if (!keys_of(r, &k)) return 0;
     int32_t topic = topic_hash_cached(ix, r), wanted = keys_count(k);
-    if (r->physical_offset == ix->ix_end)
-        skip = keys_there(ix, r, k, topic);
+    if (r->physical_offset == ix->ix_end) skip = keys_there(ix, r, k, topic);
     wanted -= skip;
     int code = skip > 0 ? put_again(ix, r, e) : 0;
-    if (code == 0 && wanted > 0)
-        code = make_room(ix, wanted, e);
+    if (code == 0 && wanted > 0) code = make_room(ix, wanted, e);
     while (code == 0 && key_next(&k, &key, &len)) {
-        if (skip-- > 0)
-            continue;
+        if (skip-- > 0) continue;
         if (ix->ix_head.hd_count >= ix->ix_last->if_entries)
             code = make_room(ix, wanted - written, e);
         if (code == 0) {
@@ -1158,8 +706,7 @@ int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
             written++;
         }
     }
-    if (written > 0)
-        put_done(ix, r);
+    if (written > 0) put_done(ix, r);
     return code < 0 ? code : written;
 }
 
@@ -1177,29 +724,25 @@ typedef struct ix_query {
  * too, so that it ends at the first one before the range. */
 static void query_chain(const ix_file *f, int64_t begin_time, ix_query *q) {
     ix_entry e;
-    int32_t n = shared32_get(bytes_of(f) + slot_at(q->hash % f->if_slots));
+    int32_t n = shared32_get(ix_bytes(f) + ix_slot_at(q->hash % f->if_slots));
     /* The count is read after the slot: the entry being put just now is ready, and named by it. */
-    int32_t count = file_count(f);
-    if (n > count || n >= f->if_entries)
-        return;
+    int32_t count = ix_file_count(f);
+    if (n > count || n >= f->if_entries) return;
     while (n > 0 && q->found < q->room) {
-        file_entry(f, n, &e);
-        int64_t time = entry_time(begin_time, n, e.en_seconds);
-        int64_t latest = time_add(time, n == 1 ? 0 : MS_LOST);
+        ix_file_entry(f, n, &e);
+        int64_t time = ix_entry_time(begin_time, n, e.en_seconds);
+        int64_t latest = ix_time_add(time, n == 1 ? 0 : IX_MS_LOST);
         /* timeDiff 0 also stands for a clock set back, and the greatest one for all above it. */
         bool early_enough = time <= q->end || e.en_seconds == 0;
-        if (e.en_seconds == INT32_MAX)
-            latest = INT64_MAX;
-        if (e.en_seconds < 0 || latest < q->begin)
-            return;
+        if (e.en_seconds == INT32_MAX) latest = INT64_MAX;
+        if (e.en_seconds < 0 || latest < q->begin) return;
         if (e.en_hash == q->hash && early_enough && e.en_physical >= 0) {
             if (q->skip > 0)
                 q->skip--;
             else
                 q->out[q->found++] = e.en_physical;
         }
-        if (e.en_previous >= n)
-            return;
+        if (e.en_previous >= n) return;
         n = e.en_previous;
     }
 }
@@ -1214,17 +757,16 @@ int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const
     int32_t topic_hash = topic_hash_of((const uint8_t *)topic, topic_len);
     q.hash = key_hash(topic_hash, (const uint8_t *)key, key_len);
     while (older && q.found < room && (f = file_before(ix, number)) != NULL) {
-        int64_t first = shared64_get(bytes_of(f) + AT_BEGIN_TIME);
-        int64_t last = shared64_get(bytes_of(f) + AT_END_TIME);
+        int64_t first = shared64_get(ix_bytes(f) + IX_AT_BEGIN_TIME);
+        int64_t last = shared64_get(ix_bytes(f) + IX_AT_END_TIME);
         /* A clock set back may leave the end before the begin; a cut rounds the end down. */
         int64_t low = first < last ? first : last;
-        int64_t high = time_add(first < last ? last : first, MS_LOST);
-        bool used = file_count(f) > 1;
-        if (used && high >= begin && low <= end)
-            query_chain(f, first, &q);
+        int64_t high = ix_time_add(first < last ? last : first, IX_MS_LOST);
+        bool used = ix_file_count(f) > 1;
+        if (used && high >= begin && low <= end) query_chain(f, first, &q);
         older = !used || first >= begin;
         number = f->if_number;
-        file_unref(f);
+        ix_file_unref(f);
     }
     *skip += q.found;
     return q.found;
@@ -1238,13 +780,11 @@ static int file_flush(ps_index *ix, ix_file *f, ps_error *e) {
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, -1, mf->mf_path,
                        "an earlier sync of the file failed");
-    if (!atomic_exchange(&f->if_dirty, false))
-        return 0;
+    if (!atomic_exchange(&f->if_dirty, false)) return 0;
     /* Slots are hit at random, so that all of the file up to its last entry is synced. The kernel
      * writes only the pages that changed. */
-    int64_t upto = entry_at(f->if_slots, file_count(f));
-    if (ix->ix_io->msync(ix->ix_io, mf->mf_map, (size_t)upto) == 0)
-        return 0;
+    int64_t upto = ix_entry_at(f->if_slots, ix_file_count(f));
+    if (ix->ix_io->msync(ix->ix_io, mf->mf_map, (size_t)upto) == 0) return 0;
     /* A second sync would succeed without the data being there: the first failure is kept for
      * good. */
     err = errno != 0 ? errno : EIO;
@@ -1256,20 +796,17 @@ int ps_index_flush(ps_index *ix, ps_error *e) {
     int64_t stamp = atomic_load_explicit(&ix->ix_stamp_now, memory_order_acquire), number = -1;
     int code = 0;
     ix_file *f;
-    if (ix->ix_read_only)
-        return 0;
+    if (ix->ix_read_only) return 0;
     while (code == 0 && (f = file_after(ix, number)) != NULL) {
         number = f->if_number;
         code = file_flush(ix, f, e);
-        file_unref(f);
+        ix_file_unref(f);
     }
     if (code == 0 && atomic_exchange(&ix->ix_folder_changed, false)) {
         code = ps_sync_folder(ix->ix_io, ix->ix_folder, e);
-        if (code < 0)
-            atomic_store(&ix->ix_folder_changed, true);
+        if (code < 0) atomic_store(&ix->ix_folder_changed, true);
     }
-    if (code == 0)
-        atomic_store(&ix->ix_stamp, stamp);
+    if (code == 0) atomic_store(&ix->ix_stamp, stamp);
     return code;
 }
 
@@ -1281,12 +818,10 @@ int32_t ps_index_delete_before(ps_index *ix, int64_t physical, bool dry_run, ps_
     for (;;) {
         int32_t i = dry_run ? deleted : 0;
         ix_file *f = i < ps_index_files(ix) - 1 ? file_take(ix, i) : NULL;
-        bool gone = f != NULL && file_end_physical(f) < physical;
-        file_unref(f);
-        if (!gone)
-            break;
-        if (!dry_run && (code = file_delete(ix, i, e)) < 0)
-            return code;
+        bool gone = f != NULL && ix_file_end_physical(f) < physical;
+        ix_file_unref(f);
+        if (!gone) break;
+        if (!dry_run && (code = file_delete(ix, i, e)) < 0) return code;
         deleted++;
     }
     return deleted;

@@ -1,4 +1,4 @@
-/* Index files: hash slots and chained entries of 20 bytes. Format table: index.c. Derived data:
+/* Index files: hash slots and chained entries of 20 bytes. Format table: indexfile.h. Derived data:
  * never believed over the log, always rebuildable from it. Spec section 5; upstream IndexFile,
  * IndexService. */
 #ifndef PS_INDEX_H

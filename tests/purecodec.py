@@ -2,7 +2,7 @@
 
 Tests compare the two, and whatever must look into a store without the core may use it too. It
 reads (and encodes single records); it never changes a file. The formats stand in csrc/record.c,
-csrc/consumequeue.c and csrc/index.c.
+csrc/consumequeue.c and csrc/indexfile.h.
 """
 
 from __future__ import annotations
