@@ -25,6 +25,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.handlers import Handler
 from broker.remoting.hot import Core
+from broker.remoting.once import Once
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
@@ -180,6 +181,7 @@ class Broker:
         )
         await transactions.start()
         undo.push_async_callback(transactions.stop)
+        services.once = await self._remember(core)
         for server in self._servers(services, core, main, vip):
             await server.start()
             undo.push_async_callback(server.stop, self._drain_s)
@@ -200,6 +202,19 @@ class Broker:
         keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("broker %s is ready at %s", services.broker_name, self.address)
+
+    async def _remember(self, core: Core) -> Once | None:
+        """What repeats are known by, when it is asked for. Reads the end of the log: topics and
+        open transactions are known by then, and nobody sends yet."""
+        window = self.settings["idempotentProduceWindow"]
+        if not window:
+            return None
+        once = Once(core, window, self.settings["idempotentProduceKey"])
+        await asyncio.to_thread(once.build)
+        log.info(
+            "%d messages are remembered, so that none is stored twice", once.state().remembered
+        )
+        return once
 
     def _open(self) -> Store:
         return Store(self.path, self._conf, **self._given)  # type: ignore[arg-type]

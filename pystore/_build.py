@@ -22,6 +22,7 @@ HEADERS = (
     "remoting/packed.h",
     "remoting/remoting.h",
     "remoting/transaction.h",
+    "remoting/once.h",
 )
 FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 

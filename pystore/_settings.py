@@ -445,6 +445,35 @@ _USED: dict[str, dict[str, Any]] = {
     "brokerHeartbeatInterval": _row("broker", "ms", "pause between those", low=1),
 }
 
+#: Settings that upstream does not have. They are named in its manner, and it passes over them.
+_OURS: dict[str, dict[str, Any]] = {
+    "idempotentProduceWindow": _row(
+        "broker",
+        "messages",
+        "so many of the last ones are remembered, and not stored again; 0: none",
+        type="int",
+        default=0,
+        low=0,
+        high=1 << 24,
+    ),
+    "idempotentProduceKey": _row(
+        "broker",
+        "",
+        "property that a message is known again by, together with its topic",
+        type="String",
+        default="UNIQ_KEY",
+        choices=("UNIQ_KEY", "KEYS"),
+    ),
+    "idempotentProduceTopics": _row(
+        "broker",
+        "topics",
+        "those it holds for, with , between them; *: all but system, retry and dead letter topics",
+        type="String",
+        default="*",
+        check=_not_empty,
+    ),
+}
+
 #: What an open store takes over (Store.retain).
 RETENTION = frozenset(
     {
@@ -478,6 +507,8 @@ def _make_table() -> dict[str, Setting]:
         add(name, "String", None, "BrokerStartup", "none")
     for name, (kind, version) in OTHER_VERSIONS.items():
         add(name, kind, None, version, "none")
+    for name, row in _OURS.items():
+        table[name] = Setting(name=name, origin="ours", **row)
     return table
 
 

@@ -1002,16 +1002,17 @@ class Store(_Base):
         reconsume_times: int = 0,
         born_timestamp: int = 0,
         born_host: str | None = None,
+        block: bool = True,
     ) -> PutManyResult:
         """Stores the body of a client's batch (section 3): all of it within one file, or nothing.
 
-        properties: the batch's own, added to each message.
+        properties: the batch's own, added to each message. block: wait for the sync here.
         """
         encoded = _properties(None, None, properties, wait)
         entry = self._topic(topic)
         m = self._message(payload, encoded, queue, born_host)
         m.sys_flag, m.reconsume_times, m.born_timestamp = sys_flag, reconsume_times, born_timestamp
-        m.wait = wait
+        m.wait = wait and block
         out, count = self._scratch.out, ffi.new("int64_t *")
         placed = ffi.new("int64_t[]", len(payload) // _BATCH_ITEM_MIN + 1)
         rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, placed, out)

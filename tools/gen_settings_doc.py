@@ -84,8 +84,17 @@ def page_text() -> str:
         ("broker", "What the broker uses besides"),
     )
     for used_by, title in sections:
-        rows = [row for row in TABLE.values() if row.used_by == used_by]
+        rows = [row for row in TABLE.values() if row.used_by == used_by and row.origin != "ours"]
         lines += [f"## {title}", "", *table_of(sorted(rows, key=lambda row: row.name)), ""]
+    lines += [
+        "## What upstream does not have",
+        "",
+        "A Java broker passes over these without a word. What they do:",
+        "[transactions.md](transactions.md#idempotent-produce).",
+        "",
+        *table_of([row for row in TABLE.values() if row.origin == "ours"]),
+        "",
+    ]
     lines += [
         "## What is accepted besides",
         "",

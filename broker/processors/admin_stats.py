@@ -184,6 +184,7 @@ class StatisticsProcessor:
             **self._counters(),
             **self._disk(),
             **self._schedule(),
+            **self._once(),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 
@@ -213,6 +214,17 @@ class StatisticsProcessor:
             table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
             table[f"{pool}ThreadPoolQueueCapacity"] = capacity
         return table
+
+    def _once(self) -> dict[str, Any]:
+        """Idempotent produce, while it is on: ours, not upstream's."""
+        if self.s.once is None:
+            return {}
+        state = self.s.once.state()
+        return {
+            "idempotentProduceRemembered": state.remembered,
+            "idempotentProduceRepeats": state.repeats,
+            "idempotentProduceBytes": state.bytes,
+        }
 
     def _counters(self) -> dict[str, Any]:
         s = self.s.statistics

@@ -20,6 +20,7 @@ from broker.processors.sending import (
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.once import First
 from broker.services.context import Services
 from broker.services.hooks import SendContext, message_type
 from broker.services.names import RETRY
@@ -124,23 +125,44 @@ class SendProcessor:
             self._redirect(command, request, properties, target)
         self.sender.stamp(properties)
         self._refuse_unready(request, properties)
+        key = self.sender.key_of(target.topic, properties)
+        first = self.sender.first_of(target.topic, key)
+        if first is not None:
+            return await self._repeat(command, properties, first, context)
         if self._is_half(request, properties):
-            result = await self._half(request, target, properties, host_text(peer))
+            result = await self._half(request, target, properties, host_text(peer), key)
             stored = HALF_TOPIC
         else:
             result = await self.sender.put(
-                request, target.topic, target.queue, properties, host_text(peer)
+                request, target.topic, target.queue, properties, host_text(peer), key
             )
             stored = "SCHEDULE_TOPIC_XXXX" if delay_level(properties) else target.topic
         if result.status is PutStatus.PUT_OK:
             self.s.statistics.put(stored, 1, result.size)
-        ext = self.sender.answer_fields() | {
-            "msgId": result.message_id,
-            "queueId": queue,
-            "queueOffset": result.queue_offset,
-            "transactionId": properties.get("UNIQ_KEY"),
-        }
-        answer = command.reply(put_code(result.status), ext=ext)
+        return self._answer(
+            command, context, result.status, msgId=result.message_id, queueId=queue,
+            queueOffset=result.queue_offset, transactionId=properties.get("UNIQ_KEY"),
+        )  # fmt: skip
+
+    async def _repeat(
+        self,
+        command: Command,
+        properties: dict[str, str],
+        first: First,
+        context: SendContext | None,
+    ) -> Command:
+        """Answers with the place of the message that is there already. Raises: Refused."""
+        status = await self.sender.safe(first.end, wait=properties.get("WAIT") != "false")
+        return self._answer(
+            command, context, status, msgId=self.sender.message_id(first.physical_offset),
+            queueId=first.queue, queueOffset=first.queue_offset,
+            transactionId=properties.get("UNIQ_KEY"),
+        )  # fmt: skip
+
+    def _answer(
+        self, command: Command, context: SendContext | None, status: PutStatus, **fields: object
+    ) -> Command:
+        answer = command.reply(put_code(status), ext=self.sender.answer_fields() | fields)
         self._after(context, answer)
         return answer
 
@@ -174,7 +196,12 @@ class SendProcessor:
         return properties.get("TRAN_MSG", "").lower() == "true" and not retried
 
     async def _half(
-        self, request: SendRequest, target: _Target, properties: dict[str, str], born_host: str
+        self,
+        request: SendRequest,
+        target: _Target,
+        properties: dict[str, str],
+        born_host: str,
+        key: str,
     ) -> PutResult:
         """Stores a half message (a.3). Raises: Refused."""
         transactions = self.s.transactions
@@ -209,6 +236,7 @@ class SendProcessor:
                 reconsume_times=request.reconsume_times,
                 born_timestamp=request.born_timestamp, born_host=born_host,
             )  # fmt: skip
+            self.sender.remember(target.topic, key, result.physical_offset)
             return await self.sender.durable(result, wait=properties.get("WAIT") != "false")
         except StoreError as failed:
             raise refused_put(failed, self.s) from failed
@@ -253,20 +281,15 @@ class SendProcessor:
         self.sender.stamp(properties)
         if batch_id is None:
             del properties["UNIQ_KEY"]
-        status, first, ids, size = await self.sender.put_batch(
+        status, queue, first, ids, size = await self.sender.put_batch(
             request, queue, properties, host_text(peer)
         )
-        if status is PutStatus.PUT_OK:
+        if status is PutStatus.PUT_OK and size:
             self.s.statistics.put(request.topic, len(ids), size)
-        ext = self.sender.answer_fields() | {
-            "msgId": ",".join(ids),
-            "queueId": queue,
-            "queueOffset": first,
-            "transactionId": batch_id,
-        }
-        answer = command.reply(put_code(status), ext=ext)
-        self._after(context, answer)
-        return answer
+        return self._answer(
+            command, context, status, msgId=",".join(ids), queueId=queue, queueOffset=first,
+            transactionId=batch_id,
+        )  # fmt: skip
 
     # ---- hooks ----
 

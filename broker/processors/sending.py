@@ -6,7 +6,6 @@ others: first sends to a topic, retries, delays, and every refusal.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import struct
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Body, Command, Refused
 from broker.remoting.handlers import Peer
+from broker.remoting.once import First
 from broker.services.context import Services
 from broker.services.names import NOT_FOR_CLIENTS, RETRY, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
@@ -246,9 +246,9 @@ class Sender:
         queue: int,
         properties: dict[str, str],
         born_host: str,
+        key: str = "",
     ) -> PutResult:
-        """Stores one message. Raises: Refused."""
-        store = self.s.store
+        """Stores one message. key: what a repeat of it is known by. Raises: Refused."""
         properties = dict(properties)
         level = delay_level(properties)
         if level > 0:
@@ -258,28 +258,58 @@ class Sender:
         wait = properties.get("WAIT") != "false"
         if not wait:
             del properties["WAIT"]
-        put = store.put_async if self._sync else store.put
         body = request.body if isinstance(request.body, bytes) else bytes(request.body)
         try:
-            result = put(
+            result = self.s.store._put_message(
                 topic, body, properties=properties, queue=queue, flag=request.flag, wait=wait,
                 delay_level=level, sys_flag=request.sys_flag,
                 reconsume_times=request.reconsume_times,
-                born_timestamp=request.born_timestamp, born_host=born_host,
+                born_timestamp=request.born_timestamp, born_host=born_host, block=False,
             )  # fmt: skip
-            return result if isinstance(result, PutResult) else await result
+            self.remember(request.topic, key, result.physical_offset)
+            return await self.durable(result, wait=wait)
         except StoreError as failed:
             raise refused_put(failed, self.s) from failed
 
     async def durable(self, result: PutResult, *, wait: bool) -> PutResult:
-        """What was put without waiting, once it is as safe as flushDiskType asks.
+        """What was put, once it is as safe as flushDiskType asks. Raises: Refused."""
+        status = await self.safe(result.physical_offset + result.size, wait=wait)
+        return result if status is result.status else result._with_status(status)
 
-        Raises: FlushFailed.
+    async def safe(self, end: int, *, wait: bool) -> PutStatus:
+        """The status of what ends there in the log, once it is as safe as flushDiskType asks.
+
+        Raises: Refused.
         """
         if not self._sync or not wait:
-            return result
-        status = await self.s.store.durable(result.physical_offset + result.size)
-        return result._with_status(status)
+            return PutStatus.PUT_OK
+        try:
+            return await self.s.store.durable(end)
+        except StoreError as failed:
+            raise refused_put(failed, self.s) from failed
+
+    # ---- repeats ----
+
+    def key_of(self, topic: str, properties: Mapping[str, str]) -> str:
+        """What a repeat of the message is known by; empty when it would be stored."""
+        once = self.s.once
+        if once is None or not self.s.topics.is_once(topic):
+            return ""
+        return properties.get(once.key, "")
+
+    def first_of(self, topic: str, key: str) -> First | None:
+        """The message that one with this key repeats."""
+        return self.s.once.find(topic, key) if self.s.once is not None and key else None
+
+    def remember(self, topic: str, key: str, physical_offset: int) -> None:
+        if self.s.once is not None and key:
+            self.s.once.add(topic, key, physical_offset)
+
+    def message_id(self, physical_offset: int) -> str:
+        host = self.s.settings.store_host
+        return (host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+    # ---- batches ----
 
     async def put_batch(
         self,
@@ -287,30 +317,34 @@ class Sender:
         queue: int,
         properties: Mapping[str, str],
         born_host: str,
-    ) -> tuple[PutStatus, int, list[str], int]:
-        """Stores a batch: status, first queue offset, offset message ids, bytes."""
-        store = self.s.store
+    ) -> tuple[PutStatus, int, int, list[str], int]:
+        """Stores a batch: status, queue, first queue offset, offset message ids, bytes; 0 bytes
+        for one that is there already. Raises: Refused."""
         wait = properties.get("WAIT") != "false"
         body = request.body if isinstance(request.body, bytes) else bytes(request.body)
+        once = self.s.once if self.s.topics.is_once(request.topic) else None
+        firsts = once.find_batch(request.topic, body) if once is not None else []
+        if firsts:
+            status = await self.safe(max(first.end for first in firsts), wait=wait)
+            ids = [self.message_id(first.physical_offset) for first in firsts]
+            return status, firsts[0].queue, firsts[0].queue_offset, ids, 0
         drop = set() if wait else {"WAIT"}
         if _each_has_id(body):
             drop.add("UNIQ_KEY")  # of the batch: behind an item's own it would win
         shared = {k: v for k, v in properties.items() if k not in drop}
-
-        def put() -> tuple[PutStatus, int, list[str], int]:
-            many = store.put_batch(
+        try:
+            many = self.s.store.put_batch(
                 request.topic, body, queue=queue, properties=shared, wait=wait,
                 sys_flag=request.sys_flag, reconsume_times=request.reconsume_times,
-                born_timestamp=request.born_timestamp, born_host=born_host,
+                born_timestamp=request.born_timestamp, born_host=born_host, block=False,
             )  # fmt: skip
-            host = store.settings.store_host
-            ids = [(host + at.to_bytes(8, "big")).hex().upper() for at in many.physical_offsets]
-            return many.status, many.queue_offsets[0], ids, len(body)
-
-        try:
-            return await asyncio.to_thread(put) if self._sync else put()
         except StoreError as failed:
             raise refused_put(failed, self.s) from failed
+        if once is not None:
+            once.add_batch(request.topic, body, many.physical_offsets)
+        status = await self.safe(many.last_physical_end, wait=wait)
+        ids = [self.message_id(at) for at in many.physical_offsets]
+        return status, queue, many.queue_offsets[0], ids, len(body)
 
 
 def _each_has_id(body: bytes) -> bool:

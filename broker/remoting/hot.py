@@ -150,10 +150,18 @@ class Core:
     # ---- what services publish ----
 
     def publish_topic(
-        self, name: str, read_queues: int, write_queues: int, perm: int, *, hot: bool
+        self,
+        name: str,
+        read_queues: int,
+        write_queues: int,
+        perm: int,
+        *,
+        hot: bool,
+        once: bool = False,
     ) -> None:
-        """hot: sends to it are answered here; otherwise each comes up to Python."""
-        flags = lib.PS_SEND_HOT if hot else 0
+        """hot: sends to it are answered here; otherwise each comes up to Python. once: repeats of
+        them are not stored, see broker/remoting/once.py."""
+        flags = (lib.PS_SEND_HOT if hot else 0) | (lib.PS_SEND_ONCE if once else 0)
         self._check(
             lib.ps_core_topic(
                 self.handle, *_name(name), read_queues, write_queues, perm, flags, self._error

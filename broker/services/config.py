@@ -18,7 +18,8 @@ _FIXED = frozenset(
     {
         "aclEnable", "authenticationEnabled", "authorizationEnabled", "bindAddress",
         "brokerClusterName", "brokerIP1", "brokerId", "brokerName", "brokerRole",
-        "channelExpiredTimeout", "enableControllerMode", "listenPort", "longPollingEnable",
+        "channelExpiredTimeout", "enableControllerMode", "idempotentProduceKey",
+        "idempotentProduceTopics", "idempotentProduceWindow", "listenPort", "longPollingEnable",
         "regionId", "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
     }
 )  # fmt: skip

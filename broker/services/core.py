@@ -19,9 +19,16 @@ class Core(Protocol):
     """The tables of the hot path."""
 
     def publish_topic(
-        self, name: str, read_queues: int, write_queues: int, perm: int, *, hot: bool
+        self,
+        name: str,
+        read_queues: int,
+        write_queues: int,
+        perm: int,
+        *,
+        hot: bool,
+        once: bool = False,
     ) -> None:
-        """hot: False when its sends must come up to Python."""
+        """hot: False when its sends must come up to Python. once: repeats are not stored."""
 
     def withdraw_topic(self, name: str) -> None: ...
 

@@ -119,13 +119,26 @@ class Topics:
             and (not config.order or bool(self._settings["brokerPermission"] & WRITE))
         )
 
+    def is_once(self, name: str) -> bool:
+        """Whether repeats of its messages are not stored: never where the broker itself sends a
+        message again, as to retry topics."""
+        settings = self._settings
+        if (
+            not settings["idempotentProduceWindow"]
+            or is_system_topic(name)
+            or name.startswith((RETRY, DLQ))
+        ):
+            return False
+        wanted = {part.strip() for part in settings["idempotentProduceTopics"].split(",")}
+        return "*" in wanted or name in wanted
+
     def _publish(self, config: TopicConfig) -> None:
         perm = config.perm
         if not self._settings["brokerPermission"] & READ:
             perm &= ~READ
         self._core.publish_topic(
             config.name, config.read_queue_nums, config.write_queue_nums, perm,
-            hot=self.is_hot(config),
+            hot=self.is_hot(config), once=self.is_once(config.name),
         )  # fmt: skip
 
     def publish_all(self) -> None:

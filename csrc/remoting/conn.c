@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "halves.h"
+#include "once.h"
 
 #define READ_ROOM (256 << 10)
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
@@ -94,6 +95,7 @@ void ps_core_free(ps_core *c) {
     if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
     free_tables(c);
     ps_tx_free(c);
+    ps_once_free(c);
     ps_buffer_free(&c->co_in);
     ps_buffer_free(&c->co_out);
     ps_buffer_free(&c->co_props);

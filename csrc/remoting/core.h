@@ -81,7 +81,8 @@ typedef struct ps_hold {
     bool hd_ready, hd_last; /* last: it is answered whatever there is */
 } ps_hold;
 
-typedef struct ps_tx ps_tx; /* halves.h */
+typedef struct ps_tx ps_tx;     /* halves.h */
+typedef struct ps_once ps_once; /* once.c */
 
 typedef struct ps_buffer {
     uint8_t *data;
@@ -130,6 +131,7 @@ struct ps_core {
     ps_topic *co_schedule;
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
+    ps_once *co_once; /* NULL: nothing is remembered */
 
     ps_hold **co_heap; /* held pulls by deadline */
     int32_t co_heap_count, co_heap_room;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "halves.h"
+#include "once.h"
 
 #define CODE_SEND_MESSAGE 10
 #define REDIRECTED_FIELDS 96 /* bytes of the names and numbers that are added, at most */
@@ -138,6 +139,8 @@ typedef struct request {
     ps_slice topic, properties;
     int64_t queue_id, sys_flag, flag, born, reconsume;
     bool batch;
+    bool once;    /* the topic is one of those whose repeats are not stored */
+    ps_slice key; /* by which its repeats are known; empty: by none */
 } request;
 
 static bool number_within(ps_slice s, int64_t low, int64_t high, int64_t *out) {
@@ -339,6 +342,14 @@ static void message_of(ps_conn *n, const ps_command *command, const request *r, 
 }
 
 /* Answers now, or when the log is on the disk. */
+static int answer_in_time(ps_conn *n, const sent *a, bool wait, bool oneway) {
+    ps_core *c = n->cn_core;
+    if (oneway) return 1;
+    if (c->co_store->st_conf.sync_flush && wait)
+        return hold_answer(c, n->cn_id, a) ? 1 : PS_E_NO_MEMORY;
+    return answer(c, a, PS_CODE_SUCCESS) < 0 ? PS_E_NO_MEMORY : 1;
+}
+
 static int settle(ps_conn *n, ps_topic_entry *t, const sent *a, int64_t bytes, bool wait,
                   bool oneway) {
     ps_core *c = n->cn_core;
@@ -347,11 +358,63 @@ static int settle(ps_conn *n, ps_topic_entry *t, const sent *a, int64_t bytes, b
     t->te_bytes += bytes;
     c->co_totals.puts += a->count;
     c->co_totals.put_bytes += bytes;
-    if (oneway) return 1;
-    if (c->co_store->st_conf.sync_flush && wait)
-        return hold_answer(c, n->cn_id, a) ? 1 : PS_E_NO_MEMORY;
-    return answer(c, a, PS_CODE_SUCCESS) < 0 ? PS_E_NO_MEMORY : 1;
+    return answer_in_time(n, a, wait, oneway);
 }
+
+/* ---- repeats ---- */
+
+static void remember(ps_core *c, const request *r, int64_t physical) {
+    if (r->key.len > 0)
+        ps_core_once_add(c, (const char *)r->topic.data, r->topic.len, (const char *)r->key.data,
+                         r->key.len, physical);
+}
+
+/* Answers a repeat with the place of the first one, once that is as safe as the repeat asks for. 0:
+ * it is none. */
+static int answer_repeat(ps_conn *n, const ps_command *command, request *r, const wishes *w) {
+    ps_core *c = n->cn_core;
+    ps_first first;
+    r->key = ps_once_key(c, r->properties);
+    if (r->key.len == 0 || !ps_core_once_find(c, (const char *)r->topic.data, r->topic.len,
+                                              (const char *)r->key.data, r->key.len, &first))
+        return 0;
+    sent a = {.opaque = command->opaque,
+              .serialize = command->serialize,
+              .queue_id = first.queue_id,
+              .count = 1,
+              .queue_offset = first.queue_offset,
+              .physical = &first.physical_offset,
+              .uniq = w->uniq,
+              .end = first.physical_offset + first.size};
+    return answer_in_time(n, &a, w->wait, command->flag & PS_FLAG_ONEWAY);
+}
+
+/* The same for a batch of `count`; physical: room for so many. */
+static int answer_repeated_batch(ps_conn *n, const ps_command *command, const request *r,
+                                 const wishes *w, int64_t *physical, int64_t count) {
+    ps_core *c = n->cn_core;
+    ps_first *firsts = malloc((size_t)count * sizeof *firsts);
+    if (firsts == NULL) return PS_E_NO_MEMORY;
+    int32_t found =
+        ps_core_once_find_batch(c, (const char *)r->topic.data, r->topic.len, command->body.data,
+                                command->body.len, firsts, (int32_t)count);
+    sent a = {.opaque = command->opaque,
+              .serialize = command->serialize,
+              .queue_id = found > 0 ? firsts[0].queue_id : 0,
+              .count = found,
+              .queue_offset = found > 0 ? firsts[0].queue_offset : 0,
+              .physical = physical,
+              .uniq = w->uniq};
+    for (int32_t i = 0; i < found; i++) {
+        int64_t end = firsts[i].physical_offset + firsts[i].size;
+        physical[i] = firsts[i].physical_offset;
+        if (end > a.end) a.end = end;
+    }
+    free(firsts);
+    return found > 0 ? answer_in_time(n, &a, w->wait, command->flag & PS_FLAG_ONEWAY) : 0;
+}
+
+/* ---- the kinds of sends ---- */
 
 static int send_one(ps_conn *n, const ps_command *command, ps_topic_entry *t, const request *r,
                     const wishes *w) {
@@ -372,6 +435,7 @@ static int send_one(ps_conn *n, const ps_command *command, ps_topic_entry *t, co
         c->co_totals.put_failures++;
         return 0; /* the broker knows the answer to each failure */
     }
+    remember(c, r, put.physical_offset);
     sent a = {.opaque = command->opaque,
               .serialize = command->serialize,
               .queue_id = (int32_t)r->queue_id,
@@ -402,6 +466,7 @@ static int send_half(ps_conn *n, const ps_command *command, const request *r, co
         return 0;
     }
     ps_tx_stored(c, &put, w->group, r->topic, w->immunity_s);
+    remember(c, r, put.physical_offset);
     sent a = {.opaque = command->opaque,
               .serialize = command->serialize,
               .queue_id = (int32_t)r->queue_id,
@@ -443,10 +508,18 @@ static int send_batch(ps_conn *n, const ps_command *command, ps_topic_entry *t, 
         free(physical);
         return PS_E_NO_MEMORY;
     }
+    int code = r->once ? answer_repeated_batch(n, command, r, w, physical, count) : 0;
+    if (code != 0) {
+        free(physical);
+        return code;
+    }
     message_of(n, command, r, false, &m);
     put.error.code = 0;
-    int code = ps_put_client_batch(c->co_store, t->te_topic, &m, &stored, physical, &put);
+    code = ps_put_client_batch(c->co_store, t->te_topic, &m, &stored, physical, &put);
     if (code == 0) {
+        if (r->once)
+            ps_core_once_add_batch(c, t->te_name, t->te_len, command->body.data, command->body.len,
+                                   physical, stored);
         sent a = {.opaque = command->opaque,
                   .serialize = command->serialize,
                   .queue_id = (int32_t)r->queue_id,
@@ -488,7 +561,11 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
     if (!read_wishes(r.properties, &w)) return 0;
     /* Clients older than 4.6.1 let the property slip into their retries, which are delayed. */
     bool retried = r.reconsume > 0 && w.level > 0;
-    if (w.half && !retried && !r.batch) return send_half(n, command, &r, &w);
-    if ((r.sys_flag & PS_SYS_TX_MASK) != 0 || (w.half && r.batch)) return 0;
+    bool half = w.half && !retried && !r.batch;
+    if (!half && ((r.sys_flag & PS_SYS_TX_MASK) != 0 || (w.half && r.batch))) return 0;
+    r.once = t->te_flags & PS_SEND_ONCE;
+    int code = r.once && !r.batch ? answer_repeat(n, command, &r, &w) : 0;
+    if (code != 0) return code;
+    if (half) return send_half(n, command, &r, &w);
     return r.batch ? send_batch(n, command, t, &r, &w) : send_one(n, command, t, &r, &w);
 }

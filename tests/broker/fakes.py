@@ -77,7 +77,7 @@ class FakeCore:
         self.resets = {}
         self.counters = []
 
-    def publish_topic(self, name, read_queues, write_queues, perm, *, hot):
+    def publish_topic(self, name, read_queues, write_queues, perm, *, hot, once=False):
         self.topics[name] = (read_queues, write_queues, perm, hot)
 
     def withdraw_topic(self, name):
