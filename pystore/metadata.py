@@ -1,26 +1,8 @@
 """Topics, groups and offsets of a store: LMDB is the truth, config/*.json the interchange.
 
-``<root>/meta/`` is an LMDB environment with these tables:
-
-======== ===================================== ====================================================
-table    key                                   value
-======== ===================================== ====================================================
-info     ``schema``                            layout version, decimal
-info     ``version/<table>``                   dataVersion of the table's file, JSON
-info     ``extra/<table>``                     members of the file that nobody here knows, JSON
-info     ``raw/<file>``                        content of a file that is not interpreted
-info     ``print/<file>``                      what we wrote or read last, JSON (:class:`_Print`)
-topics   name                                  TopicConfig as in topics.json, compact JSON
-groups   name                                  SubscriptionGroup as in subscriptionGroup.json
-pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
-offsets  the same 16 bytes, i32 queue          i64 offset
-delays   i32 level                             i64 offset
-halves   see pystore/_pending.py
-======== ===================================== ====================================================
-
-Everything is held in memory as well, as upstream does, and looked up there without a lock: a value
-may be seen a moment before it is on the disk. One process writes. A reader takes a copy of the
-environment, so that nothing a writer does can reach it.
+pystore/_metadb.py says how the rows lie there. Everything is held in memory as well, as upstream
+does, and looked up there without a lock: a value may be seen a moment before it is on the disk. One
+process writes. A reader takes a copy of the environment, so that nothing a writer does reaches it.
 
 The config files are written from the tables (:meth:`Metadata.maybe_export`, :meth:`Metadata.close`)
 and read back when somebody else has written them: a Java broker ran. "Somebody else" means that the
@@ -32,27 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
-import shutil
 import struct
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import lmdb
 
-from pystore import _configfiles
+from pystore import _configfiles, _metadb
 from pystore._configfiles import (
-    AT,
-    INT32,
-    INT64,
     RAW_FILES,
     SECTIONS,
     ConsumerOffset,
@@ -62,17 +37,16 @@ from pystore._configfiles import (
     TopicConfig,
 )
 from pystore._errors import (
-    BadArgument,
-    DiskFull,
     NewerLayout,
     ReadOnly,
     RecordDamaged,
     StoreClosed,
     StoreError,
-    StoreIOError,
     StoreLocked,
     UsedAfterFork,
 )
+from pystore._metadb import Print
+from pystore._metatables import DelayOffsets, Offsets, Table, check_number
 from pystore._pending import PendingTable
 from pystore._settings import Settings, load
 
@@ -82,23 +56,11 @@ __all__ = [
     "DataVersion",
     "Metadata",
     "SubscriptionGroup",
+    "Table",
     "TopicConfig",
     "system_topics",
 ]
 
-#: Raised when a table above changes its meaning.
-SCHEMA = 1
-#: Sparse: only what is used takes room. Never grown, since LMDB has no safe way to (py-lmdb#269).
-MAP_SIZE = 1 << 30
-_MAX_DBS = 16
-_DBS = ("info", "topics", "groups", "pairs", "offsets", "delays", "halves")
-#: LMDB's longest key is 511 bytes.
-_KEY_MAX = 500
-#: Copies a reader tries to take while a writer commits.
-_COPY_TRIES = 50
-
-_Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
-_T = TypeVar("_T")
 _Found = TypeVar("_Found")
 
 
@@ -113,411 +75,6 @@ class ConfigEvent:
     file: str
     action: str
     why: str
-
-
-@dataclass(slots=True)
-class _Print:
-    """Contents of a config file that are ours, as SHA-256.
-
-    main: of the file: what was written or read last, and during an export also what comes next.
-    bak: of its ``.bak``. content: of the table in our own form, at that time; empty when the file
-    lags behind the table. size, mtime_ns: of the file, so that it need not be read to be known.
-    """
-
-    main: list[str] = field(default_factory=list)
-    bak: list[str] = field(default_factory=list)
-    content: str = ""
-    size: int = -1
-    mtime_ns: int = -1
-
-
-@dataclass(slots=True)
-class _State:
-    """All of it, in memory."""
-
-    parts: dict[str, Parts] = field(default_factory=lambda: {name: Parts() for name in SECTIONS})
-    raw: dict[str, bytes] = field(default_factory=dict)
-    prints: dict[str, _Print] = field(default_factory=dict)
-
-
-def _digest(data: bytes | None) -> str:
-    return "" if data is None else hashlib.sha256(data).hexdigest()
-
-
-def _key(name: str) -> bytes:
-    """A name as a key; a name that no key can hold (only a hostile file has one) as its digest."""
-    raw = name.encode("utf-8", "surrogatepass")
-    if 0 < len(raw) <= _KEY_MAX:
-        return raw
-    return b"\0" + hashlib.blake2b(raw, digest_size=16).digest()
-
-
-def _pair_key(pair: str) -> bytes:
-    return hashlib.blake2b(pair.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _lmdb_error(failed: Exception, path: Path) -> StoreError:
-    """The named error of what LMDB raised."""
-    text = f"the metadata failed ({failed})"
-    if isinstance(failed, lmdb.MapFullError):
-        return DiskFull(f"the metadata has reached its {MAP_SIZE} bytes", str(path))
-    if "No space left" in str(failed):
-        return DiskFull(text, str(path))
-    if "already open" in str(failed):
-        return StoreLocked("this process has the metadata open already", str(path), pid=os.getpid())
-    damage = (
-        lmdb.CorruptedError,
-        lmdb.InvalidError,
-        lmdb.PageNotFoundError,
-        lmdb.VersionMismatchError,
-        lmdb.PanicError,
-    )
-    if isinstance(failed, damage):
-        error = RecordDamaged(f"the metadata is damaged ({failed})", str(path))
-        error.next_step = "move this folder elsewhere: it is made anew from config/*.json"
-        return error
-    return StoreIOError(text, str(path))
-
-
-# ---- the environment, as rows ----
-
-
-def _read_schema(env: Any, path: Path) -> int:
-    """The layout version, 0 when the environment is new. Raises: NewerLayout, RecordDamaged."""
-    try:
-        info = env.open_db(b"info", create=False)
-    except lmdb.NotFoundError:
-        return 0
-    with env.begin(db=info) as txn:
-        raw = txn.get(b"schema", b"")
-    if not raw.isdigit() or len(raw) > 9:
-        raise RecordDamaged(f"the metadata has no layout version ({raw!r:.40})", str(path))
-    if int(raw) > SCHEMA:
-        raise NewerLayout(
-            f"the metadata has layout {int(raw)}; this version knows up to {SCHEMA}", str(path)
-        )
-    return int(raw)
-
-
-def _open_dbs(env: Any) -> dict[str, Any]:
-    """The tables that a reader's copy has."""
-    dbs = {}
-    for name in _DBS:
-        with contextlib.suppress(lmdb.NotFoundError):
-            dbs[name] = env.open_db(name.encode(), create=False)
-    return dbs
-
-
-def _make_dbs(env: Any, new: bool) -> dict[str, Any]:
-    """The tables of a writer, made in one transaction when the environment is new."""
-    with env.begin(write=True) as txn:
-        dbs = {name: env.open_db(name.encode(), txn=txn) for name in _DBS}
-        if new:
-            txn.put(b"schema", b"%d" % SCHEMA, db=dbs["info"])
-    return dbs
-
-
-def _read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> _State:
-    """Everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
-    state = _State()
-    try:
-        with env.begin() as txn:
-            for name, parts in state.parts.items():
-                if name in dbs:
-                    parts.rows = _read_rows(name, txn, dbs)
-            for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
-                kind, _, name = bytes(key).decode().partition("/")
-                if kind == "version" and name in SECTIONS:
-                    state.parts[name].version = _configfiles.version_from_json(json.loads(value))
-                elif kind == "extra" and name in SECTIONS:
-                    state.parts[name].extra = dict(json.loads(value))
-                elif kind == "raw":
-                    state.raw[name] = bytes(value)
-                elif kind == "print":
-                    state.prints[name] = _Print(**json.loads(value))
-    except (ValueError, KeyError, TypeError, struct.error) as bad:
-        raise _lmdb_error(lmdb.CorruptedError(f"a row cannot be read: {bad}"), path) from bad
-    return state
-
-
-def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
-    rows: dict[Any, Any] = {}
-    if name == "offsets":
-        pairs = {bytes(key): bytes(value).decode("utf-8", "surrogatepass")
-                 for key, value in txn.cursor(dbs["pairs"])}  # fmt: skip
-        for key, value in txn.cursor(dbs["offsets"]):
-            digest, queue = struct.unpack(">16si", key)
-            rows.setdefault(pairs[digest], {})[queue] = struct.unpack(">q", value)[0]
-        for pair in pairs.values():
-            rows.setdefault(pair, {})
-    elif name == "delays":
-        for key, value in txn.cursor(dbs["delays"]):
-            rows[struct.unpack(">i", key)[0]] = struct.unpack(">q", value)[0]
-    else:
-        member, read = _ROWS[name][:2]
-        for _, value in txn.cursor(dbs[name]):
-            one = json.loads(value)
-            rows[one[member]] = read(one[member], one)
-    return rows
-
-
-#: Member that holds a row's name, how a row is read, how it is written.
-_ROWS: dict[str, tuple[str, Any, Any]] = {
-    "topics": ("topicName", _configfiles.topic_from_json, _configfiles.topic_to_json),
-    "groups": ("groupName", _configfiles.group_from_json, _configfiles.group_to_json),
-}
-
-
-def _copy_environment(meta: Path, into: Path) -> bool:
-    """Copies data.mdb while a writer may be at work; False when no quiet moment was found.
-
-    A commit writes free pages only, and last the meta page (one of the first two). When these are
-    the same before and after, the copy holds every page of the commit they name.
-    """
-    head = 2 * os.sysconf("SC_PAGESIZE")
-    for _ in range(_COPY_TRIES):
-        with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
-            before = source.read(head)
-            if os.fstat(source.fileno()).st_size > MAP_SIZE:
-                raise StoreIOError("this is no metadata of a store", str(meta / "data.mdb"))
-            copy.write(before)
-            shutil.copyfileobj(source, copy, 1 << 20)
-            source.seek(0)
-            if source.read(head) == before:
-                return True
-        time.sleep(0.001)
-    return False
-
-
-def _read_copy(meta: Path) -> _State | None:
-    """The state of an environment that another process may be writing to; None when there is none.
-
-    Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
-    """
-    return _from_copy(meta, lambda env: _read_state(env, _open_dbs(env), meta))
-
-
-def _from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
-    """What `read` makes of a copy of the environment; None when there is none.
-
-    Nothing is locked or written, neither beside the store: the copy lies in the temporary folder.
-    Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
-    """
-    try:
-        if not (meta / "data.mdb").exists():
-            return None
-        with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
-            copy = Path(folder) / "data.mdb"
-            if not _copy_environment(meta, copy):
-                raise StoreIOError("the metadata is written to without a pause", str(meta))
-            try:
-                env = lmdb.open(
-                    str(copy), subdir=False, readonly=True, lock=False, max_dbs=_MAX_DBS,
-                    map_size=MAP_SIZE,
-                )  # fmt: skip
-                with env:
-                    return None if _read_schema(env, meta) == 0 else read(env)
-            except lmdb.Error as failed:
-                raise _lmdb_error(failed, meta) from failed
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise _configfiles.os_error(failed, meta) from failed
-
-
-# ---- tables ----
-
-
-class Table(Generic[_Row]):
-    """Topics or groups by name. A change is one transaction, unless within Metadata.batch()."""
-
-    __slots__ = ("_meta", "_name")
-
-    def __init__(self, meta: Metadata, name: str) -> None:
-        self._meta = meta
-        self._name = name
-
-    def _rows(self) -> dict[str, _Row]:
-        return self._meta._rows(self._name)
-
-    def list(self) -> Sequence[_Row]:
-        """All of them, by name."""
-        with self._meta._lock:
-            rows = self._rows()
-            return [rows[name] for name in sorted(rows)]
-
-    def names(self) -> Sequence[str]:
-        return sorted(self._rows())
-
-    def get(self, name: str) -> _Row | None:
-        return self._rows().get(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._rows()
-
-    def __len__(self) -> int:
-        return len(self._rows())
-
-    def check(self, row: _Row) -> None:
-        """Whether put() would take it. Raises: BadArgument."""
-        _check_name(row.name, self._name)
-        try:
-            _configfiles.check_row(row)
-        except ValueError as bad:
-            raise BadArgument(str(bad)) from None
-
-    def put(self, row: _Row) -> None:
-        """Adds or replaces one. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
-        self.check(row)
-        meta = self._meta
-        with meta._write() as txn:
-            if self._rows().get(row.name) == row:
-                return
-            value = _compact(_ROWS[self._name][2](row))
-            txn.put(_key(row.name), value, db=meta._dbs[self._name])
-            self._rows()[row.name] = row
-            meta._bump(self._name, txn)
-
-    def delete(self, name: str) -> bool:
-        """Whether there was one. Raises: ReadOnly, StoreClosed."""
-        meta = self._meta
-        with meta._write() as txn:
-            if self._rows().pop(name, None) is None:
-                return False
-            txn.delete(_key(name), db=meta._dbs[self._name])
-            meta._bump(self._name, txn)
-            return True
-
-
-class Offsets:
-    """The next offset of each (group, topic, queue)."""
-
-    __slots__ = ("_meta",)
-
-    def __init__(self, meta: Metadata) -> None:
-        self._meta = meta
-
-    def commit(
-        self, group: str, topic: str, queue: int, offset: int, *, reset: bool = False
-    ) -> bool:
-        """Whether the offset moved. It never goes back, unless reset says so.
-
-        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
-        """
-        _check_name(group, "groups")
-        _check_name(topic, "topics")
-        _check_number("queue", queue, 0, INT32[1])
-        _check_number("offset", offset, 0, INT64[1])
-        meta, pair = self._meta, f"{topic}{AT}{group}"
-        with meta._exclusive():
-            old = meta._rows("offsets").get(pair, {}).get(queue)
-            if old == offset or (old is not None and offset < old and not reset):
-                return False
-            with meta._write() as txn:
-                digest = _pair_key(pair)
-                rows = meta._rows("offsets")
-                if pair not in rows:
-                    txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
-                key = struct.pack(">16si", digest, queue)
-                txn.put(key, struct.pack(">q", offset), db=meta._dbs["offsets"])
-                rows.setdefault(pair, {})[queue] = offset
-                meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
-            return True
-
-    def get(self, group: str, topic: str, queue: int) -> int | None:
-        """The next offset to consume, or None when the group never committed there."""
-        queues: dict[int, int] = self._meta._rows("offsets").get(f"{topic}{AT}{group}", {})
-        return queues.get(queue)
-
-    def all(self, group: str | None = None, topic: str | None = None) -> Sequence[ConsumerOffset]:
-        """All of them, or those of a group or topic, in the order of topic, group and queue."""
-        found = []
-        with self._meta._lock:
-            for pair, queues in self._meta._rows("offsets").items():
-                of_topic, _, of_group = pair.partition(AT)
-                if group in (None, of_group) and topic in (None, of_topic):
-                    for queue, offset in queues.items():
-                        found.append(ConsumerOffset(of_group, of_topic, queue, offset))
-        return sorted(found, key=lambda each: (each.topic, each.group, each.queue))
-
-    def delete(self, group: str | None = None, topic: str | None = None) -> int:
-        """Removes the offsets of a group, of a topic, or of both together; returns how many queues.
-
-        Raises: BadArgument when neither is given, ReadOnly, StoreClosed.
-        """
-        if group is None and topic is None:
-            raise BadArgument("name the group or the topic whose offsets are to go")
-        meta, count = self._meta, 0
-        with meta._write() as txn:
-            rows = meta._rows("offsets")
-            for pair in list(rows):
-                of_topic, _, of_group = pair.partition(AT)
-                if group not in (None, of_group) or topic not in (None, of_topic):
-                    continue
-                digest = _pair_key(pair)
-                for queue in rows[pair]:
-                    txn.delete(struct.pack(">16si", digest, queue), db=meta._dbs["offsets"])
-                    count += 1
-                txn.delete(digest, db=meta._dbs["pairs"])
-                del rows[pair]
-            if count:
-                meta._bump("offsets", txn)
-        return count
-
-
-class DelayOffsets:
-    """The next offset of each delay level, in SCHEDULE_TOPIC_XXXX queue level-1."""
-
-    __slots__ = ("_meta",)
-
-    def __init__(self, meta: Metadata) -> None:
-        self._meta = meta
-
-    def commit(self, level: int, offset: int, *, reset: bool = False) -> bool:
-        """Whether the offset moved. It never goes back, unless reset says so.
-
-        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
-        """
-        _check_number("level", level, 1, INT32[1])
-        _check_number("offset", offset, 0, INT64[1])
-        meta = self._meta
-        with meta._exclusive():
-            old = meta._rows("delays").get(level)
-            if old == offset or (old is not None and offset < old and not reset):
-                return False
-            with meta._write() as txn:
-                value = struct.pack(">q", offset)
-                txn.put(struct.pack(">i", level), value, db=meta._dbs["delays"])
-                meta._rows("delays")[level] = offset
-                meta._bump("delays", txn, meta._settings["delayOffsetUpdateVersionStep"])
-            return True
-
-    def get(self, level: int) -> int | None:
-        """The next offset, or None when the level was never delivered from."""
-        offset: int | None = self._meta._rows("delays").get(level)
-        return offset
-
-    def all(self) -> dict[int, int]:
-        """Level to offset."""
-        with self._meta._lock:
-            return dict(sorted(self._meta._rows("delays").items()))
-
-
-def _check_name(name: str, table: str) -> None:
-    what = "topic" if table == "topics" else "group"
-    if not isinstance(name, str) or not name:
-        raise BadArgument(f"{name!r} is no name of a {what}")
-    if AT in name or not name.isprintable() or len(name.encode("utf-8", "replace")) > 255:
-        raise BadArgument(f"{name!r:.300} is no name of a {what}: at most 255 bytes, without '@'")
-
-
-def _check_number(what: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadArgument(f"{what} = {value!r} is not between {low} and {high}")
 
 
 # ---- built-in topics ----
@@ -597,7 +154,7 @@ class Metadata:
         self._exported: dict[str, float] = {}
         self._dirty = {*SECTIONS, *RAW_FILES}
         self._closed = False
-        self._state = _State()
+        self._state = _metadb.State()
         if readonly:
             self.refresh()
         else:
@@ -610,21 +167,21 @@ class Metadata:
             if fresh:
                 _configfiles.sync_folder(self.root)
             self._env = lmdb.open(
-                str(self.path), map_size=MAP_SIZE, max_dbs=_MAX_DBS, writemap=False, sync=sync,
-                metasync=True, mode=0o644,
+                str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
+                writemap=False, sync=sync, metasync=True, mode=0o644,
             )  # fmt: skip
             self._own()
-            new = _read_schema(self._env, self.path) == 0
-            self._dbs = _make_dbs(self._env, new)
+            new = _metadb.read_schema(self._env, self.path) == 0
+            self._dbs = _metadb.make_dbs(self._env, new)
             if fresh:
                 _configfiles.sync_folder(self.path)
-            self._state = _read_state(self._env, self._dbs, self.path)
+            self._state = _metadb.read_state(self._env, self._dbs, self.path)
             _configfiles.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
         except BaseException as failed:
             self._release()
             if isinstance(failed, lmdb.Error):
-                raise _lmdb_error(failed, self.path) from failed
+                raise _metadb.lmdb_error(failed, self.path) from failed
             if isinstance(failed, OSError) and not isinstance(failed, StoreError):
                 raise _configfiles.os_error(failed, self.path) from failed
             raise
@@ -694,14 +251,14 @@ class Metadata:
             before, events = self._state, []
             try:
                 try:
-                    state = _read_copy(self.path)
+                    state = _metadb.read_copy(self.path)
                 except NewerLayout:
                     raise
                 except StoreError as failed:
                     # A reader is for rescue too: the config files are seconds older, and there.
                     events.append(ConfigEvent("meta", "skipped", str(failed)))
                     state = None
-                self._state = state if state is not None else _State()
+                self._state = state if state is not None else _metadb.State()
                 self.report = (*events, *self._import_changed())
             except BaseException:
                 self._state = before
@@ -730,11 +287,11 @@ class Metadata:
                 return read(txn, self._dbs)
 
         def of_copy(env: Any) -> _Found:
-            dbs = _open_dbs(env)
+            dbs = _metadb.open_dbs(env)
             with env.begin() as txn:
                 return read(txn, dbs)
 
-        found = _from_copy(self.path, of_copy)
+        found = _metadb.from_copy(self.path, of_copy)
         return read(None, {}) if found is None else found
 
     # ---- changes ----
@@ -769,9 +326,9 @@ class Metadata:
             except BaseException as failed:
                 # What was changed in memory is not in LMDB: that one is right.
                 self._dirty = dirty
-                self._state = _read_state(self._env, self._dbs, self.path)
+                self._state = _metadb.read_state(self._env, self._dbs, self.path)
                 if isinstance(failed, lmdb.Error):
-                    raise _lmdb_error(failed, self.path) from failed
+                    raise _metadb.lmdb_error(failed, self.path) from failed
                 raise
             finally:
                 self._txn = None
@@ -787,7 +344,7 @@ class Metadata:
 
     def _put_version(self, name: str, txn: Any) -> None:
         version = _configfiles.version_to_json(self._state.parts[name].version)
-        txn.put(f"version/{name}".encode(), _compact(version), db=self._dbs["info"])
+        txn.put(f"version/{name}".encode(), _metadb.compact(version), db=self._dbs["info"])
 
     def _replace(self, name: str, parts: Parts, txn: Any) -> None:
         """Puts what a file holds in the place of a whole table."""
@@ -798,7 +355,7 @@ class Metadata:
         if name == "offsets":
             txn.drop(self._dbs["pairs"], delete=False)
             for pair, queues in parts.rows.items():
-                digest, text = _pair_key(pair), pair.encode("utf-8", "surrogatepass")
+                digest, text = _metadb.pair_key(pair), pair.encode("utf-8", "surrogatepass")
                 txn.put(digest, text, db=self._dbs["pairs"])
                 for queue, offset in queues.items():
                     key = struct.pack(">16si", digest, queue)
@@ -808,11 +365,11 @@ class Metadata:
                 value = struct.pack(">q", offset)
                 txn.put(struct.pack(">i", level), value, db=self._dbs["delays"])
         else:
-            write = _ROWS[name][2]
+            write = _metadb.ROWS[name][2]
             for row in parts.rows.values():
-                txn.put(_key(row.name), _compact(write(row)), db=self._dbs[name])
+                txn.put(_metadb.row_key(row.name), _metadb.compact(write(row)), db=self._dbs[name])
         self._put_version(name, txn)
-        txn.put(f"extra/{name}".encode(), _compact(parts.extra), db=self._dbs["info"])
+        txn.put(f"extra/{name}".encode(), _metadb.compact(parts.extra), db=self._dbs["info"])
 
     def version(self, name: str) -> DataVersion:
         """dataVersion of "topics", "groups", "offsets" or "delays"."""
@@ -852,7 +409,7 @@ class Metadata:
         it is a retry or dead-letter topic. One that has too few queues gets more: consumers would
         not look into the others. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
         """
-        _check_number("queue_id_max", queue_id_max, 0, 65535)
+        check_number("queue_id_max", queue_id_max, 0, 65535)
         needed = queue_id_max + 1
         with self._exclusive():
             old = self.topics.get(name)
@@ -875,25 +432,25 @@ class Metadata:
     def _import_changed(self) -> list[ConfigEvent]:
         """Takes over each config file whose content is none of ours: a Java broker ran."""
         events: list[ConfigEvent] = []
-        found: dict[str, tuple[bytes, Any, _Print]] = {}
+        found: dict[str, tuple[bytes, Any, Print]] = {}
         for name, file in _all_tables():
-            known = self._state.prints.get(file, _Print())
+            known = self._state.prints.get(file, Print())
             main, bak = _read_both(self.config / file)
             if main is None and bak is None and not known.main:
                 continue  # a store that never had it
-            if main is not None and _digest(main) in known.main:
+            if main is not None and _metadb.digest(main) in known.main:
                 continue
             taken, event = _choose(name, self.config / file, main, bak, known)
             events.append(event)
             if taken is not None:
-                print_ = _Print([_digest(main)] if taken is main else [], [_digest(bak)])
+                print_ = _print_of(taken, main, bak)
                 found[file] = (taken, _decode(name, taken), print_)
         if found:
             self._take_over(found)
         return events
 
     def _take_over(
-        self, found: Mapping[str, tuple[bytes, Any, _Print]], *, own: bool = True
+        self, found: Mapping[str, tuple[bytes, Any, Print]], *, own: bool = True
     ) -> None:
         """Replaces the tables of these files, all in one transaction. own: the store's own files,
         which then say what the tables say."""
@@ -910,17 +467,17 @@ class Metadata:
                         txn.put(f"raw/{file}".encode(), data, db=self._dbs["info"])
                 # Read from a .bak: the file itself is torn, not ours, and to be written again.
                 says_so = own and print_.main
-                print_.content = _digest(self._encode(name, file)) if says_so else ""
+                print_.content = _metadb.digest(self._encode(name, file)) if says_so else ""
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
 
-    def _put_print(self, file: str, print_: _Print, txn: Any) -> None:
+    def _put_print(self, file: str, print_: Print, txn: Any) -> None:
         with contextlib.suppress(OSError):
             about = (self.config / file).stat()
             print_.size, print_.mtime_ns = about.st_size, about.st_mtime_ns
         self._state.prints[file] = print_
         if txn is not None:
-            txn.put(f"print/{file}".encode(), _compact(asdict(print_)), db=self._dbs["info"])
+            txn.put(f"print/{file}".encode(), _metadb.compact(asdict(print_)), db=self._dbs["info"])
 
     def import_json(self, directory: str | os.PathLike[str] | None = None) -> list[ConfigEvent]:
         """Replaces each table by the file in the folder (default: the store's own config/).
@@ -933,18 +490,18 @@ class Metadata:
         folder = self.config if directory is None else Path(directory)
         own = folder.resolve() == self.config.resolve()
         with self._exclusive():
-            found: dict[str, tuple[bytes, Any, _Print]] = {}
+            found: dict[str, tuple[bytes, Any, Print]] = {}
             events = []
             for name, file in _all_tables():
                 main, bak = _read_both(folder / file)
                 if main is None and bak is None:
                     continue
-                taken, event = _choose(name, folder / file, main, bak, _Print())
+                taken, event = _choose(name, folder / file, main, bak, Print())
                 events.append(event)
                 if taken is not None:
-                    print_ = replace(self._state.prints.get(file, _Print()))
+                    print_ = replace(self._state.prints.get(file, Print()))
                     if own:
-                        print_ = _Print([_digest(main)] if taken is main else [], [_digest(bak)])
+                        print_ = _print_of(taken, main, bak)
                     found[file] = (taken, _decode(name, taken), print_)
             if found:
                 self._take_over(found, own=own)
@@ -1034,7 +591,7 @@ class Metadata:
     def _is_there(self, file: str, data: bytes) -> bool:
         """Whether the file says so already, be it in upstream's own layout."""
         print_ = self._state.prints.get(file)
-        if print_ is None or print_.content != _digest(data):
+        if print_ is None or print_.content != _metadb.digest(data):
             return False
         try:
             about = (self.config / file).stat()
@@ -1045,7 +602,7 @@ class Metadata:
     def _is_whole(self, name: str, file: str, old: bytes) -> bool:
         """Whether the old content is worth keeping: a torn file must not push out a good .bak."""
         print_ = self._state.prints.get(file)
-        if print_ is not None and _digest(old) in print_.main:
+        if print_ is not None and _metadb.digest(old) in print_.main:
             return True
         try:
             _decode(name, old)
@@ -1054,16 +611,16 @@ class Metadata:
         return True
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
-        before = {file: self._state.prints.get(file, _Print()) for file in todo}
+        before = {file: self._state.prints.get(file, Print()) for file in todo}
         # First what will be there, then the files: whenever this is cut short, the next open knows
         # both contents as ours.
         with self._write() as txn:
             for file, (data, old, keep) in todo.items():
                 print_ = replace(before[file], content="")
-                there = [digest for digest in print_.main if digest == _digest(old)]
-                print_.main = [*there, _digest(data)]
+                there = [digest for digest in print_.main if digest == _metadb.digest(old)]
+                print_.main = [*there, _metadb.digest(data)]
                 if keep:
-                    print_.bak = list(dict.fromkeys([*print_.bak, _digest(old)]))
+                    print_.bak = list(dict.fromkeys([*print_.bak, _metadb.digest(old)]))
                 self._put_print(file, print_, txn)
         try:
             if not self.config.is_dir():
@@ -1078,9 +635,9 @@ class Metadata:
             raise _configfiles.os_error(failed, self.config) from failed
         with self._write() as txn:
             for file, (data, old, keep) in todo.items():
-                bak = [_digest(old)] if keep else before[file].bak
-                digest = _digest(data)
-                self._put_print(file, _Print([digest], bak, digest), txn)
+                bak = [_metadb.digest(old)] if keep else before[file].bak
+                digest = _metadb.digest(data)
+                self._put_print(file, Print([digest], bak, digest), txn)
 
 
 def _all_tables() -> Iterator[tuple[str, str]]:
@@ -1110,8 +667,13 @@ def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
     return main or None, bak or None
 
 
+def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Print:
+    """What is ours once the content `taken` of a file or its ``.bak`` has replaced the table."""
+    return Print([_metadb.digest(main)] if taken is main else [], [_metadb.digest(bak)])
+
+
 def _choose(
-    name: str, path: Path, main: bytes | None, bak: bytes | None, known: _Print
+    name: str, path: Path, main: bytes | None, bak: bytes | None, known: Print
 ) -> tuple[bytes | None, ConfigEvent]:
     """Which content counts, None for what the tables hold. Raises: RecordDamaged."""
     file, why = path.name, "the file is missing"
@@ -1125,7 +687,7 @@ def _choose(
             return main, ConfigEvent(file, "imported", said)
     if bak is None:
         return None, ConfigEvent(file, "kept", f"{why} and there is no .bak")
-    if _digest(bak) in known.main + known.bak:
+    if _metadb.digest(bak) in known.main + known.bak:
         return None, ConfigEvent(file, "kept", f"{why} and the .bak is an older one of ours")
     try:
         _decode(name, bak)

@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pystore import _configfiles, _javajson
-from pystore import metadata as module
+from pystore import _configfiles, _javajson, _metadb
 from pystore._errors import (
     BadArgument,
     DiskFull,
@@ -235,7 +234,7 @@ def test_a_batch_that_raises_changes_nothing(root):
 
 def test_a_full_map_is_a_named_error(root, monkeypatch):
     """What was there stays, and what is small still fits."""
-    monkeypatch.setattr(module, "MAP_SIZE", 1 << 20)
+    monkeypatch.setattr(_metadb, "MAP_SIZE", 1 << 20)
     with Metadata(root) as meta:
         fill(meta)
         before = content(meta)

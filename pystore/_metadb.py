@@ -1,0 +1,276 @@
+"""How the metadata lies in LMDB, and how it is read: by its writer, and from a copy by readers.
+
+``<root>/meta/`` is an LMDB environment with these tables:
+
+======== ===================================== ====================================================
+table    key                                   value
+======== ===================================== ====================================================
+info     ``schema``                            layout version, decimal
+info     ``version/<table>``                   dataVersion of the table's file, JSON
+info     ``extra/<table>``                     members of the file that nobody here knows, JSON
+info     ``raw/<file>``                        content of a file that is not interpreted
+info     ``print/<file>``                      what we wrote or read last, JSON (:class:`Print`)
+topics   name                                  TopicConfig as in topics.json, compact JSON
+groups   name                                  SubscriptionGroup as in subscriptionGroup.json
+pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
+offsets  the same 16 bytes, i32 queue          i64 offset
+delays   i32 level                             i64 offset
+halves   see pystore/_pending.py
+======== ===================================== ====================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from pystore import _configfiles
+from pystore._configfiles import SECTIONS, Parts
+from pystore._errors import (
+    DiskFull,
+    NewerLayout,
+    RecordDamaged,
+    StoreError,
+    StoreIOError,
+    StoreLocked,
+)
+
+#: Raised when a table above changes its meaning.
+SCHEMA = 1
+#: Sparse: only what is used takes room. Never grown, since LMDB has no safe way to (py-lmdb#269).
+MAP_SIZE = 1 << 30
+MAX_DBS = 16
+_DBS = ("info", "topics", "groups", "pairs", "offsets", "delays", "halves")
+#: LMDB's longest key is 511 bytes.
+_KEY_MAX = 500
+#: How long a reader tries to take a copy while a writer commits, seconds.
+_COPY_SECONDS = 5.0
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Print:
+    """Contents of a config file that are ours, as SHA-256.
+
+    main: of the file: what was written or read last, and during an export also what comes next.
+    bak: of its ``.bak``. content: of the table in our own form, at that time; empty when the file
+    lags behind the table. size, mtime_ns: of the file, so that it need not be read to be known.
+    """
+
+    main: list[str] = field(default_factory=list)
+    bak: list[str] = field(default_factory=list)
+    content: str = ""
+    size: int = -1
+    mtime_ns: int = -1
+
+
+@dataclass(slots=True)
+class State:
+    """All of it, in memory."""
+
+    parts: dict[str, Parts] = field(default_factory=lambda: {name: Parts() for name in SECTIONS})
+    raw: dict[str, bytes] = field(default_factory=dict)
+    prints: dict[str, Print] = field(default_factory=dict)
+
+
+def digest(data: bytes | None) -> str:
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def row_key(name: str) -> bytes:
+    """A name as a key; a name that no key can hold (only a hostile file has one) as its digest."""
+    raw = name.encode("utf-8", "surrogatepass")
+    if 0 < len(raw) <= _KEY_MAX:
+        return raw
+    return b"\0" + hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def pair_key(pair: str) -> bytes:
+    return hashlib.blake2b(pair.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def lmdb_error(failed: Exception, path: Path) -> StoreError:
+    """The named error of what LMDB raised."""
+    text = f"the metadata failed ({failed})"
+    if isinstance(failed, lmdb.MapFullError):
+        return DiskFull(f"the metadata has reached its {MAP_SIZE} bytes", str(path))
+    if "No space left" in str(failed):
+        return DiskFull(text, str(path))
+    if "already open" in str(failed):
+        return StoreLocked("this process has the metadata open already", str(path), pid=os.getpid())
+    damage = (
+        lmdb.CorruptedError,
+        lmdb.InvalidError,
+        lmdb.PageNotFoundError,
+        lmdb.VersionMismatchError,
+        lmdb.PanicError,
+    )
+    if isinstance(failed, damage):
+        error = RecordDamaged(f"the metadata is damaged ({failed})", str(path))
+        error.next_step = "move this folder elsewhere: it is made anew from config/*.json"
+        return error
+    return StoreIOError(text, str(path))
+
+
+# ---- the environment, as rows ----
+
+
+def read_schema(env: Any, path: Path) -> int:
+    """The layout version, 0 when the environment is new. Raises: NewerLayout, RecordDamaged."""
+    try:
+        info = env.open_db(b"info", create=False)
+    except lmdb.NotFoundError:
+        return 0
+    with env.begin(db=info) as txn:
+        raw = txn.get(b"schema", b"")
+    if not raw.isdigit() or len(raw) > 9:
+        raise RecordDamaged(f"the metadata has no layout version ({raw!r:.40})", str(path))
+    if int(raw) > SCHEMA:
+        raise NewerLayout(
+            f"the metadata has layout {int(raw)}; this version knows up to {SCHEMA}", str(path)
+        )
+    return int(raw)
+
+
+def open_dbs(env: Any) -> dict[str, Any]:
+    """The tables that a reader's copy has."""
+    dbs = {}
+    for name in _DBS:
+        with contextlib.suppress(lmdb.NotFoundError):
+            dbs[name] = env.open_db(name.encode(), create=False)
+    return dbs
+
+
+def make_dbs(env: Any, new: bool) -> dict[str, Any]:
+    """The tables of a writer, made in one transaction when the environment is new."""
+    with env.begin(write=True) as txn:
+        dbs = {name: env.open_db(name.encode(), txn=txn) for name in _DBS}
+        if new:
+            txn.put(b"schema", b"%d" % SCHEMA, db=dbs["info"])
+    return dbs
+
+
+def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> State:
+    """Everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
+    state = State()
+    try:
+        with env.begin() as txn:
+            for name, parts in state.parts.items():
+                if name in dbs:
+                    parts.rows = _read_rows(name, txn, dbs)
+            for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
+                kind, _, name = bytes(key).decode().partition("/")
+                if kind == "version" and name in SECTIONS:
+                    state.parts[name].version = _configfiles.version_from_json(json.loads(value))
+                elif kind == "extra" and name in SECTIONS:
+                    state.parts[name].extra = dict(json.loads(value))
+                elif kind == "raw":
+                    state.raw[name] = bytes(value)
+                elif kind == "print":
+                    state.prints[name] = Print(**json.loads(value))
+    except (ValueError, KeyError, TypeError, struct.error) as bad:
+        raise lmdb_error(lmdb.CorruptedError(f"a row cannot be read: {bad}"), path) from bad
+    return state
+
+
+def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
+    rows: dict[Any, Any] = {}
+    if name == "offsets":
+        pairs = {bytes(key): bytes(value).decode("utf-8", "surrogatepass")
+                 for key, value in txn.cursor(dbs["pairs"])}  # fmt: skip
+        for key, value in txn.cursor(dbs["offsets"]):
+            digest, queue = struct.unpack(">16si", key)
+            rows.setdefault(pairs[digest], {})[queue] = struct.unpack(">q", value)[0]
+        for pair in pairs.values():
+            rows.setdefault(pair, {})
+    elif name == "delays":
+        for key, value in txn.cursor(dbs["delays"]):
+            rows[struct.unpack(">i", key)[0]] = struct.unpack(">q", value)[0]
+    else:
+        member, read = ROWS[name][:2]
+        for _, value in txn.cursor(dbs[name]):
+            one = json.loads(value)
+            rows[one[member]] = read(one[member], one)
+    return rows
+
+
+#: Member that holds a row's name, how a row is read, how it is written.
+ROWS: dict[str, tuple[str, Any, Any]] = {
+    "topics": ("topicName", _configfiles.topic_from_json, _configfiles.topic_to_json),
+    "groups": ("groupName", _configfiles.group_from_json, _configfiles.group_to_json),
+}
+
+
+def _copy_environment(meta: Path, into: Path) -> bool:
+    """Copies data.mdb while a writer may be at work; False when no quiet moment was found.
+
+    A commit writes free pages only, and last the meta page (one of the first two). When these are
+    the same before and after, the copy holds every page of the commit they name.
+    """
+    head = 2 * os.sysconf("SC_PAGESIZE")
+    end = time.monotonic() + _COPY_SECONDS
+    while time.monotonic() < end:
+        with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
+            before = source.read(head)
+            if os.fstat(source.fileno()).st_size > MAP_SIZE:
+                raise StoreIOError("this is no metadata of a store", str(meta / "data.mdb"))
+            copy.write(before)
+            shutil.copyfileobj(source, copy, 1 << 20)
+            source.seek(0)
+            if source.read(head) == before:
+                return True
+        time.sleep(0.001)
+    return False
+
+
+def read_copy(meta: Path) -> State | None:
+    """The state of an environment that another process may be writing to; None when there is none.
+
+    Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
+    """
+    return from_copy(meta, lambda env: read_state(env, open_dbs(env), meta))
+
+
+def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
+    """What `read` makes of a copy of the environment; None when there is none.
+
+    Nothing is locked or written, neither beside the store: the copy lies in the temporary folder.
+    Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
+    """
+    try:
+        if not (meta / "data.mdb").exists():
+            return None
+        with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
+            copy = Path(folder) / "data.mdb"
+            if not _copy_environment(meta, copy):
+                raise StoreIOError("the metadata is written to without a pause", str(meta))
+            try:
+                env = lmdb.open(
+                    str(copy), subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS,
+                    map_size=MAP_SIZE,
+                )  # fmt: skip
+                with env:
+                    return None if read_schema(env, meta) == 0 else read(env)
+            except lmdb.Error as failed:
+                raise lmdb_error(failed, meta) from failed
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        raise _configfiles.os_error(failed, meta) from failed

@@ -1,0 +1,215 @@
+"""The tables of the metadata as typed objects: topics and groups, offsets, delay offsets.
+
+Each change is one transaction of :class:`pystore.metadata.Metadata`, whose rows in memory and in
+LMDB they keep alike.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pystore import _configfiles, _metadb
+from pystore._configfiles import (
+    AT,
+    INT32,
+    INT64,
+    ConsumerOffset,
+    SubscriptionGroup,
+    TopicConfig,
+)
+from pystore._errors import BadArgument
+
+if TYPE_CHECKING:
+    from pystore.metadata import Metadata
+
+_Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
+
+
+class Table(Generic[_Row]):
+    """Topics or groups by name. A change is one transaction, unless within Metadata.batch()."""
+
+    __slots__ = ("_meta", "_name")
+
+    def __init__(self, meta: Metadata, name: str) -> None:
+        self._meta = meta
+        self._name = name
+
+    def _rows(self) -> dict[str, _Row]:
+        return self._meta._rows(self._name)
+
+    def list(self) -> Sequence[_Row]:
+        """All of them, by name."""
+        with self._meta._lock:
+            rows = self._rows()
+            return [rows[name] for name in sorted(rows)]
+
+    def names(self) -> Sequence[str]:
+        return sorted(self._rows())
+
+    def get(self, name: str) -> _Row | None:
+        return self._rows().get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows()
+
+    def __len__(self) -> int:
+        return len(self._rows())
+
+    def check(self, row: _Row) -> None:
+        """Whether put() would take it. Raises: BadArgument."""
+        _check_name(row.name, self._name)
+        try:
+            _configfiles.check_row(row)
+        except ValueError as bad:
+            raise BadArgument(str(bad)) from None
+
+    def put(self, row: _Row) -> None:
+        """Adds or replaces one. Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
+        self.check(row)
+        meta = self._meta
+        with meta._write() as txn:
+            if self._rows().get(row.name) == row:
+                return
+            value = _metadb.compact(_metadb.ROWS[self._name][2](row))
+            txn.put(_metadb.row_key(row.name), value, db=meta._dbs[self._name])
+            self._rows()[row.name] = row
+            meta._bump(self._name, txn)
+
+    def delete(self, name: str) -> bool:
+        """Whether there was one. Raises: ReadOnly, StoreClosed."""
+        meta = self._meta
+        with meta._write() as txn:
+            if self._rows().pop(name, None) is None:
+                return False
+            txn.delete(_metadb.row_key(name), db=meta._dbs[self._name])
+            meta._bump(self._name, txn)
+            return True
+
+
+class Offsets:
+    """The next offset of each (group, topic, queue)."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self, meta: Metadata) -> None:
+        self._meta = meta
+
+    def commit(
+        self, group: str, topic: str, queue: int, offset: int, *, reset: bool = False
+    ) -> bool:
+        """Whether the offset moved. It never goes back, unless reset says so.
+
+        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
+        """
+        _check_name(group, "groups")
+        _check_name(topic, "topics")
+        check_number("queue", queue, 0, INT32[1])
+        check_number("offset", offset, 0, INT64[1])
+        meta, pair = self._meta, f"{topic}{AT}{group}"
+        with meta._exclusive():
+            old = meta._rows("offsets").get(pair, {}).get(queue)
+            if old == offset or (old is not None and offset < old and not reset):
+                return False
+            with meta._write() as txn:
+                digest = _metadb.pair_key(pair)
+                rows = meta._rows("offsets")
+                if pair not in rows:
+                    txn.put(digest, pair.encode(), db=meta._dbs["pairs"])
+                key = struct.pack(">16si", digest, queue)
+                txn.put(key, struct.pack(">q", offset), db=meta._dbs["offsets"])
+                rows.setdefault(pair, {})[queue] = offset
+                meta._bump("offsets", txn, meta._settings["consumerOffsetUpdateVersionStep"])
+            return True
+
+    def get(self, group: str, topic: str, queue: int) -> int | None:
+        """The next offset to consume, or None when the group never committed there."""
+        queues: dict[int, int] = self._meta._rows("offsets").get(f"{topic}{AT}{group}", {})
+        return queues.get(queue)
+
+    def all(self, group: str | None = None, topic: str | None = None) -> Sequence[ConsumerOffset]:
+        """All of them, or those of a group or topic, in the order of topic, group and queue."""
+        found = []
+        with self._meta._lock:
+            for pair, queues in self._meta._rows("offsets").items():
+                of_topic, _, of_group = pair.partition(AT)
+                if group in (None, of_group) and topic in (None, of_topic):
+                    for queue, offset in queues.items():
+                        found.append(ConsumerOffset(of_group, of_topic, queue, offset))
+        return sorted(found, key=lambda each: (each.topic, each.group, each.queue))
+
+    def delete(self, group: str | None = None, topic: str | None = None) -> int:
+        """Removes the offsets of a group, of a topic, or of both together; returns how many queues.
+
+        Raises: BadArgument when neither is given, ReadOnly, StoreClosed.
+        """
+        if group is None and topic is None:
+            raise BadArgument("name the group or the topic whose offsets are to go")
+        meta, count = self._meta, 0
+        with meta._write() as txn:
+            rows = meta._rows("offsets")
+            for pair in list(rows):
+                of_topic, _, of_group = pair.partition(AT)
+                if group not in (None, of_group) or topic not in (None, of_topic):
+                    continue
+                digest = _metadb.pair_key(pair)
+                for queue in rows[pair]:
+                    txn.delete(struct.pack(">16si", digest, queue), db=meta._dbs["offsets"])
+                    count += 1
+                txn.delete(digest, db=meta._dbs["pairs"])
+                del rows[pair]
+            if count:
+                meta._bump("offsets", txn)
+        return count
+
+
+class DelayOffsets:
+    """The next offset of each delay level, in SCHEDULE_TOPIC_XXXX queue level-1."""
+
+    __slots__ = ("_meta",)
+
+    def __init__(self, meta: Metadata) -> None:
+        self._meta = meta
+
+    def commit(self, level: int, offset: int, *, reset: bool = False) -> bool:
+        """Whether the offset moved. It never goes back, unless reset says so.
+
+        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
+        """
+        check_number("level", level, 1, INT32[1])
+        check_number("offset", offset, 0, INT64[1])
+        meta = self._meta
+        with meta._exclusive():
+            old = meta._rows("delays").get(level)
+            if old == offset or (old is not None and offset < old and not reset):
+                return False
+            with meta._write() as txn:
+                value = struct.pack(">q", offset)
+                txn.put(struct.pack(">i", level), value, db=meta._dbs["delays"])
+                meta._rows("delays")[level] = offset
+                meta._bump("delays", txn, meta._settings["delayOffsetUpdateVersionStep"])
+            return True
+
+    def get(self, level: int) -> int | None:
+        """The next offset, or None when the level was never delivered from."""
+        offset: int | None = self._meta._rows("delays").get(level)
+        return offset
+
+    def all(self) -> dict[int, int]:
+        """Level to offset."""
+        with self._meta._lock:
+            return dict(sorted(self._meta._rows("delays").items()))
+
+
+def _check_name(name: str, table: str) -> None:
+    what = "topic" if table == "topics" else "group"
+    if not isinstance(name, str) or not name:
+        raise BadArgument(f"{name!r} is no name of a {what}")
+    if AT in name or not name.isprintable() or len(name.encode("utf-8", "replace")) > 255:
+        raise BadArgument(f"{name!r:.300} is no name of a {what}: at most 255 bytes, without '@'")
+
+
+def check_number(what: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadArgument(f"{what} = {value!r} is not between {low} and {high}")
