@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benches import harness
+from benches import harness, spread
 from benches.brokers import HEAP, Peer, ask, connect, heartbeat, make_topics, peer_of
 from benches.harness import ROOT, Row
 
@@ -105,7 +105,7 @@ class Bench:
         return self._many(100, 1_000)
 
     def many(self) -> Figures:
-        return self._many(5_000, 10_000)
+        return self._many(5_000, 10_000, self._spread)
 
     # ---- what they share ----
 
@@ -118,8 +118,24 @@ class Bench:
         used = said["broker_cpu_s"] / max(said["messages"], 1) * 1e6
         return (f"{name}: broker's processor time a million", " s", True, used)
 
-    def _many(self, connections: int, topics: int) -> Figures:
-        make_topics(self.peer.port, topics)
+    def _spread(self, wires: list[socket.socket], topics: list[str]) -> Figures:
+        """Sends while all of these stand; then over one of them, and over all of them."""
+        name = f"{len(wires):,} connections, {len(topics):,} topics"
+        said = self.peer.load("send", "bench-send", 64, 128, *self.times)
+        made = self._rate(f"send, 64 threads, 128 bytes, beside {name}", said)
+        for wide, words in ((wires[:1], topics[:1]), (wires, topics)):
+            said = spread.load(wide, words, *self.times, self.peer.cpu_s)
+            over = f"{len(wide):,} connections, {len(words):,} topics"
+            made += self._rate(f"64 sends on their way, spread over {over}", said)
+        return made
+
+    def _many(
+        self,
+        connections: int,
+        topics: int,
+        also: Callable[[list[socket.socket], list[str]], Figures] = lambda _wires, _topics: [],
+    ) -> Figures:
+        names = make_topics(self.peer.port, topics)
         name = f"{connections:,} connections, {topics:,} topics"
         with ExitStack() as stack:
             wires: list[socket.socket] = []
@@ -136,10 +152,11 @@ class Bench:
                 time.sleep(1.5)
             share = (self.peer.cpu_s() - used) / (time.monotonic() - began) * 100
             memory = self.peer.anonymous_mb()
-        return [
-            (f"idle with {name}: processor", " %", True, share),
-            (f"idle with {name}: anonymous memory", " MB", True, memory),
-        ]
+            return [
+                (f"idle with {name}: processor", " %", True, share),
+                (f"idle with {name}: anonymous memory", " MB", True, memory),
+                *also(wires, names),
+            ]
 
 
 ROWS = "start idle send batch consume latency e2e delayed tx quiet many".split()  # noqa: SIM905

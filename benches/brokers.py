@@ -65,9 +65,11 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
-def send_frame(topic: str) -> bytes:
+def send_frame(topic: str, unique: str = "") -> bytes:
+    """unique: the UNIQ_KEY that every official client gives its messages."""
     names = "abcdefghijkl"
-    values = ("starter", topic, "TBW102", 4, 0, 0, int(time.time() * 1000), 0, "", 0, "false", 16)
+    now, properties = int(time.time() * 1000), f"UNIQ_KEY\x01{unique}\x02" if unique else ""
+    values = ("starter", topic, "TBW102", 4, 0, 0, now, 0, properties, 0, "false", 16)
     return frame(SEND_V2, dict(zip(names, values, strict=True)), b"x" * 128)
 
 
@@ -76,19 +78,20 @@ def heartbeat(client: str) -> bytes:
     return frame(HEART_BEAT, {}, json.dumps(data).encode())
 
 
-def make_topics(port: int, count: int) -> None:
-    """Through the batch request where there is one, else one after another."""
+def make_topics(port: int, count: int) -> list[str]:
+    """Their names. Through the batch request where there is one, else one after another."""
     names = [f"many-{i}" for i in range(count)]
     one = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG"}
     rest = {"topicSysFlag": 0, "order": False, "attributes": {}}
     body = json.dumps({"topicConfigList": [{"topicName": n, **one, **rest} for n in names]})
     with connect(port) as wire:
         if ask(wire, frame(TOPICS, {}, body.encode()))[0] == 0:
-            return
+            return names
         for name in names:
             ext = {"topic": name, "defaultTopic": "TBW102", **one, "topicSysFlag": 0}
             code, _ = ask(wire, frame(TOPIC, {**ext, "order": "false"}))
             assert code == 0, f"a topic could not be made: {code}"
+    return names
 
 
 # ---- processes ----
