@@ -8,6 +8,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
+from broker.services.names import check_offsets_may_change
 from pystore._configfiles import version_to_json
 
 __all__ = ["GroupProcessor"]
@@ -46,6 +47,7 @@ class GroupProcessor:
 
     def delete(self, peer: Peer, command: Command) -> Command:
         name = command.text("groupName")
+        check_offsets_may_change(name)
         self.s.groups.delete(name)
         if command.flag_of("cleanOffset"):
             self.s.offsets.delete(group=name)

@@ -8,6 +8,7 @@ from broker.remoting.command import ONEWAY, Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
 from broker.services.context import Services
+from broker.services.names import check_offsets_may_change
 from pystore._configfiles import TopicConfig, version_to_json
 from pystore._errors import NotFound
 
@@ -32,6 +33,7 @@ class OffsetAdminProcessor:
     def reset(self, peer: Peer, command: Command) -> Command:
         topic, group = command.text("topic"), command.text("group")
         config = self.s.topics.found(topic)
+        check_offsets_may_change(group)
         if self.s.groups.get(group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group:.260} not exist!"
@@ -108,6 +110,7 @@ class OffsetAdminProcessor:
     def clone(self, peer: Peer, command: Command) -> Command:
         source, target = command.text("srcGroup"), command.text("destGroup")
         topic = command.text("topic", "") or None
+        check_offsets_may_change(target)
         if topic is not None:
             self.s.topics.found(topic)
         for _, of_topic, queue, offset in list(self.s.offsets.all(source, topic)):

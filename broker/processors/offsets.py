@@ -8,6 +8,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
+from broker.services.names import check_offsets_may_change
 from pystore._errors import NotFound, StoreError
 
 __all__ = ["OffsetProcessor"]
@@ -67,6 +68,7 @@ class OffsetProcessor:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, "consumerGroup, topic and queueId are needed"
             )
+        check_offsets_may_change(group)
         if self.s.groups.get(group) is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group:.260} not exist!"

@@ -14,6 +14,7 @@ __all__ = [
     "RETRY",
     "TEMPLATE",
     "check_group",
+    "check_offsets_may_change",
     "check_topic",
     "is_legal",
     "is_system_topic",
@@ -51,6 +52,8 @@ RESERVED_GROUPS = (
     "CID_RMQ_SYS_TRANS",
 )
 
+_SYSTEM_GROUP = "CID_RMQ_SYS_"
+
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -71,6 +74,16 @@ def check_topic(name: str) -> None:
 def check_group(name: str) -> None:
     """Raises: Refused with INVALID_PARAMETER."""
     _check("group", name, GROUP_MAX)
+
+
+def check_offsets_may_change(group: str) -> None:
+    """Raises: Refused with NO_PERMISSION for a group of the broker's own (upstream's
+    MixAll.isSysConsumerGroup): its offsets say how far the broker itself has come."""
+    if group.startswith(_SYSTEM_GROUP):
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"The group[{group:.260}] is the broker's own; its offsets follow what it has done.",
+        )
 
 
 def _check(what: str, name: str, longest: int) -> None:

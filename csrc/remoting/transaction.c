@@ -541,8 +541,12 @@ static int look_at(looking *l, uint32_t place) {
     int64_t age = round->now_ms - h->hf_store_ms, from = l->c->co_out.len;
     ps_mapfile *mf;
     ps_record r;
-    if ((h->hf_flags & (PS_HALF_USED | PS_HALF_ALIAS)) != PS_HALF_USED ||
-        (h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
+    if ((h->hf_flags & (PS_HALF_USED | PS_HALF_ALIAS)) != PS_HALF_USED) return 0;
+    if (h->hf_physical < atomic_load(&l->c->co_store->st_log_min)) { /* its file is deleted */
+        l->spent[round->spent_count++] = h->hf_offset;
+        return 0;
+    }
+    if ((h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
         (age < patience(x, h) && age > -SKEW_MS))
         return 0;
     if (h->hf_checks >= round->check_max || age > round->reserved_ms) {

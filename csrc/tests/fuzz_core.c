@@ -3,6 +3,8 @@
  * tests/fuzz/museum/core. What comes out must be whole answers, and nothing may be left behind. */
 #define _GNU_SOURCE
 #include "core_kit.h"
+#include "remoting/halves.h"
+#include "remoting/once.h"
 
 enum { INPUT_MAX = 64 << 10, NAMES_MAX = 64, REOPEN_EVERY = 20000 };
 #define FUZZ_MUSEUM "tests/fuzz/museum/core"
@@ -11,14 +13,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char names[NAMES_MAX][PS_TOPIC_MAX + 1];
 static int name_count, runs;
+static int64_t decided;
 static char *folder;
 
+/* With and without a sync, a window of repeats, halves that one call decides in plenty. */
 static void open_fuzzed(void) {
+    static const char half[] = "RMQ_SYS_TRANS_HALF_TOPIC";
+    int turn = runs / REOPEN_EVERY;
+    ps_tx_conf tx = {.on = 1, .op_bytes = 64, .timeout_ms = 6000, .broker = "b"};
     ps_conf conf = kit_conf();
-    conf.sync_flush = runs / REOPEN_EVERY % 2;
+    ps_error e = {0};
+    conf.sync_flush = turn % 2;
     kit_open(&conf, 50);
+    CHECK_EQ(0, ps_core_tx_set(kit_core, &tx, &e));
+    CHECK_EQ(0, ps_core_once_set(kit_core, 100, turn % 4 < 2 ? "UNIQ_KEY" : "KEYS", &e));
+    kit_topic(half, 1, PS_PERM_READ | PS_PERM_WRITE, 0);
     for (int i = 0; i < name_count; i++) {
-        kit_topic(names[i], 1 + i % 8, PS_PERM_READ | PS_PERM_WRITE, PS_SEND_HOT);
+        kit_topic(names[i], 1 + i % 8, PS_PERM_READ | PS_PERM_WRITE,
+                  PS_SEND_HOT | (i % 2 ? PS_SEND_ONCE : 0));
         for (int k = 0; k < name_count; k++) kit_subscribe(names[k], names[i], "TagA\0", k % 2, 0);
     }
 }
@@ -30,6 +42,40 @@ static void end_held(void) {
         if (i % 3) kit_take_answers(&step);
     }
     kit_held_count = 0;
+}
+
+/* A decision about a half that is open, as its producer would send it, or with one field that is
+ * none of its own. */
+static void decide_one(void) {
+    ps_half_row row;
+    kit_frame f;
+    int64_t at = 0;
+    char group[PS_TOPIC_MAX + 1];
+    if (ps_core_tx_list(kit_core, &at, &row, 1) == 0) return;
+    snprintf(group, sizeof group, "%.*s", row.group_len, row.group);
+    kit_begin(&f, runs & 1, 37, runs);
+    kit_text(&f, "producerGroup", runs % 7 ? group : "nobody");
+    kit_number(&f, "tranStateTableOffset", row.offset + (runs % 11 == 0));
+    kit_number(&f, "commitLogOffset", row.physical + (runs % 13 == 0));
+    kit_number(&f, "commitOrRollback", runs % 3 ? 8 : 12);
+    kit_text(&f, "msgId", "x");
+    if (runs % 2) f.command.flag = PS_FLAG_ONEWAY;
+    ps_conn *n = kit_conn(-1);
+    kit_ask(n, &f, NULL, 0);
+    kit_ask(n, &f, NULL, 0); /* and again */
+    ps_conn_free(n);
+}
+
+/* Each half that was stored is open, or was decided once. */
+static void check_halves(void) {
+    static int64_t before;
+    ps_tx_state s;
+    ps_core_tx_get_state(kit_core, &s);
+    int64_t now_decided = s.commits + s.rollbacks;
+    decided += now_decided > before ? now_decided - before : 0;
+    before = now_decided;
+    CHECK_EQ(s.halves, s.open + s.commits + s.rollbacks);
+    CHECK(s.half_progress <= s.half_next && s.op_progress <= s.op_next);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -53,6 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         at += step;
         if (runs % 5 == 0) end_held();
     }
+    decide_one();
     for (int64_t from = 0; from < kit_handed_len;) { /* given back, as the broker may */
         int64_t total = 4 + (int64_t)be32_get(kit_handed + from);
         ps_step step;
@@ -65,6 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     kit_pump(runs % 4 == 0);
     ps_conn_free(n);
     CHECK_EQ(0, kit_core->co_heap_count);
+    check_halves();
     if (check_failures != 0) __builtin_trap();
     return 0;
 }
@@ -98,6 +146,31 @@ static void add_sends_and_pulls(void) {
     }
 }
 
+/* Halves of two groups, and decisions; those that hit are made by decide_one. */
+static void add_transactions(void) {
+    static const int decisions[] = {8, 12, 0, 8, 4};
+    uint8_t frame[4096];
+    char text[200];
+    for (int i = 0; i < 24; i++) {
+        kit_frame f;
+        snprintf(text, sizeof text, "UNIQ_KEY\1h%d\2TRAN_MSG\1true\2PGROUP\1p%d\2KEYS\1k%d\2%s", i,
+                 i % 2, i % 3, i % 4 == 3 ? "CHECK_IMMUNITY_TIME_IN_SECONDS\0019\2" : "");
+        kit_send(&f, i & 1, i, "T", i % 4, text);
+        kit_replace(&f, "f", "4");
+        add_frame(frame, kit_encode(&f, "half", 4, frame, 4096));
+        kit_begin(&f, i & 1, 37, i);
+        kit_text(&f, "producerGroup", i % 3 ? "p0" : "p1");
+        kit_number(&f, "tranStateTableOffset", i % 6);
+        kit_number(&f, "commitLogOffset", i * 77);
+        kit_number(&f, "commitOrRollback", decisions[i % 5]);
+        kit_text(&f, "fromTransactionCheck", i % 7 ? "false" : "true");
+        kit_text(&f, "msgId", "h");
+        if (i % 4 == 1) kit_text(&f, "topic", i % 8 == 1 ? "T" : "RMQ_SYS_TRANS_HALF_TOPIC");
+        if (i % 2) f.command.flag = PS_FLAG_ONEWAY;
+        add_frame(frame, kit_encode(&f, NULL, 0, frame, 4096));
+    }
+}
+
 /* The topics of the files' frames are there, so that the frames are served. */
 static void learn_names(void) {
     static ps_command c;
@@ -114,10 +187,12 @@ static void learn_names(void) {
         if (c.code == 310 || c.code == 320) add_name(ps_command_field(&c, "b"));
     }
     add_sends_and_pulls();
+    add_transactions();
 }
 
 int main(int argc, char **argv) {
     int code = fuzz_main("fuzz_core", argc, argv, learn_names);
+    printf("%" PRId64 " halves were decided\n", decided);
     if (folder != NULL) {
         kit_close();
         check_remove(folder);

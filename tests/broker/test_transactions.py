@@ -678,3 +678,51 @@ def test_broker_finishes_the_transactions_of_a_java_broker(golden, name, orphans
         named = b"".join(bytes(m.body) for m in t.bodies(OP)).split(b",")
         assert {b"%d" % offset for offset in first} <= set(named)
         assert {b"%d" % half.offset for half in asked} <= set(named)
+
+
+# ---- a half whose file is deleted, and tools that reach for the broker's own offsets ----
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_half_whose_file_a_full_disk_took_is_lost(tmp_path, small, beats):
+    """Whether or not somebody could be asked; the others stay."""
+
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        p = await t.producer(beats=beats)
+        gone = await p.half(key="gone")
+        for _ in range(3):
+            t.store.put("orders", b"x" * 600_000)
+        stays = await p.half(key="stays")
+        t.store.clean(immediate=True)
+        assert t.store.info().log_min > gone.place
+        report = await t.round()
+        assert (report.lost, report.given_up) == (1, 0)
+        answer = await p.end(gone, COMMIT)
+        assert (answer.code, "Find prepared" in answer.remark) == (1, True)
+        state = t.service.halves.state()
+        assert (state.open, state.lost, state.half_progress) == (1, 1, stays.offset)
+        assert (await p.end(stays, COMMIT)).code == 0
+        assert t.bodies(DISCARDED) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (15, {"consumerGroup": "CID_RMQ_SYS_TRANS", "queueId": 0, "commitOffset": 9}),
+        (222, {"group": "CID_RMQ_SYS_TRANS", "timestamp": 0, "isForce": "true", "offset": 0}),
+        (314, {"srcGroup": "mine", "destGroup": "CID_RMQ_SYS_TRANS"}),
+        (207, {"groupName": "CID_RMQ_SYS_TRANS", "cleanOffset": "true"}),
+    ],
+)
+def test_progress_is_no_tools_to_change(tmp_path, small, code, fields):
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        p = await t.producer()
+        await p.end(await p.half(), COMMIT)
+        t.service.tick()
+        t.broker.services.offsets.commit("mine", HALF, 0, 77)
+        ext = {"topic": HALF} | {name: str(value) for name, value in fields.items()}
+        answer = await p.ask(Command(code, ext))
+        assert (answer.code, "broker's own" in answer.remark) == (16, True)
+        assert t.broker.services.offsets.get("CID_RMQ_SYS_TRANS", HALF, 0) == 1
