@@ -7,6 +7,7 @@ holds it, or ask the broker that does (``--broker``).
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -168,12 +169,15 @@ def show(s: Session, offset: _Offset) -> int | None:
         return 0
 
 
-def stats(s: Session) -> int | None:
-    """Counts the open transactions by topic and group, with the age of the oldest.
+def stats(s: Session, broker: _Broker = None) -> int | None:
+    """Counts the open transactions by topic and group, with the age of the oldest; of a running
+    broker also decisions and how long commits took since their message was born, under the names of
+    upstream's metrics.
 
     \b
     Examples:
       pystore tx stats STORE --json
+      pystore tx stats STORE --broker 127.0.0.1:10911
     """
     with s.reader() as reader:
         found = find_pending(reader)
@@ -197,6 +201,10 @@ def stats(s: Session) -> int | None:
                 for (t, g), (n, oldest, checks) in sorted(sums.items())
             ],
         )
+        if broker is not None:
+            table = json.loads(_ask(broker, 28, {}))["table"]
+            facts = {name: int(value) for name, value in table.items() if "{topic=" in name}
+            s.out.facts("since the broker's start", facts)
         return 0
 
 
@@ -293,8 +301,9 @@ def resume(
     return 0
 
 
-def _ask(broker: str, code: int, ext: dict[str, object]) -> None:
-    """Raises: BadArgument with what the broker answered, OSError when it does not."""
+def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
+    """The body of the answer. Raises: BadArgument with what the broker answered, OSError when it
+    does not."""
     from broker.remoting.client import RemotingClient
     from broker.remoting.command import Command, texts
 
@@ -307,6 +316,7 @@ def _ask(broker: str, code: int, ext: dict[str, object]) -> None:
         error = BadArgument(f"the broker refused it with code {answer.code}: {answer.remark}")
         error.next_step = "look at the transaction with `pystore tx show`"
         raise error
+    return bytes(answer.body)
 
 
 def _opened(s: Session) -> Any:

@@ -185,6 +185,7 @@ class StatisticsProcessor:
             **self._disk(),
             **self._schedule(),
             **self._once(),
+            **(self.s.transactions.metrics.samples() if self.s.transactions else {}),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 

@@ -10,10 +10,16 @@ from pystore._errors import NotFound
 from pystore._lib import ffi, lib, raise_error
 from pystore._pending import Decision, PendingHalf
 
-__all__ = ["OPEN_MAX", "TAKE_MAX", "Check", "Decided", "Halves", "NameCount", "Round", "State"]
+__all__ = [
+    "LATENCY_BOUNDS_S", "OPEN_MAX", "TAKE_MAX", "Check", "Decided", "Halves", "NameCount", "Round",
+    "State", "Tally",
+]  # fmt: skip
 
 #: Open halves that a core takes; some places are kept in hand.
 OPEN_MAX: int = lib.PS_HALVES_MAX - 65536
+
+#: Seconds: upstream's buckets of rocketmq_finish_message_latency (BrokerMetricsManager).
+LATENCY_BOUNDS_S = (5, 60, 600, 3600, 43200, 86400)
 
 _ROWS = 4096
 #: Halves that have changed and are taken with one call.
@@ -49,6 +55,17 @@ class NameCount(NamedTuple):
 
     name: str
     open: int
+
+
+class Tally(NamedTuple):
+    """Decisions of a topic's transactions since the start. latency_s: sum over its commits of the
+    seconds since the message was born; latencies: commits by LATENCY_BOUNDS_S and beyond."""
+
+    topic: str
+    commits: int
+    rollbacks: int
+    latency_s: int
+    latencies: tuple[int, ...]
 
 
 class Decided(NamedTuple):
@@ -201,6 +218,21 @@ class Halves:
                 return [
                     NameCount(_text(rows[i].name, rows[i].len), rows[i].open) for i in range(count)
                 ]
+
+    def tallies(self) -> list[Tally]:
+        """Topics that had transactions decided."""
+        count = _ROWS
+        while True:
+            room, rows = count, ffi.new("ps_tx_tally[]", count)
+            count = lib.ps_core_tx_tallies(self._core.handle, rows, room)
+            if count <= room:
+                return [
+                    Tally(
+                        _text(row.topic, row.topic_len), row.commits, row.rollbacks,
+                        row.latency_s, tuple(row.latencies),
+                    )
+                    for row in rows[0:count]
+                ]  # fmt: skip
 
     def live(self, group: str, live: bool) -> None:
         """Whether somebody of the group can be asked now."""

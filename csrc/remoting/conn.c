@@ -74,6 +74,7 @@ static void free_tables(ps_core *c) {
     for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
         for (ps_topic_entry *t = c->co_topics[i], *next; t != NULL; t = next) {
             next = t->te_next;
+            free(t->te_tx);
             free(t);
         }
     }

@@ -26,6 +26,7 @@ typedef struct ps_topic_entry {
     bool te_live; /* false: withdrawn; kept for its statistics */
     ps_topic *te_topic;
     int64_t te_puts, te_bytes;
+    struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
     char te_name[PS_TOPIC_MAX + 1];
 } ps_topic_entry;
 

@@ -313,6 +313,40 @@ static void count(ps_tx_state *s, int32_t decision) {
     if (decision == PS_TX_LOST) s->lost++;
 }
 
+/* By topic, as upstream's metrics are. */
+static void tally(ps_core *c, const ps_half *h, const ps_record *r, int32_t decision) {
+    static const int64_t bounds_s[PS_TX_LATENCIES - 1] = {5, 60, 600, 3600, 43200, 86400};
+    ps_topic_entry *t =
+        ps_core_find_topic(c, (const uint8_t *)h->hf_topic->tn_text, h->hf_topic->tn_len);
+    if (t == NULL || (decision != PS_TX_COMMIT && decision != PS_TX_ROLLBACK)) return;
+    if (t->te_tx == NULL && (t->te_tx = calloc(1, sizeof *t->te_tx)) == NULL) return;
+    t->te_tx->rollbacks += decision == PS_TX_ROLLBACK;
+    if (decision != PS_TX_COMMIT) return;
+    int64_t now = now_of(c->co_tx), born = r->born_timestamp; /* which a client says */
+    int64_t age_s = born < 0 ? now / 1000 : born > now ? 0 : (now - born) / 1000;
+    int bucket = 0;
+    while (bucket < PS_TX_LATENCIES - 1 && age_s > bounds_s[bucket]) bucket++;
+    t->te_tx->commits++;
+    t->te_tx->latency_s += age_s;
+    t->te_tx->latencies[bucket]++;
+}
+
+int64_t ps_core_tx_tallies(ps_core *c, ps_tx_tally *out, int64_t room) {
+    int64_t n = 0;
+    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
+        for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
+            if (t->te_tx == NULL) continue;
+            if (n < room) {
+                out[n] = *t->te_tx;
+                out[n].topic = t->te_name;
+                out[n].topic_len = t->te_len;
+            }
+            n++;
+        }
+    }
+    return n;
+}
+
 /* r: the half's record, NULL for PS_TX_LOST. */
 static int decide(ps_core *c, uint32_t place, const ps_record *r, int32_t decision,
                   ps_put_result *put) {
@@ -327,6 +361,7 @@ static int decide(ps_core *c, uint32_t place, const ps_record *r, int32_t decisi
     if (decision != PS_TX_COMMIT) x->tx_ops_now = true;
     queue_op(x, h);
     count(&x->tx_state, decision);
+    tally(c, h, r, decision);
     ps_halves_drop(x, place, decision);
     return 0;
 }

@@ -76,6 +76,19 @@ typedef struct ps_tx_state {
 } ps_tx_state;
 void ps_core_tx_get_state(ps_core *core, ps_tx_state *out);
 
+/* rocketmq_finish_message_latency: commits by whole seconds since the message was born, up to 5,
+ * 60, 600, 3600, 43200, 86400, and more (upstream BrokerMetricsManager). */
+#define PS_TX_LATENCIES 7
+
+typedef struct ps_tx_tally { /* of a topic, since the start */
+    const char *topic;       /* lives as long as the core */
+    int32_t topic_len;
+    int64_t commits, rollbacks, latency_s; /* latency_s: sum over commits */
+    int64_t latencies[PS_TX_LATENCIES];    /* commits by bucket, not added up */
+} ps_tx_tally;
+/* Topics that had transactions decided; returns how many there are. */
+int64_t ps_core_tx_tallies(ps_core *core, ps_tx_tally *out, int64_t room);
+
 /* ---- checks ---- */
 typedef struct ps_tx_count {
     const char *name;

@@ -726,3 +726,36 @@ def test_progress_is_no_tools_to_change(tmp_path, small, code, fields):
         answer = await p.ask(Command(code, ext))
         assert (answer.code, "broker's own" in answer.remark) == (16, True)
         assert t.broker.services.offsets.get("CID_RMQ_SYS_TRANS", HALF, 0) == 1
+
+
+def runtime(answer):
+    table = json.loads(bytes(answer.body))["table"]
+    return {name: int(value) for name, value in table.items() if name.startswith("rocketmq_")}
+
+
+def test_decisions_are_counted_by_topic_and_commits_by_their_age(tmp_path, small):
+    """Under upstream's names, in its buckets, where the broker tells its statistics."""
+
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        p = await t.producer()
+        assert runtime(await p.ask(Command(28, {}))) == {}
+        # Of the client's clock: one is ahead, one says nothing sensible.
+        ages_s = (0, 5, 6, 60, 61, 90_000, -100)
+        for age in ages_s:
+            t.service.configure()
+            half = await p.half(g=t.clock.ms - age * 1000)
+            assert (await p.end(half, COMMIT)).code == 0
+        await p.end(await p.half("bills"), ROLLBACK)
+        await p.half("bills")
+        found = runtime(await p.ask(Command(28, {})))
+        assert found['rocketmq_half_messages{topic="bills"}'] == 1
+        assert found['rocketmq_commit_messages_total{topic="orders"}'] == len(ages_s)
+        assert found['rocketmq_rollback_messages_total{topic="orders"}'] == 0
+        assert found['rocketmq_rollback_messages_total{topic="bills"}'] == 1
+        name = "rocketmq_finish_message_latency"
+        buckets = [found[f'{name}_bucket{{topic="orders",le="{le}"}}']
+                   for le in (5, 60, 600, 3600, 43200, 86400, "+Inf")]  # fmt: skip
+        assert buckets == [3, 5, 6, 6, 6, 6, 7]
+        assert found[f'{name}_sum{{topic="orders"}}'] == sum(age for age in ages_s if age > 0)
+        assert found[f'{name}_count{{topic="orders"}}'] == len(ages_s)

@@ -108,3 +108,20 @@ def test_beside_a_running_broker(store, small, tx):
 
     run(work())
     assert committed(store) == [b"0", b"2"]
+
+
+def test_stats_of_a_running_broker(tmp_path, small, tx):
+    async def work():
+        async with transacting(tmp_path / "s", small) as t:
+            p = await t.producer()
+            await p.end(await p.half(), COMMIT)
+            await p.half()
+            return await asyncio.to_thread(
+                tx, "stats", tmp_path / "s", "--broker", t.broker.address, "--json"
+            )
+
+    code, out, _ = run(work())
+    facts = json.loads(out)["since the broker's start"]
+    assert code == 0
+    assert facts['rocketmq_half_messages{topic="orders"}'] == 1
+    assert facts['rocketmq_commit_messages_total{topic="orders"}'] == 1

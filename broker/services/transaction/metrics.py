@@ -1,5 +1,5 @@
-"""config/transactionMetrics: how many transactions of each topic are open, as upstream counts them
-and reads it back. Here it is written from the table, so that it never drifts (a.9)."""
+"""What upstream counts of transactions (a.9), and config/transactionMetrics: how many of each topic
+are open, which upstream reads back. Here it is taken from the table, so that it never drifts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import time
 from pathlib import Path
 
-from broker.remoting.halves import Halves
+from broker.remoting.halves import LATENCY_BOUNDS_S, Halves
 from pystore import _configfiles
 
 __all__ = ["Metrics"]
@@ -33,6 +33,27 @@ class Metrics:
     def counts(self) -> dict[str, int]:
         """Topic to open transactions."""
         return {each.name: each.open for each in self._halves.counts(topics=True)}
+
+    def samples(self) -> dict[str, int]:
+        """Upstream's metrics as an exporter would print them: name and labels, and the value.
+
+        The gauge is of now, the others since the start; a bucket of the histogram has all commits
+        up to its seconds.
+        """
+        found = {
+            f'rocketmq_half_messages{{topic="{topic}"}}': n for topic, n in self.counts().items()
+        }
+        for tally in sorted(self._halves.tallies()):
+            label = f'topic="{tally.topic}"'
+            found[f"rocketmq_commit_messages_total{{{label}}}"] = tally.commits
+            found[f"rocketmq_rollback_messages_total{{{label}}}"] = tally.rollbacks
+            commits, name = 0, "rocketmq_finish_message_latency"
+            for bound, number in zip((*LATENCY_BOUNDS_S, "+Inf"), tally.latencies, strict=True):
+                commits += number
+                found[f'{name}_bucket{{{label},le="{bound}"}}'] = commits
+            found[f"{name}_sum{{{label}}}"] = tally.latency_s
+            found[f"{name}_count{{{label}}}"] = commits
+        return found
 
     def maybe_write(self) -> None:
         """Writes the file when it would say something else, at most every few seconds."""

@@ -69,7 +69,10 @@ public class Orders {
         switch (role) {
             case "hello": hello(); break;
             case "retries": retries(); break;
-            case "answers": orderService(role); say("ready"); break;
+            case "answers":   // its heartbeats go where it has sent something
+                orderService(role).send(new Message(topic + "-news", "here again".getBytes(StandardCharsets.UTF_8)));
+                say("ready");
+                break;
             default: takeOrders(role);
         }
         if (!role.equals("answers")) say("end", "role", role);
@@ -102,8 +105,7 @@ public class Orders {
 
     static TransactionMQProducer orderService(String role) throws Exception {
         TransactionMQProducer p = new TransactionMQProducer();
-        p.setNamesrvAddr(ns); p.setProducerGroup(GROUP); p.setInstanceName(role + System.nanoTime());
-        p.setPollNameServerInterval(1000); p.setHeartbeatBrokerInterval(1000);   // who has sent nothing yet is known to the broker soon
+        p.setNamesrvAddr(ns); p.setProducerGroup(GROUP); p.setInstanceName(role + System.nanoTime()); p.setHeartbeatBrokerInterval(1000);
         p.setExecutorService(new ThreadPoolExecutor(10, 50, 10, TimeUnit.SECONDS, new ArrayBlockingQueue<>(20), r -> new Thread(r, "order-transactions"), new ThreadPoolExecutor.CallerRunsPolicy()));
         AtomicInteger taken = new AtomicInteger();
         p.setTransactionListener(new TransactionListener() {
