@@ -50,31 +50,6 @@ static int path_of(char out[PATH_MAX], const char *root, const char *name, ps_er
     return 0;
 }
 
-/* Reads up to len bytes from the start of the file; returns how many, or -1 and errno. */
-static ssize_t read_head(ps_io *io, int fd, uint8_t *buf, size_t len) {
-    size_t done = 0;
-    while (done < len) {
-        ssize_t n = io->pread(io, fd, buf + done, len - done, (off_t)done);
-        if (n < 0) return -1;
-        if (n == 0) break;
-        done += (size_t)n;
-    }
-    return (ssize_t)done;
-}
-
-static int write_head(ps_io *io, int fd, const void *bytes, size_t len) {
-    size_t done = 0;
-    while (done < len) {
-        ssize_t n = io->pwrite(io, fd, (const uint8_t *)bytes + done, len - done, (off_t)done);
-        if (n <= 0) {
-            errno = n < 0 ? errno : EIO;
-            return -1;
-        }
-        done += (size_t)n;
-    }
-    return 0;
-}
-
 /* ---- checkpoint ---- */
 
 int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error *e) {
@@ -88,7 +63,7 @@ int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error
         return errno == ENOENT ? 0
                                : ps_fail(e, ps_errno_code(errno), errno, -1, path,
                                          "cannot open the checkpoint");
-    ssize_t n = read_head(io, fd, head, sizeof head);
+    ssize_t n = ps_read_head(io, fd, head, sizeof head);
     int err = errno;
     io->close(io, fd);
     if (n < 0) return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the checkpoint");
@@ -113,7 +88,7 @@ static int checkpoint_fill(ps_io *io, int fd, const uint8_t head[CP_USED], const
     if (st.st_size != PS_CHECKPOINT_SIZE && io->ftruncate(io, fd, PS_CHECKPOINT_SIZE) < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path,
                        "cannot give the checkpoint its size");
-    if (write_head(io, fd, head, CP_USED) < 0)
+    if (ps_write_head(io, fd, head, CP_USED) < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the checkpoint");
     if (io->fdatasync(io, fd) < 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the checkpoint");
@@ -160,7 +135,7 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     int fd = io->open(io, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the abort file");
-    if (write_head(io, fd, text, (size_t)len) < 0)
+    if (ps_write_head(io, fd, text, (size_t)len) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the abort file");
     else if (io->fsync(io, fd) < 0)
         code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the abort file");
@@ -187,7 +162,7 @@ static int64_t abort_pid(ps_io *io, const char *root) {
     if (path_of(path, root, "abort", NULL) < 0) return -1;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return -1;
-    ssize_t n = read_head(io, fd, (uint8_t *)text, PID_TEXT_MAX);
+    ssize_t n = ps_read_head(io, fd, (uint8_t *)text, PID_TEXT_MAX);
     io->close(io, fd);
     if (n <= 0 || text[0] < '1' || text[0] > '9') return -1;
     text[n] = 0;
@@ -236,7 +211,7 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     }
     if (io->fstat(io, lock, &st) < 0)
         code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the lock file");
-    else if (st.st_size == 0 && write_head(io, lock, LOCK_TEXT, strlen(LOCK_TEXT)) < 0)
+    else if (st.st_size == 0 && ps_write_head(io, lock, LOCK_TEXT, strlen(LOCK_TEXT)) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the lock file");
     if (code < 0)
         ps_lock_release(io, lock);

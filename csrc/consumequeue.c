@@ -87,8 +87,8 @@ static int64_t file_units(const uint8_t *map, int64_t units, bool linear) {
     return low;
 }
 
-/* Sets the write position of the last file and publishes the queue's end. */
-static void queue_set_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
+/* Sets the write position of the last file and publishes the end of what can be read. */
+static void publish_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
     if (last != NULL) {
         atomic_store(&last->mf_wrote, end_byte - last->mf_base);
         if (atomic_load(&last->mf_flushed) > end_byte - last->mf_base)
@@ -99,6 +99,11 @@ static void queue_set_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64
     atomic_store(&q->cq_max_physical, max_physical);
     atomic_store_explicit(&q->cq_max, end_byte / PS_UNIT, memory_order_release);
     atomic_store(&q->cq_flushed, end_byte / PS_UNIT);
+}
+
+/* While nobody puts: the next message goes there, too. */
+static void queue_set_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
+    publish_end(q, last, end_byte, max_physical);
     q->cq_next = end_byte / PS_UNIT;
 }
 
@@ -374,6 +379,31 @@ int64_t ps_queue_cut(ps_store *s, ps_queue *q, int64_t physical, ps_error *e) {
     if (atomic_load(&q->cq_min) > atomic_load(&q->cq_max))
         atomic_store(&q->cq_min, atomic_load(&q->cq_max));
     return was - keep;
+}
+
+bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
+    ps_unit u;
+    int64_t max = atomic_load(&q->cq_max);
+    int64_t first = q->cq_files.ss_count > 0 ? first_at_or_behind(q, 0) : atomic_load(&q->cq_min);
+    return first < max && ps_queue_unit(q, first, &u) && u.physical < physical;
+}
+
+int ps_queue_clear(ps_store *s, ps_queue *q, ps_error *e) {
+    char folder[PATH_MAX];
+    int code = drop_files(q, 0, e);
+    if (code < 0) return code;
+    publish_end(q, NULL, 0, -1);
+    atomic_store(&q->cq_min, 0);
+    queue_folder(s, q, folder, sizeof folder);
+    s->st_io->rmdir(s->st_io, folder); /* it may hold what is not ours, and then it stays */
+    return 0;
+}
+
+void ps_queue_forget_locked(ps_queue *q) {
+    while (ps_segments_count(&q->cq_files) > 0) ps_segments_forget_first(&q->cq_files);
+    q->cq_tail_count = 0;
+    publish_end(q, NULL, 0, -1);
+    atomic_store(&q->cq_min, 0);
 }
 
 int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_error *e) {

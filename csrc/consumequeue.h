@@ -71,6 +71,14 @@ void ps_queue_correct_min(ps_queue *q, int64_t physical);
 /* Deletes files but the last whose last unit points before `physical`. */
 int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_error *e);
 
+/* Whether its first unit that points to a record points before `physical`. */
+bool ps_queue_begins_before(ps_queue *q, int64_t physical);
+/* Deletes all of it: files, folder, positions but for cq_next, which is the append lock's. What was
+ * found in it stays mapped. */
+int ps_queue_clear(struct ps_store *s, ps_queue *q, ps_error *e);
+/* Readers: the same without touching the disk; topic lock held for writing. */
+void ps_queue_forget_locked(ps_queue *q);
+
 /* One unit; false when there is none. */
 bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out);
 

@@ -16,8 +16,7 @@
 #include <unistd.h>
 
 #define AGAIN(rc, call)                                                                            \
-    do                                                                                             \
-        (rc) = (call);                                                                             \
+    do (rc) = (call);                                                                              \
     while ((rc) < 0 && errno == EINTR)
 
 static int system_open(ps_io *io, const char *path, int flags, mode_t mode) {
@@ -145,7 +144,9 @@ static const ps_io system_table = {
 
 /* Callers pass the table about as `ps_io *` since the faulty one changes with each call; nobody
  * writes to this one. */
-ps_io *ps_io_system(void) { return (ps_io *)&system_table; }
+ps_io *ps_io_system(void) {
+    return (ps_io *)&system_table;
+}
 
 /* ---- the table that fails on purpose ---- */
 
@@ -181,8 +182,7 @@ static bool struck(ps_io *io, int kind) {
     int32_t slow_ms = fy->fy_slow_mask >> kind & 1 ? fy->fy_slow_ms : 0;
     pthread_mutex_unlock(&fy->fy_lock);
     if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
-    if (fails)
-        errno = err;
+    if (fails) errno = err;
     return fails;
 }
 
@@ -278,8 +278,7 @@ static const ps_io faulty_table = {
 
 ps_io *ps_io_faulty_new(void) {
     faulty *fy = calloc(1, sizeof *fy);
-    if (fy == NULL)
-        return NULL;
+    if (fy == NULL) return NULL;
     fy->fy_io = faulty_table;
     pthread_mutex_init(&fy->fy_lock, NULL);
     return &fy->fy_io;
@@ -312,16 +311,40 @@ int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask) {
     int64_t calls = 0;
     pthread_mutex_lock(&fy->fy_lock);
     for (int kind = 0; kind < PS_IO_CALLS; kind++)
-        if (mask >> kind & 1)
-            calls += fy->fy_calls[kind];
+        if (mask >> kind & 1) calls += fy->fy_calls[kind];
     pthread_mutex_unlock(&fy->fy_lock);
     return calls;
 }
 
 void ps_io_faulty_free(ps_io *io) {
     faulty *fy = (faulty *)io;
-    if (fy == NULL)
-        return;
+    if (fy == NULL) return;
     pthread_mutex_destroy(&fy->fy_lock);
     free(fy);
+}
+
+/* ---- whole small files ---- */
+
+ssize_t ps_read_head(ps_io *io, int fd, void *buf, size_t len) {
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = io->pread(io, fd, (uint8_t *)buf + done, len - done, (off_t)done);
+        if (n < 0) return -1;
+        if (n == 0) break;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+int ps_write_head(ps_io *io, int fd, const void *bytes, size_t len) {
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = io->pwrite(io, fd, (const uint8_t *)bytes + done, len - done, (off_t)done);
+        if (n <= 0) {
+            errno = n < 0 ? errno : EIO;
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    return 0;
 }

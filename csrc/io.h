@@ -34,6 +34,11 @@ struct ps_io {
 /* The operating system's own calls. One constant table; nothing to free. */
 ps_io *ps_io_system(void);
 
+/* Up to len bytes from the start of a file: how many, or -1 and errno. */
+ssize_t ps_read_head(ps_io *io, int fd, void *buf, size_t len);
+/* All of them to the start of a file: 0, or -1 and errno. */
+int ps_write_head(ps_io *io, int fd, const void *bytes, size_t len);
+
 /* Names of the calls above, for fault masks: bit n of a mask is call n of this order. */
 enum {
     PS_IO_OPEN,

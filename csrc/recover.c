@@ -159,12 +159,25 @@ static void start_abnormal(scan *c) {
     c->at = c->index_from;
 }
 
+/* Queues that a deletion left half done begin anew behind it; from its file's start, since another
+ * broker may have written the log again since. */
+static void start_deleted(scan *c, int64_t from) {
+    ps_store *s = c->s;
+    int64_t min = atomic_load(&s->st_log_min);
+    if (from == INT64_MAX) return;
+    from -= from % s->st_conf.commitlog_file_size;
+    if (from < min) from = min;
+    if (from < c->queues_from) c->queues_from = from;
+    if (from < c->at) c->at = from;
+}
+
 /* ---- the scan ---- */
 
 static int scan_reading(scan *c, const ps_record *r) {
     ps_store *s = c->s;
     if (!ps_dispatch_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
     ps_topic *t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
+    if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
     if (q == NULL) return PS_E_NO_MEMORY;
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
@@ -364,7 +377,8 @@ static void set_stamps(scan *c) {
 
 static int recover_log(scan *c, bool abnormal, ps_error *e) {
     ps_store *s = c->s;
-    int64_t bytes_cut = 0, code;
+    int64_t bytes_cut = 0, from, code = ps_deleted_settle(s, &from, e);
+    if (code < 0) return (int)code;
     c->last_start = c->queues_after = -1;
     s->st_strict_queues = true;
     if (abnormal)
@@ -373,6 +387,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
         start_normal(c);
         start_without_index(c);
     }
+    start_deleted(c, from);
     code = abnormal ? cut_queues(s, c->queues_from, c->report, NULL, e) : 0;
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
     if (code >= 0) code = scan_log(c, e);
@@ -381,6 +396,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
         code = cut_queues(s, c->at, c->report, "the records are behind the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
     if (code >= 0) code = ps_log_set_end(s, c->at, &bytes_cut, e);
+    if (code >= 0) code = ps_deleted_trim(s, c->at, e);
     if (code >= 0) report_end(c, bytes_cut);
     return code < 0 ? (int)code : 0;
 }
@@ -446,6 +462,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
     int code = 0;
     report->mode = PS_RECOVERED_READ;
     if (s->st_log.ss_count > 0) {
+        ps_deleted_hide(s);
         c.queues_after = furthest_unit(s);
         start_normal(&c);
         atomic_store(&s->st_index_tail, c.at);

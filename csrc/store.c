@@ -236,6 +236,7 @@ static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error 
     int code = ps_log_open(s, e);
     bool linear = ps_abort_present(s->st_io, s->st_root) == 1;
     if (progress != NULL) progress->phase = 1;
+    if (code == 0) code = ps_deleted_load(s, report, e);
     if (code == 0) code = ps_queues_load(s, linear, report, progress, e);
     if (progress != NULL) progress->phase = 2;
     if (code == 0) code = ps_checkpoint_read(s->st_io, s->st_root, &s->st_checkpoint, e);
@@ -591,7 +592,10 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
     } else {
         pthread_mutex_lock(&s->st_dispatch_lock);
         code = list_newer_segments(s, &first, e);
+        if (code == 0) code = ps_deleted_load(s, NULL, e);
+        if (code == 0) ps_deleted_hide(s);
         if (code == 0) code = refresh_queues(s, e);
+        if (code == 0) ps_deleted_hide(s); /* the writer deletes them after it has said so */
         if (code == 0) code = ps_reader_extend_locked(s, e);
         if (code == 0) forget_deleted(s, first);
         if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);

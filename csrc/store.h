@@ -22,7 +22,8 @@ struct ps_topic {
     struct ps_store *tp_store;
     struct ps_topic *tp_next; /* chain of its hash bucket */
     int32_t tp_len;
-    bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    bool tp_schedule;      /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
     uint32_t tp_hash;
     _Atomic(ps_queue *) *_Atomic tp_blocks[(PS_QUEUE_ID_MAX + 1) / PS_QUEUE_CHUNK];
     char tp_name[PS_TOPIC_MAX + 1];
@@ -58,7 +59,7 @@ struct ps_store {
     int64_t st_last_timestamp;  /* append lock: store times never go back */
     _Atomic int64_t st_stamp_published;
     _Atomic int64_t st_puts, st_fsyncs;
-    _Atomic bool st_disk_full; /* the retention rules say so */
+    _Atomic bool st_disk_full;      /* the retention rules say so */
     _Atomic int32_t st_stall_errno; /* what the dispatcher waits out: ENOSPC, EMFILE, ..; or 0 */
     _Atomic int32_t st_flush_errno;
     _Atomic bool st_derived_broken; /* a queue or index could not be written */
@@ -81,9 +82,9 @@ struct ps_store {
     pthread_mutex_t st_wait_lock;
     pthread_cond_t st_flush_wake, st_flush_done;
     _Atomic int64_t st_flush_wanted;
-    int32_t st_flush_waiters;         /* callers that wait for a sync; wait lock */
-    int32_t st_flush_served;          /* how many waited when the last sync began; flusher */
-    int64_t st_sync_ns;               /* how long the last sync took; flusher */
+    int32_t st_flush_waiters; /* callers that wait for a sync; wait lock */
+    int32_t st_flush_served;  /* how many waited when the last sync began; flusher */
+    int64_t st_sync_ns;       /* how long the last sync took; flusher */
 
     /* dispatcher */
     pthread_mutex_t st_dispatch_lock;
@@ -97,6 +98,8 @@ struct ps_store {
     _Atomic int64_t st_logic_timestamp;  /* ms: store time of the last record in the queues */
     _Atomic int64_t st_physic_timestamp; /* ms: everything stored until then is on the disk */
     ps_topic *st_recent_topic;           /* dispatch lock: the topic of the last record */
+    uint64_t st_deleted_inode;           /* dispatch lock: of the deletedTopics that was read */
+    int64_t st_deleted_size;
 
     /* arrivals.c */
     _Atomic(ps_queue *) st_arrivals; /* watched queues with new units, newest first */
@@ -162,6 +165,15 @@ ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t,
 int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q);
 void ps_topics_free(ps_store *s);
 int32_t ps_queues_snapshot(ps_store *s, ps_queue ***out); /* every queue now; free *out */
+
+/* deleted.c */
+int ps_deleted_load(ps_store *s, ps_report *r, ps_error *e); /* a missing file is none */
+/* Clears the queues that belong to an earlier life of their topic; *from: the records behind it may
+ * be missing in them, INT64_MAX: none are. */
+int ps_deleted_settle(ps_store *s, int64_t *from, ps_error *e);
+/* No mark lies behind the end of the log, which would take messages that are still to come. */
+int ps_deleted_trim(ps_store *s, int64_t end, ps_error *e);
+void ps_deleted_hide(ps_store *s); /* readers: those queues are shown as empty; dispatch lock */
 
 /* commitlog.c */
 int ps_log_open(ps_store *s, ps_error *e);

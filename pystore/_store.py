@@ -29,7 +29,7 @@ from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import Batch, Message, checked, encode_properties
 from pystore._report import RecoveryReport, report_of
 from pystore._sql92 import compiled
-from pystore.metadata import Metadata
+from pystore.metadata import Metadata, system_topics
 
 if TYPE_CHECKING:
     from pystore._arrow import ArrowStream
@@ -1097,6 +1097,41 @@ class Store(_Base):
         if lib.ps_store_flush(self._live(), error) < 0:
             self._fail(error)
         self.metadata.maybe_export()
+
+    # ---- topics ----
+
+    def delete_topic(self, topic: str) -> None:
+        """Deletes a topic: its queues, its row of the metadata and all consumer offsets in it.
+
+        The messages stay in the log, found by offset, id and key, until retention takes them. A
+        topic made again counts its queue offsets from 0. After a crash in between the queues are
+        there or gone, never half; then delete it again. Readers see it with their next refresh.
+        Follows upstream's DefaultMessageStore.deleteTopics; what a restart does differs, see
+        docs/recovery.md.
+
+        Raises: NotFound for a topic that is not there, BadArgument for one that the store needs
+        itself, ReadOnly, DiskFull, StoreClosed.
+        """
+        if any(topic == row.name for row in system_topics(self.settings)):
+            raise BadArgument(f"{topic} is a topic of the store itself and cannot be deleted")
+        if topic not in self.metadata.topics and not self.queues(topic):
+            raise NotFound(f"the store has no topic '{topic:.260}'")
+        self._delete_queues(topic)
+        with self._topic_lock, self.metadata.batch():
+            self.metadata.topics.delete(topic)
+            self.metadata.offsets.delete(topic=topic)
+        self._exporter.changed()
+
+    def _delete_queues(self, topic: str) -> None:
+        """The queues alone, for a broker, which keeps topics and offsets by itself."""
+        handle, error = self._find_topic(topic), ffi.new("ps_error *")
+        if handle == ffi.NULL:
+            return
+        if lib.ps_topic_delete(self._live(), handle, error) < 0:
+            self._fail(error)
+        with self._topic_lock:
+            if topic in self._topics:
+                self._topics[topic].queues = 0  # so that the next put makes its row again
 
     # ---- retention, closing ----
 

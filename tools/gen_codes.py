@@ -44,7 +44,6 @@ DIFFERS: dict[int, str] = {
     27: "the same as 329",
     28: "pools, page cache and timers are named with the values of an idle broker",
     306: "answered; retention takes queues and log together, so there is nothing to do",
-    316: "answered; nothing is done",
     329: "runs retention once, by the rules of the settings",
     401: "mode POP is refused with code 1",
     402: "always empty: every mode is PULL",

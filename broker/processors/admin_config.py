@@ -11,6 +11,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
+from broker.services.names import is_system_topic
 from pystore._configfiles import version_to_json
 from pystore._errors import BadArgument
 from pystore._settings import parse_properties
@@ -27,7 +28,7 @@ class ConfigProcessor:
             RequestCode.UPDATE_BROKER_CONFIG: self.update,
             RequestCode.GET_BROKER_CONFIG: self.get,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.nothing,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.nothing,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean,
             RequestCode.TRIGGER_DELETE_FILES: self.clean,
         }
@@ -63,6 +64,19 @@ class ConfigProcessor:
     def nothing(self, peer: Peer, command: Command) -> Command:
         """Retention takes queue files and log files together here: there is nothing to do."""
         return command.reply()
+
+    def clean_topics(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        """Deletes the queues that belong to no topic any more."""
+
+        async def run() -> Command:
+            found = await asyncio.to_thread(self.s.store.topics)
+            for name in found:
+                # Looked up at its turn: a send may have made it meanwhile.
+                if name not in self.s.topics and not is_system_topic(name):
+                    await asyncio.to_thread(self.s.store._delete_queues, name)
+            return command.reply()
+
+        return run()
 
     def clean(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         async def run() -> Command:

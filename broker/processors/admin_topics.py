@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -77,7 +78,12 @@ class TopicProcessor:
             self.s.topics.delete(each)
             self.s.offsets.delete(topic=each)
             self.s.statistics.forget(topic=each)
-        return self._registered(command)
+        return self._deleted(command, names)
+
+    async def _deleted(self, command: Command, names: list[str]) -> Command:
+        for each in names:
+            await asyncio.to_thread(self.s.store._delete_queues, each)
+        return await self._registered(command)
 
     # ---- questions ----
 

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "bytes.h"
 #include "check.h"
@@ -334,6 +335,44 @@ static void round_of_closing(int n) {
     closed(again);
 }
 
+static void *deletes(void *arg) {
+    job *j = arg;
+    while (going_on(j)) {
+        ps_error e = {0};
+        ps_topic *t = ps_topic_open(j->in->store, "T1", 2, 0, &e);
+        if (t != NULL && ended(j, ps_topic_delete(j->in->store, t, &e)))
+            return NULL;
+        usleep(2000);
+    }
+    return NULL;
+}
+
+/* A topic is deleted again and again while it is written and read; what is left of it counts from 0
+ * without a gap. */
+static void round_of_deleting(void) {
+    work works[] = {puts_single, puts_many, puts_batches, reads, waits, keeps_house, deletes};
+    ps_read_options options = {.max_messages = 100000};
+    room in = {.store = opened("deleted", false)};
+    if (in.store == NULL)
+        return;
+    run(&in, 3, works, sizeof works / sizeof works[0]);
+    for (int q = 0; q < QUEUES; q++) {
+        ps_error e = {0};
+        ps_batch_info info;
+        int64_t low, high;
+        ps_topic *t = ps_topic_open(in.store, "T1", 2, 0, &e);
+        if (ps_queue_range(in.store, t, q, &low, &high) < 0)
+            continue;
+        ps_batch *batch = ps_read(in.store, t, q, low, &options, &e);
+        ps_batch_get(batch, &info);
+        CHECK_EQ(high - low, info.count);
+        for (int32_t i = 0; i < info.count; i++)
+            CHECK_EQ(low + i, info.views[i].queue_offset);
+        ps_batch_free(batch);
+    }
+    closed(in.store);
+}
+
 /* A reader's handle, refreshed and used by threads while a writer works. */
 static void round_of_readers(void) {
     work works[] = {puts_single, puts_single, puts_many, reads, reads, looks_up};
@@ -354,6 +393,7 @@ int main(void) {
     round_of_everything(false);
     round_of_everything(true);
     round_of_readers();
+    round_of_deleting();
     for (int n = 0; n < 6; n++)
         round_of_closing(n);
     check_remove(base);

@@ -669,6 +669,25 @@ def test_topics_by_request(desk):
     assert desk.s.topics.get("b").attributes == {"message.type": "FIFO"}
 
 
+def test_a_deleted_topic_begins_again_at_zero(desk):
+    for topic in ("orders", "%RETRY%readers_orders", "others"):
+        desk.s.topics.update(TopicConfig(topic, 1, 1, 6))
+        desk.s.store.put(topic, b"old", queue=0)
+    desk.s.offsets.commit("readers", "orders", 0, 1)
+    assert desk.ask(215, topic="orders").code == 0
+    assert desk.s.store.topics() == ["others"]
+    assert desk.s.offsets.get("readers", "orders", 0) is None
+    assert desk.send("orders").ext["queueOffset"] == "0"
+
+
+def test_cleaning_of_unused_topics_takes_queues_without_a_topic(desk):
+    for topic in ("unused", "used", "SCHEDULE_TOPIC_XXXX"):
+        desk.s.store.put(topic, b"old", queue=0)
+    desk.s.topics.update(TopicConfig("used", 1, 1, 6))
+    assert desk.ask(316).code == 0
+    assert desk.s.store.topics() == ["SCHEDULE_TOPIC_XXXX", "used"]
+
+
 def test_groups_by_request(desk):
     assert desk.ask(200, {"groupName": "readers", "retryMaxTimes": 3}).code == 0
     assert body_of(desk.ask(352, group="readers"))["retryMaxTimes"] == 3

@@ -132,7 +132,7 @@ def test_nothing_is_early_however_the_levels_mix(store_path):
     async def work(s):
         for i in range(30):
             put(s, b"%d" % (i % 3 + 1), i % 3 + 1, queue=i % 2)
-        for ahead, levels in ((0, ""), (900, ""), (1100, "1"), (5100, "12"), (3_600_100, "123")):
+        for ahead, levels in ((0, ""), (300, ""), (1100, "1"), (5100, "12"), (3_600_100, "123")):
             s.later(ahead)
             await asyncio.sleep(0.02)
             came = {body.decode() for queue in (0, 1) for body in s.bodies(queue=queue)}

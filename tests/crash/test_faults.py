@@ -419,6 +419,37 @@ def test_recovery_with_failing_calls(tmp_path, seed, forever):
                 raise AssertionError(f"{name} number {at} of {total}: {e!r}") from e
 
 
+def test_deleting_a_topic_with_failing_calls(tmp_path):
+    """Call n of each kind fails while a topic is deleted: at the next open it is there or gone."""
+    source = tmp_path / "source"
+    with pystore.open(source, **SMALL) as store:
+        for i in range(60):
+            store.put("gone", b"old", queue=i % 2)
+            store.put("T", b"kept", queue=0)
+
+    def deleted(name, faults, arm):
+        path = shutil.copytree(source, tmp_path / name)
+        with opened(path, faults) as store:
+            arm()
+            with suppress(pystore.StoreError):
+                store.delete_topic("gone")
+            faults.heal()
+            with suppress(pystore.StoreError):
+                store.put("gone", b"new", queue=0)
+        return path
+
+    for name in CALLS:
+        counting = Faults()
+        deleted(f"{name}-0", counting, lambda c=counting, n=name: c.fail(n, at=1 << 40))
+        for at in range(1, counting.calls(name) + 1):
+            faults = Faults()
+            path = deleted(f"{name}-{at}", faults, lambda f=faults, n=name, a=at: f.fail(n, at=a))
+            with pystore.open(path, **SMALL) as store:
+                found = [bytes(m.body) for m in store.read("gone", 0, 0, max_messages=100)]
+                assert found in ([b"old"] * 30, [b"old"] * 30 + [b"new"], [b"new"], []), (name, at)
+                assert len(store.read("T", 0, 0, max_messages=100)) == 60
+
+
 def test_failed_open_lets_go_of_the_lock(store_path, faults):
     """After an open that failed the store can be opened at once, in the same process."""
     pystore.open(store_path, **SMALL).close()
