@@ -209,13 +209,16 @@ def test_update_topic(admin, peer):
 
 
 def test_delete_topic(admin, peer):
-    admin("updateTopic", "-c", "DefaultCluster", "-t", "doomed")
+    admin("updateTopic", "-c", "DefaultCluster", "-t", "doomed", "-r", 1, "-w", 1)
     admin.until(lambda said: "doomed" in said.split(), "topicList")
+    assert admin("+send", "doomed", "k1", "k2").split()[-1] == "1"
     said = admin("deleteTopic", "-c", "DefaultCluster", "-t", "doomed")
     assert "delete topic [doomed] from cluster [DefaultCluster] success." in said
     assert "delete topic [doomed] from NameServer success." in said
     assert "doomed" not in admin("topicList").split()
     assert launch.ask(peer.namesrv, launch.ROUTE, {"topic": "doomed"})[0] == 17
+    admin("updateTopic", "-c", "DefaultCluster", "-t", "doomed", "-r", 1, "-w", 1)
+    assert admin("+send", "doomed", "k3").split()[-1] == "0"  # its queue begins anew
 
 
 def test_order_topic(admin, peer):
