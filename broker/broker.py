@@ -259,7 +259,7 @@ class Broker:
         return core
 
     def _make_services(self, store: Store, core: Core) -> Services:
-        config = Config(self.settings)
+        config = Config(self.settings, Path(self._conf) if self._conf is not None else None)
         groups = Groups(config, store.metadata)
         topics = Topics(config, store.metadata, core)
         clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)

@@ -19,12 +19,14 @@ import operator
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pystore._errors import BadArgument
+from pystore import _configfiles
+from pystore._errors import BadArgument, StoreError
+from pystore._properties import edit_properties, parse_properties
 from pystore._upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 __all__ = [
@@ -516,66 +518,28 @@ def _make_table() -> dict[str, Setting]:
 TABLE: dict[str, Setting] = _make_table()
 
 
-# ---- Java's properties files ----
+def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
+    """Writes other values into a broker.conf; its comments, its order and its rights stay.
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_BLANK = " \t\f"
+    The file holds its old content or all of the new one, whenever the power fails; its previous
+    content becomes its ``.bak``, as upstream's MixAll.string2File leaves it.
 
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their continuations joined, comments and blank ones left out; 1-based numbers."""
-    lines = re.split(r"\r\n|\r|\n", text)
-    at = 0
-    while at < len(lines):
-        number, line = at + 1, lines[at].lstrip(_BLANK)
-        at += 1
-        if not line or line[0] in "#!":
-            continue
-        # An odd number of backslashes at the end: the last one continues the line.
-        while (len(line) - len(line.rstrip("\\"))) % 2 == 1:
-            more = lines[at].lstrip(_BLANK) if at < len(lines) else ""
-            at += 1
-            line = line[:-1] + more
-        yield number, line
-
-
-def _unescape(text: str) -> str:
-    """Raises ValueError at a \\u that four hexadecimal digits do not follow."""
-    if "\\" not in text:
-        return text
-
-    def one(match: re.Match[str]) -> str:
-        what = match[1]
-        if what[0] != "u":
-            return _ESCAPES.get(what, what)
-        if len(what) != 5:
-            raise ValueError("\\u is not followed by four hexadecimal digits")
-        return chr(int(what[1:], 16))
-
-    plain = re.sub(r"\\(u[0-9a-fA-F]{4}|.)", one, text, flags=re.DOTALL)
-    # Java's \u escapes are UTF-16 units: two of them may be one character.
-    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-
-
-def parse_properties(text: str) -> dict[str, tuple[int, str]]:
-    """The text of a Java properties file as name: (line number, value), the last of equal names.
-
-    Syntax of java.util.Properties.load: ``=``, ``:`` or white space between name and value; ``#``
-    and ``!`` comments; a backslash at the end continues a line; ``\\uXXXX``, ``\\t``, ``\\n``,
-    ``\\r``, ``\\f``. White space at the end of a value is dropped, as upstream
-    does when it uses the value.
-
-    Raises: ValueError with the line number, for a broken ``\\u`` escape.
+    Raises: Forbidden, DiskFull, StoreIOError, BadArgument for a file that is no properties file.
     """
-    found: dict[str, tuple[int, str]] = {}
-    for number, line in _logical_lines(text):
-        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", line, re.DOTALL)
-        assert match is not None  # every part of the pattern may be empty
-        try:
-            found[_unescape(match[1])] = (number, _unescape(line[match.end() :]).strip())
-        except (ValueError, UnicodeError) as bad:
-            raise ValueError(f"line {number}: {bad}") from None
-    return found
+    path = path.resolve()  # a link stays one
+    # By bytes: entries that are not changed need not be understood.
+    text = (_configfiles.read_file(path) or b"").decode("latin-1")
+    try:
+        made = edit_properties(text, changes).encode("latin-1")
+    except ValueError as bad:
+        raise BadArgument(str(bad), where=str(path)) from None
+    try:
+        _configfiles.replace_file(path, made, keep_old=True)
+        _configfiles.sync_folder(path.parent)
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        raise _configfiles.os_error(failed, path) from failed
 
 
 def _read_conf(path: Path) -> dict[str, tuple[int, str]]:

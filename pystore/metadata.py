@@ -384,6 +384,27 @@ class Metadata:
         with self._write() as txn:
             self._bump(name, txn)
 
+    # ---- rules of groups ----
+
+    def forbidden(self) -> dict[str, dict[str, int]]:
+        """forbiddenTable of subscriptionGroup.json: by group and topic, bits of what the group may
+        not do there; bit 0: read. What a file has there in another shape counts as none."""
+        self._check_open()
+        table = self._state.parts["groups"].extra.get("forbiddenTable")
+        return {
+            group: {topic: bits for topic, bits in topics.items() if type(bits) is int and bits > 0}
+            for group, topics in (table.items() if isinstance(table, dict) else ())
+            if isinstance(topics, dict)
+        }
+
+    def set_forbidden(self, table: Mapping[str, Mapping[str, int]]) -> None:
+        """Replaces that table. Raises: ReadOnly, StoreClosed, DiskFull."""
+        with self._write() as txn:
+            extra = self._state.parts["groups"].extra
+            extra["forbiddenTable"] = {group: dict(topics) for group, topics in table.items()}
+            txn.put(b"extra/groups", _compact(extra), db=self._dbs["info"])
+            self._bump("groups", txn)
+
     # ---- topics that make themselves ----
 
     def ensure_system_topics(self, settings: Settings) -> list[str]:

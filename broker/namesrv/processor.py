@@ -28,7 +28,7 @@ from broker.remoting.handlers import Handler, Peer
 from pystore import _javajson
 from pystore._configfiles import replace_file, sync_folder, version_from_json, version_to_json
 from pystore._errors import BadArgument
-from pystore._settings import parse_properties
+from pystore._properties import parse_properties
 
 __all__ = ["Processor"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.remoting.tls import TlsSettings
 from pystore._errors import BadArgument
-from pystore._settings import parse_properties
+from pystore._properties import parse_properties
 from pystore._upstream_settings import UPSTREAM
 
 __all__ = ["USED", "NamesrvSettings"]

@@ -13,8 +13,8 @@ from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import is_system_topic
 from pystore._configfiles import version_to_json
-from pystore._errors import BadArgument
-from pystore._settings import parse_properties
+from pystore._errors import StoreError
+from pystore._properties import parse_properties
 
 __all__ = ["ConfigProcessor"]
 
@@ -33,7 +33,7 @@ class ConfigProcessor:
             RequestCode.TRIGGER_DELETE_FILES: self.clean,
         }
 
-    def update(self, peer: Peer, command: Command) -> Command:
+    def update(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         try:
             changes = {
                 name: value
@@ -51,10 +51,13 @@ class ConfigProcessor:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"Can not update config in black list: {named[0]}"
             )
+        return self._updated(command, changes)
+
+    async def _updated(self, command: Command, changes: dict[str, str]) -> Command:
         try:
-            self.s.settings.update(changes)
-        except BadArgument as bad:
-            raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None
+            await self.s.settings.update_and_keep(changes)
+        except StoreError as failed:
+            raise Refused(ResponseCode.SYSTEM_ERROR, failed.text) from None
         return command.reply()
 
     def get(self, peer: Peer, command: Command) -> Command:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from broker.processors.bodies import items, json_object
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -45,19 +48,23 @@ class GroupProcessor:
             self.s.groups.update(group)
         return command.reply()
 
-    def delete(self, peer: Peer, command: Command) -> Command:
+    def delete(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("groupName")
         check_offsets_may_change(name)
         self.s.groups.delete(name)
         if command.flag_of("cleanOffset"):
             self.s.offsets.delete(group=name)
         self.s.statistics.forget(group=name)
-        return command.reply()
+        return self._kept(command.reply())
+
+    async def _kept(self, answer: Command) -> Command:
+        await self.s.groups.keep_forbidden()
+        return answer
 
     def all(self, peer: Peer, command: Command) -> Command:
         body = {
             "dataVersion": version_to_json(self.s.groups.version),
-            "forbiddenTable": {},
+            "forbiddenTable": self.s.groups.forbidden,
             "subscriptionGroupTable": {
                 g.name: self.s.groups.to_json(g) for g in self.s.groups.all()
             },
@@ -74,7 +81,7 @@ class GroupProcessor:
             )
         return command.reply(body=mqjson.dumps(self.s.groups.to_json(group)))
 
-    def forbidden(self, peer: Peer, command: Command) -> Command:
+    def forbidden(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         group, topic = command.text("group"), command.text("topic")
         self.s.groups.found(group)
         self.s.topics.found(topic)
@@ -82,7 +89,7 @@ class GroupProcessor:
             self.s.groups.forbid(group, topic, not command.flag_of("readable"))
         readable = not self.s.groups.is_forbidden(group, topic)
         body = {"group": group, "topic": topic, "readable": readable}
-        return command.reply(body=mqjson.dumps(body))
+        return self._kept(command.reply(body=mqjson.dumps(body)))
 
     # ---- who is online ----
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.remoting.selfsigned import self_signed
 from pystore._errors import BadArgument
-from pystore._settings import parse_properties
+from pystore._properties import parse_properties
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pystore._configfiles import DataVersion
 from pystore._errors import BadArgument
-from pystore._settings import RETENTION, TABLE, Settings
+from pystore._settings import RETENTION, TABLE, Settings, edit_conf
 
 __all__ = ["Config"]
 
@@ -27,10 +29,12 @@ _FIXED = frozenset(
 
 class Config:
     """Like Settings, ``config["name"]``, but of this moment. changed: told the names of settings
-    that got another value."""
+    that got another value. file: the broker.conf that was given, None: none was."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, file: Path | None = None) -> None:
         self.current = settings
+        self.file = file
+        self._writing = asyncio.Lock()
         self.version = DataVersion(0, 0, time.time_ns() // 1_000_000)
         self.changed: list[Callable[[frozenset[str]], None]] = []
 
@@ -41,12 +45,29 @@ class Config:
     def store_host(self) -> bytes:
         return self.current.store_host
 
+    async def update_and_keep(self, changes: Mapping[str, str]) -> None:
+        """The same, written into the file first, if there is one. Raises: StoreError as well."""
+        async with self._writing:
+            self._checked(changes)
+            if self.file is not None:
+                await asyncio.to_thread(edit_conf, self.file, changes)
+            self.update(changes)
+
     def update(self, changes: Mapping[str, str]) -> None:
-        """All of them, or none. Lives until the broker stops; broker.conf stays as it is.
+        """All of them, or none; until the broker stops.
 
         Raises: BadArgument for a name or value that is none, and for settings that only a start
         takes over.
         """
+        made, names = self._checked(changes)
+        if not names:
+            return
+        self.current = made
+        self.version = self.version.bumped()
+        for listener in self.changed:
+            listener(names)
+
+    def _checked(self, changes: Mapping[str, str]) -> tuple[Settings, frozenset[str]]:
         made = self.current.replaced(**changes)
         names = frozenset(name for name in changes if made[name] != self.current[name])
         for name in sorted(names):
@@ -55,12 +76,7 @@ class Config:
                 raise BadArgument(
                     f"{name} is taken over at the start only: write it to broker.conf"
                 )
-        if not names:
-            return
-        self.current = made
-        self.version = self.version.bumped()
-        for listener in self.changed:
-            listener(names)
+        return made, names
 
     def as_text(self) -> str:
         """``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ from pystore.metadata import Metadata
 
 __all__ = ["Groups"]
 
+_READ = 1
+
 
 class Groups:
     """The table of groups. changed: told the name of each that was altered or deleted."""
@@ -24,7 +27,10 @@ class Groups:
     def __init__(self, settings: Config, metadata: Metadata) -> None:
         self._settings = settings
         self._rows = Behind(metadata, metadata.groups, "groups")
-        self._forbidden: dict[str, set[str]] = {}
+        self._metadata = metadata
+        #: By group and topic; bit 0: it may not read.
+        self.forbidden: dict[str, dict[str, int]] = metadata.forbidden()
+        self._writing = asyncio.Lock()
         self.changed: Callable[[str], None] = lambda name: None
 
     def start(self) -> None:
@@ -88,21 +94,30 @@ class Groups:
     def delete(self, name: str) -> bool:
         """Whether there was one."""
         gone = self._rows.delete(name)
-        self._forbidden.pop(name, None)
+        self.forbidden.pop(name, None)
         self.changed(name)
         return gone
 
     def is_forbidden(self, group: str, topic: str) -> bool:
         """Whether a tool has forbidden the group to read this topic."""
-        return topic in self._forbidden.get(group, ())
+        return bool(self.forbidden.get(group, {}).get(topic, 0) & _READ)
 
     def forbid(self, group: str, topic: str, forbidden: bool) -> None:
-        """Code 353; kept while the broker runs."""
-        if forbidden:
-            self._forbidden.setdefault(group, set()).add(topic)
-        else:
-            self._forbidden.get(group, set()).discard(topic)
+        """Code 353; keep_forbidden() brings it to the disk."""
+        topics = self.forbidden.setdefault(group, {})
+        topics[topic] = topics.get(topic, 0) & ~_READ | (_READ if forbidden else 0)
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self.forbidden[group]
         self.changed(group)
+
+    async def keep_forbidden(self) -> None:
+        """Raises: StoreError."""
+        async with self._writing:
+            if self.forbidden != self._metadata.forbidden():
+                table = {group: dict(topics) for group, topics in self.forbidden.items()}
+                await asyncio.to_thread(self._metadata.set_forbidden, table)
 
     # ---- as JSON ----
 

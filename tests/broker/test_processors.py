@@ -708,6 +708,48 @@ def test_forbidden_topics_by_request(desk):
     assert body_of(desk.ask(353, **asked)) == asked | {"readable": True}
     assert body_of(desk.ask(353, readable=False, **asked)) == asked | {"readable": False}
     assert body_of(desk.ask(353, **asked)) == asked | {"readable": False}
+    assert body_of(desk.ask(201))["forbiddenTable"] == {"readers": {"orders": 1}}
+
+
+def test_what_is_forbidden_stays_so_after_a_restart(tmp_path, small):
+    asked = {"group": "readers", "topic": "orders"}
+    with services(tmp_path / "store", small) as s:
+        s.topics.update(TopicConfig("orders", 4, 4))
+        Desk(s).ask(353, readable=False, **asked)
+    file = json.loads((tmp_path / "store/config/subscriptionGroup.json").read_text())
+    assert file["forbiddenTable"] == {"readers": {"orders": 1}}
+    with services(tmp_path / "store", small) as s:
+        assert s.groups.is_forbidden("readers", "orders")
+        assert Desk(s).ask(207, groupName="readers").code == 0
+    with services(tmp_path / "store", small) as s:
+        assert not s.groups.is_forbidden("readers", "orders")
+
+
+def test_changed_settings_are_written_into_the_file_that_was_given(desk, tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text("# ours\nfileReservedTime = 48\nbrokerName=b\n")
+    file.chmod(0o640)
+    desk.s.settings.file = file
+    assert desk.ask(25, b"fileReservedTime=24\nenablePropertyFilter=true").code == 0
+    text = "# ours\nfileReservedTime=24\nbrokerName=b\nenablePropertyFilter=true\n"
+    assert file.read_text() == text
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "broker.conf.bak").read_text().startswith("# ours\nfileReservedTime = 48")
+
+
+@pytest.mark.parametrize("body", [b"fileReservedTime=x", b"traceOn=false", b"none=1"])
+def test_settings_that_are_refused_change_no_file(desk, tmp_path, body):
+    file = tmp_path / "broker.conf"
+    file.write_text("fileReservedTime=48\n")
+    desk.s.settings.file = file
+    assert desk.ask(25, body).code == 1
+    assert file.read_text() == "fileReservedTime=48\n"
+
+
+def test_settings_whose_file_cannot_be_written_stay(desk, tmp_path):
+    desk.s.settings.file = tmp_path / "gone" / "broker.conf"
+    answer = desk.ask(25, b"fileReservedTime=24")
+    assert (answer.code, desk.s.settings["fileReservedTime"]) == (1, 72)
 
 
 def test_who_is_online(desk):

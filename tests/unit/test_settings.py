@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pystore._core import ffi, lib
 
 from pystore._errors import BadArgument
-from pystore._settings import TABLE, fill, host_bytes, load, parse_properties
+from pystore._properties import edit_properties, parse_properties
+from pystore._settings import TABLE, fill, host_bytes, load
 from pystore._upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
@@ -141,6 +142,25 @@ def test_what_java_would_store_is_read_back(properties):
     text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in properties.items())
     found = parse_properties(text)
     assert {key: value for key, (_, value) in found.items()} == properties
+
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
+VALUES = st.text(st.characters(codec="utf-8"), max_size=8).map(str.strip)
+
+
+@given(st.text("ab=: \\#!\n\r\t1", max_size=40), st.dictionaries(NAMES, VALUES, max_size=4))
+def test_edited_entries_change_and_all_others_stay(text, changes):
+    """Whatever the file looks like."""
+    before = {name: value for name, (_, value) in parse_properties(text).items()}
+    after = parse_properties(edit_properties(text, changes))
+    assert {name: value for name, (_, value) in after.items()} == before | changes
+
+
+def test_an_edited_file_keeps_comments_and_order():
+    """A changed entry stays in its place, what is new comes last."""
+    text = "# ours\n\nlistenPort : 1\nbrokerName=a\\\n  b\n! end"
+    made = edit_properties(text, {"brokerName": "c", "x": "\u00e4", "listenPort": "2"})
+    assert made == "# ours\n\nlistenPort=2\nbrokerName=c\n! end\nx=\\u00E4\n"
 
 
 def test_a_file_with_a_broken_escape_is_refused_by_line(tmp_path):
