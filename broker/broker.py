@@ -14,12 +14,14 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
+from broker.processors.pull import waited
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
@@ -108,7 +110,8 @@ class Broker:
         self._drain_s = drain_s
         self._tls = tls
         self._now_ms = now_ms
-        self._hooks: list[SendMessageHook | ConsumeMessageHook] = []
+        self._send_hooks: list[SendMessageHook] = []
+        self._consume_hooks: list[ConsumeMessageHook] = []
         self.namesrv: NameServer | None = None
         self._thread: LoopThread | None = None
         self._undo = contextlib.AsyncExitStack()
@@ -279,8 +282,10 @@ class Broker:
             registration=registration,
             address=self.address,
         )
-        for hook in self._hooks:
-            self._add(made, hook)
+        for send_hook in self._send_hooks:
+            self._hook_sends(made, send_hook)
+        for consume_hook in self._consume_hooks:
+            self._hook_pulls(made, core, consume_hook)
         clients.may_notify = lambda group: bool(config["notifyConsumerIdsChangedEnable"])
         clients.filters = lambda: bool(config["enablePropertyFilter"])
         groups.changed = clients.republish
@@ -347,19 +352,26 @@ class Broker:
 
     def add_send_hook(self, hook: SendMessageHook) -> None:
         """Before the start, or on the broker's loop. Sends then all go through Python."""
-        self._hooks.append(hook)
+        self._send_hooks.append(hook)
         if self._services is not None:
-            self._add(self._services, hook)
+            self._hook_sends(self._services, hook)
             self._services.topics.publish_all()
 
+    def add_consume_hook(self, hook: ConsumeMessageHook) -> None:
+        """Before the start, or on the broker's loop. Pulls then all go through Python."""
+        self._consume_hooks.append(hook)
+        if self._services is not None and self._core is not None:
+            self._hook_pulls(self._services, self._core, hook)
+
     @staticmethod
-    def _add(services: Services, hook: Any) -> None:
+    def _hook_sends(services: Services, hook: SendMessageHook) -> None:
         services.send_hooks.add(hook)
         services.topics.always_up = True
 
-    def add_consume_hook(self, hook: ConsumeMessageHook) -> None:
-        """On the broker's loop, once started."""
-        self.services.consume_hooks.add(hook)
+    @staticmethod
+    def _hook_pulls(services: Services, core: Core, hook: ConsumeMessageHook) -> None:
+        services.consume_hooks.add(hook)
+        core.watch_pulls(partial(waited, services))
 
     # ---- life, with a loop and without ----
 

@@ -3,19 +3,39 @@ upstream's order (spec remoting.md 4.3), then what was missing is published and 
 
 from __future__ import annotations
 
+from broker.processors.sending import host_text
 from broker.processors.subscriptions import check_expression
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
+from broker.services.core import Pulled
+from broker.services.hooks import ConsumeContext
 from broker.services.topics import READ
 from pystore._configfiles import SubscriptionGroup
 
-__all__ = ["PullProcessor"]
+__all__ = ["PullProcessor", "waited"]
 
 #: Bits of a pull's sysFlag.
 COMMIT, SUSPEND, OWN, CLASS_FILTER, LITE = 1, 2, 4, 8, 16
+#: In a peer's state: contexts of hooks by the opaque of a pull that waits.
+_WAITING = "pulls of hooks"
+
+
+def waited(s: Services, peer: Peer, pulled: Pulled) -> None:
+    """For hooks: a pull that has waited was answered."""
+    context = peer.state.get(_WAITING, {}).pop(pulled.opaque, None)
+    if context is not None:
+        _after(s, context, pulled)
+
+
+def _after(s: Services, context: ConsumeContext, pulled: Pulled) -> None:
+    context.count, context.size = pulled.count, pulled.size
+    context.success = pulled.code == ResponseCode.SUCCESS
+    if context.success:
+        context.status = "RCV_SUCCESS"
+    s.consume_hooks.after(context)
 
 
 class PullProcessor:
@@ -37,13 +57,35 @@ class PullProcessor:
                 self._group_subscription(command, group, topic)
         except Refused as refused:
             return self._answer(command, refused)
+        context = self._context(peer, command, group.name, topic)
+        if context is not None:
+            self.s.consume_hooks.before(context)
         if peer.serve_raw(command):
+            if context is not None:
+                self._served(peer, command, context)
             return None
         for name in ("queueId", "queueOffset", "maxMsgNums"):
             command.number(name)  # names what is missing
         raise Refused(
             ResponseCode.SYSTEM_ERROR, "the pull cannot be served: one of its fields is unusable"
         )
+
+    # ---- hooks ----
+
+    def _context(
+        self, peer: Peer, command: Command, group: str, topic: str
+    ) -> ConsumeContext | None:
+        if not self.s.consume_hooks:
+            return None
+        queue = command.number("queueId")
+        return ConsumeContext(group, topic, queue, host_text(peer), count=0, status="RCV_EPOLLS")
+
+    def _served(self, peer: Peer, command: Command, context: ConsumeContext) -> None:
+        pulled = self.s.core.last_pull
+        if pulled is None:
+            peer.state.setdefault(_WAITING, {})[command.opaque] = context
+        else:
+            _after(self.s, context, pulled)
 
     @staticmethod
     def _answer(command: Command, refused: Refused) -> Command:

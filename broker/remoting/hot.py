@@ -23,7 +23,7 @@ from pystore._store import Store
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection
 
-__all__ = ["Core", "HotFramer", "OffsetRow", "Statistic", "Totals"]
+__all__ = ["Core", "HotFramer", "OffsetRow", "Pulled", "Statistic", "Totals"]
 
 #: Requests that Core may serve: Python keeps their bytes, to give them back.
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
@@ -43,6 +43,15 @@ class Statistic(NamedTuple):
     group: str | None
     messages: int
     bytes: int
+
+
+class Pulled(NamedTuple):
+    """A pull that was answered: its opaque, the answer's code, messages and their bytes."""
+
+    opaque: int
+    code: int
+    count: int
+    size: int
 
 
 class Totals(NamedTuple):
@@ -114,6 +123,10 @@ class Core:
         self._settling: asyncio.Task[None] | None = None
         #: Told which watched delay levels got messages.
         self.on_levels: Callable[[Sequence[int]], None] | None = None
+        self._on_pull: Callable[[Connection, Pulled], None] | None = None
+        self._pulled = ffi.new("ps_pulled *")
+        #: What became of the pull that was given back last; None: it waits.
+        self.last_pull: Pulled | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on held pulls are answered on this loop."""
@@ -326,11 +339,23 @@ class Core:
             framer = self._connections.get(step.conn_id)
             if framer is not None and step.out_len:
                 framer.push(_taken(step))
+                if self._on_pull is not None and (pulled := self._take_pulled()) is not None:
+                    self._on_pull(framer._connection, pulled)
             everything = False
         levels = lib.ps_core_levels(self.handle)
         if levels and self.on_levels is not None:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         self.look_in(after[0])
+
+    def watch_pulls(self, on_pull: Callable[[Connection, Pulled], None]) -> None:
+        """From now on pulls all come up to Python; on_pull is told of those that have waited."""
+        self._on_pull = on_pull
+        lib.ps_core_pulls_up(self.handle, 1)
+
+    def _take_pulled(self) -> Pulled | None:
+        raw = self._pulled
+        lib.ps_core_take_pulled(self.handle, raw)
+        return Pulled(raw.opaque, raw.code, raw.count, raw.bytes) if raw.code >= 0 else None
 
     def watch_level(self, level: int, offset: int) -> bool:
         """Whether delay level `level` reaches beyond `offset`. If not, on_levels is called with it
@@ -505,7 +530,12 @@ class HotFramer:
         raw = command.raw
         if raw is None or self._conn is None:
             return False
+        core = self._core
+        if core._on_pull is not None:
+            core._take_pulled()  # of what was answered before
         served = lib.ps_conn_serve(self._conn, raw, len(raw), self._step)
+        if core._on_pull is not None:
+            core.last_pull = core._take_pulled()
         self._take(self._step)
         if served:
             self._connection.flush()

@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["Core", "OffsetRow"]
+__all__ = ["Core", "OffsetRow", "Pulled"]
 
 #: Group, topic, queue, next offset.
 OffsetRow = tuple[str, str, int, int]
+
+
+class Pulled(Protocol):
+    """A pull that was answered."""
+
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def size(self) -> int: ...
 
 
 class Core(Protocol):
@@ -70,3 +83,7 @@ class Core(Protocol):
 
     def notify_all(self) -> None:
         """Answers every held pull."""
+
+    @property
+    def last_pull(self) -> Pulled | None:
+        """What became of the pull that was given back last; None: it waits."""

@@ -2,8 +2,8 @@
 
 A hook is any object with a name, ``before(context)`` and ``after(context)``. Hooks run in the order
 of registration, on the event loop: they must not block. While a send hook is registered, sends come
-up to Python instead of being answered in C. Pulls are answered in C always; consume hooks see what
-consumers send back.
+up to Python instead of being answered in C; while a consume hook is, pulls do. Upstream lets no
+hook refuse a pull (PullMessageProcessor swallows what it raises); here AbortProcessException does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,12 @@ class SendContext:
 
 @dataclass(slots=True)
 class ConsumeContext:
-    """A message that a consumer sends back."""
+    """A pull, or a message that a consumer sends back.
+
+    For after(): count and size are of the messages that it got. status: upstream's name of what
+    came of it, RCV_SUCCESS or RCV_EPOLLS (nothing was there) of a pull, SEND_BACK or
+    SEND_BACK_TO_DLQ.
+    """
 
     consumer_group: str
     topic: str

@@ -230,6 +230,10 @@ static int serve(ps_conn *n, const ps_command *request) {
     }
 }
 
+static bool is_pull(const ps_command *request) {
+    return request->code == CODE_PULL_MESSAGE || request->code == CODE_LITE_PULL_MESSAGE;
+}
+
 /* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
  * far it got. */
 static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
@@ -245,7 +249,7 @@ static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_e
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
-        code = serve(n, &request);
+        code = c->co_pulls_up && is_pull(&request) ? 0 : serve(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
         *used += took;

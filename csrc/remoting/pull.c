@@ -149,6 +149,7 @@ static int answer(ps_core *c, const pull *p, int32_t code, const char *remark,
         c->co_out.len = from;
         return rc;
     }
+    c->co_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
     if (bytes == 0) c->co_totals.misses++;
     if (bytes > 0) {
         p->pair->pr_gets += b->count;
@@ -503,6 +504,15 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     }
     *next_ms = ps_core_deadline_in(c);
     return 0;
+}
+
+void ps_core_pulls_up(ps_core *c, int32_t on) {
+    c->co_pulls_up = on != 0;
+}
+
+void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
+    *out = c->co_pulled;
+    c->co_pulled.code = -1;
 }
 
 int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {

@@ -74,6 +74,16 @@ int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int6
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 
+/* ---- hooks ---- */
+/* on 1: pulls are all handed on, and ps_conn_serve serves them. */
+void ps_core_pulls_up(ps_core *core, int32_t on);
+typedef struct ps_pulled {
+    int32_t opaque, code, count; /* code -1: no pull was answered */
+    int64_t bytes;
+} ps_pulled;
+/* The last pull that was answered since the last call of this. */
+void ps_core_take_pulled(ps_core *core, ps_pulled *out);
+
 /* ---- delays ---- */
 /* 1: queue level - 1 of SCHEDULE_TOPIC_XXXX reaches beyond `offset`; 0: not yet, and
  * ps_core_levels will say when. */

@@ -21,6 +21,7 @@ from broker.remoting.command import Command, texts
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.server import RemotingServer
 from broker.remoting.tls import TlsSettings, client_context
+from broker.services.hooks import AbortProcessException
 from pystore import BadArgument, Reader, StoreLocked
 
 
@@ -392,3 +393,42 @@ def test_tls_settings_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "bad").write_bytes(b"tls.server.mode=\\u12")
     with pytest.raises(BadArgument):
         TlsSettings.from_file(tmp_path / "bad")
+
+
+class Watching:
+    """A consume hook that remembers, and refuses one topic."""
+
+    name = "watching"
+
+    def __init__(self):
+        self.seen = []
+
+    def before(self, context):
+        if context.topic == "secret":
+            raise AbortProcessException(16, "not for you")
+
+    def after(self, context):
+        self.seen.append((context.topic, context.queue, context.status, context.count))
+
+
+def test_consume_hooks_see_pulls_those_that_wait_too(tmp_path, small):
+    async def scenario():
+        broker = Broker(tmp_path / "store", listenPort=0, **small)
+        hook = Watching()
+        broker.add_consume_hook(hook)
+        async with broker, await Wire.to(broker.port) as wire, await Wire.to(broker.port) as other:
+            await wire.ask(send_command("orders", b"one"))
+            await wire.ask(send_command("secret", b"two"))
+            own = {"sysFlag": 6, "subscription": "*", "expressionType": "TAG"}
+            assert (await other.ask(pull(1, **own))).code == 0
+            assert (await other.ask(pull(2, topic="secret", **own))).code == 16
+            assert (await other.ask(pull(3, queueOffset=1, **own | {"sysFlag": 4}))).code == 19
+            other.write(pull(4, queueOffset=1, **own))
+            await asyncio.sleep(0.05)
+            seen = [("orders", 0, "RCV_SUCCESS", 1), ("orders", 0, "RCV_EPOLLS", 0)]
+            assert hook.seen == seen
+            await wire.ask(send_command("orders", b"three"))
+            assert (await other.answer()).code == 0
+            assert hook.seen == [*seen, ("orders", 0, "RCV_SUCCESS", 1)]
+
+    run(scenario())
