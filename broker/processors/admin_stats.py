@@ -25,6 +25,14 @@ _UNITS_MAX = 4096
 _POOLS = {"send": 10000, "pull": 100000, "litePull": 100000, "query": 20000, "ack": 100000}
 
 
+def _bytes(count: int) -> str:
+    """As upstream's MixAll.humanReadableByteCount."""
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, 6)
+    return f"{count / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB"
+
+
 class StatisticsProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
@@ -236,26 +244,26 @@ class StatisticsProcessor:
             table[f"msg{way}TotalYesterdayMorning"] = yesterday
             table[f"msg{way}TotalTodayMorning"] = today
             table[f"msg{way}TotalTodayNow"] = s.total(name)
-        gets = s.rates("BROKER_GET_NUMS")
-        size = info.log_max - info.log_min
+        size = info.log_max - self.s.store.report.log_max
+        times = s.put_times
         return table | {
             "dispatchBehindBytes": max(0, info.log_max - info.dispatched),
             "dispatchMaxBuffer": 0,
-            "getFoundTps": gets,
-            "getMessageEntireTimeMax": 0,
-            "getMissTps": "0.0 0.0 0.0",
-            "getTotalTps": gets,
-            "getTransferredTps": gets,
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
+            "getFoundTps": s.rates("FOUND"),
+            "getMessageEntireTimeMax": times.get_max_ms,
+            "getMissTps": s.rates("MISS"),
+            "getTotalTps": s.rates("FOUND_AND_MISS"),
+            "getTransferredTps": s.rates("BROKER_GET_NUMS"),
+            "putLatency99": f"{times.within_ms(0.99):.2f}",
+            "putLatency999": f"{times.within_ms(0.999):.2f}",
             "putMessageAverageSize": size / info.puts if info.puts else 0.0,
-            "putMessageDistributeTime": "null",  # as upstream where it is not measured
-            "putMessageEntireTimeMax": 0,
-            "putMessageFailedTimes": 0,
+            "putMessageDistributeTime": times.distribution(),
+            "putMessageEntireTimeMax": times.put_max_ms,
+            "putMessageFailedTimes": s.failed_puts,
             "putMessageSizeTotal": size,
             "putMessageTimesTotal": info.puts,
             "putTps": s.rates("BROKER_PUT_NUMS"),
-            "remainHowManyDataToFlush": f"{max(0, info.log_max - info.log_flushed)} B",
+            "remainHowManyDataToFlush": _bytes(max(0, info.log_max - info.log_flushed)),
         }
 
     def _disk(self) -> dict[str, Any]:
@@ -272,9 +280,8 @@ class StatisticsProcessor:
             ratio = round(used.used / used.total, 2) if used.total else 0.0
             worst = max(worst, ratio)
             table[f"commitLogDiskRatio_{folder}"] = ratio
-            gib = 1 << 30
             table["commitLogDirCapacity"] = (
-                f"Total : {used.total / gib:.1f} GiB, Free : {used.free / gib:.1f} GiB."
+                f"Total : {_bytes(used.total)}, Free : {_bytes(used.free)}."
             )
         return table | {"commitLogDiskRatio": worst, "consumeQueueDiskRatio": worst}
 

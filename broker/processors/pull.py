@@ -31,7 +31,7 @@ def waited(s: Services, peer: Peer, pulled: Pulled) -> None:
 
 
 def _after(s: Services, context: ConsumeContext, pulled: Pulled) -> None:
-    context.count, context.size = pulled.count, pulled.size
+    context.count, context.size = pulled.messages, pulled.size
     context.success = pulled.code == ResponseCode.SUCCESS
     if context.success:
         context.status = "RCV_SUCCESS"

@@ -249,6 +249,7 @@ class Sender:
         key: str = "",
     ) -> PutResult:
         """Stores one message. key: what a repeat of it is known by. Raises: Refused."""
+        began = time.monotonic()
         properties = dict(properties)
         level = delay_level(properties)
         if level > 0:
@@ -267,9 +268,11 @@ class Sender:
                 born_timestamp=request.born_timestamp, born_host=born_host, block=False,
             )  # fmt: skip
             self.remember(request.topic, key, result.physical_offset)
-            return await self.durable(result, wait=wait)
+            safe = await self.durable(result, wait=wait)
         except StoreError as failed:
             raise refused_put(failed, self.s) from failed
+        self.s.statistics.put_times.took(time.monotonic() - began)
+        return safe
 
     async def durable(self, result: PutResult, *, wait: bool) -> PutResult:
         """What was put, once it is as safe as flushDiskType asks. Raises: Refused."""
@@ -320,6 +323,7 @@ class Sender:
     ) -> tuple[PutStatus, int, int, list[str], int]:
         """Stores a batch: status, queue, first queue offset, offset message ids, bytes; 0 bytes
         for one that is there already. Raises: Refused."""
+        began = time.monotonic()
         wait = properties.get("WAIT") != "false"
         body = request.body if isinstance(request.body, bytes) else bytes(request.body)
         once = self.s.once if self.s.topics.is_once(request.topic) else None
@@ -344,6 +348,7 @@ class Sender:
             once.add_batch(request.topic, body, many.physical_offsets)
         status = await self.safe(many.last_physical_end, wait=wait)
         ids = [self.message_id(at) for at in many.physical_offsets]
+        self.s.statistics.put_times.took(time.monotonic() - began, len(ids))
         return status, queue, many.queue_offsets[0], ids, len(body)
 
 

@@ -23,7 +23,7 @@ from pystore._store import Store
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection
 
-__all__ = ["Core", "HotFramer", "OffsetRow", "Pulled", "Statistic", "Totals"]
+__all__ = ["Core", "HotFramer", "OffsetRow", "Pulled", "Statistic", "Times", "Totals"]
 
 #: Requests that Core may serve: Python keeps their bytes, to give them back.
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
@@ -50,12 +50,13 @@ class Pulled(NamedTuple):
 
     opaque: int
     code: int
-    count: int
+    messages: int
     size: int
 
 
 class Totals(NamedTuple):
-    """Sums since the start. pulls: served here; misses: those without a message; held: now."""
+    """Sums since the start. pulls: served here; found, misses: answered with messages and without;
+    held: now."""
 
     puts: int
     put_bytes: int
@@ -65,6 +66,16 @@ class Totals(NamedTuple):
     pulls: int
     misses: int
     held: int
+    found: int
+
+
+class Times(NamedTuple):
+    """puts: messages by how many ms their put took, 0 to 1000, then by whole seconds to 10 and
+    more; the longest put and the longest read, in ms."""
+
+    puts: Sequence[int]
+    put_max_ms: int
+    get_max_ms: int
 
 
 def _name(name: str) -> tuple[bytes, int]:
@@ -320,6 +331,11 @@ class Core:
         raw = ffi.new("ps_core_totals *")
         lib.ps_core_get_totals(self.handle, raw)
         return Totals(*(getattr(raw, name) for name in Totals._fields))
+
+    def times(self) -> Times:
+        raw = ffi.new("ps_core_times *")
+        lib.ps_core_get_times(self.handle, raw)
+        return Times(ffi.unpack(raw.puts, lib.PS_TIMES), raw.put_max_ms, raw.get_max_ms)
 
     # ---- held pulls ----
 

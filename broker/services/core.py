@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["Core", "OffsetRow", "Pulled"]
+__all__ = ["Core", "OffsetRow", "Pulled", "Times", "Totals"]
 
 #: Group, topic, queue, next offset.
 OffsetRow = tuple[str, str, int, int]
@@ -23,9 +23,31 @@ class Pulled(Protocol):
     @property
     def code(self) -> int: ...
     @property
-    def count(self) -> int: ...
+    def messages(self) -> int: ...
     @property
     def size(self) -> int: ...
+
+
+class Totals(Protocol):
+    """Since the start: puts that failed, pulls answered with messages, and without."""
+
+    @property
+    def put_failures(self) -> int: ...
+    @property
+    def found(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
+
+
+class Times(Protocol):
+    """puts: messages by how many ms their put took; the longest put and read, in ms."""
+
+    @property
+    def puts(self) -> Sequence[int]: ...
+    @property
+    def put_max_ms(self) -> int: ...
+    @property
+    def get_max_ms(self) -> int: ...
 
 
 class Core(Protocol):
@@ -80,6 +102,10 @@ class Core(Protocol):
 
     def statistics(self) -> Iterable[tuple[str, str | None, int, int]]:
         """Topic, group, messages, bytes since the start; group None: puts of the topic."""
+
+    def totals(self) -> Totals: ...
+
+    def times(self) -> Times: ...
 
     def notify_all(self) -> None:
         """Answers every held pull."""

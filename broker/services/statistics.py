@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from broker.services.core import Core
+from broker.services.puttimes import PutTimes
 
 __all__ = ["Statistics"]
 
@@ -60,6 +61,7 @@ class Statistics:
         self._clock = clock
         self._wall = wall
         self._own: dict[Counter, int] = {}
+        self.put_times = PutTimes(core)
         self._windows = {
             "statsMinute": _Window(*_MINUTE),
             "statsHour": _Window(*_HOUR),
@@ -81,6 +83,10 @@ class Statistics:
         """Messages that Python has stored for a client."""
         self.add("TOPIC_PUT_NUMS", topic, messages)
         self.add("TOPIC_PUT_SIZE", topic, size)
+
+    @property
+    def failed_puts(self) -> int:
+        return self._core.totals().put_failures
 
     def forget(self, topic: str | None = None, group: str | None = None) -> None:
         """Drops what belongs to a deleted topic or group."""
@@ -104,6 +110,10 @@ class Statistics:
         for total, part in (("PUT", "TOPIC_PUT_NUMS"), ("GET", "GROUP_GET_NUMS")):
             everything = sum(value for (name, _), value in values.items() if name == part)
             values[f"BROKER_{total}_NUMS", self._cluster] = everything
+        totals = self._core.totals()
+        values["FOUND", self._cluster] = totals.found
+        values["MISS", self._cluster] = totals.misses
+        values["FOUND_AND_MISS", self._cluster] = totals.found + totals.misses
         return values
 
     # ---- sampling ----
@@ -111,6 +121,7 @@ class Statistics:
     def sample(self) -> None:
         """Called by the housekeeping timer every 10 s, and once at the start."""
         one = _Sample(self._clock(), self.current())
+        self.put_times.sample(one.when)
         for window in (*self._windows.values(), self._rates):
             window.take(one)
         midnight = _midnight(self._wall())
@@ -154,7 +165,7 @@ class Statistics:
         return lambda key: round(self._grown(current, first, name, key) / elapsed, 2)
 
     def total(self, name: str) -> int:
-        """BROKER_PUT_NUMS or BROKER_GET_NUMS since the start."""
+        """Of a broker-wide counter since the start."""
         return self.current().get((name, self._cluster), 0)
 
     def rates(self, name: str) -> str:

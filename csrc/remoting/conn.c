@@ -170,6 +170,7 @@ static void begin(ps_core *c) {
     c->co_out.len = 0;
     c->co_frame_count = 0;
     c->co_put = c->co_holding = c->co_more = false;
+    ps_times_begin(c);
 }
 
 /* Pulls that are held want to hear of what was just put before the dispatcher's thread gets to it.
@@ -197,6 +198,7 @@ static void finish(ps_conn *n, ps_step *out) {
                      .more = c->co_more,
                      .part = n->cn_in.data != NULL};
     ps_held_detach(c, out);
+    ps_times_end(c);
     out->rare = out->frame_count > 0 || out->held != NULL || out->news || out->hold_ms >= 0 ||
                 out->more || out->part;
 }

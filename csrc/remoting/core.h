@@ -140,6 +140,11 @@ struct ps_core {
     int32_t co_heap_count, co_heap_room;
     ps_hold *co_ready, **co_ready_end;
     ps_core_totals co_totals;
+
+    ps_core_times co_times;
+    int64_t co_began_ns; /* when the call under way began, and what had been done then */
+    int64_t co_puts_before, co_pulls_before;
+    int64_t co_puts_waiting; /* put by it, and waiting for the disk */
 };
 
 /* tables.c */
@@ -167,6 +172,12 @@ bool ps_slice_true(ps_slice s);
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 /* The same for an answer, whose flag, language and version are set here. */
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
+
+/* times.c */
+int64_t ps_times_now(void); /* ns, monotonic */
+void ps_times_begin(ps_core *c);
+void ps_times_end(ps_core *c);
+void ps_times_put(ps_core *c, int64_t began_ns, int64_t count);
 
 /* send.c: moves what waits for the disk into the step */
 void ps_held_detach(ps_core *c, ps_step *out);

@@ -155,6 +155,7 @@ static int answer(ps_core *c, const pull *p, int32_t code, const char *remark,
         p->pair->pr_gets += b->count;
         p->pair->pr_bytes += bytes;
         c->co_totals.gets += b->count;
+        c->co_totals.found++;
         c->co_totals.get_bytes += bytes;
     }
     return 0;

@@ -101,9 +101,18 @@ typedef struct ps_stat_row {
 int64_t ps_core_statistics(ps_core *core, ps_stat_row *out, int64_t room);
 
 typedef struct ps_core_totals {
-    int64_t puts, put_bytes, put_failures, gets, get_bytes, pulls, misses, held;
+    int64_t puts, put_bytes, put_failures, gets, get_bytes, pulls, misses, held, found;
 } ps_core_totals;
 void ps_core_get_totals(ps_core *core, ps_core_totals *out);
+
+#define PS_TIMES 1011
+typedef struct ps_core_times {
+    /* messages by how many ms it took to put them: 0 to 1000, then by whole seconds: 1, 2, to 9, 10
+     * and more */
+    int64_t puts[1011];
+    int64_t put_max_ms, get_max_ms;
+} ps_core_times;
+void ps_core_get_times(ps_core *core, ps_core_times *out);
 
 /* ---- connections ---- */
 typedef struct ps_frame {

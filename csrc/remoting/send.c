@@ -24,7 +24,7 @@ typedef struct held_item {
 } held_item;
 
 struct ps_held {
-    int64_t he_conn_id, he_durable_at;
+    int64_t he_conn_id, he_durable_at, he_began_ns, he_count;
     ps_buffer he_items, he_offsets, he_texts;
 };
 
@@ -63,6 +63,7 @@ static bool hold_answer(ps_core *c, int64_t conn_id, const sent *a) {
         c->co_held = calloc(1, sizeof *c->co_held);
         if (c->co_held == NULL) return false;
         c->co_held->he_conn_id = conn_id;
+        c->co_held->he_began_ns = c->co_began_ns;
     }
     ps_held *h = c->co_held;
     held_item item = {a->opaque,       a->serialize,
@@ -74,6 +75,8 @@ static bool hold_answer(ps_core *c, int64_t conn_id, const sent *a) {
         !append(&h->he_items, &item, sizeof item))
         return false;
     if (a->end > h->he_durable_at) h->he_durable_at = a->end;
+    h->he_count += a->count;
+    c->co_puts_waiting += a->count;
     return true;
 }
 
@@ -130,6 +133,7 @@ void ps_held_end(ps_core *c, ps_held *h, int32_t code, ps_step *out) {
     }
     if (out != NULL)
         *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = h->he_conn_id};
+    if (out != NULL) ps_times_put(c, h->he_began_ns, h->he_count);
     free_held(h);
 }
 

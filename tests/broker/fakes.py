@@ -6,6 +6,7 @@ import asyncio
 from contextlib import contextmanager
 
 from broker.remoting.command import Command, texts
+from broker.remoting.hot import Times, Totals
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
@@ -76,6 +77,8 @@ class FakeCore:
         self.changed = set()
         self.resets = {}
         self.counters = []
+        self.pulls = (0, 0, 0)
+        self.put_times = [0] * 1011
 
     def publish_topic(self, name, read_queues, write_queues, perm, *, hot, once=False):
         self.topics[name] = (read_queues, write_queues, perm, hot)
@@ -127,6 +130,12 @@ class FakeCore:
 
     def statistics(self):
         return self.counters
+
+    def totals(self):
+        return Totals(0, 0, 0, 0, 0, 0, *self.pulls)
+
+    def times(self):
+        return Times(self.put_times, 0, 0)
 
     def notify_all(self):
         pass

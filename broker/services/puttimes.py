@@ -1,0 +1,82 @@
+"""How long puts take, as GET_BROKER_RUNTIME_INFO tells it; upstream: StoreStatsService.
+
+The core counts what it stores, by milliseconds; here comes what Python stores. Upstream tells of
+the last full minute, and of nothing before there was one; here the first is told of as it goes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from broker.services.core import Core
+
+__all__ = ["PutTimes"]
+
+#: Places of the core's table: a millisecond each up to this one, then a second each.
+_EXACT_MS = 1000
+#: Upstream's names, and up to which place (excluded) each goes.
+_RANGES = (
+    ("<=0ms", 1), ("0~10ms", 10), ("10~50ms", 50), ("50~100ms", 100), ("100~200ms", 200),
+    ("200~500ms", 500), ("500ms~1s", 1000), ("1~2s", 1002), ("2~3s", 1003), ("3~4s", 1004),
+    ("4~5s", 1005), ("5~10s", 1010), ("10s~", 1011),
+)  # fmt: skip
+_MINUTE_S = 60.0
+
+
+def _place(ms: int) -> int:
+    return min(ms if ms <= _EXACT_MS else _EXACT_MS + ms // 1000, _RANGES[-1][1] - 1)
+
+
+class PutTimes:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._own = [0] * _RANGES[-1][1]
+        self._own_max_ms = 0
+        self._marks: list[tuple[float, list[int]]] = []
+
+    def took(self, seconds: float, messages: int = 1) -> None:
+        """Python has stored messages, and as safely as they had to be."""
+        ms = max(0, int(seconds * 1000))
+        self._own[_place(ms)] += messages
+        self._own_max_ms = max(self._own_max_ms, ms)
+
+    def _now(self) -> list[int]:
+        return [mine + its for mine, its in zip(self._own, self._core.times().puts, strict=True)]
+
+    def sample(self, now_s: float) -> None:
+        """Called every now and then; each minute begins another one."""
+        if not self._marks or now_s - self._marks[-1][0] >= _MINUTE_S * 0.99:
+            self._marks = [*self._marks[-1:], (now_s, self._now())]
+
+    def _minute(self) -> Sequence[int]:
+        """Messages by place: of the last minute that is over, of this one if it is the first."""
+        if not self._marks:
+            return self._now()
+        last = self._marks[1][1] if len(self._marks) > 1 else self._now()
+        return [after - before for before, after in zip(self._marks[0][1], last, strict=True)]
+
+    @property
+    def put_max_ms(self) -> int:
+        return max(self._own_max_ms, self._core.times().put_max_ms)
+
+    @property
+    def get_max_ms(self) -> int:
+        return self._core.times().get_max_ms
+
+    def distribution(self) -> str:
+        """``[<=0ms]:n [0~10ms]:n ``, with a blank behind each as upstream has it."""
+        counts, text, at = self._minute(), "", 0
+        for name, end in _RANGES:
+            text += f"[{name}]:{sum(counts[at:end])} "
+            at = end
+        return text
+
+    def within_ms(self, part: float) -> float:
+        """In how many milliseconds that part of the messages was put."""
+        counts = self._minute()
+        wanted = sum(counts) * part
+        for place, so_far in enumerate(itertools.accumulate(counts)):
+            if so_far >= wanted:
+                return float(place if place <= _EXACT_MS else (place - _EXACT_MS) * 1000)
+        return 0.0
