@@ -63,6 +63,8 @@ static int deliver(ps_store *s, const ps_record *r, ps_topic *topic, int32_t que
         return code;
     }
     out->delivered++;
+    atomic_fetch_add_explicit(&topic->tp_delivered, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&topic->tp_delivered_bytes, put.size, memory_order_relaxed);
     out->end = put.physical_offset + put.size;
     return 0;
 }

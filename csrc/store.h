@@ -22,7 +22,8 @@ struct ps_topic {
     struct ps_store *tp_store;
     struct ps_topic *tp_next; /* chain of its hash bucket */
     int32_t tp_len;
-    bool tp_schedule;      /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
     int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
     uint32_t tp_hash;
     _Atomic(ps_queue *) *_Atomic tp_blocks[(PS_QUEUE_ID_MAX + 1) / PS_QUEUE_CHUNK];

@@ -402,7 +402,7 @@ class Metadata:
         with self._write() as txn:
             extra = self._state.parts["groups"].extra
             extra["forbiddenTable"] = {group: dict(topics) for group, topics in table.items()}
-            txn.put(b"extra/groups", _compact(extra), db=self._dbs["info"])
+            txn.put(b"extra/groups", _metadb.compact(extra), db=self._dbs["info"])
             self._bump("groups", txn)
 
     # ---- topics that make themselves ----

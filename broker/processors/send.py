@@ -249,12 +249,14 @@ class SendProcessor:
         when = properties[asked[0]]
         if not when.lstrip("-").isdigit():
             raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, {asked[0]} is no number"
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer message illegal, the delay time should not be bigger than the max delay"
+                f" {self.s.settings['timerMaxDelaySec'] * 1000}ms; or if set del msg, the delay"
+                f" time should be bigger than the current time: {asked[0]} is no number",
             )
         raise Refused(
             ResponseCode.SYSTEM_ERROR,
-            "accurate timer message is not enabled, timerWheelEnable is false"
-            " (WHEEL_TIMER_NOT_ENABLE); use a delay level",
+            "accurate timer message is not enabled, timerWheelEnable is false: use a delay level",
         )
 
     # ---- a batch ----

@@ -25,6 +25,7 @@ from pystore._enums import PutStatus
 from pystore._errors import (
     CreateMappedFileFailed,
     DiskFull,
+    FlushFailed,
     MessageIllegal,
     NotWriteable,
     StoreError,
@@ -143,7 +144,7 @@ def refused_put(error: StoreError, s: Services) -> Refused:
             "the message is illegal, maybe msg body or properties length not matched. msg body"
             f" length limit {s.settings['maxMessageSize']}B: {error.text}",
         )
-    if isinstance(error, DiskFull | NotWriteable):
+    if isinstance(error, DiskFull | NotWriteable | FlushFailed):
         return Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
             "service not available now. It may be caused by one of the following reasons: the"

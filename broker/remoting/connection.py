@@ -30,13 +30,15 @@ from broker.remoting.quiet import Quiet
 __all__ = ["Connection", "Framer", "FramerFactory", "Limits", "PlainFramer", "Shared"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
-#: in work; enough of its requests wait for that; we are about to stop.
-WRITES, WORK, FULL, DRAIN = 1, 2, 4, 8
+#: in work; enough of its requests wait for that.
+WRITES, WORK, FULL = 1, 2, 4
 #: Then its requests wait. Its answers do not: what is in work may wait for them.
 BUSY = WRITES | WORK
 #: Then nothing is read.
-PAUSED = WRITES | FULL | DRAIN
+PAUSED = WRITES | FULL
 OPAQUE_MAX = 0x7FFFFFFF
+#: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
+GO_AWAY_VERSION = 476
 
 _quiet = Quiet(logging.getLogger("broker.remoting"))
 
@@ -82,6 +84,8 @@ class Shared:
         self.wheel = IdleWheel(limits.idle_s)
         #: For an intake to read into; what it reads, it takes away at once.
         self.scratch = memoryview(bytearray(64 << 10))
+        #: Requests that were answered with GO_AWAY.
+        self.turned_away = 0
 
 
 class Intake(Protocol):
@@ -128,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gathering = False
         self._flush_due = False
         self._held = 0
+        self._leaving = False
         self._stopped = False
         self._backlog: deque[Command] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -251,6 +256,8 @@ class Connection(asyncio.BufferedProtocol):
         self.flush()
 
     def _dispatch(self, command: Command) -> None:
+        if self._leaving and self._turned_away(command):
+            return
         handler = self._handlers.get(command.code)
         if handler is None:
             self._answer(command, unsupported(command))
@@ -336,8 +343,17 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def drain(self) -> None:
-        """Reads nothing more. What is in work is answered; in_work tells when."""
-        self._hold(DRAIN)
+        """What is in work is answered; in_work tells when. Who asks for more and knows the answer
+        GO_AWAY gets it, and goes elsewhere; others are served until the connection is closed."""
+        self._leaving = True
+        self._framer.hand_on()
+
+    def _turned_away(self, command: Command) -> bool:
+        if command.version < GO_AWAY_VERSION or command.flag & ONEWAY:
+            return False
+        self._shared.turned_away += 1
+        self._answer(command, command.reply(ResponseCode.GO_AWAY, "please go away"))
+        return True
 
     @property
     def busy(self) -> bool:

@@ -47,6 +47,9 @@ class Framer(Protocol):
         """Serves a request that received() had given to Python; its answer comes by output(), or
         later: the framer then calls Connection.flush(). False: it cannot."""
 
+    def hand_on(self) -> None:
+        """From now on received() gives every command to Python."""
+
     def close(self) -> None:
         """The connection is gone; nothing is called after this."""
 
@@ -129,6 +132,9 @@ class PlainFramer:
 
     def serve_raw(self, command: Command) -> bool:
         return False
+
+    def hand_on(self) -> None:
+        pass
 
     def close(self) -> None:
         self._own = None

@@ -366,7 +366,7 @@ class Core:
     def watch_pulls(self, on_pull: Callable[[Connection, Pulled], None]) -> None:
         """From now on pulls all come up to Python; on_pull is told of those that have waited."""
         self._on_pull = on_pull
-        lib.ps_core_pulls_up(self.handle, 1)
+        lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
 
     def _take_pulled(self) -> Pulled | None:
         raw = self._pulled
@@ -556,6 +556,10 @@ class HotFramer:
         if served:
             self._connection.flush()
         return bool(served)
+
+    def hand_on(self) -> None:
+        if self._core.handle is not None:
+            lib.ps_core_hand_on(self._core.handle, lib.PS_UP_ALL)
 
     def output(self) -> bytes | None:
         out = self._out

@@ -107,7 +107,11 @@ class RemotingServer:
         return self._over
 
     async def stop(self, drain_s: float = 3.0) -> None:
-        """Accepts nothing more, answers what is in work for drain_s at most, then closes."""
+        """Accepts nothing more, answers what is in work for drain_s at most, then closes.
+
+        Meanwhile clients that know it are sent elsewhere: see Connection.drain. The end waits until
+        none of them has asked for a moment.
+        """
         server, self._server = self._server, None
         if server is None:
             return
@@ -116,7 +120,12 @@ class RemotingServer:
         end = loop.time() + drain_s
         for connection in self._every():
             connection.drain()
-        while loop.time() < end and any(c.in_work for c in self._every()):
+        turned_away = -1
+        while loop.time() < end and (
+            any(c.in_work for c in self._every())
+            or (self._every() and turned_away != self._shared.turned_away)
+        ):
+            turned_away = self._shared.turned_away
             await asyncio.sleep(DRAIN_STEP_S)
         for connection in self._every():
             connection.close()

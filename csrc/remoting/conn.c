@@ -251,7 +251,8 @@ static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_e
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
-        code = c->co_pulls_up && is_pull(&request) ? 0 : serve(n, &request);
+        bool up = c->co_up != 0 && (c->co_up == PS_UP_ALL || is_pull(&request));
+        code = up ? 0 : serve(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
         *used += took;

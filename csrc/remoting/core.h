@@ -110,7 +110,7 @@ struct ps_core {
     int64_t co_frame_max;
     bool co_hold;
     int32_t co_hold_short_ms, co_holds_max;
-    bool co_pulls_up;    /* pulls are handed on, and served when they are given back */
+    int32_t co_up;       /* PS_UP_: what is handed on, and served when it is given back */
     ps_pulled co_pulled; /* the last pull that was answered */
     int co_event_fd;
     uint64_t co_random;

@@ -65,7 +65,8 @@ static void read_field(const ps_field *f, request *r, bool *good) {
 
 static bool read_request(const ps_command *command, request *r) {
     bool good = true;
-    *r = (request){.queue_id = -1, .offset = -1, .max = INT64_MIN, .flags = -1, .commit = -1};
+    *r =
+        (request){.queue_id = -1, .offset = INT64_MIN, .max = INT64_MIN, .flags = -1, .commit = -1};
     for (int32_t i = 0; i < command->field_count && good; i++)
         read_field(&command->fields[i], r, &good);
     bool there = r->max != INT64_MIN;
@@ -73,7 +74,7 @@ static bool read_request(const ps_command *command, request *r) {
      * (DefaultMessageStore.isTheBatchFull), so whoever asks for less than one gets one. */
     if (r->max < 1) r->max = 1;
     return good && there && r->group.data != NULL && r->topic.data != NULL && r->queue_id >= 0 &&
-           r->offset >= 0 && r->flags >= 0;
+           r->offset != INT64_MIN && r->flags >= 0;
 }
 
 /* The filter of this pull; false when that is for the broker to say. NULL: every message. */
@@ -507,8 +508,8 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     return 0;
 }
 
-void ps_core_pulls_up(ps_core *c, int32_t on) {
-    c->co_pulls_up = on != 0;
+void ps_core_hand_on(ps_core *c, int32_t what) {
+    c->co_up |= what;
 }
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {

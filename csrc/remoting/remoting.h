@@ -74,9 +74,11 @@ int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int6
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 
-/* ---- hooks ---- */
-/* on 1: pulls are all handed on, and ps_conn_serve serves them. */
-void ps_core_pulls_up(ps_core *core, int32_t on);
+/* ---- handing on, for hooks and at the end ---- */
+#define PS_UP_PULLS 1 /* pulls are all handed on */
+#define PS_UP_ALL 3   /* everything is */
+/* From now on; ps_conn_serve serves what is given back. */
+void ps_core_hand_on(ps_core *core, int32_t what);
 typedef struct ps_pulled {
     int32_t opaque, code, count; /* code -1: no pull was answered */
     int64_t bytes;

@@ -430,7 +430,10 @@ static int send_one(ps_conn *n, const ps_command *command, ps_topic_entry *t, co
     int64_t level = w->level <= 0 ? 0 : w->level > levels ? levels : w->level;
     if (!compose(c, r, NULL, level)) return PS_E_NO_MEMORY;
     message_of(n, command, r, false, &m);
-    if (level > 0) {
+    if (level > 0) { /* and there it is counted, as upstream does */
+        ps_topic_entry *schedule =
+            ps_core_find_topic(c, (const uint8_t *)c->co_schedule->tp_name, c->co_schedule->tp_len);
+        if (schedule != NULL) t = schedule;
         to = c->co_schedule;
         m.queue_id = (int32_t)level - 1;
     }

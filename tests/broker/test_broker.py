@@ -432,3 +432,67 @@ def test_consume_hooks_see_pulls_those_that_wait_too(tmp_path, small):
             assert hook.seen == [*seen, ("orders", 0, "RCV_SUCCESS", 1)]
 
     run(scenario())
+
+
+def test_a_delayed_message_counts_as_upstream_counts_it(tmp_path, small):
+    """In the schedule topic when it is sent, in its own when it comes."""
+
+    async def scenario():
+        settings = small | {"messageDelayLevel": "1s"}
+        async with (
+            Broker(tmp_path / "store", listenPort=0, **settings) as broker,
+            await Wire.to(broker.port) as wire,
+        ):
+            await wire.ask(send_command("orders"))
+            delayed = send_command("orders", properties={"UNIQ_KEY": "U", "DELAY": "1"})
+            assert (await wire.ask(delayed)).code == 0
+
+            def counts():
+                current = broker.services.statistics.current()
+                topics = ("orders", "SCHEDULE_TOPIC_XXXX")
+                return [current.get(("TOPIC_PUT_NUMS", topic), 0) for topic in topics]
+
+            assert counts() == [1, 1]
+            await until(lambda: counts() == [2, 1])
+
+    run(scenario())
+
+
+def test_who_knows_go_away_is_sent_away_at_a_stop(tmp_path, small):
+    async def scenario():
+        broker = Broker(tmp_path / "store", listenPort=0, drain_s=5.0, **small)
+        gate = asyncio.Event()
+
+        async def slow(peer, command):
+            await gate.wait()
+            return command.reply()
+
+        async with (
+            RemotingServer({1: slow, 2: lambda peer, command: command.reply()}) as server,
+            await Wire.to(server.port) as wire,
+        ):
+            wire.write(request(1))
+            await until(lambda: any(c.in_work for c in server.connections))
+            stopping = asyncio.create_task(server.stop(5.0))
+            await asyncio.sleep(0)
+            for version, code in ((479, 1500), (476, 1500), (475, 0), (0, 0)):
+                asked = Command(2, {}, b"", opaque=version, version=version)
+                answer = await wire.ask(asked)
+                assert (answer.opaque, answer.code) == (version, code)
+            gate.set()
+            assert (await wire.answer()).code == 0
+            assert await wire.closed() == b""
+            await stopping
+        async with broker, await Wire.to(broker.port) as wire:
+            assert (await wire.ask(send_command("orders"))).code == 0
+            stopping = asyncio.create_task(broker.stop())
+            codes = set()
+            while not stopping.done():
+                try:
+                    codes.add((await wire.ask(send_command("orders"))).code)
+                except (asyncio.IncompleteReadError, OSError):
+                    break
+            await stopping
+            assert codes == {0, 1500}
+
+    run(scenario())

@@ -275,6 +275,17 @@ def test_a_sync_that_takes_too_long_is_told(store_path):
     on_store(store_path, work, store)
 
 
+def test_a_negative_offset_is_moved_to_the_first(store_path):
+    async def work(hot):
+        async with await hot.wire() as wire:
+            for next_offset in ("0", "0"):
+                moved = await wire.ask(pull(-1, suspend_ms=1000))
+                assert (moved.code, moved.ext["nextBeginOffset"]) == (21, next_offset)
+                assert (await wire.ask(send())).code == 0
+
+    on_store(store_path, work)
+
+
 def test_a_failed_sync_is_no_success_and_later_sends_come_up(store_path):
     store = SlowStore(store_path, flushDiskType="SYNC_FLUSH")
 

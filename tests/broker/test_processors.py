@@ -11,11 +11,12 @@ from fakes import FakePeer, answer_of, beat, send_command, services
 
 from broker.processors import all_handlers
 from broker.processors.assignment import divide
+from broker.processors.sending import refused_put
 from broker.remoting import mqjson
 from broker.remoting.command import Command, texts
 from broker.remoting.mqjson import MessageQueue
 from broker.services.hooks import AbortProcessException
-from pystore import TopicConfig
+from pystore import FlushFailed, TopicConfig
 
 
 class Desk:
@@ -84,6 +85,10 @@ def test_refused_send(desk, fields, code, remark):
     assert (answer.code, remark in answer.remark) == (code, True), answer.remark
     # Java reads these unasked.
     assert answer.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+
+
+def test_a_failed_sync_is_answered_as_the_core_answers_it(desk):
+    assert refused_put(FlushFailed("the sync failed"), desk.s).code == 14
 
 
 def test_broker_that_does_not_accept_sends_yet(tmp_path, small):

@@ -221,6 +221,17 @@ def test_delete_topic(admin, peer):
     assert admin("+send", "doomed", "k3").split()[-1] == "0"  # its queue begins anew
 
 
+def test_a_pull_at_a_negative_offset_is_moved_to_the_first(admin, peer):
+    admin("updateTopic", "-c", "DefaultCluster", "-t", "early", "-r", 1, "-w", 1)
+    asked = {"consumerGroup": "early-readers", "topic": "early", "queueId": "0", "maxMsgNums": "1"}
+    asked |= {"queueOffset": "-1", "sysFlag": "4", "commitOffset": "0", "subVersion": "0"}
+    asked |= {"suspendTimeoutMillis": "0", "subscription": "*", "expressionType": "TAG"}
+    for _ in range(2):
+        code, ext, _ = launch.ask(peer.broker, 11, asked)
+        assert (code, ext["nextBeginOffset"]) == (21, "0")
+        admin("+send", "early", "k1")
+
+
 def test_order_topic(admin, peer):
     admin("updateTopic", "-c", "DefaultCluster", "-t", "ordered", "-r", 4, "-w", 4, "-o", "true")
     code, ext, _ = launch.ask(
