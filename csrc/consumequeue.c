@@ -56,7 +56,7 @@ ps_queue *ps_queue_new(ps_store *s, ps_topic *topic, int32_t id) {
     q->cq_topic = topic;
     q->cq_id = id;
     ps_segments_init(&q->cq_files, s->st_io, s->st_conf.consumequeue_file_size,
-                     s->st_readonly ? 0 : PS_MAP_WRITE);
+                     s->st_readonly ? 0 : PS_MAP_WRITE | PS_MAP_SPARING);
     atomic_init(&q->cq_max_physical, -1);
     return q;
 }
@@ -181,7 +181,7 @@ static int queue_add_file(ps_store *s, ps_queue *q, int64_t base, ps_mapfile **o
     int code = ps_make_folders(s->st_io, folder, e);
     if (code == 0)
         code = ps_mapfile_open(s->st_io, path, base, q->cq_files.ss_file_size,
-                               PS_MAP_WRITE | PS_MAP_CREATE, out, e);
+                               PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, out, e);
     if (code == 0 && (code = ps_segments_add(&q->cq_files, base, path, *out)) < 0) {
         s->st_io->unlink(s->st_io, path);
         ps_mapfile_unref(*out);

@@ -52,6 +52,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
                        "cannot map the file");
         goto out;
     }
+    if (flags & PS_MAP_SPARING) madvise(map, (size_t)size, MADV_RANDOM);
     mf = calloc(1, sizeof *mf);
     if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");

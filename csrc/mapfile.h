@@ -31,6 +31,7 @@ typedef struct ps_mapfile {
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */
 #define PS_MAP_CREATE 2  /* make it with its full size; fails when it exists */
 #define PS_MAP_KEEP_FD 4 /* keep the descriptor: the commit log, which is synced by it */
+#define PS_MAP_SPARING 8 /* a page at a time, nothing ahead: many files of which little is used */
 
 /* Maps `path` of exactly `size` bytes with one reference. 0 or an error code. */
 int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
