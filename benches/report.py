@@ -82,6 +82,20 @@ def broker_section(run: dict[str, Any]) -> list[str]:
     return ["## The broker", "", machine_line(run), "", side_by_side(rows, makes), ""]
 
 
+def transactions_section(run: dict[str, Any]) -> list[str]:
+    rows = run["rows"]
+    makes = list(dict.fromkeys(row["mode"] for row in rows if row["mode"] != "alone"))
+    beside = [row for row in rows if row["mode"] in makes and row["unit"] != "x"]
+    others = [row for row in rows if row not in beside]
+    table_of = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in beside]
+    lines = ["## Transactions", "", machine_line(run), ""]
+    return [*lines, side_by_side(table_of, makes), "", *table(others), ""]
+
+
+def once_section(run: dict[str, Any]) -> list[str]:
+    return ["## Idempotent produce", "", machine_line(run), "", *table(run["rows"]), ""]
+
+
 def machine_line(run: dict[str, Any]) -> str:
     when = run["when"]
     facts = "; ".join(f"{name} {value}" for name, value in run["machine"].items())
@@ -98,6 +112,9 @@ def page() -> str:
     lines += ["The rates behind the ratios:", "", *table(rates), ""]
     if (RESULTS / "committed-broker.json").exists():
         lines += broker_section(run_of("broker"))
+    for kind, section in (("transactions", transactions_section), ("once", once_section)):
+        if (RESULTS / f"committed-{kind}.json").exists():
+            lines += section(run_of(kind))
     lines += ["## The store alone", "", machine_line(own), "", *table(own["rows"])]
     return "\n".join(lines) + "\n" + NOTES
 

@@ -1,10 +1,13 @@
-"""A million open transactions: rounds of checks, growth of the log, starts of every kind.
+"""Transactions beside Apache's brokers, and a million open ones in ours.
 
-    python -m benches.transactions [--count 1000000]
+    python -m benches.transactions [--peers ours,5.3.3,5.5.0] [--rounds 3] [--keep FILE]
 
-The producer is a task of this process that counts the bytes it is asked with and answers nothing;
-the clock of the broker is set by hand, everything else is as it ships. Rounds with nobody to ask
-come every 30 simulated seconds for an hour.
+Beside: a half and its commit each by 32 threads of Apache's own client of 5.3.3, the row `tx` of
+benches.broker, the brokers in turns; the factors are taken round by round against the better of
+the others. Alone: rounds of checks over a million open halves, growth of the log, starts of every
+kind. There the producer is a task of this process that counts the bytes it is asked with and
+answers nothing; the clock of the broker is set by hand, everything else is as it ships. Rounds with
+nobody to ask come every 30 simulated seconds for an hour.
 """
 
 from __future__ import annotations
@@ -16,18 +19,25 @@ import struct
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+from benches import broker as beside
+from benches import harness
+from benches.brokers import HEAP
+from benches.harness import ROOT, Row
 from broker.broker import Broker
 from broker.remoting import codec
 from broker.remoting.command import Command
 from pystore import Store
 from pystore._pending import HALF_TOPIC, find_pending
 
+#: What is aimed at: seconds of a round, times the rate, part of the processor time.
+_ROUND_S, _FACTOR_RATE, _FACTOR_CPU = 2.0, 2.0, 5.0
 BODY = 128
 GROUP = "makers"
-SETTINGS = {"mappedFileSizeCommitLog": 256 << 20, "listenPort": 0}
+SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 256 << 20, "listenPort": 0}
 
 
 def fill(path: Path, count: int) -> float:
@@ -72,15 +82,23 @@ async def producer(port: int, seen: list[int]) -> asyncio.Task[None]:
     return asyncio.create_task(drain())
 
 
-def say(what: str, value: str) -> None:
-    print(f"{what:<66} {value}", flush=True)
+class Alone:
+    """The rows of one run."""
+
+    def __init__(self, count: int) -> None:
+        self.payload = f"{count:,} open, {BODY} B"
+        self.rows: list[Row] = []
+
+    def add(self, what: str, value: float, unit: str, target: float | None = None) -> None:
+        self.rows.append(Row(what, self.payload, "alone", unit, [value], target, smaller=True))
+        print(f"{what:<66} {harness.figure(value)}{unit}", flush=True)
 
 
-async def measure(path: Path, count: int) -> None:
+async def measure(path: Path, count: int, out: Alone) -> None:
     clock = Clock()
     began = time.perf_counter()
     async with Broker(path, now_ms=clock, **SETTINGS) as broker:
-        say("start, all from the log and into LMDB", f"{time.perf_counter() - began:.2f} s")
+        out.add("start, all from the log and into LMDB", time.perf_counter() - began, "s")
         service = broker.services.transactions
         assert service is not None
         service._next_round = float("inf")
@@ -92,9 +110,9 @@ async def measure(path: Path, count: int) -> None:
             report = await service.check()
             assert (report.asked, report.unheard) == (0, count)
             slowest = max(slowest, report.seconds)
-        say("round, no producer: slowest of 120", f"{slowest * 1000:.0f} ms")
-        say("processor time of those 120", f"{time.process_time() - cpu:.2f} s")
-        say("log growth in that hour", f"{broker.store.info().log_max - size} bytes")
+        out.add("round, no producer: slowest of 120", slowest, "s", _ROUND_S)
+        out.add("processor time of those 120", time.process_time() - cpu, "s")
+        out.add("log growth in that hour", broker.store.info().log_max - size, "bytes", 0)
 
         seen = [0]
         drain = await producer(broker.port, seen)
@@ -104,17 +122,14 @@ async def measure(path: Path, count: int) -> None:
             seen[0] = 0
             report = await service.check()
             assert report.asked == count
-            say(
-                f"round {number + 1}, one producer that is asked about each",
-                f"{report.seconds:.2f} s, {report.asked / report.seconds:,.0f} checks/s,"
-                f" {seen[0] / 1e6:.0f} MB",
-            )
+            what = f"round {number + 1}, one producer that is asked about each"
+            out.add(what, report.seconds, "s", _ROUND_S if number == 0 else None)
         drain.cancel()
         began = time.perf_counter()
-    say("stop", f"{time.perf_counter() - began:.2f} s")
+    out.add("stop", time.perf_counter() - began, "s")
     began = time.perf_counter()
     async with Broker(path, now_ms=clock, **SETTINGS) as broker:
-        say("start, from LMDB", f"{time.perf_counter() - began:.2f} s")
+        out.add("start, from LMDB", time.perf_counter() - began, "s")
         service = broker.services.transactions
         assert service is not None
         assert service.halves.state().open == count
@@ -124,14 +139,54 @@ async def measure(path: Path, count: int) -> None:
         assert len(found.rows) == count
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1_000_000)
-    count = parser.parse_args().count
+def alone(count: int) -> list[Row]:
+    out = Alone(count)
     with tempfile.TemporaryDirectory(prefix="pystore-bench-") as folder:
         path = Path(folder) / "store"
-        say(f"{count:,} halves of {BODY} bytes, stored", f"{fill(path, count):.2f} s")
-        uvloop.run(measure(path, count))
+        fill(path, count)
+        uvloop.run(measure(path, count, out))
+    return out.rows
+
+
+def factors(rows: list[Row]) -> list[Row]:
+    """Ours against the better of the others, round by round."""
+    made = []
+    for what in dict.fromkeys(row.bench for row in rows):
+        of = {row.mode: row for row in rows if row.bench == what}
+        ours, others = of.pop("ours", None), list(of.values())
+        if ours is None or not others:
+            continue
+        best = min if ours.smaller else max
+        rounds = []
+        for i, value in enumerate(ours.rounds):
+            other = best(row.rounds[i] for row in others)
+            rounds.append(other / value if ours.smaller else value / other)
+        target = _FACTOR_CPU if ours.smaller else _FACTOR_RATE
+        made.append(Row(f"{what}: times better", "", "ours", "x", rounds, target))
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.transactions")
+    parser.add_argument("--count", type=int, default=1_000_000, help="open ones; 0: beside only")
+    parser.add_argument(
+        "--peers", default="ours,5.3.3,5.5.0", help="with commas; empty: alone only"
+    )
+    parser.add_argument("--warm", type=int, default=20, help="seconds")
+    parser.add_argument("--measure", type=int, default=15, help="seconds")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
+    given = parser.parse_args()
+    facts = harness.machine() | {"heap of the Java brokers": HEAP, "warm": f"{given.warm} s"}
+    peers = [name for name in given.peers.split(",") if name]
+    rows = beside.run(peers, ["tx"], given.rounds, (given.warm, given.measure)) if peers else []
+    rows += factors(rows)
+    rows += alone(given.count) if given.count else []
+    harness.show(rows, facts, "transactions")
+    path = harness.save(rows, facts, "transactions")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+    if given.keep:
+        given.keep.write_text(path.read_text("utf-8"), "utf-8")
 
 
 if __name__ == "__main__":
