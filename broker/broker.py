@@ -76,9 +76,9 @@ class Broker:
     path_or_conf: folder of the store, or a broker.conf that names it (storePathRootDir; default
     ~/store as upstream). settings: under upstream's names, over those of the file. listenPort=0
     takes a free port, which is then the one written into records. with_namesrv: a name server in
-    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. tls: of
-    the broker's ports; None: plain text, and TLS with a certificate that nobody has signed. now_ms:
-    the clock of transactions and their checks; tests set it.
+    the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. tls: of the
+    broker's ports, and of what it asks name servers; None: plain text, and TLS with a certificate
+    that nobody has signed. now_ms: the clock of transactions and their checks; tests set it.
 
     ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
     Once started: address, store, services.
@@ -109,6 +109,9 @@ class Broker:
         self._namesrv_port = namesrv_port
         self._drain_s = drain_s
         self._tls = tls
+        # As upstream: useTLS of the file, else tls.enable, else whether the server enforces it.
+        use = self.settings["useTLS"] if "useTLS" in self.settings.explicit else None
+        self._client_tls = (tls if tls is not None else TlsSettings()).client_context(use)
         self._now_ms = now_ms
         self._send_hooks: list[SendMessageHook] = []
         self._consume_hooks: list[ConsumeMessageHook] = []
@@ -266,7 +269,7 @@ class Broker:
         groups = Groups(config, store.metadata)
         topics = Topics(config, store.metadata, core)
         clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)
-        client = RemotingClient()
+        client = RemotingClient(tls=self._client_tls)
         self._undo.push_async_callback(client.close)
         registration = Registration(config, topics, self.address, client.connection)
         made = Services(

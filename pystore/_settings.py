@@ -423,6 +423,7 @@ _USED: dict[str, dict[str, Any]] = {
     "shortPollingTimeMills": _row(
         "broker", "ms", "and so long without longPollingEnable", low=0, high=_INT_MAX
     ),
+    "useTLS": _row("broker", "", "name servers are asked by TLS; default: as tls.enable says"),
     "litePullMessageEnable": _row("broker", "", "LITE_PULL_MESSAGE (361) is served"),
     "notifyConsumerIdsChangedEnable": _row(
         "broker", "", "consumers are told when others of their group come and go"

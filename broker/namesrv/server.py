@@ -82,7 +82,7 @@ class NameServer:
         except BaseException:
             self._server = None
             raise
-        self._client = RemotingClient()
+        self._client = RemotingClient(tls=self._tls.client_context())
         self._arm()
 
     async def stop(self, drain_s: float | None = None) -> None:

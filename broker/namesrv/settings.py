@@ -72,7 +72,7 @@ def _defaults() -> dict[str, Value]:
 
 
 DEFAULTS = _defaults()
-TLS_NAMES = {*TlsSettings.NAMES, "tls.config.file", "tls.enable"}
+TLS_NAMES = {*TlsSettings.NAMES, "tls.config.file"}
 
 
 class NamesrvSettings:

@@ -38,7 +38,7 @@ _FILE_MAX_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class TlsSettings:
-    """A server's TLS, under upstream's names with ``tls.server.`` in front (``tls.server.mode``).
+    """A server's TLS, and that of what it asks others, under upstream's names (TlsSystemConfig).
 
     Without a certificate, test_mode makes one that nobody has signed, at the first handshake.
     """
@@ -52,6 +52,14 @@ class TlsSettings:
     #: tls.server.authClient: whether a client's certificate is verified against trust_cert_path.
     auth_client: bool = False
     test_mode: bool = True
+    #: tls.enable: what we ask others is asked by TLS. None: if mode is enforcing, as upstream.
+    enable: bool | None = None
+    client_cert_path: str = ""
+    client_key_path: str = ""
+    client_key_password: str = ""
+    #: tls.client.authServer: whether their certificates are verified, against this one if given.
+    auth_server: bool = False
+    client_trust_cert_path: str = ""
     _context: ssl.SSLContext | None = field(default=None, repr=False)
 
     NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
@@ -63,6 +71,12 @@ class TlsSettings:
         "tls.server.trustCertPath": "trust_cert_path",
         "tls.server.authClient": "auth_client",
         "tls.test.mode.enable": "test_mode",
+        "tls.enable": "enable",
+        "tls.client.certPath": "client_cert_path",
+        "tls.client.keyPath": "client_key_path",
+        "tls.client.keyPassword": "client_key_password",
+        "tls.client.authServer": "auth_server",
+        "tls.client.trustCertPath": "client_trust_cert_path",
     }
 
     def __post_init__(self) -> None:
@@ -79,6 +93,8 @@ class TlsSettings:
             raise BadArgument("tls.server.mode is enforcing, and no tls.server.certPath is given")
         if self.cert_path:
             self.server_context()  # what cannot be read is told at the start
+        if bool(self.client_cert_path) != bool(self.client_key_path):
+            raise BadArgument("tls.client.certPath and tls.client.keyPath belong together")
 
     @classmethod
     def from_names(cls, given: Mapping[str, str]) -> TlsSettings:
@@ -88,7 +104,7 @@ class TlsSettings:
             if name not in given:
                 continue
             text = given[name].strip()
-            if attribute in ("auth_client", "test_mode"):
+            if attribute in ("auth_client", "auth_server", "enable", "test_mode"):
                 found[attribute] = text.lower() == "true"
             elif attribute in ("mode", "need_client_auth"):
                 found[attribute] = text.lower()
@@ -116,6 +132,22 @@ class TlsSettings:
             raise BadArgument(str(bad), os.fspath(path)) from None
         return cls.from_names(given)
 
+    def client_context(self, use: bool | None = None) -> ssl.SSLContext | None:
+        """For what we ask others; None: plain text. use: instead of tls.enable, if given.
+
+        Raises: BadArgument when a file cannot be used.
+        """
+        wished = use if use is not None else self.enable
+        if not (wished if wished is not None else self.mode == "enforcing"):
+            return None
+        return client_context(
+            self.client_trust_cert_path,
+            self.client_cert_path,
+            self.client_key_path,
+            self.client_key_password,
+            verify=self.auth_server,
+        )
+
     def server_context(self) -> ssl.SSLContext:
         """Made once. Raises: BadArgument when a file cannot be used."""
         if self._context is None:
@@ -136,7 +168,7 @@ class TlsSettings:
         if self.auth_client and want is ssl.CERT_NONE:
             want = ssl.CERT_REQUIRED
         if want is not ssl.CERT_NONE:
-            _trust(context, self.trust_cert_path)
+            _trust(context, self.trust_cert_path, ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = want
         return context
 
@@ -158,29 +190,35 @@ def _load_self_signed(context: ssl.SSLContext) -> None:
         context.load_cert_chain(path)
 
 
-def _trust(context: ssl.SSLContext, path: str) -> None:
+def _trust(context: ssl.SSLContext, path: str, whom: ssl.Purpose) -> None:
     try:
         if path:
             context.load_verify_locations(path)
         else:
-            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+            context.load_default_certs(whom)
     except (OSError, ssl.SSLError) as failed:
         raise BadArgument(f"the trusted certificates cannot be read ({failed})", path) from None
 
 
 def client_context(
-    trust_cert_path: str = "", cert_path: str = "", key_path: str = "", key_password: str = ""
+    trust_cert_path: str = "",
+    cert_path: str = "",
+    key_path: str = "",
+    key_password: str = "",
+    *,
+    verify: bool | None = None,
 ) -> ssl.SSLContext:
-    """TLS of a client. trust_cert_path: whoever the server's certificate must be signed by; without
-    it no certificate is verified, as upstream's clients do by default (tls.client.authServer).
+    """TLS of a client. trust_cert_path: whoever the server's certificate must be signed by. verify:
+    whether it is looked at; None: if that path is given. Upstream's clients do not by default
+    (tls.client.authServer).
 
     Raises: BadArgument.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False  # addresses come from the name server, and are numbers
-    if trust_cert_path:
-        _trust(context, trust_cert_path)
+    if verify if verify is not None else trust_cert_path:
+        _trust(context, trust_cert_path, ssl.Purpose.SERVER_AUTH)
     else:
         context.verify_mode = ssl.CERT_NONE
     if cert_path:

@@ -387,6 +387,48 @@ def test_own_certificate_on_the_brokers_port(tmp_path, small):
     run(scenario())
 
 
+def certificate(folder, name):
+    cert, key = self_signed(name)
+    (folder / f"{name}.cert").write_text(cert)
+    (folder / f"{name}.key").write_text(key)
+    return str(folder / f"{name}.cert"), str(folder / f"{name}.key")
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "registered"),
+    [
+        ({}, {}, False),
+        ({"tls.enable": "true"}, {}, True),
+        ({}, {"useTLS": True}, True),
+        ({"tls.enable": "true"}, {"useTLS": False}, False),
+        ({"tls.server.mode": "enforcing"}, {}, True),
+        ({"tls.enable": "true", "tls.client.authServer": "true", "trust": "names"}, {}, True),
+        ({"tls.enable": "true", "tls.client.authServer": "true", "trust": "others"}, {}, False),
+    ],
+)
+def test_broker_asks_name_servers_by_tls(tmp_path, small, names, settings, registered):
+    """The name server takes nothing but TLS."""
+    cert, key = certificate(tmp_path, "names")
+    certificate(tmp_path, "others")
+    if trust := names.pop("trust", None):
+        names = names | {"tls.client.trustCertPath": str(tmp_path / f"{trust}.cert")}
+    tls = TlsSettings.from_names(names)
+    enforcing = {"tls.server.mode": "enforcing"}
+    enforcing |= {"tls.server.certPath": cert, "tls.server.keyPath": key}
+
+    async def scenario():
+        async with NameServer(None, enforcing, listenPort=0) as server:
+            given = small | settings | {"namesrvAddr": f"127.0.0.1:{server.port}"}
+            async with (
+                Broker(tmp_path / "store", listenPort=0, tls=tls, **given) as broker,
+                RemotingClient(tls=client_context(cert)) as client,
+            ):
+                found = await client.request(f"127.0.0.1:{server.port}", request(106))
+                assert (broker.address.encode() in found.body) == registered
+
+    run(scenario())
+
+
 def test_tls_settings_that_cannot_be_read_are_told(tmp_path):
     with pytest.raises(BadArgument, match="cannot be read"):
         TlsSettings.from_file(tmp_path / "none")
