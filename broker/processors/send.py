@@ -47,6 +47,7 @@ _OF_HALVES = frozenset(
     }
 )
 _TIMER = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_TIMER_MAX_MS = 3 * 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
@@ -251,8 +252,8 @@ class SendProcessor:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "timer message illegal, the delay time should not be bigger than the max delay"
-                f" {self.s.settings['timerMaxDelaySec'] * 1000}ms; or if set del msg, the delay"
-                f" time should be bigger than the current time: {asked[0]} is no number",
+                f" {_TIMER_MAX_MS}ms; or if set del msg, the delay time should be bigger than the"
+                f" current time: {asked[0]} is no number",
             )
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

@@ -11,6 +11,7 @@ ends of transactions among it, and what is asked of their topic.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import lzma
 from contextlib import AsyncExitStack
@@ -142,11 +143,17 @@ async def replay(frames, broker):
                 await ask(wire, request)
             elif served(request):
                 answer = await ask(wire, request)
+                if request.code == STATISTICS and not whole(row).code:
+                    # Of a delayed message, which the real broker had time to deliver.
+                    while answer.code:
+                        await asyncio.sleep(0.05)
+                        answer = await ask(wire, request)
                 check(request, answer, whole(row))
                 seen[request.code] = seen.get(request.code, 0) + 1
     return seen
 
 
+STATISTICS = 315
 PING = {"topic": "BenchmarkTest", "queueId": "0"}
 
 
