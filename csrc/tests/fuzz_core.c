@@ -45,24 +45,29 @@ static void end_held(void) {
 }
 
 /* A decision about a half that is open, as its producer would send it, or with one field that is
- * none of its own. */
+ * none of its own; when none is open, one is sent. */
 static void decide_one(void) {
     ps_half_row row;
     kit_frame f;
     int64_t at = 0;
-    char group[PS_TOPIC_MAX + 1];
-    if (ps_core_tx_list(kit_core, &at, &row, 1) == 0) return;
-    snprintf(group, sizeof group, "%.*s", row.group_len, row.group);
-    kit_begin(&f, runs & 1, 37, runs);
-    kit_text(&f, "producerGroup", runs % 7 ? group : "nobody");
-    kit_number(&f, "tranStateTableOffset", row.offset + (runs % 11 == 0));
-    kit_number(&f, "commitLogOffset", row.physical + (runs % 13 == 0));
-    kit_number(&f, "commitOrRollback", runs % 3 ? 8 : 12);
-    kit_text(&f, "msgId", "x");
-    if (runs % 2) f.command.flag = PS_FLAG_ONEWAY;
+    char group[PS_TOPIC_MAX + 1], text[80];
     ps_conn *n = kit_conn(-1);
-    kit_ask(n, &f, NULL, 0);
-    kit_ask(n, &f, NULL, 0); /* and again */
+    if (ps_core_tx_list(kit_core, &at, &row, 1) == 0) {
+        snprintf(text, sizeof text, "UNIQ_KEY\1%d\2TRAN_MSG\1true\2PGROUP\1p\2", runs);
+        kit_send(&f, runs & 1, runs, "T", 0, text);
+        kit_ask(n, &f, "half", 4);
+    } else {
+        snprintf(group, sizeof group, "%.*s", row.group_len, row.group);
+        kit_begin(&f, runs & 1, 37, runs);
+        kit_text(&f, "producerGroup", runs % 7 ? group : "nobody");
+        kit_number(&f, "tranStateTableOffset", row.offset + (runs % 11 == 0));
+        kit_number(&f, "commitLogOffset", row.physical + (runs % 13 == 0));
+        kit_number(&f, "commitOrRollback", runs % 3 ? 8 : 12);
+        kit_text(&f, "msgId", "x");
+        if (runs % 2) f.command.flag = PS_FLAG_ONEWAY;
+        kit_ask(n, &f, NULL, 0);
+        kit_ask(n, &f, NULL, 0); /* and again */
+    }
     ps_conn_free(n);
 }
 
