@@ -54,7 +54,7 @@ static void test_outcomes(void) {
     check_pull(n, "P", 2, 0, 19, 0, __LINE__);
     check_pull(n, "P", 3, 0, -3, 0, __LINE__); /* out of range, and what else is the broker's */
     check_pull(n, "P", -1, 0, -3, 0, __LINE__);
-    check_pull(n, "P", 0, -1, -3, 0, __LINE__);
+    check_pull(n, "P", 0, -1, 21, 0, __LINE__);
     check_pull(n, "nothing", 0, 0, -3, 0, __LINE__);
     check_pull(n, "withdrawn", 0, 0, -3, 0, __LINE__);
     check_pull(n, "cold", 0, 0, -3, 0, __LINE__);
