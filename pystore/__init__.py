@@ -21,19 +21,12 @@ from pystore._batch import PutBatch
 from pystore._enums import PutStatus
 from pystore._errors import *  # noqa: F403  every exception class of the error table
 from pystore._messages import Batch, GetStatus, Message
+from pystore._reading import Progress, Reader
 from pystore._report import Action, RecoveryMode, RecoveryReport, ReportItem
+from pystore._results import CleanReport, Info, PutManyResult, PutResult, QueueInfo
 from pystore._settings import Settings
 from pystore._settings import load as load_settings
-from pystore._store import (
-    CleanReport,
-    Info,
-    Progress,
-    PutManyResult,
-    PutResult,
-    QueueInfo,
-    Reader,
-    Store,
-)
+from pystore._store import Store
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
 
 __version__ = "0.1.0"

@@ -16,7 +16,7 @@ from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import inflate
 
 if TYPE_CHECKING:
-    from pystore._store import _Base
+    from pystore._reading import Base
 
 __all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
 
@@ -153,7 +153,7 @@ class ArrowStream:
 
     def __init__(
         self,
-        store: _Base,
+        store: Base,
         topic: str | None,
         queue: int | None,
         *,

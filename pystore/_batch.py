@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pystore._errors import BadArgument
 
 if TYPE_CHECKING:
-    from pystore._store import PutManyResult, Store
+    from pystore._results import PutManyResult
+    from pystore._store import Store
 
 __all__ = ["PutBatch"]
 

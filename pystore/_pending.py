@@ -31,7 +31,8 @@ from pystore._lib import ffi, lib, raise_error
 from pystore._messages import GetStatus, Message
 
 if TYPE_CHECKING:
-    from pystore._store import Reader, Store
+    from pystore._reading import Reader
+    from pystore._store import Store
     from pystore.metadata import Metadata
 
 __all__ = [

@@ -22,7 +22,7 @@ from pystore.cli._session import Session
 from pystore.cli._values import When, usage
 
 if TYPE_CHECKING:
-    from pystore._store import Reader
+    from pystore._reading import Reader
 
 __all__ = ["commit", "ls", "resume", "rollback", "show", "stats"]
 

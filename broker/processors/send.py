@@ -28,7 +28,7 @@ from broker.services.topics import Topics
 from pystore._enums import PutStatus
 from pystore._errors import StoreError
 from pystore._pending import HALF_TOPIC
-from pystore._store import PutResult
+from pystore._results import PutResult
 
 __all__ = ["SendProcessor"]
 

@@ -31,7 +31,7 @@ from pystore._errors import (
     StoreError,
 )
 from pystore._messages import parse_properties
-from pystore._store import PutResult
+from pystore._results import PutResult
 
 __all__ = [
     "SendRequest",

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 
 from broker.remoting.hot import Core
 from pystore._errors import StoreError
-from pystore._store import DueDelivery, Store
+from pystore._results import DueDelivery
+from pystore._store import Store
 
 __all__ = ["Schedule"]
 

@@ -13,8 +13,9 @@ from typing import TypeVar
 from pystore import _settings
 from pystore._errors import NotAStore, StoreLocked
 from pystore._lib import ffi, lib
+from pystore._reading import Reader
 from pystore._settings import Settings
-from pystore._store import Reader, Store
+from pystore._store import Store
 from pystore.cli._output import Output
 from pystore.cli._progress import Progress
 from pystore.cli._values import usage

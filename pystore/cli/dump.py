@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from pystore._messages import Message
-from pystore._store import QueueInfo, Reader
+from pystore._reading import Reader
+from pystore._results import QueueInfo
 from pystore.cli._progress import Progress
 from pystore.cli._records import cq_line, java_order, msg_line
 from pystore.cli._session import Session

@@ -13,7 +13,7 @@ from typing import IO, Annotated
 import typer
 
 from pystore._errors import RecordDamaged
-from pystore._store import Reader
+from pystore._reading import Reader
 from pystore.cli._output import compact
 from pystore.cli._records import message_record
 from pystore.cli._session import Session

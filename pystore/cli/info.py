@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from pystore._errors import NotFound, StoreError
+from pystore._reading import Reader
 from pystore._report import RecoveryReport
-from pystore._store import QueueInfo, Reader
+from pystore._results import QueueInfo
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
 from pystore.metadata import Metadata

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pystore._store import PutResult, Store
+from pystore._results import PutResult
+from pystore._store import Store
 from pystore.cli._session import Session
 from pystore.cli._values import Size, When, printable, usage
 

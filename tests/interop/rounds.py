@@ -12,7 +12,7 @@ from transacting import Clock
 
 from broker.broker import Broker
 from pystore._messages import Message
-from pystore._store import Reader
+from pystore._reading import Reader
 
 __all__ = ["Rounds", "decisions_are_in", "messages", "timed"]
 

@@ -40,7 +40,8 @@ from pystore._pending import (
     find_pending,
     half_of,
 )
-from pystore._store import PutResult, Store
+from pystore._results import PutResult
+from pystore._store import Store
 
 __all__ = ["RoundReport", "Transactions"]
 
