@@ -43,6 +43,7 @@ DIFFERS: dict[int, str] = {
     26: "settings without effect here are listed, too",
     27: "the same as 329",
     28: "pools, page cache and timers are named with the values of an idle broker",
+    907: "a master without slaves",
     306: "answered; retention takes queues and log together, so there is nothing to do",
     329: "runs retention once, by the rules of the settings",
     401: "mode POP is refused with code 1",
@@ -82,7 +83,7 @@ FAMILIES = (
     ("POP", (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151)),
     ("ACL of 4.x", (50, 51, 52, 53)),
     ("ACL and users of 5.x", (3001, 3002, 3003, 3004, 3005, 3006, 3007, 3008, 3009, 3010)),
-    ("HA and controller", (902, 903, 906, 907, 908, 1007, 1008)),
+    ("HA and controller", (902, 903, 906, 908, 1007, 1008)),
 )
 
 

@@ -1,4 +1,4 @@
-"""What a broker has done and holds, for tools: 28, 202, 208, 303, 315, 317, 321 (2.4, 2.5)."""
+"""What a broker has done and holds, for tools: 28, 202, 208, 303, 315, 317, 321, 907 (2.4, 2.5)."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class StatisticsProcessor:
             RequestCode.VIEW_BROKER_STATS_DATA: self.view,
             RequestCode.GET_BROKER_CONSUME_STATS: self.all_consumption,
             RequestCode.QUERY_CONSUME_QUEUE: self.units,
+            RequestCode.GET_BROKER_HA_STATUS: self.replication,
         }
 
     def _queue(self, topic: str, queue: int) -> MessageQueue:
@@ -176,6 +177,23 @@ class StatisticsProcessor:
         return command.reply(body=mqjson.dumps(body))
 
     # ---- the broker ----
+
+    def replication(self, peer: Peer, command: Command) -> Command:
+        """A master that nobody copies from."""
+        body = {
+            "haClientRuntimeInfo": {
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self.s.store.info().log_max,
+        }
+        return command.reply(body=mqjson.dumps(body))
 
     def view(self, peer: Peer, command: Command) -> Command:
         name, key = command.text("statsName"), command.text("statsKey")

@@ -355,7 +355,7 @@ def test_every_code_of_the_tools_is_served(tmp_path, small):
         10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41,
         42, 43, 45, 46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306,
         307, 309, 310, 314, 315, 316, 317, 320, 321, 323, 324, 325, 328, 329, 343, 345, 351, 352,
-        353, 361, 400, 401,
+        353, 361, 400, 401, 907,
     }  # fmt: skip
     with Broker(tmp_path / "store", listenPort=0, **small) as broker:
         from broker.processors import all_handlers

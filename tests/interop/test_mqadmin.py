@@ -232,6 +232,18 @@ def test_a_pull_at_a_negative_offset_is_moved_to_the_first(admin, peer):
         admin("+send", "early", "k1")
 
 
+def test_ha_status(admin, peer):
+    said = admin("haStatus", "-b", peer.broker)
+    assert f"#MasterAddr\t{peer.broker}" in said
+    assert "#SlaveNum\t0" in said and "#InSyncSlaveNum\t0" in said
+    _, _, body = launch.ask(peer.broker, 907)
+    assert set(re.findall(rb'"(\w+)":', body)) == {
+        b"haClientRuntimeInfo", b"lastReadTimestamp", b"lastWriteTimestamp",
+        b"masterFlushOffset", b"maxOffset", b"transferredByteInSecond", b"haConnectionInfo",
+        b"inSyncSlaveNums", b"master", b"masterCommitLogMaxOffset",
+    }  # fmt: skip
+
+
 def test_order_topic(admin, peer):
     admin("updateTopic", "-c", "DefaultCluster", "-t", "ordered", "-r", 4, "-w", 4, "-o", "true")
     code, ext, _ = launch.ask(

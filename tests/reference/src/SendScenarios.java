@@ -182,10 +182,13 @@ class SendScenarios {
         String topic = c.topic(2), silent = c.topic(1); DefaultMQProducer replier = c.producer(), asker = c.producer();
         DefaultMQPushConsumer responder = c.push(c.group()); responder.subscribe(topic, "*"); responder.setPullInterval(0);
         responder.registerMessageListener((MessageListenerConcurrently) (ms, cx) -> {
-            for (MessageExt m : ms) try { replier.send(MessageUtil.createReplyMessage(m, bytes("re: " + Scenarios.text(m))), 3000); } catch (Exception e) { c.facts.put("reply failed", e); }
+            for (MessageExt m : ms) try { replier.send(MessageUtil.createReplyMessage(m, bytes("re: " + Scenarios.text(m))), 15000); } catch (Exception e) { c.facts.put("reply failed", e); }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         responder.start(); c.hasAll(responder, topic, 2);
+        // a reply goes to a producer that the broker knows by a heartbeat; the client leaves one out while another is under way
+        c.send(asker, silent, "a", "k", "hello"); var factory = asker.getDefaultMQProducerImpl().getMqClientFactory();
+        c.eventually(60, "the asker is known", () -> { factory.sendHeartbeatToAllBrokerWithLock(); return c.admin.examineProducerConnectionInfo(asker.getProducerGroup(), topic); }, i -> i.getConnectionSet().size() == 1);
         // only with callbacks: the synchronous call of the 5.3.3 client returns as soon as its request is stored
         List<CompletableFuture<String>> answers = new ArrayList<>();
         for (int i = 0; i < 5; i++) answers.add(ask(asker, topic, "ask " + i, 30000));
