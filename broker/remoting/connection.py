@@ -127,7 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._framer: Framer = shared.framer(self)
         self.intake: Intake | None = intake(self) if intake is not None else None
-        self._parts: Parts = []
+        #: What flush() writes.
+        self.parts: Parts = []
         self._parts_bytes = 0
         self._gathering = False
         self._flush_due = False
@@ -177,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
             if not future.done():
                 future.set_exception(lost)
         self._backlog.clear()
-        self._parts.clear()
+        self.parts.clear()
         self._framer.close()
         if self.intake is not None:
             self.intake.closed()
@@ -201,10 +202,12 @@ class Connection(asyncio.BufferedProtocol):
         """count: 0 asks for what was held back."""
         intake = self.intake
         try:
-            if intake is None:
-                self._serve(self._framer.received(count))
-            else:
+            if intake is not None:
                 intake.received(count)
+            elif commands := self._framer.received(count):
+                self._serve(commands)
+            else:
+                self.flush()
         except BadFrame as bad:
             self.abort("a frame that is none", str(bad))
         except Exception as error:  # noqa: BLE001 - one peer's bytes must not end the server
@@ -237,9 +240,6 @@ class Connection(asyncio.BufferedProtocol):
         self._serve(self._framer.received(count))
 
     def _serve(self, commands: Sequence[Command]) -> None:
-        if not commands:  # the framer has answered all that came
-            self.flush()
-            return
         self._gathering = True
         try:
             for command in commands:
@@ -390,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         """Writes frames that are encoded already. Dropped once closed."""
         if self._closing:
             return
-        self._parts.append(frames)
+        self.parts.append(frames)
         self._parts_bytes += len(frames)
         if not self._gathering:
             self._flush_soon()
@@ -406,16 +406,10 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Writes what was sent and what the framer has answered."""
         self._flush_due = False
-        transport = self._transport
-        if self._closing or transport is None:
+        parts = self.parts
+        if not parts or self._closing or self._transport is None:
             return
-        parts = self._parts
-        made = self._framer.output()
-        if made:
-            parts.append(made)
-        if not parts:
-            return
-        self._parts, self._parts_bytes = [], 0
+        self.parts, self._parts_bytes = [], 0
         self.seen = self._shared.wheel.now
         if self.intake is None:
             self.write_out(parts)

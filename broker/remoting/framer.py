@@ -28,7 +28,7 @@ class Framer(Protocol):
 
     buffer() and received() come in pairs, nothing of another connection between them. received(0)
     asks for what was held back: a framer may stop while it has too much output, and is asked again
-    once that is written.
+    once that is written. Its answers go into Connection.parts; whoever called it calls flush().
     """
 
     def buffer(self, hint: int) -> memoryview:
@@ -40,12 +40,9 @@ class Framer(Protocol):
         Raises: BadFrame, after which the connection is closed.
         """
 
-    def output(self) -> bytes | bytearray | memoryview | None:
-        """Answers made since the last call, to be written. Nobody changes these bytes any more."""
-
     def serve_raw(self, command: Command) -> bool:
-        """Serves a request that received() had given to Python; its answer comes by output(), or
-        later: the framer then calls Connection.flush(). False: it cannot."""
+        """Serves a request that received() had given to Python; its answer comes at once, or later:
+        the framer then calls Connection.flush(). False: it cannot."""
 
     def hand_on(self) -> None:
         """From now on received() gives every command to Python."""
@@ -126,9 +123,6 @@ class PlainFramer:
         self._own[:left] = view[at:end]
         self._filled = left
         self._total = size
-
-    def output(self) -> None:
-        return None
 
     def serve_raw(self, command: Command) -> bool:
         return False

@@ -462,7 +462,6 @@ class HotFramer:
         "_error",
         "_id",
         "_more",
-        "_out",
         "_part",
         "_room",
         "_step",
@@ -476,7 +475,6 @@ class HotFramer:
         self._error = core._error
         self._step = core._step
         self._room = ffi.new("uint8_t **")
-        self._out: list[bytes] = []
         #: Whole frames wait behind answers that are still to be written.
         self._more = False
         #: The next room is to be asked for; otherwise it is the one that all share.
@@ -510,7 +508,7 @@ class HotFramer:
             return self._received_more(code)
         self._part = self._more = False
         if step.out_len:
-            self._out.append(_taken(step))
+            self._connection.parts.append(_taken(step))
         return ()
 
     def _received_more(self, code: int) -> Sequence[Command]:
@@ -533,7 +531,7 @@ class HotFramer:
     def _take(self, step: Any) -> None:
         """What a step brought about, except its frames. The step is not good any more after it."""
         if step.out_len:
-            self._out.append(_taken(step))
+            self._connection.parts.append(_taken(step))
         core = self._core
         if step.held != ffi.NULL:
             core.settle_later(step.held, step.durable_at)
@@ -561,16 +559,9 @@ class HotFramer:
         if self._core.handle is not None:
             lib.ps_core_hand_on(self._core.handle, lib.PS_UP_ALL)
 
-    def output(self) -> bytes | None:
-        out = self._out
-        if not out:
-            return None
-        self._out = []
-        return out[0] if len(out) == 1 else b"".join(out)
-
     def push(self, answers: bytes) -> None:
         """Answers that come later: of held pulls, of sends that waited for the disk."""
-        self._out.append(answers)
+        self._connection.parts.append(answers)
         self._connection.flush()
 
     def close(self) -> None:
