@@ -125,6 +125,8 @@ class Peer:
         }
         if self.name == "ours":
             env["HOME"] = str(self.folder)
+            # An installed package has its bytecode: a start must not compile all of it anew.
+            env.pop("PYTHONDONTWRITEBYTECODE", None)
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{what}.out").open("ab") as out:
             return subprocess.Popen(words, stdout=out, stderr=out, env=env)
