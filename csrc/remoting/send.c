@@ -75,8 +75,6 @@ static bool hold_answer(ps_core *c, int64_t conn_id, const sent *a) {
         !append(&h->he_items, &item, sizeof item))
         return false;
     if (a->end > h->he_durable_at) h->he_durable_at = a->end;
-    h->he_count += a->count;
-    c->co_puts_waiting += a->count;
     return true;
 }
 
@@ -362,7 +360,13 @@ static int settle(ps_conn *n, ps_topic_entry *t, const sent *a, int64_t bytes, b
     t->te_bytes += bytes;
     c->co_totals.puts += a->count;
     c->co_totals.put_bytes += bytes;
-    return answer_in_time(n, a, wait, oneway);
+    int64_t waited = c->co_held != NULL ? c->co_held->he_items.len : 0;
+    int code = answer_in_time(n, a, wait, oneway);
+    if (c->co_held != NULL && c->co_held->he_items.len > waited) { /* a put, and no repeat, waits */
+        c->co_held->he_count += a->count;
+        c->co_puts_waiting += a->count;
+    }
+    return code;
 }
 
 /* ---- repeats ---- */
