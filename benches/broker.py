@@ -91,10 +91,14 @@ class Bench:
         ]
 
     def delayed(self) -> Figures:
-        name = "delayed sends, level 1, 64 threads"
-        said = self.peer.load("delayed", "bench-delayed", 64, 128, *self.times)
-        delivered = ("delivered meanwhile", "/s", False, said["delivered_per_s"])
-        return [*self._rate(name, said), delivered]
+        """The client also takes what is delivered: beside plain sends of which it does the same."""
+        made: Figures = []
+        modes = {"both": "sends with a consumer", "delayed": "the same, delay level 1"}
+        for mode, name in modes.items():
+            said = self.peer.load(mode, f"bench-{mode}", 64, 128, *self.times)
+            delivered = (f"{name}: delivered meanwhile", "/s", False, said["delivered_per_s"])
+            made += [*self._rate(f"{name}, 64 threads", said), delivered]
+        return made
 
     def tx(self) -> Figures:
         """A half and its commit each."""
