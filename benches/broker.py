@@ -128,10 +128,17 @@ class Bench:
         said = self.peer.load("send", "bench-send", 64, 128, *self.times)
         made = self._rate(f"send, 64 threads, 128 bytes, beside {name}", said)
         for wide, words in ((wires[:1], topics[:1]), (wires, topics)):
+            self._heartbeats(wires)  # a broker closes who said nothing for two minutes
             said = spread.load(wide, words, *self.times, self.peer.cpu_s)
             over = f"{len(wide):,} connections, {len(words):,} topics"
             made += self._rate(f"64 sends on their way, spread over {over}", said)
         return made
+
+    @staticmethod
+    def _heartbeats(wires: list[socket.socket]) -> None:
+        for number, wire in enumerate(wires):
+            code, _ = ask(wire, heartbeat(f"many-{number}"))
+            assert code == 0, f"a heartbeat got {code}"
 
     def _many(
         self,
@@ -143,10 +150,9 @@ class Bench:
         name = f"{connections:,} connections, {topics:,} topics"
         with ExitStack() as stack:
             wires: list[socket.socket] = []
-            for number in range(connections):
+            for _ in range(connections):
                 wires.append(stack.enter_context(connect(self.peer.port)))
-                code, _ = ask(wires[-1], heartbeat(f"many-{number}"))
-                assert code == 0, f"a heartbeat got {code}"
+            self._heartbeats(wires)
             time.sleep(10)
             began, used = time.monotonic(), self.peer.cpu_s()
             end = began + 20

@@ -14,7 +14,8 @@
 #include "store.h"
 
 #define GIB (1LL << 30)
-#define READER_TRIES 5
+#define READER_TRIES 12
+#define READER_PAUSE_MS 250 /* the longest; the first is 2 ms, each twice the one before */
 
 int32_t ps_abi(void) {
     return PS_ABI;
@@ -302,14 +303,17 @@ static ps_store *reader_try(const ps_conf *conf, ps_io *io, ps_report *r, ps_pro
 }
 
 /* Whoever writes the store may delete a file (retention, recovery) between our listing of its
- * folder and our opening of it. What is there then is looked at anew, a few times. */
+ * folder and our opening of it. What is there then is looked at anew; recovery may take away
+ * hundreds of small queue files in a row, so it is given about a second to get done. */
 ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
                          ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     ps_report *own = report != NULL ? NULL : malloc(sizeof *own);
     ps_store *s = NULL;
     if (report == NULL && own == NULL) return NULL;
-    for (int tries = 0; s == NULL && tries < READER_TRIES; tries++) {
+    for (int tries = 0, pause = 1; s == NULL && tries < READER_TRIES; tries++, pause *= 2) {
+        if (tries > 0)
+            usleep(1000 * (useconds_t)(pause < READER_PAUSE_MS ? pause : READER_PAUSE_MS));
         e->code = 0;
         s = reader_try(conf, io, report != NULL ? report : own, progress, e);
         if (e->code != PS_E_IO || e->sys_errno != ENOENT) break;
