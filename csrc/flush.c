@@ -3,10 +3,12 @@
  * FlushManager, GroupCommitService, FlushConsumeQueueService, AllocateMappedFileService. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "store.h"
 
@@ -14,6 +16,8 @@
 #define GATHER_MAX_NS 2000000
 #define PAGE 4096
 #define TOUCH_CHUNK (1 << 20)
+#define TOUCH_CALM_CHUNK (128 << 10)
+#define TOUCH_CALM_PAUSE_US 300
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
@@ -256,16 +260,32 @@ static void reserve_window_locked(ps_store *s) {
 }
 
 /* Only advice: a kernel that does not know it, or has no memory, leaves the faults to the
- * writer. */
+ * writer.
+ *
+ * A fault in a page that is not in memory makes the kernel clear as much around it as the disk's
+ * read-ahead says, 8 MB on some machines: a processor is gone for 20 ms. That is the fastest way to
+ * much room, but while little is appended somebody may wait for that processor, who is the tail of
+ * the latency. Then nothing is read ahead, the pages are brought in a little at a time before the
+ * fault, and between two times the processor is anybody's. The last request for a file leaves it as
+ * those want it who read it back. */
 static void touch_pages_locked(ps_store *s) {
     ps_mapfile *mf = s->st_touch_file;
     int64_t from = s->st_touch_from, to = s->st_touch_to;
+    bool calm = s->st_touch_calm && to < mf->mf_size;
+    int64_t step = calm ? TOUCH_CALM_CHUNK : TOUCH_CHUNK;
     s->st_touch_file = NULL;
+    atomic_store(&s->st_touch_asked, false);
     pthread_mutex_unlock(&s->st_alloc_lock);
-    if (to > atomic_load(&mf->mf_reserved)) to = atomic_load(&mf->mf_reserved);
     from -= from % PAGE;
-    for (; from + TOUCH_CHUNK <= to && !atomic_load(&s->st_stopping); from += TOUCH_CHUNK)
-        madvise(mf->mf_map + from, TOUCH_CHUNK, MADV_POPULATE_WRITE);
+    ps_mapfile_spare(mf, calm, calm ? from : 0);
+    if (to > atomic_load(&mf->mf_reserved)) to = atomic_load(&mf->mf_reserved);
+    for (; from + step <= to && !atomic_load(&s->st_stopping); from += step) {
+        if (calm) posix_fadvise(mf->mf_fd, from, step, POSIX_FADV_WILLNEED);
+        madvise(mf->mf_map + from, (size_t)step, MADV_POPULATE_WRITE);
+        if (!calm) continue;
+        usleep(TOUCH_CALM_PAUSE_US);
+        if (atomic_load(&s->st_touch_asked)) break; /* the writer is fast now */
+    }
     ps_mapfile_unref(mf);
     pthread_mutex_lock(&s->st_alloc_lock);
 }

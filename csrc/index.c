@@ -537,7 +537,7 @@ static int file_make(ps_index *ix, int32_t entries, ix_file **out, ps_error *e) 
         snprintf(name, sizeof name, "%017" PRId64, number);
         if ((code = path_of(ix, name, path, e)) < 0) return code;
         code = ps_mapfile_open(ix->ix_io, path, 0, ix_size(l.slots, l.entries),
-                               PS_MAP_WRITE | PS_MAP_CREATE, &mf, &why);
+                               PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, &mf, &why);
         if (code == 0 || why.sys_errno != EEXIST) break;
         ix->ix_newest = number;
     }

@@ -52,7 +52,6 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
                        "cannot map the file");
         goto out;
     }
-    if (flags & PS_MAP_SPARING) madvise(map, (size_t)size, MADV_RANDOM);
     mf = calloc(1, sizeof *mf);
     if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
@@ -65,6 +64,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     mf->mf_writable = write != 0;
     mf->mf_fd = flags & PS_MAP_KEEP_FD ? fd : -1;
     atomic_init(&mf->mf_refs, 1);
+    if (flags & PS_MAP_SPARING) ps_mapfile_spare(mf, true, 0);
     *out = mf;
 out:
     if (code < 0) {
@@ -87,6 +87,12 @@ void ps_mapfile_unref(ps_mapfile *mf) {
     if (mf->mf_fd >= 0) mf->mf_io->close(mf->mf_io, mf->mf_fd);
     free(mf->mf_path);
     free(mf);
+}
+
+void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from) {
+    if (mf->mf_sparing == sparing) return;
+    mf->mf_sparing = sparing;
+    madvise(mf->mf_map + from, (size_t)(mf->mf_size - from), sparing ? MADV_RANDOM : MADV_NORMAL);
 }
 
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e) {

@@ -20,6 +20,7 @@ typedef struct ps_mapfile {
     uint8_t *mf_map;
     int mf_fd; /* -1 when not kept open */
     bool mf_writable;
+    bool mf_sparing;             /* see ps_mapfile_spare */
     _Atomic int64_t mf_wrote;    /* bytes written, from the start */
     _Atomic int64_t mf_flushed;  /* bytes known to be on the disk */
     _Atomic int64_t mf_reserved; /* bytes whose blocks are reserved */
@@ -31,13 +32,16 @@ typedef struct ps_mapfile {
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */
 #define PS_MAP_CREATE 2  /* make it with its full size; fails when it exists */
 #define PS_MAP_KEEP_FD 4 /* keep the descriptor: the commit log, which is synced by it */
-#define PS_MAP_SPARING 8 /* a page at a time, nothing ahead: many files of which little is used */
+#define PS_MAP_SPARING 8 /* begins sparing: many files of which little is used */
 
 /* Maps `path` of exactly `size` bytes with one reference. 0 or an error code. */
 int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
                     ps_mapfile **out, ps_error *e);
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf);
 void ps_mapfile_unref(ps_mapfile *mf);
+/* Sparing: behind `from` (a multiple of the page) the system brings in a page at a time and none
+ * ahead of it. One thread at a time. */
+void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
 /* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
  * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);

@@ -15,6 +15,7 @@
 #define CHUNK 96 /* messages a hold of the append lock: some microseconds */
 #define NEXT_FILE_WAIT_MS 5000
 #define TOUCH_STEP (4 << 20)
+#define CALM_MS 100 /* longer, twice in a row, for TOUCH_STEP bytes: less than 40 MB a second */
 
 int64_t ps_now_ms(void) {
     struct timespec t;
@@ -86,13 +87,18 @@ static void ask_ahead_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
 /* A first store into a page costs the writer ten times the record, so the allocator touches the
  * pages that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
 static void ask_touch_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
+    int64_t now = ps_now_ms(), last = s->st_touch_ms[0], before = s->st_touch_ms[1];
     s->st_touch_at = wrote + TOUCH_STEP;
+    s->st_touch_ms[0] = now;
+    s->st_touch_ms[1] = last;
     if (s->st_thread_count == 0) return;
     pthread_mutex_lock(&s->st_alloc_lock);
     if (s->st_touch_file == NULL) {
         s->st_touch_file = ps_mapfile_ref(mf);
         s->st_touch_from = wrote + TOUCH_STEP / 2;
         s->st_touch_to = wrote + TOUCH_STEP / 2 + 2 * TOUCH_STEP;
+        s->st_touch_calm = now - last > CALM_MS && last - before > CALM_MS && before > 0;
+        atomic_store(&s->st_touch_asked, true);
         pthread_cond_signal(&s->st_alloc_wake);
     }
     pthread_mutex_unlock(&s->st_alloc_lock);

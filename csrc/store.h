@@ -75,7 +75,10 @@ struct ps_store {
     ps_mapfile *st_reserve_file; /* file that wants its next window; alloc lock, referenced */
     ps_mapfile *st_touch_file;   /* file whose next pages are wanted; alloc lock, referenced */
     int64_t st_touch_from, st_touch_to; /* bytes of it; alloc lock */
+    bool st_touch_calm;                 /* little is appended; alloc lock */
+    _Atomic bool st_touch_asked;        /* a request waits */
     int64_t st_touch_at;                /* the writer asks again when it gets here; append lock */
+    int64_t st_touch_ms[2];             /* when it asked last, and before that; append lock */
     _Atomic bool st_alloc_asked;        /* so that the append path asks once */
 
     /* flusher */
