@@ -271,12 +271,13 @@ static void reserve_window_locked(ps_store *s) {
 static void touch_pages_locked(ps_store *s) {
     ps_mapfile *mf = s->st_touch_file;
     int64_t from = s->st_touch_from, to = s->st_touch_to;
+    int64_t done = s->st_touched - mf->mf_base; /* requests overlap: what one has brought stays */
     bool calm = s->st_touch_calm && to < mf->mf_size;
     int64_t step = calm ? TOUCH_CALM_CHUNK : TOUCH_CHUNK;
     s->st_touch_file = NULL;
     atomic_store(&s->st_touch_asked, false);
     pthread_mutex_unlock(&s->st_alloc_lock);
-    from -= from % PAGE;
+    from = (from > done ? from : done) / PAGE * PAGE;
     ps_mapfile_spare(mf, calm, calm ? from : 0);
     if (to > atomic_load(&mf->mf_reserved)) to = atomic_load(&mf->mf_reserved);
     for (; from + step <= to && !atomic_load(&s->st_stopping); from += step) {
@@ -286,6 +287,7 @@ static void touch_pages_locked(ps_store *s) {
         usleep(TOUCH_CALM_PAUSE_US);
         if (atomic_load(&s->st_touch_asked)) break; /* the writer is fast now */
     }
+    s->st_touched = mf->mf_base + from;
     ps_mapfile_unref(mf);
     pthread_mutex_lock(&s->st_alloc_lock);
 }

@@ -76,6 +76,7 @@ struct ps_store {
     ps_mapfile *st_touch_file;   /* file whose next pages are wanted; alloc lock, referenced */
     int64_t st_touch_from, st_touch_to; /* bytes of it; alloc lock */
     bool st_touch_calm;                 /* little is appended; alloc lock */
+    int64_t st_touched;                 /* log offset up to which it has been done; allocator's own */
     _Atomic bool st_touch_asked;        /* a request waits */
     int64_t st_touch_at;                /* the writer asks again when it gets here; append lock */
     int64_t st_touch_ms[2];             /* when it asked last, and before that; append lock */
