@@ -15,7 +15,10 @@
 #include "record.h"
 
 #define PS_QUEUE_ID_MAX 65535
-#define PS_QUEUE_CHUNK 256 /* queues a block of a topic's table */
+/* A topic's table of queues: blocks that double, so that a topic of few costs little and none ever
+ * moves. The first block holds queues 0 to 7, the next 8 to 15, then 16 to 31, ... */
+#define PS_QUEUE_BLOCK 8
+#define PS_QUEUE_BLOCKS 14
 #define PS_DIRS_MAX 16
 
 struct ps_topic {
@@ -26,8 +29,8 @@ struct ps_topic {
     _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
     int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
     uint32_t tp_hash;
-    _Atomic(ps_queue *) *_Atomic tp_blocks[(PS_QUEUE_ID_MAX + 1) / PS_QUEUE_CHUNK];
-    char tp_name[PS_TOPIC_MAX + 1];
+    _Atomic(ps_queue *) *_Atomic tp_blocks[PS_QUEUE_BLOCKS];
+    char tp_name[]; /* ends with 0x00 */
 };
 
 typedef struct ps_dirs {
@@ -76,7 +79,7 @@ struct ps_store {
     ps_mapfile *st_touch_file;   /* file whose next pages are wanted; alloc lock, referenced */
     int64_t st_touch_from, st_touch_to; /* bytes of it; alloc lock */
     bool st_touch_calm;                 /* little is appended; alloc lock */
-    int64_t st_touched;                 /* log offset up to which it has been done; allocator's own */
+    int64_t st_touched;                 /* log offset up to which that was done; allocator's */
     _Atomic bool st_touch_asked;        /* a request waits */
     int64_t st_touch_at;                /* the writer asks again when it gets here; append lock */
     int64_t st_touch_ms[2];             /* when it asked last, and before that; append lock */

@@ -48,7 +48,7 @@ static int grow_locked(ps_store *s) {
 
 static ps_topic *make_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
     if ((uint32_t)s->st_topic_count >= s->st_bucket_count && grow_locked(s) < 0) return NULL;
-    ps_topic *t = calloc(1, sizeof *t);
+    ps_topic *t = calloc(1, sizeof *t + (size_t)len + 1);
     if (t == NULL) return NULL;
     t->tp_store = s;
     t->tp_len = len;
@@ -71,20 +71,37 @@ ps_topic *ps_topic_get(ps_store *s, const char *name, int32_t len) {
     return t;
 }
 
+_Static_assert(PS_QUEUE_BLOCK << (PS_QUEUE_BLOCKS - 1) == PS_QUEUE_ID_MAX + 1,
+               "the blocks of a topic hold every queue id");
+
+/* The block of a queue id. All blocks but the first begin at the id that is their own size. */
+static inline int block_of(int32_t id) {
+    return id < PS_QUEUE_BLOCK ? 0 : 32 - __builtin_clz((uint32_t)id / PS_QUEUE_BLOCK);
+}
+
+static inline int32_t block_size(int block) {
+    return block == 0 ? PS_QUEUE_BLOCK : PS_QUEUE_BLOCK << (block - 1);
+}
+
+static inline int32_t place_in(int block, int32_t id) {
+    return block == 0 ? id : id - block_size(block);
+}
+
 ps_queue *ps_topic_queue(ps_topic *t, int32_t id) {
     if (id < 0 || id > PS_QUEUE_ID_MAX) return NULL;
-    _Atomic(ps_queue *) *block =
-        atomic_load_explicit(&t->tp_blocks[id / PS_QUEUE_CHUNK], memory_order_acquire);
-    return block == NULL ? NULL
-                         : atomic_load_explicit(&block[id % PS_QUEUE_CHUNK], memory_order_acquire);
+    int at = block_of(id);
+    _Atomic(ps_queue *) *block = atomic_load_explicit(&t->tp_blocks[at], memory_order_acquire);
+    if (block == NULL) return NULL;
+    return atomic_load_explicit(&block[place_in(at, id)], memory_order_acquire);
 }
 
 int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
-    _Atomic(ps_queue *) *block = atomic_load(&t->tp_blocks[q->cq_id / PS_QUEUE_CHUNK]);
+    int at = block_of(q->cq_id);
+    _Atomic(ps_queue *) *block = atomic_load(&t->tp_blocks[at]);
     if (block == NULL) {
-        block = calloc(PS_QUEUE_CHUNK, sizeof *block);
+        block = calloc((size_t)block_size(at), sizeof *block);
         if (block == NULL) return PS_E_NO_MEMORY;
-        atomic_store(&t->tp_blocks[q->cq_id / PS_QUEUE_CHUNK], block);
+        atomic_store(&t->tp_blocks[at], block);
     }
     int32_t n = atomic_load(&s->st_queue_count);
     if (n == s->st_queue_room) {
@@ -96,7 +113,7 @@ int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
     }
     s->st_queues[n] = q;
     atomic_store(&s->st_queue_count, n + 1);
-    atomic_store_explicit(&block[q->cq_id % PS_QUEUE_CHUNK], q, memory_order_release);
+    atomic_store_explicit(&block[place_in(at, q->cq_id)], q, memory_order_release);
     return 0;
 }
 
@@ -138,8 +155,7 @@ void ps_topics_free(ps_store *s) {
     for (uint32_t i = 0; i < s->st_bucket_count; i++) {
         for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {
             next = t->tp_next;
-            for (int b = 0; b < (PS_QUEUE_ID_MAX + 1) / PS_QUEUE_CHUNK; b++)
-                free(atomic_load(&t->tp_blocks[b]));
+            for (int b = 0; b < PS_QUEUE_BLOCKS; b++) free(atomic_load(&t->tp_blocks[b]));
             free(t);
         }
     }

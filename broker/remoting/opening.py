@@ -117,7 +117,8 @@ class Opening:
     def __init__(self, connection: Connection, tls: TlsSettings, seconds: float) -> None:
         self._connection = connection
         self._tls = tls
-        self._room = bytearray(ROOM)
+        #: Made when bytes come: thousands of connections may be there that have not said a word.
+        self._room = bytearray()
         self._filled = 0
         self._proxy_done = False
         # A proxy's header or a handshake that does not come to its end holds a connection for
@@ -126,6 +127,8 @@ class Opening:
         self._timer: asyncio.TimerHandle | None = None
 
     def buffer(self, hint: int) -> memoryview:
+        if not self._room:
+            self._room = bytearray(ROOM)
         return memoryview(self._room)[self._filled :]
 
     def received(self, count: int) -> None:

@@ -27,7 +27,7 @@ typedef struct ps_topic_entry {
     ps_topic *te_topic;
     int64_t te_puts, te_bytes;
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
-    char te_name[PS_TOPIC_MAX + 1];
+    char te_name[];            /* ends with 0x00 */
 } ps_topic_entry;
 
 /* Which messages a pull wants: hashes of tags, compared as upstream does (the client looks at the

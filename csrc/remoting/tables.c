@@ -65,7 +65,7 @@ static bool grow_topics(ps_core *c) {
 
 static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len) {
     if (c->co_topic_count >= c->co_topic_buckets && !grow_topics(c)) return NULL;
-    ps_topic_entry *t = calloc(1, sizeof *t);
+    ps_topic_entry *t = calloc(1, sizeof *t + (size_t)len + 1);
     if (t == NULL) return NULL;
     t->te_len = len;
     memcpy(t->te_name, name, (size_t)len);

@@ -165,6 +165,24 @@ static void test_life(void) {
     ps_store_free(s);
 }
 
+/* Every queue id that there is has a queue of its own, made in any order. */
+static void test_queue_ids(void) {
+    ps_store *s = open_store(NULL);
+    ps_topic *t = topic_of(s, "wide");
+    static ps_queue *made[PS_QUEUE_ID_MAX + 1];
+    for (int32_t i = 0; i <= PS_QUEUE_ID_MAX; i++) { /* 40503 is odd: each id once */
+        int32_t id = (int32_t)((uint32_t)i * 40503 & PS_QUEUE_ID_MAX);
+        CHECK(ps_topic_queue(t, id) == NULL);
+        made[id] = ps_topic_queue_get(s, t, id);
+        CHECK(made[id] != NULL && made[id]->cq_id == id);
+    }
+    for (int32_t id = 0; id <= PS_QUEUE_ID_MAX; id++) CHECK(ps_topic_queue(t, id) == made[id]);
+    CHECK(ps_topic_queue_get(s, t, -1) == NULL);
+    CHECK(ps_topic_queue_get(s, t, PS_QUEUE_ID_MAX + 1) == NULL);
+    CHECK_EQ(0, ps_store_close(s, NULL));
+    ps_store_free(s);
+}
+
 /* Views outlive the store and the segment they point into. */
 static void test_views_live_on(void) {
     ps_store *s = open_store(NULL);
@@ -296,6 +314,7 @@ int main(void) {
     snprintf(root, sizeof root, "%s/ps-store-XXXXXX", temp != NULL ? temp : "/tmp");
     CHECK(mkdtemp(root) != NULL);
     test_life();
+    test_queue_ids();
     test_views_live_on();
     test_reader();
     test_reader_of_going_files();
