@@ -41,10 +41,9 @@ NOTES = """
   thousand in a transaction.
 - None of them waits for the disk: `ASYNC_FLUSH` here, the like there. With `SYNC_FLUSH` the disk is
   what is measured; there the table gives puts a sync.
-- The first round of each is left out. Segments are fresh in each round: page faults count. On this
-  machine the hypervisor takes back memory that its guest has freed, and giving a page again takes ten
-  microseconds, where clearing one takes one. Rows that write much feel it, whoever writes: with batches
-  of 16 our broker spends half of its processor time on the pages of its log.
+- The first round of each is left out. Segments are fresh in each round: page faults count. The
+  hypervisor of this machine takes back memory that its guest has freed, and giving a page again
+  costs many times what clearing one does. Rows that write much feel that, whoever writes.
 - The floor of the C append is a memcpy of finished records into such a segment: no CRC, no lock.
 """
 
