@@ -73,3 +73,12 @@ int ps_queues_load(ps_store *s, bool linear, ps_report *r, ps_progress *progress
     closedir(dir);
     return code;
 }
+
+int ps_queues_refresh(ps_store *s, ps_error *e) {
+    int code = 0;
+    pthread_rwlock_wrlock(&s->st_topic_lock);
+    for (int32_t i = 0; i < atomic_load(&s->st_queue_count) && code == 0; i++)
+        code = ps_queue_refresh_locked(s, s->st_queues[i], e);
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return code;
+}

@@ -456,6 +456,16 @@ static void hide_units(ps_store *s, int64_t end) {
     free(queues);
 }
 
+/* Queues are opened one after the other, and a writer does not wait: each ends where it had got to
+ * when its turn came. It dispatches in the order of the log, so whatever lies before the furthest
+ * unit that was seen is in queues and index by now: a second look finds all of it. */
+static int look_again(ps_store *s, ps_progress *progress, ps_error *e) {
+    int code = ps_queues_load(s, true, NULL, progress, e);
+    if (code == 0) code = ps_queues_refresh(s, e);
+    if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
+    return code;
+}
+
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     scan c = {.s = s, .report = report, .progress = progress, .reading = true, .last_start = -1};
     double began = seconds();
@@ -466,7 +476,9 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
         c.queues_after = furthest_unit(s);
         start_normal(&c);
         atomic_store(&s->st_index_tail, c.at);
-        code = scan_log(&c, e);
+        code = look_again(s, progress, e);
+        ps_deleted_hide(s);
+        if (code == 0) code = scan_log(&c, e);
         if (code == 0) {
             hide_units(s, c.at);
             correct_queues(s);

@@ -577,15 +577,6 @@ static void forget_deleted(ps_store *s, int64_t first) {
     free(queues);
 }
 
-static int refresh_queues(ps_store *s, ps_error *e) {
-    int code = 0;
-    pthread_rwlock_wrlock(&s->st_topic_lock);
-    for (int32_t i = 0; i < atomic_load(&s->st_queue_count) && code == 0; i++)
-        code = ps_queue_refresh_locked(s, s->st_queues[i], e);
-    pthread_rwlock_unlock(&s->st_topic_lock);
-    return code;
-}
-
 int ps_store_refresh(ps_store *s, ps_error *error) {
     ps_error mine = {0}, *e = error != NULL ? error : &mine;
     int64_t first;
@@ -598,7 +589,7 @@ int ps_store_refresh(ps_store *s, ps_error *error) {
         code = list_newer_segments(s, &first, e);
         if (code == 0) code = ps_deleted_load(s, NULL, e);
         if (code == 0) ps_deleted_hide(s);
-        if (code == 0) code = refresh_queues(s, e);
+        if (code == 0) code = ps_queues_refresh(s, e);
         if (code == 0) ps_deleted_hide(s); /* the writer deletes them after it has said so */
         if (code == 0) code = ps_reader_extend_locked(s, e);
         if (code == 0) forget_deleted(s, first);

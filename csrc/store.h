@@ -159,7 +159,10 @@ void ps_store_unref(ps_store *s);
 int64_t ps_now_ms(void);
 
 /* queues.c */
+/* Opens the queues that are not known yet. */
 int ps_queues_load(ps_store *s, bool linear, ps_report *r, ps_progress *progress, ps_error *e);
+/* Readers: what another process has appended to the queues that are known. */
+int ps_queues_refresh(ps_store *s, ps_error *e);
 
 /* topics.c */
 ps_topic *ps_topic_find(ps_store *s, const char *name, int32_t len);

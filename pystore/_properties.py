@@ -95,7 +95,9 @@ def edit_properties(text: str, changes: Mapping[str, str]) -> str:
     if added and kept and not kept.endswith(("\r", "\n")):
         kept += eol
     if added and kept.rstrip("\r\n").endswith("\\"):
-        kept += eol  # a last line that would go on in the next one goes on in an empty one
+        # A last line that would go on in the next one goes on in an empty one. After a lone CR an
+        # LF would only make one end of line of the two.
+        kept += "\r\n" if kept.endswith("\r") else eol
     return kept + "".join(added)
 
 

@@ -106,6 +106,32 @@ def test_reader_opened_mid_write_sees_whole_records(store_path, small):
             time.sleep(0.01)
 
 
+def test_reader_opened_while_the_queues_lag_misses_nothing(store_path, small):
+    """The dispatcher goes on between the opening of one queue and that of the next. Many small
+    stores, since it is behind for a moment only."""
+    names = [f"T{i}" for i in range(6)]
+    for number in range(60):
+        path = store_path / str(number)
+        with pystore.open(path, **small) as store:
+            for i in range(120):
+                store.put(names[i * 7 % 6], b"%d" % i, queue=i % 2, keys=f"k{i}")
+            with pystore.Reader(path) as reader:
+                for name in names:
+                    sent = [i for i in range(120) if names[i * 7 % 6] == name]
+                    for queue in (0, 1):
+                        found = [int(bytes(m.body)) for m in all_of(reader, name, queue)]
+                        assert found == [i for i in sent if i % 2 == queue]
+                    assert all(reader.query(name, f"k{i}") for i in sent)
+
+
+def all_of(reader, topic, queue):
+    found, at = [], 0
+    while batch := reader.read(topic, queue, at, max_messages=1000):
+        found += batch
+        at = batch.next_offset
+    return found
+
+
 def test_reader_follows_a_live_writer(store_path, small):
     """follow() of a Reader yields what another process puts."""
     with writer(store_path, small) as w:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pystore._core import ffi, lib
 
@@ -149,6 +149,7 @@ VALUES = st.text(st.characters(codec="utf-8"), max_size=8).map(str.strip)
 
 
 @given(st.text("ab=: \\#!\n\r\t1", max_size=40), st.dictionaries(NAMES, VALUES, max_size=4))
+@example(text="\n\\\r", changes={"0": ""})
 def test_edited_entries_change_and_all_others_stay(text, changes):
     """Whatever the file looks like."""
     before = {name: value for name, (_, value) in parse_properties(text).items()}
