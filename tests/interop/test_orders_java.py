@@ -135,6 +135,40 @@ def test_orders_and_products_agree(reference, tmp_path, version):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("make", ["java", "ours"])
+def test_both_makes_end_the_same_halves_alike(reference, tmp_path, make):
+    """The same services against Apache's broker: what holds above is its rule and not only ours,
+    but that it may deliver twice what a check and the service both decide. A process of its own, so
+    the checks go by the real clock: one a second, as both brokers can be told."""
+    often = {"transactionCheckInterval": 1000, "transactionTimeOut": 1000}
+    db = tmp_path / "db"
+    with (
+        launch.running(make, tmp_path / make, often) as peer,
+        services("products,orders,hello", peer.namesrv, db) as s,
+    ):
+        s.wait(90, lambda: len(s.said("end")) == 2)
+        s.wait(120, lambda: all(asked(s, key) == 15 for key in ("KEY0", "KEY3", "KEY6", "KEY9")))
+        s.wait(60, lambda: set(s.keys("consumed")) == set(rows(db, "good")))
+        assert make == "java" or s.keys("consumed") == rows(db, "good")
+        launch.wait("the given up", 60, lambda: peer_given_up(peer) >= 4)
+        peer.stop()
+        with Reader(peer.store) as reader:
+            committed = {m.keys[0] for m in messages(reader, "orders-hello")}
+            given_up = {m.keys[0] for m in messages(reader, DISCARDED)}
+    assert committed == {"KEY1", "KEY4", "KEY7"}
+    assert given_up == {"KEY0", "KEY3", "KEY6", "KEY9"}
+
+
+def asked(services, key):
+    return sum(line.get("key") == key for line in services.said("checked"))
+
+
+def peer_given_up(peer):
+    with Reader(peer.store) as reader:
+        return len(messages(reader, DISCARDED))
+
+
+@pytest.mark.long
 def test_a_check_commits_what_the_service_did_not_know(reference, tmp_path):
     """Its answer was UNKNOW, though the row was written: the check reads the row."""
     db = tmp_path / "db"
