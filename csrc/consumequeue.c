@@ -24,6 +24,7 @@
 #define UNIT_SIZE 8
 #define UNIT_TAGS 12
 #define RESERVE_WINDOW (256 * 1024)
+#define MANY_UNITS 1024 /* so many are worth reading ahead for */
 #define RECOVER_FILES 3 /* the end is looked for in the last so many files, as upstream does */
 
 void ps_unit_get(const uint8_t *p, ps_unit *u) {
@@ -56,7 +57,7 @@ ps_queue *ps_queue_new(ps_store *s, ps_topic *topic, int32_t id) {
     q->cq_topic = topic;
     q->cq_id = id;
     ps_segments_init(&q->cq_files, s->st_io, s->st_conf.consumequeue_file_size,
-                     s->st_readonly ? 0 : PS_MAP_WRITE | PS_MAP_SPARING);
+                     PS_MAP_SPARING | (s->st_readonly ? 0 : PS_MAP_WRITE));
     atomic_init(&q->cq_max_physical, -1);
     return q;
 }
@@ -285,6 +286,10 @@ ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int
     *units = mf->mf_map + at;
     *count = (end - at) / PS_UNIT;
     return mf;
+}
+
+void ps_queue_reads_on(ps_mapfile *mf, int64_t count) {
+    if (count >= MANY_UNITS && !mf->mf_writable) ps_mapfile_spare(mf, false, 0);
 }
 
 bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {

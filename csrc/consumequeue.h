@@ -86,6 +86,9 @@ bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out);
  * (referenced, unref it) with *units set to its unit and *count to how many lie there below cq_max.
  * NULL: none, or they lie in the tail of a reader, where ps_queue_unit finds them one by one. */
 ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count);
+/* For whoever goes on to read `count` units of such a file. A reader opens its files sparing, for
+ * it looks into thousands of queues that nobody may ask for; one that is read is read ahead. */
+void ps_queue_reads_on(ps_mapfile *mf, int64_t count);
 
 int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e);
 /* Readers: look for newer units in the files; the topic lock is held for writing. */

@@ -90,8 +90,9 @@ void ps_mapfile_unref(ps_mapfile *mf) {
 }
 
 void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from) {
-    if (mf->mf_sparing == sparing) return;
-    mf->mf_sparing = sparing;
+    if (atomic_load_explicit(&mf->mf_sparing, memory_order_relaxed) == sparing ||
+        atomic_exchange(&mf->mf_sparing, sparing) == sparing)
+        return;
     madvise(mf->mf_map + from, (size_t)(mf->mf_size - from), sparing ? MADV_RANDOM : MADV_NORMAL);
 }
 

@@ -20,7 +20,7 @@ typedef struct ps_mapfile {
     uint8_t *mf_map;
     int mf_fd; /* -1 when not kept open */
     bool mf_writable;
-    bool mf_sparing;             /* see ps_mapfile_spare */
+    _Atomic bool mf_sparing;     /* see ps_mapfile_spare */
     _Atomic int64_t mf_wrote;    /* bytes written, from the start */
     _Atomic int64_t mf_flushed;  /* bytes known to be on the disk */
     _Atomic int64_t mf_reserved; /* bytes whose blocks are reserved */
@@ -40,7 +40,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf);
 void ps_mapfile_unref(ps_mapfile *mf);
 /* Sparing: behind `from` (a multiple of the page) the system brings in a page at a time and none
- * ahead of it. One thread at a time. */
+ * ahead of it. */
 void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
 /* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
  * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */

@@ -276,6 +276,7 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
             go = take_unit(w, offset++, &u);
             continue;
         }
+        ps_queue_reads_on(mf, n);
         n = n < end - offset ? n : end - offset;
         for (int64_t i = 0; i < n && go; i++) {
             if (i + PREFETCH < n) prefetch_unit(w, p + (i + PREFETCH) * PS_UNIT);

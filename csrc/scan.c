@@ -420,7 +420,10 @@ static bool units_open(scanner *sn) {
     cut_look(sn, sn->sn_unit_file);
     ps_mapfile_unref(sn->sn_unit_file);
     sn->sn_unit_file = ps_queue_run(sn->sn_queue, sn->sn_at, &sn->sn_units, &sn->sn_unit_count);
-    if (sn->sn_unit_file != NULL) return sn->sn_unit_count > 0;
+    if (sn->sn_unit_file != NULL) {
+        ps_queue_reads_on(sn->sn_unit_file, sn->sn_unit_count);
+        return sn->sn_unit_count > 0;
+    }
     /* The tail of a reader is copied, a block at a time. */
     sn->sn_units = sn->sn_tail_units;
     sn->sn_unit_count = 0;
