@@ -488,7 +488,8 @@ static void tail_drop_below(ps_queue *q, int64_t offset) {
 }
 
 int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
-    if (q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0) {
+    bool listed = q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0;
+    if (listed) {
         list_newer(s, q);
         int64_t first = ps_segments_count(&q->cq_files) > 0 ? ps_segments_base(&q->cq_files, 0) : 0;
         if (first / PS_UNIT > atomic_load(&q->cq_max)) { /* what was before it is deleted */
@@ -499,7 +500,7 @@ int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
     int64_t max = atomic_load(&q->cq_max);
     int64_t from = q->cq_tail_count > 0 ? q->cq_tail_from : max;
     int64_t at = from, max_physical = atomic_load(&q->cq_max_physical);
-    for (bool listed = false;;) {
+    for (;;) {
         ps_mapfile *mf = ps_segments_find(&q->cq_files, at * PS_UNIT, e);
         if (mf == NULL) {
             if (listed) break;
