@@ -7,8 +7,8 @@ PY := .venv/bin/python
 JOBS ?= 2
 MAKEFLAGS += --no-print-directory
 
-C_SOURCES := $(wildcard csrc/*.c csrc/remoting/*.c)
-C_HEADERS := $(wildcard csrc/*.h csrc/*.def csrc/remoting/*.h)
+C_SOURCES := $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c))
+C_HEADERS := csrc/pystore.h $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*.def))
 C_FLAGS := -std=gnu11 -g -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 TSAN := -fsanitize=thread
@@ -124,7 +124,7 @@ format: build ## rewrite what the formatter and the linter can mend
 	@.venv/bin/ruff check --fix -q $(CODE)
 	@.venv/bin/ruff format -q $(CODE)
 
-errors: .venv/.stamp ## regenerate pystore/_errors.py and docs/errors.md from csrc/errors.def
+errors: .venv/.stamp ## regenerate pystore/_errors.py and docs/errors.md from csrc/base/errors.def
 	@$(PY) tools/gen_errors.py
 
 codes: build ## regenerate docs/codes.md from the handler tables

@@ -25,9 +25,9 @@ from broker.processors.pull import waited
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
+from broker.remoting.dedup import Dedup
 from broker.remoting.handlers import Handler
 from broker.remoting.hot import Core
-from broker.remoting.once import Once
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
@@ -209,13 +209,13 @@ class Broker:
         undo.push_async_callback(keeper.stop)
         log.info("broker %s is ready at %s", services.broker_name, self.address)
 
-    async def _remember(self, core: Core) -> Once | None:
+    async def _remember(self, core: Core) -> Dedup | None:
         """What repeats are known by, when it is asked for. Reads the end of the log: topics and
         open transactions are known by then, and nobody sends yet."""
         window = self.settings["idempotentProduceWindow"]
         if not window:
             return None
-        once = Once(core, window, self.settings["idempotentProduceKey"])
+        once = Dedup(core, window, self.settings["idempotentProduceKey"])
         await asyncio.to_thread(once.build)
         log.info(
             "%d messages are remembered, so that none is stored twice", once.state().remembered

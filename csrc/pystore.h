@@ -10,7 +10,7 @@
  *  - Bytes that a ps_batch points to stay mapped until ps_batch_free, even when the store is closed
  *    or the segment was deleted.
  *  - Everything read from disk is hostile: no length is believed before it is checked.
- *  - The library keeps no globals (but for the handler of ps_guard_install, which is installed
+ *  - The library keeps no globals (but for the handler of ps_sigbus_install, which is installed
  *    only when asked for), prints nothing, never aborts, and knows nothing of Python.
  *
  * Between the two marks below only what cffi's parser reads: plain declarations, no preprocessor
@@ -407,18 +407,18 @@ int ps_wait_message(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t 
 int64_t ps_lock_holder(ps_io *io, const char *root);
 
 /* ---- retention ---- */
-typedef struct ps_clean_report {
+typedef struct ps_retention_report {
     int32_t log_files, queue_files, index_files; /* deleted */
     int64_t bytes;
     int64_t log_min;
     int32_t disk_percent;
     int32_t disk_full;
     int32_t why; /* 0 nothing to do, 1 hour, 2 ratio, 3 forced by ratio, 4 asked for */
-} ps_clean_report;
+} ps_retention_report;
 /* One round of section 9's cleaning as of now_ms (0: the clock). manual 1: expired files at any
  * hour; immediate 1: the oldest ones although not expired. dry_run 1: only counts. */
 int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t immediate,
-                   int32_t dry_run, ps_clean_report *out, ps_error *error);
+                   int32_t dry_run, ps_retention_report *out, ps_error *error);
 /* From the next round on retention follows these rules; of the rest of conf nothing is taken. */
 int ps_store_retain(ps_store *store, const ps_conf *rules, ps_error *error);
 
@@ -497,7 +497,7 @@ int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
 /* For processes that are all ours, such as Spark's workers: from now on a scan of a reader answers
  * a file that another process cuts off under it with an error (EIO) that names it, where the
  * process would die of SIGBUS. Installs a handler for the process, once. */
-int ps_guard_install(ps_error *error);
+int ps_sigbus_install(ps_error *error);
 
 /* ---- codec, for tools and tests ---- */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);
@@ -505,7 +505,7 @@ const char *ps_crc32_name(void);
 int32_t ps_java_hash(int32_t h, const uint8_t *utf8, int64_t len);
 int32_t ps_key_hash(int32_t java_hash);
 
-/* ---- fault injection, for tests: see csrc/io.h ---- */
+/* ---- fault injection, for tests: see csrc/files/io.h ---- */
 ps_io *ps_io_faulty_new(void);
 void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever);
 void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms); /* each call takes so much more */

@@ -19,7 +19,7 @@ FINE = (
 )
 #: A pull's sysFlag: it may wait, and it brings its own subscription.
 WAIT, OWN = 2, 4
-#: A record as it lies on disk and comes in a pull (csrc/record.h), hosts being IPv4: size, queue
+#: A record as it lies on disk and comes in a pull (csrc/format/record.h), hosts IPv4: size, queue
 #: offset, place, store time, tries so far, length of the body.
 RECORD = struct.Struct(">i 16x q q 4x 16x q 8x i 8x i")
 

@@ -109,7 +109,7 @@ def survive_truncation() -> None:
     Raises: StoreIOError.
     """
     error = ffi.new("ps_error *")
-    if lib.ps_guard_install(error) < 0:
+    if lib.ps_sigbus_install(error) < 0:
         raise_error(error)
 
 

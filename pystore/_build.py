@@ -17,12 +17,12 @@ CSRC = ROOT / "csrc"
 #: Each may use the types of those before it.
 HEADERS = (
     "pystore.h",
-    "sql92.h",
+    "filter/sql92.h",
     "remoting/command.h",
     "remoting/packed.h",
     "remoting/remoting.h",
     "remoting/transaction.h",
-    "remoting/once.h",
+    "remoting/dedup.h",
 )
 FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 
@@ -50,8 +50,8 @@ def make_ffi() -> FFI:
     made.set_source(
         "pystore._core",
         "".join(f'#include "{name}"\n' for name in HEADERS),
-        sources=relative("*.c", "remoting/*.c"),
-        depends=relative("*.h", "*.def", "remoting/*.h"),
+        sources=[path for path in relative("*/*.c") if "/tests/" not in path],
+        depends=relative("*.h", "*/*.h", "*/*.def"),
         include_dirs=["csrc"],
         define_macros=[("Py_LIMITED_API", "0x030b0000")],
         py_limited_api=True,

@@ -459,7 +459,7 @@ class Store(Base):
     ) -> CleanReport:
         """One round of retention (section 9): deletes expired segments, at most deleteFileBatchMax,
         whatever the hour. immediate: the oldest ones although not expired. dry_run: only counts."""
-        raw, error = ffi.new("ps_clean_report *"), ffi.new("ps_error *")
+        raw, error = ffi.new("ps_retention_report *"), ffi.new("ps_error *")
         if lib.ps_store_clean(self._live(), now_ms, 1, immediate, dry_run, raw, error) < 0:
             self._fail(error)
         reasons = ("nothing", "hour", "ratio", "forced", "asked")

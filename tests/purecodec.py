@@ -1,8 +1,8 @@
 """The store's files in plain Python: written from the format alone, apart from the C core.
 
 Tests compare the two, and whatever must look into a store without the core may use it too. It
-reads (and encodes single records); it never changes a file. The formats stand in csrc/record.c,
-csrc/consumequeue.c and csrc/indexfile.h.
+reads (and encodes single records); it never changes a file. The formats: csrc/format/record.c,
+csrc/queues/consumequeue.c and csrc/index/indexfile.h.
 """
 
 from __future__ import annotations

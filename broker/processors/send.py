@@ -19,8 +19,8 @@ from broker.processors.sending import (
 )
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
+from broker.remoting.dedup import First
 from broker.remoting.handlers import Handler, Peer
-from broker.remoting.once import First
 from broker.services.context import Services
 from broker.services.hooks import SendContext, message_type
 from broker.services.names import RETRY

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Body, Command, Refused
+from broker.remoting.dedup import First
 from broker.remoting.handlers import Peer
-from broker.remoting.once import First
 from broker.services.context import Services
 from broker.services.names import NOT_FOR_CLIENTS, RETRY, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE

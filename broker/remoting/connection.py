@@ -25,7 +25,7 @@ from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
 from broker.remoting.framer import Framer, FramerFactory, PlainFramer, plain_framers
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
-from broker.remoting.quiet import Quiet
+from broker.remoting.rate_limited_log import RateLimitedLogger
 
 __all__ = ["Connection", "Framer", "FramerFactory", "Limits", "PlainFramer", "Shared"]
 
@@ -40,7 +40,7 @@ OPAQUE_MAX = 0x7FFFFFFF
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
 GO_AWAY_VERSION = 476
 
-_quiet = Quiet(logging.getLogger("broker.remoting"))
+_quiet = RateLimitedLogger(logging.getLogger("broker.remoting"))
 
 Parts = list[bytes | bytearray | memoryview]
 

@@ -184,7 +184,7 @@ class Core:
         once: bool = False,
     ) -> None:
         """hot: sends to it are answered here; otherwise each comes up to Python. once: repeats of
-        them are not stored, see broker/remoting/once.py."""
+        them are not stored, see broker/remoting/dedup.py."""
         flags = (lib.PS_SEND_HOT if hot else 0) | (lib.PS_SEND_ONCE if once else 0)
         self._check(
             lib.ps_core_topic(

@@ -15,7 +15,7 @@ from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler, Handlers, Peer
 from broker.remoting.opening import Opening
-from broker.remoting.quiet import Quiet
+from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.tls import TlsSettings
 
 __all__ = ["RemotingServer"]
@@ -25,7 +25,7 @@ REFUSED_MAX = 64
 DRAIN_STEP_S = 0.01
 
 _log = logging.getLogger("broker.remoting")
-_quiet = Quiet(_log)
+_quiet = RateLimitedLogger(_log)
 
 Told = Callable[[Connection], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from broker.remoting.once import Once
+from broker.remoting.dedup import Dedup
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.core import Core
@@ -40,7 +40,7 @@ class Services:
     address: str
     schedule: Schedule | None = None
     transactions: Transactions | None = None
-    once: Once | None = None
+    once: Dedup | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)

@@ -9,9 +9,9 @@ from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
-from broker.services.behind import Behind
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
+from broker.services.write_behind import WriteBehindTable
 from pystore._configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
 from pystore._errors import BadArgument
 from pystore.metadata import Metadata
@@ -26,7 +26,7 @@ class Groups:
 
     def __init__(self, settings: Config, metadata: Metadata) -> None:
         self._settings = settings
-        self._rows = Behind(metadata, metadata.groups, "groups")
+        self._rows = WriteBehindTable(metadata, metadata.groups, "groups")
         self._metadata = metadata
         #: By group and topic; bit 0: it may not read.
         self.forbidden: dict[str, dict[str, int]] = metadata.forbidden()

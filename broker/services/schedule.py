@@ -1,6 +1,6 @@
 """Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX and go to their topics when they are due.
 
-The C core finds and puts them (csrc/delay.c); here is when it does: at the next due time of each
+The C core finds and puts them (csrc/store/delay.c); here is when: at the next due time of each
 level, or when an empty one gets its first message. No polling. Spec services.md (b); upstream
 ScheduleMessageService.
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
-from broker.services.behind import Behind
 from broker.services.config import Config
 from broker.services.core import Core
 from broker.services.names import (
@@ -21,6 +20,7 @@ from broker.services.names import (
     check_topic,
     is_system_topic,
 )
+from broker.services.write_behind import WriteBehindTable
 from pystore._configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
 from pystore._errors import BadArgument
 from pystore.metadata import Metadata, system_topics
@@ -54,7 +54,7 @@ class Topics:
 
     def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
         self._settings = settings
-        self._rows = Behind(metadata, metadata.topics, "topics")
+        self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
         self.always_up = False

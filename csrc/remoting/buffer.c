@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "remoting/core.h"
 
 #define LEAST_ROOM 4096
 

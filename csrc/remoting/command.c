@@ -24,14 +24,14 @@
  * All numbers are big-endian, all texts UTF-8: a frame whose texts are not is refused, as upstream
  * refuses those with a JSON header. Upstream, module remoting: RemotingCommand (decode,
  * headerEncode), RocketMQSerializable, NettyDecoder, LanguageCode. */
-#include "command.h"
+#include "remoting/command.h"
 
 #include <string.h>
 
-#include "../arrow.h"
-#include "../bytes.h"
-#include "../error.h"
-#include "json.h"
+#include "scan/arrow.h"
+#include "base/bytes.h"
+#include "base/error.h"
+#include "remoting/json.h"
 
 enum {
     AT_HEADER_WORD = 4,

@@ -4,7 +4,7 @@
 #ifndef PS_COMMAND_H
 #define PS_COMMAND_H
 
-#include "../pystore.h"
+#include "pystore.h"
 
 /* cdef begin */
 #define PS_SERIALIZE_JSON 0

@@ -9,8 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "halves.h"
-#include "once.h"
+#include "remoting/halves.h"
+#include "remoting/dedup.h"
 
 #define READ_ROOM (256 << 10)
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
@@ -96,7 +96,7 @@ void ps_core_free(ps_core *c) {
     if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
     free_tables(c);
     ps_tx_free(c);
-    ps_once_free(c);
+    ps_dedup_free(c);
     ps_buffer_free(&c->co_in);
     ps_buffer_free(&c->co_out);
     ps_buffer_free(&c->co_props);

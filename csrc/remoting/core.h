@@ -2,9 +2,9 @@
 #ifndef PS_CORE_H
 #define PS_CORE_H
 
-#include "../sql92.h"
-#include "../store.h"
-#include "remoting.h"
+#include "filter/sql92.h"
+#include "store/store.h"
+#include "remoting/remoting.h"
 
 #define PS_CODE_SUCCESS 0
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
@@ -83,7 +83,7 @@ typedef struct ps_hold {
 } ps_hold;
 
 typedef struct ps_tx ps_tx;     /* halves.h */
-typedef struct ps_once ps_once; /* once.c */
+typedef struct ps_dedup ps_dedup; /* once.c */
 
 typedef struct ps_buffer {
     uint8_t *data;
@@ -134,7 +134,7 @@ struct ps_core {
     ps_topic *co_schedule;
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
-    ps_once *co_once; /* NULL: nothing is remembered */
+    ps_dedup *co_dedup; /* NULL: nothing is remembered */
 
     ps_hold **co_heap; /* held pulls by deadline */
     int32_t co_heap_count, co_heap_room;

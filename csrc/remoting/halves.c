@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "halves.h"
+#include "remoting/halves.h"
 
 #define FIRST_BUCKETS 1024
 #define FIRST_NAMES 64

@@ -2,8 +2,8 @@
 #ifndef PS_HALVES_H
 #define PS_HALVES_H
 
-#include "core.h"
-#include "transaction.h"
+#include "remoting/core.h"
+#include "remoting/transaction.h"
 
 #define PS_HALF_SAVED 1   /* the metadata has it */
 #define PS_HALF_CHANGED 2 /* but as it was before; it is in tx_changed */

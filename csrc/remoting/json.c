@@ -1,9 +1,9 @@
 /* JSON of command headers: what json.h promises. Upstream: fastjson 1.2.83, whose writer is
  * followed byte by byte; its parser also takes comments, bare names, single quotes and the like,
  * which no client sends and which are refused here. */
-#include "json.h"
+#include "remoting/json.h"
 
-#include "../arrow.h"
+#include "scan/arrow.h"
 
 /* ---- reading ---- */
 

@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "command.h"
+#include "remoting/command.h"
 
 /* Nesting that is skipped in members nobody knows; real headers have none. */
 #define PS_JSON_DEPTH_MAX 32

@@ -1,10 +1,10 @@
 /* Between commands and their packed form; see packed.h. */
-#include "packed.h"
+#include "remoting/packed.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-#include "../error.h"
+#include "base/error.h"
 
 /* Appends a text and its NUL. These fit: in a header each text has more around it than one byte. */
 static void text_add(ps_packed *out, int32_t *count, uint8_t *texts, ps_slice text) {

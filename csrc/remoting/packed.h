@@ -3,7 +3,7 @@
 #ifndef PS_PACKED_H
 #define PS_PACKED_H
 
-#include "command.h"
+#include "remoting/command.h"
 
 /* cdef begin */
 /* The texts are: the remark if there is one, then name and value of each field, a NUL behind each

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "remoting/core.h"
 
 #define SYS_COMMIT 1
 #define SYS_SUSPEND 2

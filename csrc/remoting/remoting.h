@@ -7,7 +7,7 @@
 #ifndef PS_REMOTING_H
 #define PS_REMOTING_H
 
-#include "command.h"
+#include "remoting/command.h"
 
 /* cdef begin */
 typedef struct ps_core ps_core; /* the tables, and the pulls that are held */

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "halves.h"
-#include "once.h"
+#include "remoting/halves.h"
+#include "remoting/dedup.h"
 
 #define CODE_SEND_MESSAGE 10
 #define REDIRECTED_FIELDS 96 /* bytes of the names and numbers that are added, at most */
@@ -373,7 +373,7 @@ static int settle(ps_conn *n, ps_topic_entry *t, const sent *a, int64_t bytes, b
 
 static void remember(ps_core *c, const request *r, int64_t physical) {
     if (r->key.len > 0)
-        ps_core_once_add(c, (const char *)r->topic.data, r->topic.len, (const char *)r->key.data,
+        ps_core_dedup_add(c, (const char *)r->topic.data, r->topic.len, (const char *)r->key.data,
                          r->key.len, physical);
 }
 
@@ -382,8 +382,8 @@ static void remember(ps_core *c, const request *r, int64_t physical) {
 static int answer_repeat(ps_conn *n, const ps_command *command, request *r, const wishes *w) {
     ps_core *c = n->cn_core;
     ps_first first;
-    r->key = ps_once_key(c, r->properties);
-    if (r->key.len == 0 || !ps_core_once_find(c, (const char *)r->topic.data, r->topic.len,
+    r->key = ps_dedup_key(c, r->properties);
+    if (r->key.len == 0 || !ps_core_dedup_find(c, (const char *)r->topic.data, r->topic.len,
                                               (const char *)r->key.data, r->key.len, &first))
         return 0;
     sent a = {.opaque = command->opaque,
@@ -404,7 +404,7 @@ static int answer_repeated_batch(ps_conn *n, const ps_command *command, const re
     ps_first *firsts = malloc((size_t)count * sizeof *firsts);
     if (firsts == NULL) return PS_E_NO_MEMORY;
     int32_t found =
-        ps_core_once_find_batch(c, (const char *)r->topic.data, r->topic.len, command->body.data,
+        ps_core_dedup_find_batch(c, (const char *)r->topic.data, r->topic.len, command->body.data,
                                 command->body.len, firsts, (int32_t)count);
     sent a = {.opaque = command->opaque,
               .serialize = command->serialize,
@@ -529,7 +529,7 @@ static int send_batch(ps_conn *n, const ps_command *command, ps_topic_entry *t, 
     code = ps_put_client_batch(c->co_store, t->te_topic, &m, &stored, physical, &put);
     if (code == 0) {
         if (r->once)
-            ps_core_once_add_batch(c, t->te_name, t->te_len, command->body.data, command->body.len,
+            ps_core_dedup_add_batch(c, t->te_name, t->te_len, command->body.data, command->body.len,
                                    physical, stored);
         sent a = {.opaque = command->opaque,
                   .serialize = command->serialize,

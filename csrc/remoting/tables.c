@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core.h"
+#include "remoting/core.h"
 
 #define FIRST_BUCKETS 64
 #define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core.h"
+#include "remoting/core.h"
 
 #define EXACT_MS 1000 /* up to here a place for each ms, then one for each s */
 

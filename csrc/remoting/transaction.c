@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "halves.h"
+#include "remoting/halves.h"
 
 #define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
 #define OP_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -10,7 +10,7 @@
 #ifndef PS_TRANSACTION_H
 #define PS_TRANSACTION_H
 
-#include "remoting.h"
+#include "remoting/remoting.h"
 
 /* cdef begin */
 #define PS_HALVES_MAX 4194304

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "arrow.h"
+#include "scan/arrow.h"
 
 #define TOPIC "bench_scan_topic"
 #define CHUNK 4096

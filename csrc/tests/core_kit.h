@@ -5,9 +5,9 @@
 
 #include <poll.h>
 
-#include "bytes.h"
+#include "base/bytes.h"
 #include "check.h"
-#include "error.h"
+#include "base/error.h"
 #include "remoting/core.h"
 
 #define UNIQ "UNIQ_KEY\1FD0123456789\2"

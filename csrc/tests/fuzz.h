@@ -6,7 +6,7 @@
 #include <dirent.h>
 #include <signal.h>
 
-#include "bytes.h"
+#include "base/bytes.h"
 #include "check.h"
 
 enum { FRAMES_MAX = 4096, CHANGES_MAX = 6, GROWTH = 4096 };

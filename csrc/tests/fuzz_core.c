@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include "core_kit.h"
 #include "remoting/halves.h"
-#include "remoting/once.h"
+#include "remoting/dedup.h"
 
 enum { INPUT_MAX = 64 << 10, NAMES_MAX = 64, REOPEN_EVERY = 20000 };
 #define FUZZ_MUSEUM "tests/fuzz/museum/core"
@@ -26,7 +26,7 @@ static void open_fuzzed(void) {
     conf.sync_flush = turn % 2;
     kit_open(&conf, 50);
     CHECK_EQ(0, ps_core_tx_set(kit_core, &tx, &e));
-    CHECK_EQ(0, ps_core_once_set(kit_core, 100, turn % 4 < 2 ? "UNIQ_KEY" : "KEYS", &e));
+    CHECK_EQ(0, ps_core_dedup_set(kit_core, 100, turn % 4 < 2 ? "UNIQ_KEY" : "KEYS", &e));
     kit_topic(half, 1, PS_PERM_READ | PS_PERM_WRITE, 0);
     for (int i = 0; i < name_count; i++) {
         kit_topic(names[i], 1 + i % 8, PS_PERM_READ | PS_PERM_WRITE,

@@ -1,12 +1,12 @@
 /* The checkpoint, abort and lock files of a store root. */
 #define _GNU_SOURCE
-#include "checkpoint.h"
+#include "files/checkpoint.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "bytes.h"
+#include "base/bytes.h"
 #include "check.h"
 
 static char *root;

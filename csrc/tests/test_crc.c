@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "crc.h"
+#include "base/crc.h"
 
 static int failures;
 static uint64_t seed, state;

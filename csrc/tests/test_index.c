@@ -1,13 +1,13 @@
 /* Index files: layout, answers, cuts, damage, faults, and queries while another thread writes. */
 #define _GNU_SOURCE
-#include "index.h"
+#include "index/index.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "bytes.h"
+#include "base/bytes.h"
 #include "check.h"
 
 #define ALWAYS INT64_MIN, INT64_MAX

@@ -1,6 +1,6 @@
 /* The table of system calls and the one that fails on purpose. */
 #define _GNU_SOURCE
-#include "io.h"
+#include "files/io.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -9,10 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "crc.h"
-#include "error.h"
-#include "record.h"
+#include "base/bytes.h"
+#include "base/crc.h"
+#include "base/error.h"
+#include "format/record.h"
 
 enum { MIB_4 = 4 << 20, ROOM = 1 << 17 };
 

@@ -6,12 +6,12 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "arrow.h"
-#include "bytes.h"
+#include "scan/arrow.h"
+#include "base/bytes.h"
 #include "check.h"
-#include "error.h"
-#include "sql92.h"
-#include "record.h"
+#include "base/error.h"
+#include "filter/sql92.h"
+#include "format/record.h"
 
 #define LOG_FILE 65536
 #define QUEUE_FILE 2000
@@ -1463,8 +1463,8 @@ static void check_cut(const char *root, const char *name, ps_scan *scan, ps_stor
 static void test_cut(void) {
     const int32_t body[] = {PS_COL_BODY}, unit[] = {PS_COL_QUEUE_OFFSET};
     ps_error e = {0};
-    CHECK_EQ(0, ps_guard_install(&e));
-    CHECK_EQ(0, ps_guard_install(&e)); /* once is enough */
+    CHECK_EQ(0, ps_sigbus_install(&e));
+    CHECK_EQ(0, ps_sigbus_install(&e)); /* once is enough */
     for (int kind = 0; kind < 3; kind++) {
         char name[16];
         snprintf(name, sizeof name, "cut%d", kind);

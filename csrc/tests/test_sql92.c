@@ -2,9 +2,9 @@
  * of random ones are compared with upstream by tests/java/test_sql_judge.py. */
 #define _GNU_SOURCE
 #include "check.h"
-#include "error.h"
-#include "javanum.h"
-#include "sql92.h"
+#include "base/error.h"
+#include "format/javanum.h"
+#include "filter/sql92.h"
 
 #include <math.h>
 

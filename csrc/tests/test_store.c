@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../store.h"
+#include "store/store.h"
 #include "check.h"
 
 static char root[256];
@@ -190,7 +190,7 @@ static void test_views_live_on(void) {
     ps_read_options o = {.max_messages = 5};
     ps_batch *b = ps_read(s, topic_of(s, "singles"), 0, 0, &o, &e);
     ps_batch_info i;
-    ps_clean_report cleaned;
+    ps_retention_report cleaned;
     ps_batch_get(b, &i);
     CHECK_EQ(5, i.count);
     CHECK_EQ(0, ps_store_clean(s, 0, 1, 1, 0, &cleaned, &e));

@@ -5,9 +5,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "bytes.h"
+#include "base/bytes.h"
 #include "check.h"
-#include "error.h"
+#include "base/error.h"
 #include "pystore.h"
 
 #define THREADS 8
@@ -245,7 +245,7 @@ static void *keeps_house(void *arg) {
     while (going_on(j)) {
         ps_info info;
         ps_error e = {0};
-        ps_clean_report cleaned;
+        ps_retention_report cleaned;
         if (ended(j, ps_store_info(s, &info)) || ended(j, ps_store_flush(s, &e)))
             return NULL;
         int32_t n = ps_store_queues(s, queues, 16);

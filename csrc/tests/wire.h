@@ -5,10 +5,10 @@
 
 #include <sys/mman.h>
 
-#include "arrow.h"
-#include "bytes.h"
+#include "scan/arrow.h"
+#include "base/bytes.h"
 #include "check.h"
-#include "error.h"
+#include "base/error.h"
 #include "remoting/command.h"
 #include "remoting/packed.h"
 

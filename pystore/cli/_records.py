@@ -109,7 +109,7 @@ def msg_line(m: Message) -> str:
     """The ``msg`` line of the reference's dump: the values of FIELDS, in one pass over the record.
 
     A dump asks for every field of millions of messages, so the record is taken apart here (layout:
-    csrc/record.h) instead of attribute by attribute. Its lengths were checked when it was read.
+    csrc/format/record.h) instead of attribute by attribute. Its lengths were checked on reading.
     """
     r = m.record
     size, magic, crc, queue, flag, queue_offset, _, sys_flag, born = _HEAD.unpack_from(r)

@@ -22,7 +22,7 @@ SMALL = {
     "maxHashSlotNum": 64,
     "maxIndexNum": 256,
 }
-SYNCS = 1 << 4 | 1 << 5 | 1 << 10  # fsync, fdatasync, msync of csrc/io.h
+SYNCS = 1 << 4 | 1 << 5 | 1 << 10  # fsync, fdatasync, msync of csrc/files/io.h
 
 
 class SlowStore(pystore.Store):

@@ -18,7 +18,7 @@ from broker.remoting.command import BINARY, JSON, ONEWAY, Command, Refused
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.framer import PlainFramer
 from broker.remoting.idle import IdleWheel
-from broker.remoting.quiet import Quiet
+from broker.remoting.rate_limited_log import RateLimitedLogger
 
 ECHO, FAIL, REFUSE, LATER = 1, 2, 3, 4
 
@@ -221,8 +221,8 @@ def test_an_error_is_logged_once_a_kind(caplog):
 
 
 def test_a_line_that_repeats_says_how_often(caplog):
-    quiet = Quiet(logging.getLogger("quiet"))
-    with mock.patch("broker.remoting.quiet.time.monotonic", side_effect=[0, 1, 2, 61]):
+    quiet = RateLimitedLogger(logging.getLogger("quiet"))
+    with mock.patch("broker.remoting.rate_limited_log.time.monotonic", side_effect=[0, 1, 2, 61]):
         for _ in range(4):
             quiet.warning("kind", "it happened")
     assert [r.getMessage() for r in caplog.records] == [

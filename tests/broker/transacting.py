@@ -124,7 +124,7 @@ class Producer:
 
 def _asked(command):
     body = bytes(command.body)
-    # V1: head of 48 bytes up to the born host, see csrc/record.c.
+    # V1: head of 48 bytes up to the born host, see csrc/format/record.c.
     at = 48 + 8 + 8 + 8 + 4 + 8
     size = int.from_bytes(body[at : at + 4], "big")
     message, at = body[at + 4 : at + 4 + size], at + 4 + size

@@ -17,7 +17,7 @@ import pytest
 import pystore
 from pystore._lib import ffi, lib
 
-# The order of csrc/io.h.
+# The order of csrc/files/io.h.
 CALLS = [
     "open",
     "close",
@@ -463,7 +463,7 @@ def test_failed_open_lets_go_of_the_lock(store_path, faults):
 
 
 def test_order_of_calls():
-    """The order of calls above is that of csrc/io.h."""
-    header = (Path(__file__).parents[2] / "csrc" / "io.h").read_text()
+    """The order of calls above is that of csrc/files/io.h."""
+    header = (Path(__file__).parents[2] / "csrc" / "files" / "io.h").read_text()
     names = header.partition("enum {")[2].partition("}")[0].replace("PS_IO_", "").lower()
     assert [n.strip() for n in names.split(",")][:-1] == CALLS

@@ -1,4 +1,4 @@
-"""The exceptions follow from csrc/errors.def and behave as the builtins that they derive from."""
+"""The exceptions follow from csrc/base/errors.def and behave as the builtins they derive from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_generated_files_follow_from_the_table(generator):
 
 
 def test_the_table_is_whole(generator):
-    entries = generator.parse((ROOT / "csrc" / "errors.def").read_text(encoding="utf-8"))
+    entries = generator.parse((ROOT / "csrc" / "base" / "errors.def").read_text(encoding="utf-8"))
     assert {entry.code: entry.cls for entry in entries} == {
         code: cls.__name__ for code, cls in _errors.by_code.items()
     }

@@ -1,0 +1,131 @@
+"""What idempotent produce costs: a send in the protocol core with and without it, memory, a start.
+
+    python -m benches.dedup [--count 1000000] [--keep FILE]
+
+Frames of SEND_MESSAGE_V2 go through the C core as a connection's bytes would, without sockets and
+without an event loop, so that what is added stands out: a real send costs some microseconds more.
+Windows smaller than the messages sent push one out for each that comes in; "repeats" sends again
+what the window holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from benches import harness
+from benches.harness import ROOT, Row
+from broker.remoting import codec
+from broker.remoting.command import Command
+from broker.remoting.dedup import Dedup
+from broker.remoting.hot import Core
+from pystore._lib import ffi, lib
+
+BODY = 128
+CHUNK = 240 << 10
+ROUNDS = 5
+
+
+def frames(count: int) -> list[bytes]:
+    """Sends of different UNIQ_KEYs as a client writes them, in reads of what fits a buffer."""
+    chunks, made = [], bytearray()
+    for i in range(count):
+        ext = {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": str(i % 4), "f": "0"}
+        ext |= {"g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\1{i:032X}\2WAIT\1true\2"}
+        ext |= {"j": "0", "m": "false"}
+        frame = codec.encode(Command(310, ext, b"x" * BODY, opaque=i))
+        if len(made) + len(frame) > CHUNK:
+            chunks.append(bytes(made))
+            made.clear()
+        made += frame
+    chunks.append(bytes(made))
+    return chunks
+
+
+class Feed:
+    """One connection of a core."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._error, self._step = ffi.new("ps_error *"), ffi.new("ps_step *")
+        self._conn = lib.ps_conn_new(core.handle, 1, bytes(8), 8, self._error)
+
+    def send(self, chunks: list[bytes]) -> None:
+        step = self._step
+        for chunk in chunks:
+            self._core.room[: len(chunk)] = chunk
+            size = len(chunk)
+            while True:
+                assert lib.ps_conn_received(self._conn, size, step, self._error) == 0
+                assert step.frame_count == 0
+                if not step.more:
+                    break
+                size = 0
+
+    def close(self) -> None:
+        lib.ps_conn_free(self._conn)
+
+
+def measure(chunks: list[bytes], count: int, window: int) -> dict[str, float]:
+    """Microseconds a message, bytes a message, seconds of a start, of one round."""
+    found: dict[str, float] = {}
+    with harness.new_store("once") as store:
+        core = Core(store, cluster="DefaultCluster")
+        once = Dedup(core, window, "UNIQ_KEY") if window else None
+        core.publish_topic("T", 4, 4, 6, hot=True, once=bool(window))
+        feed = Feed(core)
+        cpu = time.process_time()
+        took = harness.seconds(lambda: feed.send(chunks))
+        found["cpu"] = (time.process_time() - cpu) / count * 1e6
+        found["send"] = took / count * 1e6
+        assert core.totals().puts == count
+        if once is not None and window >= count:
+            found["repeats"] = harness.seconds(lambda: feed.send(chunks)) / count * 1e6
+            assert once.state().repeats == count
+            again = Dedup(core, window, "UNIQ_KEY")
+            found["start"] = harness.seconds(again.build)
+            assert again.state().remembered == count
+        if once is not None:
+            found["bytes"] = once.state().bytes / window
+        feed.close()
+        core.close()
+    return found
+
+
+def rows_of(count: int) -> list[Row]:
+    chunks = frames(count)
+    names = {0: "off", count // 10: f"window {count // 10:,}", count: f"window {count:,}"}
+    what: dict[str, tuple[str, str]] = {
+        "send": ("a send in the core", " us"), "cpu": ("its processor time, with dispatch", " us"),
+        "repeats": ("a repeat in the core", " us"), "bytes": ("memory a message", " B"),
+        "start": (f"start: {count:,} found in the log", " s"),
+    }  # fmt: skip
+    rows: dict[tuple[str, str], Row] = {}
+    for number in range(ROUNDS + 1):
+        for window, mode in names.items():
+            for key, value in measure(chunks, count, window).items():
+                bench, unit = what[key]
+                row = Row(bench, f"{BODY} B", mode, unit, [], smaller=True)
+                if number:  # the first touches memory for the first time
+                    rows.setdefault((key, mode), row).rounds.append(value)
+    return [row for key in what for (k, _), row in rows.items() if k == key]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.dedup")
+    parser.add_argument("--count", type=int, default=1_000_000, help="messages a round")
+    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
+    given = parser.parse_args()
+    facts: dict[str, Any] = harness.machine()
+    rows = rows_of(given.count)
+    harness.show(rows, facts, "idempotent produce")
+    path = harness.save(rows, facts, "once")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+    if given.keep:
+        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

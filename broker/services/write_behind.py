@@ -1,0 +1,127 @@
+"""A table of the metadata as the event loop sees it: changed at once, on the disk soon after.
+
+A commit of the metadata waits for the disk, and so may the lock that guards it; the loop must not.
+So changes are made here and written by a thread, many at once. A topic that a crash takes from the
+metadata is made again from the log when the store opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from pystore._configfiles import DataVersion, SubscriptionGroup, TopicConfig
+from pystore._errors import StoreError
+from pystore.metadata import Metadata, Table
+
+__all__ = ["WriteBehindTable"]
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+_Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
+
+
+class WriteBehindTable(Generic[_Row]):
+    """Rows by name; as Table, but nothing waits. Without a running loop it writes at once."""
+
+    def __init__(self, metadata: Metadata, table: Table[_Row], name: str) -> None:
+        self._metadata = metadata
+        self._table: Table[_Row] = table
+        self._name = name
+        self._rows: dict[str, _Row] = {row.name: row for row in table.list()}
+        self._unwritten: dict[str, _Row | None] = {}
+        self._bump = False
+        self._task: asyncio.Task[None] | None = None
+        #: dataVersion of the table, what is still to be written included.
+        self.version: DataVersion = metadata.version(name)
+
+    def get(self, name: str) -> _Row | None:
+        return self._rows.get(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def list(self) -> list[_Row]:
+        """All of them, by name."""
+        return [self._rows[name] for name in sorted(self._rows)]
+
+    # ---- changes ----
+
+    def put(self, row: _Row) -> bool:
+        """Whether anything changed. Raises: BadArgument."""
+        self._table.check(row)
+        if self._rows.get(row.name) == row:
+            return False
+        self._rows[row.name] = self._unwritten[row.name] = row
+        self._soon()
+        return True
+
+    def delete(self, name: str) -> bool:
+        """Whether there was one."""
+        if self._rows.pop(name, None) is None:
+            return False
+        self._unwritten[name] = None
+        self._soon()
+        return True
+
+    def bump(self) -> None:
+        """A new version of the table although no row changed."""
+        self._bump = True
+        self._soon()
+
+    def _soon(self) -> None:
+        self.version = self.version.bumped()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.write_now()
+            return
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._work())
+
+    # ---- to the disk ----
+
+    async def settled(self) -> None:
+        """Waits until all changes are on the disk."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait({self._task})
+
+    def write_now(self) -> None:
+        """Raises: StoreError."""
+        self._write(*self._take())
+
+    def _take(self) -> tuple[dict[str, _Row | None], bool]:
+        rows, self._unwritten = self._unwritten, {}
+        bump, self._bump = self._bump, False
+        return rows, bump
+
+    async def _work(self) -> None:
+        failing = False
+        while self._unwritten or self._bump:
+            rows, bump = self._take()
+            try:
+                await asyncio.to_thread(self._write, rows, bump)
+            except BaseException as failed:
+                self._unwritten = rows | self._unwritten
+                self._bump = bump or self._bump
+                if not isinstance(failed, StoreError):
+                    raise
+                if not failing:
+                    log.error("%s cannot be written, and are tried again: %s", self._name, failed)
+                failing = True
+                await asyncio.sleep(_RETRY_S)
+
+    def _write(self, rows: Mapping[str, _Row | None], bump: bool) -> None:
+        if not rows and not bump:
+            return
+        with self._metadata.batch():
+            for name, row in rows.items():
+                if row is None:
+                    self._table.delete(name)
+                else:
+                    self._table.put(row)
+            if bump:
+                self._metadata.bump(self._name)

@@ -1,0 +1,241 @@
+/* The checkpoint, abort and lock files of a store root. See checkpoint.h.
+ *
+ * checkpoint, 4096 bytes, the rest is zero (upstream: StoreCheckpoint)
+ *
+ *   offset width meaning
+ *        0   i64 physicMsgTimestamp, ms
+ *        8   i64 logicsMsgTimestamp, ms
+ *       16   i64 indexMsgTimestamp, ms
+ *       24   i64 masterFlushedOffset (absent, thus zero, before 5.0)
+ *       32   i64 confirmPhyOffset (absent, thus zero, before 5.0)
+ *
+ * abort: the process id in decimal digits. It is there while the store runs, so at the next start
+ *   it tells of a crash. Upstream leaves an abort.bak beside it, which means nothing
+ *   (DefaultMessageStore.createTempFile).
+ *
+ * lock: the four bytes "lock" with an exclusive lock on bytes [0, 1)
+ *   (DefaultMessageStore.lockFile). Ours is a lock of the open file description: it meets Java's
+ *   record lock of another process, and unlike a record lock it also meets a second open in this
+ *   process, and is not dropped when some other descriptor of the file is closed. */
+#define _GNU_SOURCE
+#include "files/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "files/mapfile.h"
+
+#define CP_PHYSIC_AT 0
+#define CP_LOGICS_AT 8
+#define CP_INDEX_AT 16
+#define CP_MASTER_AT 24
+#define CP_CONFIRM_AT 32
+#define CP_USED 40
+
+#define LOCK_TEXT "lock"
+#define LOCK_BYTES 1 /* the range that is locked */
+#define PID_TEXT_MAX 20
+
+static int path_of(char out[PATH_MAX], const char *root, const char *name, ps_error *e) {
+    int len = snprintf(out, PATH_MAX, "%s/%s", root, name);
+    if (len < 0 || len >= PATH_MAX)
+        return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, root, "the path is too long");
+    return 0;
+}
+
+/* ---- checkpoint ---- */
+
+int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error *e) {
+    char path[PATH_MAX];
+    uint8_t head[CP_USED];
+    int code = path_of(path, root, "checkpoint", e);
+    memset(out, 0, sizeof *out);
+    if (code < 0) return code;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0)
+        return errno == ENOENT ? 0
+                               : ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                                         "cannot open the checkpoint");
+    ssize_t n = ps_read_head(io, fd, head, sizeof head);
+    int err = errno;
+    io->close(io, fd);
+    if (n < 0) return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the checkpoint");
+    if (n < CP_USED) return 0;
+    out->physic_msg_timestamp = (int64_t)be64_get(head + CP_PHYSIC_AT);
+    out->logics_msg_timestamp = (int64_t)be64_get(head + CP_LOGICS_AT);
+    out->index_msg_timestamp = (int64_t)be64_get(head + CP_INDEX_AT);
+    out->master_flushed_offset = (int64_t)be64_get(head + CP_MASTER_AT);
+    out->confirm_phy_offset = (int64_t)be64_get(head + CP_CONFIRM_AT);
+    return 0;
+}
+
+/* Gives the file its size, writes the head and syncs. The 40 bytes lie in one sector, so that a
+ * crash leaves the old values or the new ones; a temporary file and a rename would put a name
+ * into the root that upstream does not know, for nothing. */
+static int checkpoint_fill(ps_io *io, int fd, const uint8_t head[CP_USED], const char *path,
+                           bool *made, ps_error *e) {
+    struct stat st;
+    if (io->fstat(io, fd, &st) < 0)
+        return ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the checkpoint");
+    *made = st.st_size == 0;
+    if (st.st_size != PS_CHECKPOINT_SIZE && io->ftruncate(io, fd, PS_CHECKPOINT_SIZE) < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                       "cannot give the checkpoint its size");
+    if (ps_write_head(io, fd, head, CP_USED) < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the checkpoint");
+    if (io->fdatasync(io, fd) < 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the checkpoint");
+    return 0;
+}
+
+int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_error *e) {
+    char path[PATH_MAX];
+    uint8_t head[CP_USED];
+    bool made = false;
+    int code = path_of(path, root, "checkpoint", e);
+    if (code < 0) return code;
+    be64_put(head + CP_PHYSIC_AT, (uint64_t)c->physic_msg_timestamp);
+    be64_put(head + CP_LOGICS_AT, (uint64_t)c->logics_msg_timestamp);
+    be64_put(head + CP_INDEX_AT, (uint64_t)c->index_msg_timestamp);
+    be64_put(head + CP_MASTER_AT, (uint64_t)c->master_flushed_offset);
+    be64_put(head + CP_CONFIRM_AT, (uint64_t)c->confirm_phy_offset);
+    int fd = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (fd < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the checkpoint");
+    code = checkpoint_fill(io, fd, head, path, &made, e);
+    io->close(io, fd);
+    return code == 0 && made ? ps_sync_folder(io, root, e) : code;
+}
+
+/* ---- abort ---- */
+
+/* A file that is there but cannot be opened counts as present: recovery then does more than it
+ * needs, rather than less. */
+int ps_abort_present(ps_io *io, const char *root) {
+    char path[PATH_MAX];
+    if (path_of(path, root, "abort", NULL) < 0) return 0;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0) return errno != ENOENT && errno != ENOTDIR;
+    io->close(io, fd);
+    return 1;
+}
+
+int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
+    char path[PATH_MAX], text[PID_TEXT_MAX + 1];
+    int code = path_of(path, root, "abort", e);
+    if (code < 0) return code;
+    int len = snprintf(text, sizeof text, "%lld", (long long)getpid());
+    int fd = io->open(io, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (fd < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the abort file");
+    if (ps_write_head(io, fd, text, (size_t)len) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the abort file");
+    else if (io->fsync(io, fd) < 0)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the abort file");
+    io->close(io, fd);
+    return code < 0 ? code : ps_sync_folder(io, root, e);
+}
+
+int ps_abort_remove(ps_io *io, const char *root, ps_error *e) {
+    char path[PATH_MAX];
+    int code = path_of(path, root, "abort", e);
+    if (code < 0) return code;
+    if (io->unlink(io, path) < 0 && errno != ENOENT)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot remove the abort file");
+    return ps_sync_folder(io, root, e);
+}
+
+/* ---- lock ---- */
+
+/* The process id that the abort file names, -1 when it names none or one that is gone. The lock is
+ * taken before the abort file is made, so for a moment the text may be that of an earlier, crashed
+ * writer. */
+static int64_t abort_pid(ps_io *io, const char *root) {
+    char path[PATH_MAX], text[PID_TEXT_MAX + 1], *end;
+    if (path_of(path, root, "abort", NULL) < 0) return -1;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    ssize_t n = ps_read_head(io, fd, (uint8_t *)text, PID_TEXT_MAX);
+    io->close(io, fd);
+    if (n <= 0 || text[0] < '1' || text[0] > '9') return -1;
+    text[n] = 0;
+    long long pid = strtoll(text, &end, 10);
+    if (pid > INT32_MAX || (*end != 0 && *end != '\n')) return -1;
+    return kill((pid_t)pid, 0) < 0 && errno == ESRCH ? -1 : pid;
+}
+
+/* Who holds the lock of this file: 0 nobody, a process id, or -1 when the system does not tell. */
+static int64_t holder_by(ps_io *io, int fd, const char *root) {
+    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
+    if (fcntl(fd, F_GETLK, &fl) < 0) return -1;
+    if (fl.l_type == F_UNLCK) return 0;
+    return fl.l_pid > 0 ? fl.l_pid : abort_pid(io, root);
+}
+
+static int lock_refused(ps_io *io, int fd, const char *root, const char *path, int err,
+                        ps_error *e) {
+    if (err != EAGAIN && err != EACCES)
+        return ps_fail(e, PS_E_IO, err, -1, path, "cannot lock the store");
+    int64_t pid = holder_by(io, fd, root);
+    if (pid > 0)
+        ps_fail(e, PS_E_LOCKED, 0, -1, path, "process %lld has the store open", (long long)pid);
+    else
+        ps_fail(e, PS_E_LOCKED, 0, -1, path, "another process has the store open");
+    if (e != NULL) e->pid = pid > 0 ? pid : 0;
+    return PS_E_LOCKED;
+}
+
+int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
+    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
+    char path[PATH_MAX];
+    struct stat st;
+    int rc, code = path_of(path, root, "lock", e);
+    *fd = -1;
+    if (code < 0) return code;
+    int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (lock < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the lock file");
+    do rc = fcntl(lock, F_OFD_SETLK, &fl);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0) {
+        code = lock_refused(io, lock, root, path, errno, e);
+        io->close(io, lock);
+        return code;
+    }
+    if (io->fstat(io, lock, &st) < 0)
+        code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the lock file");
+    else if (st.st_size == 0 && ps_write_head(io, lock, LOCK_TEXT, strlen(LOCK_TEXT)) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the lock file");
+    if (code < 0)
+        ps_lock_release(io, lock);
+    else
+        *fd = lock;
+    return code;
+}
+
+/* Closing alone would not do: the lock belongs to the open file description, which a child forked
+ * meanwhile shares and keeps open. */
+void ps_lock_release(ps_io *io, int fd) {
+    struct flock fl = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
+    if (fd < 0) return;
+    fcntl(fd, F_OFD_SETLK, &fl);
+    io->close(io, fd);
+}
+
+int64_t ps_lock_holder(ps_io *io, const char *root) {
+    char path[PATH_MAX];
+    if (io == NULL) io = ps_io_system();
+    if (path_of(path, root, "lock", NULL) < 0) return 0;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
+    int64_t pid = holder_by(io, fd, root);
+    io->close(io, fd);
+    return pid;
+}

@@ -1,0 +1,350 @@
+/* The table of system calls, and the one that fails on purpose. See io.h.
+ *
+ * Calls that a signal interrupts are begun again here, so that no caller has to: the process that
+ * embeds the store may handle signals without SA_RESTART, as Python does. close is the exception,
+ * since on Linux the descriptor is gone whatever it returns. */
+#define _GNU_SOURCE
+#include "files/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define AGAIN(rc, call)                                                                            \
+    do (rc) = (call);                                                                              \
+    while ((rc) < 0 && errno == EINTR)
+
+static int system_open(ps_io *io, const char *path, int flags, mode_t mode) {
+    int rc;
+    (void)io;
+    AGAIN(rc, open(path, flags, mode));
+    return rc;
+}
+
+static int system_close(ps_io *io, int fd) {
+    (void)io;
+    return close(fd);
+}
+
+static ssize_t system_pread(ps_io *io, int fd, void *buf, size_t len, off_t at) {
+    ssize_t rc;
+    (void)io;
+    AGAIN(rc, pread(fd, buf, len, at));
+    return rc;
+}
+
+static ssize_t system_pwrite(ps_io *io, int fd, const void *buf, size_t len, off_t at) {
+    ssize_t rc;
+    (void)io;
+    AGAIN(rc, pwrite(fd, buf, len, at));
+    return rc;
+}
+
+static int system_fsync(ps_io *io, int fd) {
+    int rc;
+    (void)io;
+    AGAIN(rc, fsync(fd));
+    return rc;
+}
+
+static int system_fdatasync(ps_io *io, int fd) {
+    int rc;
+    (void)io;
+    AGAIN(rc, fdatasync(fd));
+    return rc;
+}
+
+static int system_ftruncate(ps_io *io, int fd, off_t len) {
+    int rc;
+    (void)io;
+    AGAIN(rc, ftruncate(fd, len));
+    return rc;
+}
+
+static int system_fallocate(ps_io *io, int fd, int mode, off_t at, off_t len) {
+    int rc;
+    (void)io;
+    AGAIN(rc, fallocate(fd, mode, at, len));
+    return rc;
+}
+
+static void *system_mmap(ps_io *io, size_t len, int prot, int fd, off_t at) {
+    (void)io;
+    return mmap(NULL, len, prot, MAP_SHARED, fd, at);
+}
+
+static int system_munmap(ps_io *io, void *addr, size_t len) {
+    (void)io;
+    return munmap(addr, len);
+}
+
+static int system_msync(ps_io *io, void *addr, size_t len) {
+    int rc;
+    (void)io;
+    AGAIN(rc, msync(addr, len, MS_SYNC));
+    return rc;
+}
+
+static int system_rename(ps_io *io, const char *from, const char *to) {
+    (void)io;
+    return rename(from, to);
+}
+
+static int system_unlink(ps_io *io, const char *path) {
+    (void)io;
+    return unlink(path);
+}
+
+static int system_mkdir(ps_io *io, const char *path, mode_t mode) {
+    (void)io;
+    return mkdir(path, mode);
+}
+
+static int system_rmdir(ps_io *io, const char *path) {
+    (void)io;
+    return rmdir(path);
+}
+
+static int system_fstat(ps_io *io, int fd, struct stat *st) {
+    (void)io;
+    return fstat(fd, st);
+}
+
+static int system_statvfs(ps_io *io, const char *path, struct statvfs *st) {
+    int rc;
+    (void)io;
+    AGAIN(rc, statvfs(path, st));
+    return rc;
+}
+
+static const ps_io system_table = {
+    .open = system_open,
+    .close = system_close,
+    .pread = system_pread,
+    .pwrite = system_pwrite,
+    .fsync = system_fsync,
+    .fdatasync = system_fdatasync,
+    .ftruncate = system_ftruncate,
+    .fallocate = system_fallocate,
+    .mmap = system_mmap,
+    .munmap = system_munmap,
+    .msync = system_msync,
+    .rename = system_rename,
+    .unlink = system_unlink,
+    .mkdir = system_mkdir,
+    .rmdir = system_rmdir,
+    .fstat = system_fstat,
+    .statvfs = system_statvfs,
+};
+
+/* Callers pass the table about as `ps_io *` since the faulty one changes with each call; nobody
+ * writes to this one. */
+ps_io *ps_io_system(void) {
+    return (ps_io *)&system_table;
+}
+
+/* ---- the table that fails on purpose ---- */
+
+typedef struct faulty {
+    ps_io fy_io; /* first, so that a ps_io * of this table is a faulty * */
+    pthread_mutex_t fy_lock;
+    uint32_t fy_mask;
+    int64_t fy_countdown; /* matching calls until the one that fails; 0: none will */
+    int fy_errno;
+    bool fy_forever;
+    bool fy_broken; /* the fault has struck and is there to stay */
+    uint32_t fy_slow_mask;
+    int32_t fy_slow_ms;
+    int64_t fy_calls[PS_IO_CALLS];
+} faulty;
+
+/* Counts a call of `kind`. True, with errno set, when it is to fail. */
+static bool struck(ps_io *io, int kind) {
+    faulty *fy = (faulty *)io;
+    bool fails = false;
+    int err;
+    pthread_mutex_lock(&fy->fy_lock);
+    fy->fy_calls[kind]++;
+    if (fy->fy_mask >> kind & 1) {
+        if (fy->fy_countdown > 0 && --fy->fy_countdown == 0) {
+            fails = true;
+            fy->fy_broken = fy->fy_forever;
+        } else {
+            fails = fy->fy_broken;
+        }
+    }
+    err = fy->fy_errno;
+    int32_t slow_ms = fy->fy_slow_mask >> kind & 1 ? fy->fy_slow_ms : 0;
+    pthread_mutex_unlock(&fy->fy_lock);
+    if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
+    if (fails) errno = err;
+    return fails;
+}
+
+static int faulty_open(ps_io *io, const char *path, int flags, mode_t mode) {
+    return struck(io, PS_IO_OPEN) ? -1 : system_open(io, path, flags, mode);
+}
+
+/* The descriptor is closed although the call is said to fail, as Linux does it. */
+static int faulty_close(ps_io *io, int fd) {
+    int rc = system_close(io, fd);
+    return struck(io, PS_IO_CLOSE) ? -1 : rc;
+}
+
+static ssize_t faulty_pread(ps_io *io, int fd, void *buf, size_t len, off_t at) {
+    return struck(io, PS_IO_PREAD) ? -1 : system_pread(io, fd, buf, len, at);
+}
+
+static ssize_t faulty_pwrite(ps_io *io, int fd, const void *buf, size_t len, off_t at) {
+    return struck(io, PS_IO_PWRITE) ? -1 : system_pwrite(io, fd, buf, len, at);
+}
+
+static int faulty_fsync(ps_io *io, int fd) {
+    return struck(io, PS_IO_FSYNC) ? -1 : system_fsync(io, fd);
+}
+
+static int faulty_fdatasync(ps_io *io, int fd) {
+    return struck(io, PS_IO_FDATASYNC) ? -1 : system_fdatasync(io, fd);
+}
+
+static int faulty_ftruncate(ps_io *io, int fd, off_t len) {
+    return struck(io, PS_IO_FTRUNCATE) ? -1 : system_ftruncate(io, fd, len);
+}
+
+static int faulty_fallocate(ps_io *io, int fd, int mode, off_t at, off_t len) {
+    return struck(io, PS_IO_FALLOCATE) ? -1 : system_fallocate(io, fd, mode, at, len);
+}
+
+static void *faulty_mmap(ps_io *io, size_t len, int prot, int fd, off_t at) {
+    return struck(io, PS_IO_MMAP) ? MAP_FAILED : system_mmap(io, len, prot, fd, at);
+}
+
+static int faulty_munmap(ps_io *io, void *addr, size_t len) {
+    return struck(io, PS_IO_MUNMAP) ? -1 : system_munmap(io, addr, len);
+}
+
+static int faulty_msync(ps_io *io, void *addr, size_t len) {
+    return struck(io, PS_IO_MSYNC) ? -1 : system_msync(io, addr, len);
+}
+
+static int faulty_rename(ps_io *io, const char *from, const char *to) {
+    return struck(io, PS_IO_RENAME) ? -1 : system_rename(io, from, to);
+}
+
+static int faulty_unlink(ps_io *io, const char *path) {
+    return struck(io, PS_IO_UNLINK) ? -1 : system_unlink(io, path);
+}
+
+static int faulty_mkdir(ps_io *io, const char *path, mode_t mode) {
+    return struck(io, PS_IO_MKDIR) ? -1 : system_mkdir(io, path, mode);
+}
+
+static int faulty_rmdir(ps_io *io, const char *path) {
+    return struck(io, PS_IO_RMDIR) ? -1 : system_rmdir(io, path);
+}
+
+static int faulty_fstat(ps_io *io, int fd, struct stat *st) {
+    return struck(io, PS_IO_FSTAT) ? -1 : system_fstat(io, fd, st);
+}
+
+static int faulty_statvfs(ps_io *io, const char *path, struct statvfs *st) {
+    return struck(io, PS_IO_STATVFS) ? -1 : system_statvfs(io, path, st);
+}
+
+static const ps_io faulty_table = {
+    .open = faulty_open,
+    .close = faulty_close,
+    .pread = faulty_pread,
+    .pwrite = faulty_pwrite,
+    .fsync = faulty_fsync,
+    .fdatasync = faulty_fdatasync,
+    .ftruncate = faulty_ftruncate,
+    .fallocate = faulty_fallocate,
+    .mmap = faulty_mmap,
+    .munmap = faulty_munmap,
+    .msync = faulty_msync,
+    .rename = faulty_rename,
+    .unlink = faulty_unlink,
+    .mkdir = faulty_mkdir,
+    .rmdir = faulty_rmdir,
+    .fstat = faulty_fstat,
+    .statvfs = faulty_statvfs,
+};
+
+ps_io *ps_io_faulty_new(void) {
+    faulty *fy = calloc(1, sizeof *fy);
+    if (fy == NULL) return NULL;
+    fy->fy_io = faulty_table;
+    pthread_mutex_init(&fy->fy_lock, NULL);
+    return &fy->fy_io;
+}
+
+/* The countdown starts at this call; ps_io_faulty_calls counts on from where it was. */
+void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever) {
+    faulty *fy = (faulty *)io;
+    pthread_mutex_lock(&fy->fy_lock);
+    fy->fy_mask = mask;
+    fy->fy_countdown = countdown;
+    fy->fy_errno = err;
+    fy->fy_forever = forever != 0;
+    fy->fy_broken = false;
+    pthread_mutex_unlock(&fy->fy_lock);
+}
+
+void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms) {
+    faulty *fy = (faulty *)io;
+    pthread_mutex_lock(&fy->fy_lock);
+    fy->fy_slow_mask = mask;
+    fy->fy_slow_ms = ms;
+    pthread_mutex_unlock(&fy->fy_lock);
+}
+
+/* Every kind is counted at all times, so that a test may choose the mask after a run without
+ * faults. */
+int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask) {
+    faulty *fy = (faulty *)io;
+    int64_t calls = 0;
+    pthread_mutex_lock(&fy->fy_lock);
+    for (int kind = 0; kind < PS_IO_CALLS; kind++)
+        if (mask >> kind & 1) calls += fy->fy_calls[kind];
+    pthread_mutex_unlock(&fy->fy_lock);
+    return calls;
+}
+
+void ps_io_faulty_free(ps_io *io) {
+    faulty *fy = (faulty *)io;
+    if (fy == NULL) return;
+    pthread_mutex_destroy(&fy->fy_lock);
+    free(fy);
+}
+
+/* ---- whole small files ---- */
+
+ssize_t ps_read_head(ps_io *io, int fd, void *buf, size_t len) {
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = io->pread(io, fd, (uint8_t *)buf + done, len - done, (off_t)done);
+        if (n < 0) return -1;
+        if (n == 0) break;
+        done += (size_t)n;
+    }
+    return (ssize_t)done;
+}
+
+int ps_write_head(ps_io *io, int fd, const void *bytes, size_t len) {
+    size_t done = 0;
+    while (done < len) {
+        ssize_t n = io->pwrite(io, fd, (const uint8_t *)bytes + done, len - done, (off_t)done);
+        if (n <= 0) {
+            errno = n < 0 ? errno : EIO;
+            return -1;
+        }
+        done += (size_t)n;
+    }
+    return 0;
+}

@@ -1,0 +1,407 @@
+/* Segment files and ordered sets of them. See mapfile.h.
+ *
+ * A file is named by 20 decimal digits: the logical offset of its first byte. It has its full size
+ * from the start and is mapped whole. Blocks are reserved ahead of the writer (ps_mapfile_reserve),
+ * since a store into a mapped hole on a full disk is a SIGBUS, and since writing into reserved
+ * extents is ten times faster than into holes. Upstream: DefaultMappedFile, MappedFileQueue. */
+#define _GNU_SOURCE
+#include "files/mapfile.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PS_PAGE 4096
+
+static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_error *e) {
+    struct stat st;
+    if (io->fstat(io, fd, &st) < 0)
+        return ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the size of the file");
+    if (st.st_size != want)
+        return ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
+                       (long long)st.st_size, (long long)want);
+    return 0;
+}
+
+int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
+                    ps_mapfile **out, ps_error *e) {
+    int write = flags & PS_MAP_WRITE, make = flags & PS_MAP_CREATE, code = 0;
+    /* O_NONBLOCK: a pipe in a segment's place would wait for its writer for ever. */
+    int mode =
+        (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | (make ? O_CREAT | O_EXCL : 0);
+    ps_mapfile *mf = NULL;
+    void *map = MAP_FAILED;
+    int fd = io->open(io, path, mode, 0644);
+    if (fd < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                       make ? "cannot make the file" : "cannot open the file");
+    if (make && io->ftruncate(io, fd, size) < 0) {
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot give the file its size");
+        goto out;
+    }
+    if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0) goto out;
+    map = io->mmap(io, (size_t)size, write ? PROT_READ | PROT_WRITE : PROT_READ, fd, 0);
+    if (map == MAP_FAILED) {
+        code = ps_fail(e, errno == ENOMEM ? PS_E_NO_MEMORY : PS_E_IO, errno, -1, path,
+                       "cannot map the file");
+        goto out;
+    }
+    mf = calloc(1, sizeof *mf);
+    if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+        goto out;
+    }
+    mf->mf_io = io;
+    mf->mf_base = base;
+    mf->mf_size = size;
+    mf->mf_map = map;
+    mf->mf_writable = write != 0;
+    mf->mf_fd = flags & PS_MAP_KEEP_FD ? fd : -1;
+    atomic_init(&mf->mf_refs, 1);
+    if (flags & PS_MAP_SPARING) ps_mapfile_spare(mf, true, 0);
+    *out = mf;
+out:
+    if (code < 0) {
+        if (map != MAP_FAILED) io->munmap(io, map, (size_t)size);
+        free(mf);
+        if (make) io->unlink(io, path);
+    }
+    if (code < 0 || !(flags & PS_MAP_KEEP_FD)) io->close(io, fd);
+    return code;
+}
+
+ps_mapfile *ps_mapfile_ref(ps_mapfile *mf) {
+    atomic_fetch_add_explicit(&mf->mf_refs, 1, memory_order_relaxed);
+    return mf;
+}
+
+void ps_mapfile_unref(ps_mapfile *mf) {
+    if (mf == NULL || atomic_fetch_sub_explicit(&mf->mf_refs, 1, memory_order_acq_rel) != 1) return;
+    mf->mf_io->munmap(mf->mf_io, mf->mf_map, (size_t)mf->mf_size);
+    if (mf->mf_fd >= 0) mf->mf_io->close(mf->mf_io, mf->mf_fd);
+    free(mf->mf_path);
+    free(mf);
+}
+
+void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from) {
+    if (atomic_load_explicit(&mf->mf_sparing, memory_order_relaxed) == sparing ||
+        atomic_exchange(&mf->mf_sparing, sparing) == sparing)
+        return;
+    madvise(mf->mf_map + from, (size_t)(mf->mf_size - from), sparing ? MADV_RANDOM : MADV_NORMAL);
+}
+
+int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e) {
+    int64_t have = atomic_load_explicit(&mf->mf_reserved, memory_order_acquire);
+    int64_t want;
+    int fd = mf->mf_fd, rc, err;
+    if (upto <= have) return 0;
+    want = have + (upto - have + window - 1) / window * window;
+    if (want > mf->mf_size) want = mf->mf_size;
+    if (fd < 0 && (fd = mf->mf_io->open(mf->mf_io, mf->mf_path, O_RDWR | O_CLOEXEC, 0)) < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, mf->mf_path, "cannot open the file");
+    do rc = mf->mf_io->fallocate(mf->mf_io, fd, 0, have, want - have);
+    while (rc < 0 && errno == EINTR);
+    err = errno;
+    if (mf->mf_fd < 0) mf->mf_io->close(mf->mf_io, fd);
+    /* A file system that cannot reserve (some network mounts) is used all the same: there, a full
+     * disk is caught by the ratio check of the retention rules alone. */
+    if (rc < 0 && err != EOPNOTSUPP && err != ENOSYS)
+        return ps_fail(e, ps_errno_code(err), err, -1, mf->mf_path,
+                       "cannot reserve room for the file");
+    atomic_store_explicit(&mf->mf_reserved, want, memory_order_release);
+    return 0;
+}
+
+static int sync_range(ps_mapfile *mf, int64_t from, int64_t to) {
+    if (mf->mf_fd >= 0) return mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd);
+    from -= from % PS_PAGE;
+    return mf->mf_io->msync(mf->mf_io, mf->mf_map + from, (size_t)(to - from));
+}
+
+int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e) {
+    int64_t wrote = atomic_load_explicit(&mf->mf_wrote, memory_order_acquire);
+    int64_t flushed = atomic_load_explicit(&mf->mf_flushed, memory_order_acquire);
+    int err = atomic_load(&mf->mf_errno);
+    if (err != 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, mf->mf_base + flushed, mf->mf_path,
+                       "an earlier sync of the file failed");
+    if (wrote <= flushed) return 0;
+    if (wrote < mf->mf_size && wrote / PS_PAGE - flushed / PS_PAGE < least_pages) return 0;
+    if (sync_range(mf, flushed, wrote) < 0) {
+        /* The kernel drops the error with the dirty pages once it was told: a second sync would
+         * succeed without the data being there. So the first failure is kept for good. */
+        err = errno ? errno : EIO;
+        atomic_store(&mf->mf_errno, err);
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, mf->mf_base + flushed, mf->mf_path,
+                       "the file could not be synced");
+    }
+    atomic_store_explicit(&mf->mf_flushed, wrote, memory_order_release);
+    return 0;
+}
+
+/* ---- sets ---- */
+
+void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags) {
+    memset(ss, 0, sizeof *ss);
+    ss->ss_io = io;
+    ss->ss_file_size = file_size;
+    ss->ss_flags = flags;
+    pthread_rwlock_init(&ss->ss_lock, NULL);
+}
+
+void ps_segments_free(ps_segments *ss) {
+    for (int32_t i = 0; i < ss->ss_count; i++) {
+        ps_mapfile_unref(ss->ss_items[i].sg_file);
+        free(ss->ss_items[i].sg_path);
+    }
+    free(ss->ss_items);
+    pthread_rwlock_destroy(&ss->ss_lock);
+    memset(ss, 0, sizeof *ss);
+}
+
+int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null) {
+    char *copy = strdup(path);
+    int code = copy == NULL ? PS_E_NO_MEMORY : 0;
+    pthread_rwlock_wrlock(&ss->ss_lock);
+    if (code == 0 && ss->ss_count == ss->ss_room) {
+        int32_t room = ss->ss_room ? ss->ss_room * 2 : 2;
+        ps_segment *grown = realloc(ss->ss_items, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            code = PS_E_NO_MEMORY;
+        } else {
+            ss->ss_items = grown;
+            ss->ss_room = room;
+        }
+    }
+    if (code == 0) {
+        int32_t i = ss->ss_count++;
+        for (; i > 0 && ss->ss_items[i - 1].sg_base > base; i--)
+            ss->ss_items[i] = ss->ss_items[i - 1];
+        ss->ss_items[i] = (ps_segment){base, mf_or_null, copy};
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    if (code < 0) free(copy);
+    return code;
+}
+
+/* Index of the file that holds `offset`, or -1. Gaps of a damaged store are respected. */
+static int32_t segment_index_locked(const ps_segments *ss, int64_t offset) {
+    int32_t low = 0, high = ss->ss_count - 1;
+    while (low <= high) {
+        int32_t mid = low + (high - low) / 2;
+        int64_t base = ss->ss_items[mid].sg_base;
+        if (offset < base)
+            high = mid - 1;
+        else if (offset >= base + ss->ss_file_size)
+            low = mid + 1;
+        else
+            return mid;
+    }
+    return -1;
+}
+
+/* Maps a file that was only listed so far. Everything in it counts as written and on the disk until
+ * recovery has found its true end. */
+static ps_mapfile *segment_map(ps_segments *ss, int64_t offset, ps_error *e) {
+    ps_mapfile *mf = NULL;
+    pthread_rwlock_wrlock(&ss->ss_lock);
+    int32_t i = segment_index_locked(ss, offset);
+    if (i >= 0 && ss->ss_items[i].sg_file == NULL) {
+        ps_segment *s = &ss->ss_items[i];
+        if (ps_mapfile_open(ss->ss_io, s->sg_path, s->sg_base, ss->ss_file_size, ss->ss_flags,
+                            &s->sg_file, e) == 0) {
+            atomic_store(&s->sg_file->mf_wrote, ss->ss_file_size);
+            atomic_store(&s->sg_file->mf_flushed, ss->ss_file_size);
+        }
+    }
+    if (i >= 0 && ss->ss_items[i].sg_file != NULL) mf = ps_mapfile_ref(ss->ss_items[i].sg_file);
+    pthread_rwlock_unlock(&ss->ss_lock);
+    return mf;
+}
+
+ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
+    ps_mapfile *mf = NULL;
+    bool listed = false;
+    pthread_rwlock_rdlock(&ss->ss_lock);
+    int32_t i = segment_index_locked(ss, offset);
+    if (i >= 0) {
+        listed = true;
+        mf = ss->ss_items[i].sg_file;
+        if (mf != NULL) ps_mapfile_ref(mf);
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    if (mf == NULL && listed) mf = segment_map(ss, offset, e);
+    if (mf == NULL || !atomic_load_explicit(&mf->mf_cut, memory_order_relaxed)) return mf;
+    ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path, "the file was cut off while it was mapped");
+    ps_mapfile_unref(mf);
+    return NULL;
+}
+
+int32_t ps_segments_count(ps_segments *ss) {
+    pthread_rwlock_rdlock(&ss->ss_lock);
+    int32_t n = ss->ss_count;
+    pthread_rwlock_unlock(&ss->ss_lock);
+    return n;
+}
+
+int64_t ps_segments_base(ps_segments *ss, int32_t i) {
+    int64_t base = -1;
+    pthread_rwlock_rdlock(&ss->ss_lock);
+    if (i < 0) i += ss->ss_count;
+    if (i >= 0 && i < ss->ss_count) base = ss->ss_items[i].sg_base;
+    pthread_rwlock_unlock(&ss->ss_lock);
+    return base;
+}
+
+int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e) {
+    ps_segment gone = {0};
+    int code = 0;
+    pthread_rwlock_wrlock(&ss->ss_lock);
+    if (i < 0) i += ss->ss_count;
+    if (i >= 0 && i < ss->ss_count) {
+        if (ss->ss_io->unlink(ss->ss_io, ss->ss_items[i].sg_path) < 0 && errno != ENOENT) {
+            code = ps_fail(e, ps_errno_code(errno), errno, -1, ss->ss_items[i].sg_path,
+                           "cannot delete the file");
+        } else {
+            gone = ss->ss_items[i];
+            memmove(&ss->ss_items[i], &ss->ss_items[i + 1],
+                    (size_t)(ss->ss_count - i - 1) * sizeof gone);
+            ss->ss_count--;
+        }
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    ps_mapfile_unref(gone.sg_file);
+    free(gone.sg_path);
+    return code;
+}
+
+void ps_segments_forget_first(ps_segments *ss) {
+    ps_segment gone = {0};
+    pthread_rwlock_wrlock(&ss->ss_lock);
+    if (ss->ss_count > 0) {
+        gone = ss->ss_items[0];
+        ss->ss_count--;
+        memmove(ss->ss_items, ss->ss_items + 1, (size_t)ss->ss_count * sizeof gone);
+    }
+    pthread_rwlock_unlock(&ss->ss_lock);
+    ps_mapfile_unref(gone.sg_file);
+    free(gone.sg_path);
+}
+
+/* ---- folders ---- */
+
+static int by_number(const void *a, const void *b) {
+    const struct ps_listed *x = a, *y = b;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static bool all_digits(const char *s) {
+    size_t n = strspn(s, "0123456789");
+    return n > 0 && n <= 20 && s[n] == 0;
+}
+
+/* A link that leads nowhere, a folder, a pipe under the name of a segment: the messages that it
+ * stands for must not be missing without a word. */
+static int list_odd(const char *folder, const struct dirent *d, int err, ps_error *e) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
+    return ps_fail(e, ps_errno_code(err), err == EINVAL ? 0 : err, -1, path,
+                   err == EINVAL ? "this has the name of a file of the store and is none"
+                                 : "cannot stat the file");
+}
+
+static int list_one(const char *folder, const struct dirent *d, int dir_fd, bool strict,
+                    ps_listing *out, int32_t *room, ps_error *e) {
+    struct stat st;
+    char path[PATH_MAX];
+    bool segment = strlen(d->d_name) == 20 && all_digits(d->d_name);
+    if (d->d_name[0] == '.' && (d->d_name[1] == 0 || strcmp(d->d_name, "..") == 0)) return 0;
+    if (fstatat(dir_fd, d->d_name, &st, 0) < 0) {
+        int err = errno;
+        bool link = segment && fstatat(dir_fd, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    S_ISLNK(st.st_mode);
+        return err == ENOENT && !link ? 0 : list_odd(folder, d, err, e);
+    }
+    if (segment && !S_ISREG(st.st_mode)) return list_odd(folder, d, EINVAL, e);
+    if (S_ISDIR(st.st_mode)) return 0;
+    if (!all_digits(d->d_name)) {
+        if (!strict) return 0;
+        snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
+        return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "this file does not belong here");
+    }
+    if (out->count == *room) {
+        int32_t more = *room ? *room * 2 : 16;
+        void *grown = realloc(out->items, (size_t)more * sizeof *out->items);
+        if (grown == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+        out->items = grown;
+        *room = more;
+    }
+    struct ps_listed *item = &out->items[out->count++];
+    snprintf(item->name, sizeof item->name, "%.63s", d->d_name);
+    errno = 0;
+    item->number = strtoll(d->d_name, NULL, 10);
+    item->size = st.st_size;
+    item->mtime_ms = st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000;
+    return 0;
+}
+
+int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps_error *e) {
+    int32_t room = 0;
+    int code = 0;
+    struct dirent *d;
+    (void)io;
+    memset(out, 0, sizeof *out);
+    DIR *dir = opendir(path);
+    if (dir == NULL) {
+        if (errno == ENOENT) return 0;
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot list the folder");
+    }
+    while (code == 0 && (d = readdir(dir)) != NULL)
+        code = list_one(path, d, dirfd(dir), strict, out, &room, e);
+    closedir(dir);
+    if (code < 0) {
+        ps_listing_free(out);
+        return code;
+    }
+    if (out->count > 1) qsort(out->items, (size_t)out->count, sizeof *out->items, by_number);
+    return 0;
+}
+
+void ps_listing_free(ps_listing *l) {
+    free(l->items);
+    memset(l, 0, sizeof *l);
+}
+
+int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part)
+        return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, path, "the path is empty or too long");
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (part[i] != '/' && part[i] != 0) continue;
+        char kept = part[i];
+        part[i] = 0;
+        if (io->mkdir(io, part, 0755) < 0 && errno != EEXIST)
+            return ps_fail(e, ps_errno_code(errno), errno, -1, part, "cannot make the folder");
+        part[i] = kept;
+    }
+    return 0;
+}
+
+int ps_sync_folder(ps_io *io, const char *path, ps_error *e) {
+    int fd = io->open(io, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int code = 0;
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the folder");
+    /* Some file systems refuse to sync a folder (EINVAL); they order it themselves. */
+    if (io->fsync(io, fd) < 0 && errno != EINVAL)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the folder");
+    io->close(io, fd);
+    return code;
+}

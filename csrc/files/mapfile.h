@@ -1,0 +1,102 @@
+/* Segment files: fixed-size, memory-mapped, counted references; and the ordered set of them that
+ * makes a logical file (the commit log, a consume queue). Upstream: DefaultMappedFile,
+ * MappedFileQueue. */
+#ifndef PS_MAPFILE_H
+#define PS_MAPFILE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "files/io.h"
+
+typedef struct ps_mapfile {
+    ps_io *mf_io;
+    char *mf_path;
+    int64_t mf_base; /* logical offset of the first byte */
+    int64_t mf_size;
+    uint8_t *mf_map;
+    int mf_fd; /* -1 when not kept open */
+    bool mf_writable;
+    _Atomic bool mf_sparing;     /* see ps_mapfile_spare */
+    _Atomic int64_t mf_wrote;    /* bytes written, from the start */
+    _Atomic int64_t mf_flushed;  /* bytes known to be on the disk */
+    _Atomic int64_t mf_reserved; /* bytes whose blocks are reserved */
+    _Atomic int32_t mf_refs;     /* unmapped and freed at 0 */
+    _Atomic int32_t mf_errno;    /* sticky: the sync that failed */
+    _Atomic bool mf_cut;         /* cut off while mapped: zeros stand for some of it (guard.h) */
+} ps_mapfile;
+
+#define PS_MAP_WRITE 1   /* read-write; without it read-only */
+#define PS_MAP_CREATE 2  /* make it with its full size; fails when it exists */
+#define PS_MAP_KEEP_FD 4 /* keep the descriptor: the commit log, which is synced by it */
+#define PS_MAP_SPARING 8 /* begins sparing: many files of which little is used */
+
+/* Maps `path` of exactly `size` bytes with one reference. 0 or an error code. */
+int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
+                    ps_mapfile **out, ps_error *e);
+ps_mapfile *ps_mapfile_ref(ps_mapfile *mf);
+void ps_mapfile_unref(ps_mapfile *mf);
+/* Sparing: behind `from` (a multiple of the page) the system brings in a page at a time and none
+ * ahead of it. */
+void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
+/* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
+ * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
+int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);
+/* Syncs what was written when at least `least_pages` pages of 4096 are dirty or the file is full
+ * (0: any byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position
+ * moves. */
+int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e);
+
+/* An ordered set of equally long files without gaps. */
+typedef struct ps_segment {
+    int64_t sg_base;
+    ps_mapfile *sg_file; /* NULL until first used */
+    char *sg_path;
+} ps_segment;
+
+typedef struct ps_segments {
+    ps_io *ss_io;
+    pthread_rwlock_t ss_lock; /* guards the array, not the files */
+    ps_segment *ss_items;
+    int32_t ss_count, ss_room;
+    int64_t ss_file_size;
+    int ss_flags; /* for ps_mapfile_open */
+} ps_segments;
+
+void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags);
+void ps_segments_free(ps_segments *ss);
+/* Adds a file that is there (not mapped yet), keeping the order. */
+int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null);
+/* The file that holds `offset`, with a reference for the caller; NULL when there is none (or
+ * *e), or when it was cut off. */
+ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e);
+int32_t ps_segments_count(ps_segments *ss);
+int64_t ps_segments_base(ps_segments *ss,
+                         int32_t i); /* -1 out of range; negative i counts from the end */
+/* Takes item i out of the set and deletes its file; mappings in use live on. */
+int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e);
+
+/* Takes the first item out of the set and leaves its file alone: somebody else has deleted it. */
+void ps_segments_forget_first(ps_segments *ss);
+
+/* Files of a folder whose names are all digits, sorted. Sub-folders are skipped. Any other file:
+ * PS_E_STRAY_FILE when strict, skipped else. A missing folder counts as empty. */
+typedef struct ps_listing {
+    struct ps_listed {
+        char name[64];
+        int64_t number;
+        int64_t size;
+        int64_t mtime_ms;
+    } *items;
+    int32_t count;
+} ps_listing;
+int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps_error *e);
+void ps_listing_free(ps_listing *l);
+
+int ps_make_folders(ps_io *io, const char *path, ps_error *e); /* mkdir -p */
+int ps_sync_folder(ps_io *io, const char *path, ps_error *e);  /* fsync of the folder itself */
+
+#endif

@@ -1,0 +1,615 @@
+/* Records of the commit log.
+ *
+ * All integers are big-endian and signed. H and S are the lengths of the two hosts, 8 (IPv4) or
+ * 20 (IPv6); B, T and P those of body, topic and properties.
+ *
+ *   offset       width   name                 meaning
+ *   0            4       AT_SIZE              totalSize, this field included
+ *   4            4       AT_MAGIC             PS_MAGIC_V1, PS_MAGIC_V2 or PS_MAGIC_BLANK
+ *   8            4       AT_BODY_CRC          CRC-32 of the stored body, no sign bit; empty: 0
+ *   12           4       AT_QUEUE_ID
+ *   16           4       AT_FLAG              the user's, opaque
+ *   20           8       AT_QUEUE_OFFSET
+ *   28           8       AT_PHYSICAL_OFFSET   the record's own place in the log
+ *   36           4       AT_SYS_FLAG          PS_SYS_ bits; bits 4 and 5 say H and S
+ *   40           8       AT_BORN_TIMESTAMP    ms, the producer's clock
+ *   48           H       AT_BORN_HOST         4 or 16 address bytes, i32 port
+ *   48+H         8       STORE_TIMESTAMP      ms, the broker's clock        (counted from 48+H: 0)
+ *   56+H         S       STORE_HOST                                         (counted from 48+H: 8)
+ *   56+H+S       4       RECONSUME_TIMES                                    (from 56+H+S: 0)
+ *   60+H+S       8       PREPARED_OFFSET      preparedTransactionOffset     (from 56+H+S: 4)
+ *   68+H+S       4       BODY_LEN             B                             (from 56+H+S: 12)
+ *   72+H+S       B       BODY                                               (from 56+H+S: 16)
+ *   72+H+S+B     1 or 2  topic length         V1: i8, V2: i16
+ *   then         T       topic
+ *   then         2       properties length
+ *   then         P       properties           NAME 0x01 VALUE 0x02 ...; last 0x02 optional
+ *
+ * A blank record closes a file: totalSize is all that remains of the file, but only the first 8
+ * bytes are written. The properties CRC, where a record has one, is its last PS_PROP_CRC_LEN bytes:
+ * "__CRC32#" 0x01, ten digits with the least significant first, 0x02; it covers all bytes before.
+ *
+ * Upstream: store/.../MessageExtEncoder.encode and .encodeWithoutProperties, CommitLog
+ * .checkMessageAndReturnSize and .setBatchSizeIfNeeded, common/.../message/MessageDecoder
+ * .messageProperties2String and .string2messageProperties, common/.../topic/TopicValidator. */
+#include "format/record.h"
+
+#include <stdatomic.h>
+
+#include "base/bytes.h"
+#include "base/crc.h"
+#include "base/error.h"
+
+#ifdef PS_DEBUG
+#include <assert.h>
+#define ps_check(x) assert(x)
+#else
+#define ps_check(x) ((void)0) /* The library never aborts; the C tests define PS_DEBUG. */
+#endif
+
+enum {
+    AT_SIZE = 0,
+    AT_MAGIC = 4,
+    AT_BODY_CRC = 8,
+    AT_QUEUE_ID = 12,
+    AT_FLAG = 16,
+    AT_QUEUE_OFFSET = 20,
+    AT_PHYSICAL_OFFSET = 28,
+    AT_SYS_FLAG = 36,
+    AT_BORN_TIMESTAMP = 40,
+    AT_BORN_HOST = 48,
+
+    STORE_TIMESTAMP = 0,
+    STORE_HOST = 8,
+
+    RECONSUME_TIMES = 0,
+    PREPARED_OFFSET = 4,
+    BODY_LEN = 12,
+    BODY = 16,
+
+    HEAD_LEN = 8, /* size and magic: what tells the kinds of records apart, and all of a blank */
+    HOST_V4 = 8,
+    HOST_V6 = 20,
+    SIZE_SLACK = 65536, /* a record may be this much larger than maxMessageSize */
+    SIGN_MASK = 0x7FFFFFFF,
+    CRC_DIGITS = 10
+};
+
+static const char CRC_NAME[] = "__CRC32#";
+static const char SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
+static const char RETRY_PREFIX[] = "%RETRY%";
+#define TEXT_LEN(s) ((int32_t)sizeof(s) - 1)
+
+/* ---- decoding ---- */
+
+ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out) {
+    if (avail < HEAD_LEN) return PS_REC_SHORT;
+    int32_t size = (int32_t)be32_get(p + AT_SIZE);
+    uint32_t magic = be32_get(p + AT_MAGIC);
+    out->start = p;
+    out->size = size;
+    out->magic = magic;
+    int32_t v2 = magic == PS_MAGIC_V2;
+    if (!v2 && magic != PS_MAGIC_V1) {
+        /* A blank is known by its magic alone: how far it says to reach is not ours to read. */
+        if (magic == PS_MAGIC_BLANK) return PS_REC_BLANK;
+        return (size | (int32_t)magic) == 0 ? PS_REC_END : PS_REC_MAGIC;
+    }
+    if (size > avail) return PS_REC_SHORT;
+    if (size < PS_RECORD_FIXED) return PS_REC_SIZE;
+
+    int32_t sys_flag = (int32_t)be32_get(p + AT_SYS_FLAG);
+    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? HOST_V6 : HOST_V4;
+    int32_t store_len = sys_flag & PS_SYS_STORE_V6 ? HOST_V6 : HOST_V4;
+    int32_t left = size - PS_RECORD_FIXED - v2 - (born_len - HOST_V4) - (store_len - HOST_V4);
+    if (left < 0) return PS_REC_SIZE;
+    const uint8_t *middle = p + AT_BORN_HOST + born_len;
+    const uint8_t *late = middle + STORE_HOST + store_len;
+
+    /* `left` is what body, topic and properties share; each takes its part, nothing may remain. */
+    int32_t body_len = (int32_t)be32_get(late + BODY_LEN);
+    if (body_len < 0 || body_len > left) return PS_REC_SIZE;
+    left -= body_len;
+    const uint8_t *topic = late + BODY + body_len;
+    int32_t topic_len = v2 ? (int16_t)be16_get(topic) : (int8_t)topic[0];
+    topic += 1 + v2;
+    if (topic_len < 0 || topic_len > left) return PS_REC_SIZE;
+    left -= topic_len;
+    const uint8_t *properties = topic + topic_len;
+    int32_t properties_len = (int16_t)be16_get(properties);
+    if (properties_len != left) return PS_REC_SIZE;
+    ps_check(properties + 2 + properties_len == p + size);
+
+    out->body_crc = (int32_t)be32_get(p + AT_BODY_CRC);
+    out->queue_id = (int32_t)be32_get(p + AT_QUEUE_ID);
+    out->flag = (int32_t)be32_get(p + AT_FLAG);
+    out->queue_offset = (int64_t)be64_get(p + AT_QUEUE_OFFSET);
+    out->physical_offset = (int64_t)be64_get(p + AT_PHYSICAL_OFFSET);
+    out->sys_flag = sys_flag;
+    out->born_timestamp = (int64_t)be64_get(p + AT_BORN_TIMESTAMP);
+    out->born_host = p + AT_BORN_HOST;
+    out->born_host_len = born_len;
+    out->store_timestamp = (int64_t)be64_get(middle + STORE_TIMESTAMP);
+    out->store_host = middle + STORE_HOST;
+    out->store_host_len = store_len;
+    out->reconsume_times = (int32_t)be32_get(late + RECONSUME_TIMES);
+    out->prepared_transaction_offset = (int64_t)be64_get(late + PREPARED_OFFSET);
+    out->body = late + BODY;
+    out->body_len = body_len;
+    out->topic = topic;
+    out->topic_len = topic_len;
+    out->properties = properties + 2;
+    out->properties_len = properties_len;
+    return PS_REC_OK;
+}
+
+static void crc_digits_put(uint8_t *p, uint32_t value) {
+    for (int i = 0; i < CRC_DIGITS; i++) {
+        p[i] = (uint8_t)('0' + value % 10);
+        value /= 10;
+    }
+}
+
+/* Where the properties CRC stands in the record, or NULL when the record carries none. */
+static const uint8_t *prop_crc_find(const ps_record *r) {
+    if (r->properties_len < PS_PROP_CRC_LEN) return NULL;
+    const uint8_t *at = r->start + r->size - PS_PROP_CRC_LEN;
+    bool whole = r->properties_len == PS_PROP_CRC_LEN || at[-1] == PS_PROPERTY_SEPARATOR;
+    bool named = memcmp(at, CRC_NAME, TEXT_LEN(CRC_NAME)) == 0;
+    bool ended = at[TEXT_LEN(CRC_NAME)] == PS_NAME_SEPARATOR;
+    return whole && named && ended && at[PS_PROP_CRC_LEN - 1] == PS_PROPERTY_SEPARATOR ? at : NULL;
+}
+
+static bool prop_crc_good(const ps_record *r, const uint8_t *at) {
+    uint8_t digits[CRC_DIGITS];
+    crc_digits_put(digits, ps_crc32(0, r->start, (size_t)(at - r->start)) & SIGN_MASK);
+    return memcmp(at + TEXT_LEN(CRC_NAME) + 1, digits, CRC_DIGITS) == 0;
+}
+
+ps_rec_outcome ps_record_check(const uint8_t *p, int64_t avail, int64_t place, int checks,
+                               ps_record *out) {
+    ps_rec_outcome o = ps_record_decode(p, avail, out);
+    if (o != PS_REC_OK) return o;
+    if (checks & (PS_CHECK_PROP_CRC | PS_CHECK_PROP_IF)) {
+        const uint8_t *at = prop_crc_find(out);
+        if (at == NULL && checks & PS_CHECK_PROP_CRC) return PS_REC_CRC;
+        if (at != NULL && !prop_crc_good(out, at)) return PS_REC_CRC;
+    }
+    /* Upstream does not look at the sum of an empty body, so neither may we refuse one for it. */
+    if (checks & PS_CHECK_BODY_CRC && !(checks & PS_CHECK_PROP_CRC) && out->body_len > 0) {
+        uint32_t crc = ps_crc32(0, out->body, (size_t)out->body_len) & SIGN_MASK;
+        if ((int32_t)crc != out->body_crc) return PS_REC_CRC;
+    }
+    if (place != -1 && out->physical_offset != place) return PS_REC_PLACE;
+    return PS_REC_OK;
+}
+
+const char *ps_rec_outcome_name(ps_rec_outcome o) {
+    switch (o) {
+    case PS_REC_OK: return "ok";
+    case PS_REC_BLANK: return "blank";
+    case PS_REC_END: return "end";
+    case PS_REC_SHORT: return "short";
+    case PS_REC_MAGIC: return "bad magic";
+    case PS_REC_SIZE: return "bad size";
+    case PS_REC_CRC: return "bad crc";
+    case PS_REC_PLACE: return "bad place";
+    }
+    return "unknown";
+}
+
+/* ---- properties ---- */
+
+bool ps_property_next(const uint8_t *props, int32_t len, int32_t *at, ps_property *out) {
+    while (*at < len) {
+        const uint8_t *name = props + *at;
+        int32_t room = len - *at;
+        const uint8_t *end = memchr(name, PS_PROPERTY_SEPARATOR, (size_t)room);
+        int32_t part = end != NULL ? (int32_t)(end - name) : room;
+        *at += end != NULL ? part + 1 : part;
+        const uint8_t *split = memchr(name, PS_NAME_SEPARATOR, (size_t)part);
+        /* Like upstream's parser, drop what has no name or no value. */
+        if (split == NULL || split == name || split == name + part - 1) continue;
+        out->name = name;
+        out->name_len = (int32_t)(split - name);
+        out->value = split + 1;
+        out->value_len = part - out->name_len - 1;
+        return true;
+    }
+    return false;
+}
+
+bool ps_property_find(const uint8_t *props, int32_t len, const char *name, int32_t name_len,
+                      ps_property *out) {
+    bool found = false;
+    for (int32_t at = 0; at < len;) {
+        const uint8_t *start = props + at;
+        int32_t room = len - at;
+        const uint8_t *end = memchr(start, PS_PROPERTY_SEPARATOR, (size_t)room);
+        int32_t part = end != NULL ? (int32_t)(end - start) : room;
+        at += part + 1;
+        /* A name holds no separator, so that equal bytes before one are the whole name. */
+        if (part > name_len + 1 && start[name_len] == PS_NAME_SEPARATOR && name_len > 0 &&
+            memcmp(start, name, (size_t)name_len) == 0) {
+            out->name = start;
+            out->name_len = name_len;
+            out->value = start + name_len + 1;
+            out->value_len = part - name_len - 1;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* ---- hashes ---- */
+
+static bool utf8_continues(const uint8_t *p, const uint8_t *end) {
+    return p < end && (*p & 0xC0) == 0x80;
+}
+
+/* The code point at p, which is not ASCII, and its length. Java's decoder makes one U+FFFD of each
+ * longest ill-formed part, with one difference to Unicode's recommendation: an encoded surrogate
+ * (ED A0..BF xx) counts as one part, not as three. */
+static int64_t java_char(const uint8_t *p, const uint8_t *end, uint32_t *code) {
+    uint32_t b0 = p[0];
+    *code = 0xFFFD;
+    if (b0 < 0xC2 || b0 > 0xF4 || !utf8_continues(p + 1, end)) return 1;
+    uint32_t b1 = p[1];
+    if (b0 < 0xE0) {
+        *code = (b0 & 0x1F) << 6 | (b1 & 0x3F);
+        return 2;
+    }
+    if ((b0 == 0xE0 && b1 < 0xA0) || (b0 == 0xF0 && b1 < 0x90)) return 1;
+    if (b0 == 0xF4 && b1 > 0x8F) return 1;
+    if (!utf8_continues(p + 2, end)) return 2;
+    if (b0 < 0xF0) {
+        uint32_t c = (b0 & 0x0F) << 12 | (b1 & 0x3F) << 6 | (p[2] & 0x3Fu);
+        if (c < 0xD800 || c > 0xDFFF) *code = c;
+        return 3;
+    }
+    if (!utf8_continues(p + 3, end)) return 3;
+    *code = (b0 & 0x07) << 18 | (b1 & 0x3F) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3Fu);
+    return 4;
+}
+
+#define POWER_2 (31u * 31u)
+#define POWER_4 (POWER_2 * POWER_2)
+
+int32_t ps_java_hash(int32_t h, const uint8_t *utf8, int64_t len) {
+    uint32_t u = (uint32_t)h;
+    const uint8_t *p = utf8, *end = utf8 + len;
+    while (p < end) {
+        /* Four characters a step keep only one multiplication on the chain from h to h. */
+        while (end - p >= 4 && !(be32_get(p) & 0x80808080u)) {
+            u = u * POWER_4 + (p[0] * (POWER_2 * 31u) + p[1] * POWER_2 + p[2] * 31u + p[3]);
+            p += 4;
+        }
+        while (p < end && *p < 0x80) u = u * 31u + *p++;
+        if (p == end) break;
+        uint32_t code;
+        p += java_char(p, end, &code);
+        if (code >= 0x10000) {
+            u = u * 31u + (0xD7C0 + (code >> 10));
+            code = 0xDC00 + (code & 0x3FF);
+        }
+        u = u * 31u + code;
+    }
+    return (int32_t)u;
+}
+
+int32_t ps_key_hash(int32_t java_hash) {
+    if (java_hash >= 0) return java_hash;
+    return java_hash == INT32_MIN ? 0 : -java_hash;
+}
+
+/* Java's Integer.parseInt of ASCII digits; false when it would throw. */
+static bool int_parse(const uint8_t *p, int32_t len, int32_t *out) {
+    bool minus = len > 0 && p[0] == '-';
+    int32_t at = minus || (len > 0 && p[0] == '+');
+    int64_t value = 0;
+    if (at == len) return false;
+    for (; at < len; at++) {
+        if (p[at] < '0' || p[at] > '9') return false;
+        value = value * 10 + (p[at] - '0');
+        if (value > (int64_t)INT32_MAX + minus) return false;
+    }
+    *out = (int32_t)(minus ? -value : value);
+    return true;
+}
+
+int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels) {
+    ps_property found;
+    if (r->topic_len == TEXT_LEN(SCHEDULE_TOPIC) &&
+        memcmp(r->topic, SCHEDULE_TOPIC, TEXT_LEN(SCHEDULE_TOPIC)) == 0 && levels != NULL &&
+        ps_property_find(r->properties, r->properties_len, "DELAY", 5, &found)) {
+        int32_t level = 0;
+        /* A level that is no number throws in upstream, which then drops the record's unit; the tag
+         * hash keeps the message reachable. */
+        if (!int_parse(found.value, found.value_len, &level)) level = 0;
+        if (level > levels->count) level = levels->count;
+        /* A hostile timestamp may wrap, as it does in Java. */
+        if (level > 0) {
+            return (int64_t)((uint64_t)r->store_timestamp + (uint64_t)levels->delay_ms[level - 1]);
+        }
+    }
+    if (!ps_property_find(r->properties, r->properties_len, "TAGS", 4, &found)) return 0;
+    return ps_java_hash(0, found.value, found.value_len);
+}
+
+/* ---- encoding ---- */
+
+static int refuse(const char **why, int code, const char *text) {
+    if (why != NULL) *why = text;
+    return code;
+}
+
+static bool has_separator(const uint8_t *p, int64_t len) {
+    uint8_t found = 0;
+    for (int64_t i = 0; i < len; i++) found |= (uint8_t)(p[i] - 1) < 2;
+    return found;
+}
+
+#define EACH_BYTE 0x0101010101010101u
+
+/* High bit of each byte of w that equals c, exactly (no borrow runs between bytes). */
+static inline uint64_t bytes_equal(uint64_t w, uint64_t c) {
+    uint64_t x = w ^ (c * EACH_BYTE);
+    return ~(((x & 0x7F * EACH_BYTE) + 0x7F * EACH_BYTE) | x) & 0x80 * EACH_BYTE;
+}
+
+/* Whether separators alternate from 0x01 on and no name is empty; a value may be, as upstream's
+ * encoder writes those too. Eight bytes a step, and then only the separators among them. */
+static bool properties_good(const uint8_t *p, int64_t len) {
+    uint8_t expected = PS_NAME_SEPARATOR;
+    int64_t after = 0; /* where the part after the last separator starts */
+    for (int64_t at = 0; at < len; at += 8) {
+        uint64_t w = 0;
+        if (len - at >= 8) {
+            memcpy(&w, p + at, 8);
+        } else {
+            memcpy(&w, p + at, (size_t)(len - at));
+        }
+        uint64_t hits = bytes_equal(w, PS_NAME_SEPARATOR) | bytes_equal(w, PS_PROPERTY_SEPARATOR);
+        for (; hits != 0; hits &= hits - 1) {
+            int64_t place = at + (__builtin_ctzll(hits) >> 3);
+            if (p[place] != expected) return false;
+            if (expected == PS_NAME_SEPARATOR && place == after) return false;
+            expected ^= PS_NAME_SEPARATOR ^ PS_PROPERTY_SEPARATOR;
+            after = place + 1;
+        }
+    }
+    return expected == PS_PROPERTY_SEPARATOR || after == len;
+}
+
+/* The length that already encoded properties have in the record, where they always end in 0x02. */
+static inline int32_t encoded_len(const uint8_t *p, int64_t len) {
+    return len == 0 ? 0 : (int32_t)len + (p[len - 1] != PS_PROPERTY_SEPARATOR);
+}
+
+/* Sets properties_total. */
+static int properties_measure(ps_draft *d, const char **why) {
+    if (d->tags == NULL) d->tags_len = 0;
+    if (d->keys == NULL) d->keys_len = 0;
+    if (d->properties == NULL) d->properties_len = 0;
+    if (d->extra == NULL) d->extra_len = 0;
+    if ((d->tags_len | d->keys_len | d->properties_len | d->extra_len) < 0) {
+        return refuse(why, PS_E_ARGUMENT, "a length is negative");
+    }
+    /* Each alone first: the sum below cannot overflow then, and no pass over huge input is made. */
+    if (d->tags_len > PS_PROPERTIES_MAX || d->keys_len > PS_PROPERTIES_MAX ||
+        d->properties_len > PS_PROPERTIES_MAX || d->extra_len > PS_PROPERTIES_MAX) {
+        return refuse(why, PS_E_PROPERTIES_SIZE_EXCEEDED, "the properties exceed 32767 bytes");
+    }
+    int32_t total = encoded_len(d->properties, d->properties_len);
+    total += encoded_len(d->extra, d->extra_len);
+    if (d->tags_len > 0) total += TEXT_LEN("TAGS") + 2 + (int32_t)d->tags_len;
+    if (d->keys_len > 0) total += TEXT_LEN("KEYS") + 2 + (int32_t)d->keys_len;
+    if (d->prop_crc) total += PS_PROP_CRC_LEN;
+    if (total > PS_PROPERTIES_MAX) {
+        return refuse(why, PS_E_PROPERTIES_SIZE_EXCEEDED, "the properties exceed 32767 bytes");
+    }
+    if (has_separator(d->tags, d->tags_len) || has_separator(d->keys, d->keys_len)) {
+        return refuse(why, PS_E_PROPERTIES_ILLEGAL, "tags or keys hold a byte 0x01 or 0x02");
+    }
+    if (!properties_good(d->properties, d->properties_len) ||
+        !properties_good(d->extra, d->extra_len)) {
+        return refuse(why, PS_E_PROPERTIES_ILLEGAL,
+                      "the encoded properties are not NAME 0x01 VALUE 0x02 one after another");
+    }
+    d->properties_total = total;
+    return 0;
+}
+
+int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why) {
+    if (d->body == NULL) return refuse(why, PS_E_MESSAGE_ILLEGAL, "the message has no body");
+    if (d->body_len < 0) return refuse(why, PS_E_ARGUMENT, "a length is negative");
+    if (d->body_len > max_message_size) {
+        return refuse(why, PS_E_MESSAGE_ILLEGAL, "the body is longer than maxMessageSize");
+    }
+    if (d->topic == NULL || d->topic_len <= 0) {
+        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is empty");
+    }
+    if (d->topic_len > (d->long_topic_v2 ? PS_TOPIC_MAX : PS_TOPIC_MAX_V1)) {
+        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is too long for a record");
+    }
+    if ((d->born_host_len != HOST_V4 && d->born_host_len != HOST_V6) ||
+        (d->store_host_len != HOST_V4 && d->store_host_len != HOST_V6)) {
+        return refuse(why, PS_E_ARGUMENT, "a host is neither 8 nor 20 bytes long");
+    }
+    int code = properties_measure(d, why);
+    if (code != 0) return code;
+    d->v2 = d->topic_len > PS_TOPIC_MAX_V1;
+    int64_t size = PS_RECORD_FIXED + d->v2 + d->body_len + d->topic_len + d->properties_total;
+    size += d->born_host_len - HOST_V4 + d->store_host_len - HOST_V4;
+    if (size - SIZE_SLACK > max_message_size || size > INT32_MAX) {
+        return refuse(why, PS_E_MESSAGE_ILLEGAL,
+                      "the record is longer than maxMessageSize + 65536");
+    }
+    d->size = (int32_t)size;
+    d->body_crc = 0;
+    if (d->body_len > 0) {
+        d->body_crc = (int32_t)(ps_crc32(0, d->body, (size_t)d->body_len) & SIGN_MASK);
+    }
+    return 0;
+}
+
+static inline uint8_t *bytes_put(uint8_t *w, const uint8_t *from, int64_t len) {
+    if (len > 0) memcpy(w, from, (size_t)len);
+    return w + len;
+}
+
+static inline uint8_t *host_put(uint8_t *w, const uint8_t *host, int32_t len) {
+    if (len == HOST_V4) {
+        memcpy(w, host, HOST_V4);
+    } else {
+        memcpy(w, host, HOST_V6);
+    }
+    return w + len;
+}
+
+static inline uint8_t *property_put(uint8_t *w, const char name[4], const uint8_t *value,
+                                    int64_t len) {
+    memcpy(w, name, 4);
+    w[4] = PS_NAME_SEPARATOR;
+    w = bytes_put(w + 5, value, len);
+    *w = PS_PROPERTY_SEPARATOR;
+    return w + 1;
+}
+
+static inline uint8_t *encoded_put(uint8_t *w, const uint8_t *encoded, int64_t len) {
+    if (len == 0) return w;
+    w = bytes_put(w, encoded, len);
+    if (encoded[len - 1] != PS_PROPERTY_SEPARATOR) *w++ = PS_PROPERTY_SEPARATOR;
+    return w;
+}
+
+static void prop_crc_put(uint8_t *p, int32_t size, const uint8_t head[HEAD_LEN]) {
+    uint8_t *w = p + size - PS_PROP_CRC_LEN;
+    uint32_t crc = ps_crc32(0, head, HEAD_LEN);
+    crc = ps_crc32(crc, p + HEAD_LEN, (size_t)(size - HEAD_LEN - PS_PROP_CRC_LEN));
+    memcpy(w, CRC_NAME, TEXT_LEN(CRC_NAME));
+    w[TEXT_LEN(CRC_NAME)] = PS_NAME_SEPARATOR;
+    crc_digits_put(w + TEXT_LEN(CRC_NAME) + 1, crc & SIGN_MASK);
+    w[PS_PROP_CRC_LEN - 1] = PS_PROPERTY_SEPARATOR;
+}
+
+void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t physical_offset,
+                    int64_t store_timestamp) {
+    int32_t sys_flag = d->sys_flag & ~(PS_SYS_BORN_V6 | PS_SYS_STORE_V6);
+    if (d->born_host_len == HOST_V6) sys_flag |= PS_SYS_BORN_V6;
+    if (d->store_host_len == HOST_V6) sys_flag |= PS_SYS_STORE_V6;
+    uint8_t head[HEAD_LEN];
+    be32_put(head + AT_SIZE, (uint32_t)d->size);
+    be32_put(head + AT_MAGIC, d->v2 ? PS_MAGIC_V2 : PS_MAGIC_V1);
+    be32_put(p + AT_BODY_CRC, (uint32_t)d->body_crc);
+    be32_put(p + AT_QUEUE_ID, (uint32_t)d->queue_id);
+    be32_put(p + AT_FLAG, (uint32_t)d->flag);
+    be64_put(p + AT_QUEUE_OFFSET, (uint64_t)queue_offset);
+    be64_put(p + AT_PHYSICAL_OFFSET, (uint64_t)physical_offset);
+    be32_put(p + AT_SYS_FLAG, (uint32_t)sys_flag);
+    be64_put(p + AT_BORN_TIMESTAMP, (uint64_t)d->born_timestamp);
+    uint8_t *w = host_put(p + AT_BORN_HOST, d->born_host, d->born_host_len);
+    be64_put(w + STORE_TIMESTAMP, (uint64_t)store_timestamp);
+    w = host_put(w + STORE_HOST, d->store_host, d->store_host_len);
+    be32_put(w + RECONSUME_TIMES, (uint32_t)d->reconsume_times);
+    be64_put(w + PREPARED_OFFSET, (uint64_t)d->prepared_transaction_offset);
+    be32_put(w + BODY_LEN, (uint32_t)d->body_len);
+    w = bytes_put(w + BODY, d->body, d->body_len);
+    if (d->v2) *w++ = (uint8_t)(d->topic_len >> 8);
+    *w++ = (uint8_t)d->topic_len;
+    w = bytes_put(w, d->topic, d->topic_len);
+    be16_put(w, (uint16_t)d->properties_total);
+    w += 2;
+    if (d->tags_len > 0) w = property_put(w, "TAGS", d->tags, d->tags_len);
+    if (d->keys_len > 0) w = property_put(w, "KEYS", d->keys, d->keys_len);
+    w = encoded_put(w, d->properties, d->properties_len);
+    w = encoded_put(w, d->extra, d->extra_len);
+    ps_check(w + (d->prop_crc ? PS_PROP_CRC_LEN : 0) == p + d->size);
+    if (d->prop_crc) prop_crc_put(p, d->size, head);
+    /* Size and magic come last: another process that follows the end of the log through its own
+     * mapping sees nothing written here until all of the record is. */
+    atomic_thread_fence(memory_order_release);
+    memcpy(p, head, HEAD_LEN);
+}
+
+void ps_blank_write(uint8_t *p, int32_t remaining) {
+    be32_put(p + AT_SIZE, (uint32_t)remaining);
+    be32_put(p + AT_MAGIC, PS_MAGIC_BLANK);
+}
+
+/* ---- a client's batch ----
+ *
+ *   offset  width  name             meaning
+ *   0       12     -                totalSize, magic and body CRC, which upstream ignores too
+ *   12      4      ITEM_FLAG
+ *   16      4      ITEM_BODY_LEN    B
+ *   20      B      ITEM_BODY
+ *   20+B    2      properties length, then the properties
+ *
+ * Upstream: common/.../message/MessageDecoder.encodeMessage, store/.../MessageExtEncoder.encode of
+ * a batch. */
+enum { ITEM_FLAG = 12, ITEM_BODY_LEN = 16, ITEM_BODY = 20 };
+
+int ps_batch_item_next(const uint8_t *payload, int64_t len, int64_t *at, ps_batch_item *out) {
+    if (*at == len) return 0;
+    if (*at < 0 || len - *at < ITEM_BODY + 2) return PS_E_MESSAGE_ILLEGAL;
+    const uint8_t *p = payload + *at;
+    int64_t left = len - *at - ITEM_BODY - 2;
+    int32_t body_len = (int32_t)be32_get(p + ITEM_BODY_LEN);
+    if (body_len < 0 || body_len > left) return PS_E_MESSAGE_ILLEGAL;
+    left -= body_len;
+    const uint8_t *properties = p + ITEM_BODY + body_len;
+    int32_t properties_len = (int16_t)be16_get(properties);
+    if (properties_len < 0 || properties_len > left) return PS_E_MESSAGE_ILLEGAL;
+    out->flag = (int32_t)be32_get(p + ITEM_FLAG);
+    out->body = p + ITEM_BODY;
+    out->body_len = body_len;
+    out->properties = properties + 2;
+    out->properties_len = properties_len;
+    *at += ITEM_BODY + (int64_t)body_len + 2 + properties_len;
+    return 1;
+}
+
+/* ---- names and ids ---- */
+
+static bool topic_char(uint8_t c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '%' ||
+           c == '|' || c == '_' || c == '-';
+}
+
+int ps_topic_check(const uint8_t *topic, int64_t len, const char **why) {
+    if (topic == NULL || len <= 0) return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is empty");
+    if (len > PS_TOPIC_MAX) {
+        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 255 bytes");
+    }
+    if (len > PS_TOPIC_MAX_V1 && memcmp(topic, RETRY_PREFIX, TEXT_LEN(RETRY_PREFIX)) != 0) {
+        return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 127 bytes");
+    }
+    for (int64_t i = 0; i < len; i++) {
+        if (!topic_char(topic[i])) {
+            return refuse(why, PS_E_TOPIC_ILLEGAL,
+                          "the topic holds a character beside letters, digits, '%', '|', '_', '-'");
+        }
+    }
+    return 0;
+}
+
+static char *hex_put(char *w, const uint8_t *p, int32_t len) {
+    static const char digits[] = "0123456789ABCDEF";
+    for (int32_t i = 0; i < len; i++) {
+        *w++ = digits[p[i] >> 4];
+        *w++ = digits[p[i] & 15];
+    }
+    return w;
+}
+
+int ps_offset_msg_id(const uint8_t *store_host, int32_t store_host_len, int64_t physical_offset,
+                     char out[57]) {
+    uint8_t place[8];
+    be64_put(place, (uint64_t)physical_offset);
+    int32_t host_len = store_host_len == HOST_V6 ? HOST_V6 : HOST_V4;
+    char *w = hex_put(out, store_host, host_len);
+    w = hex_put(w, place, (int32_t)sizeof place);
+    *w = 0;
+    return (int)(w - out);
+}

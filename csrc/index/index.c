@@ -1,0 +1,828 @@
+/* Index files: from a key to the records that carry it. The bytes of one file: indexfile.h.
+ *
+ * Policy. The log is the truth: a file that is unsound from entry k on loses k and all behind it,
+ * later files included, and the caller puts those records again. Recovery reads every entry of
+ * the newest files, up to CHECKED_ENTRIES; of files further back, which were synced when they
+ * became full, it reads the ends alone, so that a store of billions of keys opens as fast as a
+ * small one.
+ *
+ * Threads. One thread puts, any may query, one flushes and deletes. Queries take no lock but for
+ * the list of files: an entry is written before the slot that names it, and a slot before the
+ * count.
+ *
+ * Upstream: store/.../index/IndexFile, IndexHeader, IndexService. */
+#define _GNU_SOURCE
+#include "index/index.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "index/indexfile.h"
+
+#define UNIQUE_NAME "UNIQ_KEY\x01"
+#define UNIQUE_LEN 9
+#define KEYS_NAME "KEYS\x01"
+#define KEYS_LEN 5
+
+#define RESERVE_WINDOW (1 << 20)  /* blocks of entries are reserved in steps of so many bytes */
+#define CHECKED_ENTRIES (8 << 20) /* entries that recovery reads one by one: about 160 MB */
+#define NAME_HIGHEST 999999999999999999 /* 17 digits are usual; one more follows on them */
+#define NAME_TRIES 64
+
+struct ps_index {
+    ps_io *ix_io;
+    char *ix_folder;
+    int32_t ix_slots, ix_entries; /* of new files */
+    bool ix_adopt, ix_read_only;
+
+    pthread_mutex_t ix_load_lock; /* one reading of the folder at a time; taken before ix_lock */
+    pthread_rwlock_t ix_lock;     /* guards the list, not the files */
+    ix_file **ix_files;           /* oldest first */
+    int32_t ix_count;
+    int64_t ix_newest; /* greatest name in the folder, files left out included */
+    _Atomic bool ix_folder_changed;
+
+    /* the thread that puts */
+    ix_file *ix_last;     /* newest of ix_files */
+    ix_head ix_head;      /* its header */
+    int64_t ix_reserved;  /* its bytes that have blocks */
+    int64_t ix_end;       /* place of the last record indexed, -1 none */
+    int32_t ix_topic_len; /* hash of the topic last seen, with its '#' */
+    int32_t ix_topic_hash;
+    uint8_t ix_topic[PS_TOPIC_MAX];
+
+    _Atomic int64_t ix_stamp_now; /* store time of the last record indexed */
+    _Atomic int64_t ix_stamp;     /* the same, of what is on the disk */
+};
+
+/* ---- files ---- */
+
+static int path_of(const ps_index *ix, const char *name, char path[PATH_MAX], ps_error *e) {
+    int len = snprintf(path, PATH_MAX, "%s/%s", ix->ix_folder, name);
+    if (len < 0 || len >= PATH_MAX)
+        return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, ix->ix_folder, "the path is too long");
+    return 0;
+}
+
+/* Maps one listed file; *out stays NULL when it is left out. */
+static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, ix_file **out,
+                     ps_error *e) {
+    char path[PATH_MAX];
+    ps_error why = {0};
+    ps_mapfile *mf;
+    ix_layout wanted = {ix->ix_slots, ix->ix_entries}, layout = wanted;
+    int code, flags = ix->ix_read_only ? 0 : PS_MAP_WRITE;
+    *out = NULL;
+    if (l->number > NAME_HIGHEST || l->size < ix_size(1, 2)) return 0;
+    if (!ix->ix_adopt && l->size != ix_size(layout.slots, layout.entries)) return 0;
+    if ((code = path_of(ix, l->name, path, e)) < 0) return code;
+    code = ps_mapfile_open(ix->ix_io, path, 0, l->size, flags, &mf, &why);
+    if (code < 0) {
+        /* Another process may have deleted or resized it since it was listed. */
+        if (code == PS_E_FILE_SIZE || why.sys_errno == ENOENT) return 0;
+        if (e != NULL) *e = why;
+        return code;
+    }
+    if (ix->ix_adopt && !ix_layout_adopt(&wanted, mf->mf_map, l->size, hint, &layout)) {
+        ps_mapfile_unref(mf);
+        return 0;
+    }
+    *hint = layout;
+    /* What a crashed writer left in the page cache is synced by the first flush. */
+    *out = ix_file_new(mf, l->number, &layout, !ix->ix_read_only);
+    return *out == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory") : 0;
+}
+
+static ix_file *known_file(const ps_index *ix, int64_t number) {
+    int32_t low = 0, high = ix->ix_count - 1;
+    while (low <= high) {
+        int32_t mid = low + (high - low) / 2;
+        if (ix->ix_files[mid]->if_number == number) return ix->ix_files[mid];
+        if (ix->ix_files[mid]->if_number < number)
+            low = mid + 1;
+        else
+            high = mid - 1;
+    }
+    return NULL;
+}
+
+static void files_drop(ix_file **files, int32_t count) {
+    for (int32_t i = 0; i < count; i++) ix_file_unref(files[i]);
+    free(files);
+}
+
+/* Lists the folder and puts the files there in place of those known; queries go on meanwhile. */
+static int files_load(ps_index *ix, int32_t *skipped, ps_error *e) {
+    ps_listing list;
+    ix_layout hint = {0, 0};
+    int32_t count = 0, out = 0;
+    int code = ps_list_folder(ix->ix_io, ix->ix_folder, false, &list, e);
+    if (code < 0) return code;
+    ix_file **files = calloc((size_t)list.count + 1, sizeof *files);
+    if (files == NULL) code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
+    for (int32_t i = 0; i < list.count && code == 0; i++) {
+        const struct ps_listed *l = &list.items[i];
+        if (l->number > ix->ix_newest) ix->ix_newest = l->number;
+        ix_file *f = known_file(ix, l->number);
+        bool twice = i > 0 && l->number == list.items[i - 1].number;
+        if (f != NULL && !twice)
+            hint = (ix_layout){ix_file_ref(f)->if_slots, f->if_entries};
+        else if (!twice)
+            code = file_open(ix, l, &hint, &f, e);
+        if (f != NULL && !twice)
+            files[count++] = f;
+        else
+            out++;
+    }
+    ps_listing_free(&list);
+    if (code < 0) {
+        files_drop(files, files != NULL ? count : 0);
+        return code;
+    }
+    pthread_rwlock_wrlock(&ix->ix_lock);
+    ix_file **old = ix->ix_files;
+    int32_t old_count = ix->ix_count;
+    ix->ix_files = files;
+    ix->ix_count = count;
+    pthread_rwlock_unlock(&ix->ix_lock);
+    files_drop(old, old_count);
+    if (skipped != NULL) *skipped = out;
+    return 0;
+}
+
+/* The i-th file from the oldest, with a reference; NULL when there are no more. */
+static ix_file *file_take(ps_index *ix, int32_t i) {
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    ix_file *f = i >= 0 && i < ix->ix_count ? ix_file_ref(ix->ix_files[i]) : NULL;
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return f;
+}
+
+/* The nearest file with a smaller name (or a greater one), with a reference. Files may come and go
+ * between two calls: that is why walks go by name and not by place in the list. */
+static ix_file *file_before(ps_index *ix, int64_t number) {
+    ix_file *f = NULL;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    for (int32_t i = ix->ix_count - 1; i >= 0 && f == NULL; i--)
+        if (ix->ix_files[i]->if_number < number) f = ix_file_ref(ix->ix_files[i]);
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return f;
+}
+
+static ix_file *file_after(ps_index *ix, int64_t number) {
+    ix_file *f = NULL;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    for (int32_t i = 0; i < ix->ix_count && f == NULL; i++)
+        if (ix->ix_files[i]->if_number > number) f = ix_file_ref(ix->ix_files[i]);
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return f;
+}
+
+static int file_unlink(ps_index *ix, const ix_file *f, ps_error *e) {
+    const char *path = f->if_map->mf_path;
+    if (ix->ix_io->unlink(ix->ix_io, path) < 0 && errno != ENOENT) {
+        int err = errno, code = ps_errno_code(err);
+        return ps_fail(e, code, err, -1, path, "cannot delete the index file");
+    }
+    atomic_store(&ix->ix_folder_changed, true);
+    return 0;
+}
+
+/* Deletes the i-th file and takes it off the list, which others may lengthen meanwhile. */
+static int file_delete(ps_index *ix, int32_t i, ps_error *e) {
+    ix_file *f = file_take(ix, i);
+    int code = file_unlink(ix, f, e);
+    if (code == 0) {
+        pthread_rwlock_wrlock(&ix->ix_lock);
+        ix->ix_count--;
+        memmove(&ix->ix_files[i], &ix->ix_files[i + 1], (size_t)(ix->ix_count - i) * sizeof f);
+        pthread_rwlock_unlock(&ix->ix_lock);
+        ix_file_unref(f);
+    }
+    ix_file_unref(f);
+    return code;
+}
+
+/* The newest file that holds an entry, with a reference. */
+static ix_file *file_newest_used(ps_index *ix) {
+    ix_file *f = NULL;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    for (int32_t i = ix->ix_count - 1; i >= 0 && f == NULL; i--)
+        if (ix_file_count(ix->ix_files[i]) > 1) f = ix_file_ref(ix->ix_files[i]);
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return f;
+}
+
+/* ---- opening and closing ---- */
+
+/* Sets what the putting thread keeps, from the files. The end is taken from the entries: a damaged
+ * header could otherwise make every later record look like one that is indexed already. */
+static void writer_load(ps_index *ix) {
+    int64_t stamp = 0;
+    ix->ix_last = ix->ix_count > 0 ? ix->ix_files[ix->ix_count - 1] : NULL;
+    ix->ix_head = (ix_head){.hd_count = 1};
+    ix->ix_reserved = 0;
+    ix->ix_end = ps_index_end(ix);
+    if (ix->ix_last != NULL) ix_head_get(ix->ix_last, &ix->ix_head);
+    ix_file *f = file_newest_used(ix);
+    if (f != NULL) stamp = shared64_get(ix_bytes(f) + IX_AT_END_TIME);
+    ix_file_unref(f);
+    atomic_store(&ix->ix_stamp_now, stamp);
+    atomic_store(&ix->ix_stamp, stamp);
+}
+
+int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries, bool adopt,
+                  bool read_only, int32_t *skipped, ps_index **out, ps_error *e) {
+    *out = NULL;
+    if (slots < 1 || entries < 2)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, folder,
+                       "an index needs 1 slot and 2 entries at least, not %" PRId32 " and %" PRId32,
+                       slots, entries);
+    ps_index *ix = calloc(1, sizeof *ix);
+    if (ix == NULL || (ix->ix_folder = strdup(folder)) == NULL) {
+        free(ix);
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+    }
+    ix->ix_io = io;
+    ix->ix_slots = slots;
+    ix->ix_entries = entries;
+    ix->ix_adopt = adopt;
+    ix->ix_read_only = read_only;
+    ix->ix_topic_len = -1;
+    pthread_mutex_init(&ix->ix_load_lock, NULL);
+    pthread_rwlock_init(&ix->ix_lock, NULL);
+    int code = files_load(ix, skipped, e);
+    if (code < 0) {
+        ps_index_close(ix);
+        return code;
+    }
+    writer_load(ix);
+    if (adopt && ix->ix_last != NULL) {
+        ix->ix_slots = ix->ix_last->if_slots;
+        ix->ix_entries = ix->ix_last->if_entries;
+    }
+    *out = ix;
+    return 0;
+}
+
+void ps_index_close(ps_index *ix) {
+    if (ix == NULL) return;
+    files_drop(ix->ix_files, ix->ix_count);
+    pthread_rwlock_destroy(&ix->ix_lock);
+    pthread_mutex_destroy(&ix->ix_load_lock);
+    free(ix->ix_folder);
+    free(ix);
+}
+
+/* Headers are read through the map by every call, so that only the list can be out of date. */
+int ps_index_refresh(ps_index *ix, ps_error *e) {
+    if (!ix->ix_read_only) return 0;
+    pthread_mutex_lock(&ix->ix_load_lock);
+    int code = files_load(ix, NULL, e);
+    pthread_mutex_unlock(&ix->ix_load_lock);
+    return code;
+}
+
+/* ---- facts ---- */
+
+int64_t ps_index_end(ps_index *ix) {
+    ix_file *f = file_newest_used(ix);
+    int64_t end = f != NULL ? ix_file_end_physical(f) : -1;
+    ix_file_unref(f);
+    return end;
+}
+
+int64_t ps_index_timestamp(ps_index *ix) {
+    if (!ix->ix_read_only) return atomic_load(&ix->ix_stamp);
+    ix_file *f = file_newest_used(ix);
+    int64_t stamp = f != NULL ? shared64_get(ix_bytes(f) + IX_AT_END_TIME) : 0;
+    ix_file_unref(f);
+    return stamp;
+}
+
+int32_t ps_index_files(ps_index *ix) {
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    int32_t count = ix->ix_count;
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return count;
+}
+
+int64_t ps_index_used(ps_index *ix) {
+    int64_t used = 0;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    for (int32_t i = 0; i < ix->ix_count; i++) used += ix_file_count(ix->ix_files[i]) - 1;
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return used;
+}
+
+int32_t ps_index_slots(ps_index *ix) {
+    return ix->ix_slots;
+}
+int32_t ps_index_entries(ps_index *ix) {
+    return ix->ix_entries;
+}
+
+/* The time rule is the cautious one: an entry counts as later unless its whole second is over,
+ * since records of one millisecond may lie on both sides of a sync. */
+int64_t ps_index_first_after(ps_index *ix, int64_t timestamp) {
+    int64_t found = -1;
+    ix_file *f;
+    for (int32_t i = 0; found < 0 && (f = file_take(ix, i)) != NULL; i++) {
+        ix_head h;
+        ix_entry e;
+        ix_head_get(f, &h);
+        bool over = h.hd_end_time < timestamp && h.hd_begin_time <= h.hd_end_time;
+        for (int32_t n = 1; n < h.hd_count && !over && found < 0; n++) {
+            ix_file_entry(f, n, &e);
+            int64_t time = ix_entry_time(h.hd_begin_time, n, e.en_seconds);
+            if (ix_time_add(time, n == 1 ? 0 : IX_MS_LOST) >= timestamp)
+                found = e.en_physical > 0 ? e.en_physical : 0;
+        }
+        ix_file_unref(f);
+    }
+    return found;
+}
+
+/* ---- recovery ---- */
+
+/* Deletes files from the newest down to number i of the list. */
+static int delete_from(ps_index *ix, int32_t i, int64_t *cut, ps_error *e) {
+    int code = 0;
+    while (ix->ix_count > i && code == 0) {
+        int64_t entries = ix_file_count(ix->ix_files[ix->ix_count - 1]) - 1;
+        code = file_delete(ix, ix->ix_count - 1, e);
+        if (code == 0) *cut += entries;
+    }
+    return code;
+}
+
+/* Cuts file i to its sound part and mends its slots; later files go when anything is cut. 1 when
+ * it was the last file to look at. */
+static int file_mend(ps_index *ix, int32_t i, int64_t floor, int64_t physical, int64_t *cut,
+                     ps_error *e) {
+    ix_file *f = ix->ix_files[i];
+    int32_t count = ix_file_count(f), keep, *heads = calloc((size_t)f->if_slots, sizeof *heads);
+    if (heads == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->if_map->mf_path, "no memory");
+    ix_file_check(f, floor, physical, heads, &keep);
+    bool cuts = keep < count || count <= 1;
+    int code = 0;
+    if (cuts) code = delete_from(ix, keep > 1 ? i + 1 : i, cut, e);
+    if (code == 0 && keep > 1) code = ix_file_cut(f, keep, heads, e);
+    if (code == 0 && keep > 1) *cut += count - keep;
+    free(heads);
+    return code == 0 && cuts ? 1 : code;
+}
+
+int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
+    int64_t floor = -1, budget = CHECKED_ENTRIES;
+    int32_t deep = ix->ix_count;
+    int code = 0;
+    *cut = 0;
+    if (ix->ix_read_only)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
+    while (deep > 0 && (budget > 0 || deep == ix->ix_count))
+        budget -= ix_file_count(ix->ix_files[--deep]);
+    for (int32_t i = 0; i < ix->ix_count && code == 0;) {
+        if (ix_file_unused(ix->ix_files[i])) {
+            code = file_delete(ix, i, e);
+            deep -= i < deep;
+            continue;
+        }
+        if (i >= deep || !ix_file_plausible(ix->ix_files[i], floor, physical))
+            code = file_mend(ix, i, floor, physical, cut, e);
+        if (code == 0) floor = ix_file_end_physical(ix->ix_files[i++]);
+    }
+    writer_load(ix);
+    return code < 0 ? code : 0;
+}
+
+/* ---- putting ---- */
+
+/* The keys of one record: UNIQ_KEY, then the words of KEYS. */
+typedef struct ix_keys {
+    const uint8_t *unique, *words;
+    int32_t unique_len, words_len;
+} ix_keys;
+
+/* Both properties in one pass, and one search for a separator each: this runs for every record. A
+ * name ends at the first separator, so that equal bytes up to one are the whole name. The last of
+ * equal names wins and an empty value is none, as upstream's parser has it. */
+static bool keys_of(const ps_record *r, ix_keys *out) {
+    const uint8_t *p = r->properties, *end = p + r->properties_len;
+    *out = (ix_keys){0};
+    while (end - p > KEYS_LEN) {
+        const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
+        if (stop == NULL) stop = end;
+        if (stop - p > UNIQUE_LEN && memcmp(p, UNIQUE_NAME, UNIQUE_LEN) == 0) {
+            out->unique = p + UNIQUE_LEN;
+            out->unique_len = (int32_t)(stop - out->unique);
+        } else if (stop - p > KEYS_LEN && memcmp(p, KEYS_NAME, KEYS_LEN) == 0) {
+            out->words = p + KEYS_LEN;
+            out->words_len = (int32_t)(stop - out->words);
+        }
+        p = stop < end ? stop + 1 : end;
+    }
+    return out->unique_len > 0 || out->words_len > 0;
+}
+
+/* Takes the next key off; false when there are no more. */
+static bool key_next(ix_keys *k, const uint8_t **key, int32_t *len) {
+    if (k->unique_len > 0) {
+        *key = k->unique;
+        *len = k->unique_len;
+        k->unique_len = 0;
+        return true;
+    }
+    while (k->words_len > 0) {
+        const uint8_t *end = memchr(k->words, ' ', (size_t)k->words_len);
+        *key = k->words;
+        *len = end != NULL ? (int32_t)(end - k->words) : k->words_len;
+        int32_t taken = end != NULL ? *len + 1 : *len;
+        k->words += taken;
+        k->words_len -= taken;
+        if (*len > 0) return true;
+    }
+    return false;
+}
+
+static int32_t keys_count(ix_keys k) {
+    const uint8_t *key;
+    int32_t len, count = 0;
+    while (key_next(&k, &key, &len)) count++;
+    return count;
+}
+
+static int32_t key_hash(int32_t topic_hash, const uint8_t *key, int32_t len) {
+    return ps_key_hash(ps_java_hash(topic_hash, key, len));
+}
+
+static int32_t topic_hash_of(const uint8_t *topic, int32_t len) {
+    return ps_java_hash(ps_java_hash(0, topic, len), (const uint8_t *)"#", 1);
+}
+
+/* Records of one topic often follow each other. */
+static int32_t topic_hash_cached(ps_index *ix, const ps_record *r) {
+    if (r->topic_len == ix->ix_topic_len &&
+        memcmp(r->topic, ix->ix_topic, (size_t)r->topic_len) == 0)
+        return ix->ix_topic_hash;
+    int32_t hash = topic_hash_of(r->topic, r->topic_len);
+    if (r->topic_len <= PS_TOPIC_MAX) {
+        memcpy(ix->ix_topic, r->topic, (size_t)r->topic_len);
+        ix->ix_topic_len = r->topic_len;
+        ix->ix_topic_hash = hash;
+    }
+    return hash;
+}
+
+static bool local_number(int64_t ms, int64_t *out) {
+    time_t seconds = (time_t)(ms / 1000);
+    struct tm t;
+    if (localtime_r(&seconds, &t) == NULL) return false;
+    int64_t day = (t.tm_year + 1900LL) * 10000 + (t.tm_mon + 1) * 100 + t.tm_mday;
+    *out = (day * 1000000 + t.tm_hour * 10000 + t.tm_min * 100 + t.tm_sec) * 1000 + ms % 1000;
+    return true;
+}
+
+/* A name one ms later than `number`, which still reads as a time where it did before. */
+static int64_t number_after(int64_t number) {
+    int64_t rest = number / 1000, later;
+    if (number % 1000 < 999) return number + 1;
+    struct tm t = {.tm_isdst = -1};
+    t.tm_sec = (int)(rest % 100) + 1;
+    t.tm_min = (int)(rest / 100 % 100);
+    t.tm_hour = (int)(rest / 10000 % 100);
+    t.tm_mday = (int)(rest / 1000000 % 100);
+    t.tm_mon = (int)(rest / 100000000 % 100) - 1;
+    t.tm_year = (int)(rest / 10000000000 % 1000000) - 1900;
+    time_t seconds = mktime(&t);
+    if (seconds > 0 && local_number((int64_t)seconds * 1000, &later) && later > number)
+        return later;
+    return number + 1;
+}
+
+/* The name of a new file: the local time, or just behind the newest name there is, since clocks
+ * are set back and files are made within one ms. */
+static int64_t number_new(const ps_index *ix) {
+    struct timespec t;
+    int64_t number;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (local_number((int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000, &number) &&
+        number > ix->ix_newest)
+        return number;
+    return number_after(ix->ix_newest);
+}
+
+/* Makes a file under a name that is free, with blocks for its slots and for `entries` entries. */
+static int file_make(ps_index *ix, int32_t entries, ix_file **out, ps_error *e) {
+    ix_layout l = {ix->ix_slots, ix->ix_entries};
+    char path[PATH_MAX], name[32];
+    ps_error why = {0};
+    ps_mapfile *mf;
+    int64_t number = 0, slots_end = ix_entry_at(l.slots, 0);
+    int32_t upto = entries < l.entries ? entries + 1 : l.entries;
+    int code = ps_make_folders(ix->ix_io, ix->ix_folder, e);
+    if (code < 0) return code;
+    for (int32_t i = 0; i < NAME_TRIES; i++) {
+        if (ix->ix_newest >= NAME_HIGHEST)
+            return ps_fail(e, PS_E_STRAY_FILE, 0, -1, ix->ix_folder,
+                           "no name sorts behind the newest");
+        number = number_new(ix);
+        snprintf(name, sizeof name, "%017" PRId64, number);
+        if ((code = path_of(ix, name, path, e)) < 0) return code;
+        code = ps_mapfile_open(ix->ix_io, path, 0, ix_size(l.slots, l.entries),
+                               PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, &mf, &why);
+        if (code == 0 || why.sys_errno != EEXIST) break;
+        ix->ix_newest = number;
+    }
+    if (code < 0) {
+        if (e != NULL) *e = why;
+        return code;
+    }
+    code = ps_mapfile_reserve(mf, slots_end, slots_end, e);
+    if (code == 0) code = ps_mapfile_reserve(mf, ix_entry_at(l.slots, upto), RESERVE_WINDOW, e);
+    if (code < 0) {
+        ix->ix_io->unlink(ix->ix_io, path);
+        ps_mapfile_unref(mf);
+        return code;
+    }
+    *out = ix_file_new(mf, number, &l, true);
+    if (*out == NULL) {
+        ix->ix_io->unlink(ix->ix_io, path);
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+    }
+    return 0;
+}
+
+/* Goes on to a new file, which begins where the last one ends. */
+static int roll(ps_index *ix, int32_t entries, ps_error *e) {
+    ix_file *f, **grown;
+    int code = file_make(ix, entries, &f, e);
+    if (code < 0) return code;
+    ix_head h = {.hd_count = 1};
+    if (ix->ix_last != NULL && ix->ix_head.hd_end_physical > 0)
+        h.hd_begin_physical = h.hd_end_physical = ix->ix_head.hd_end_physical;
+    if (ix->ix_last != NULL && ix->ix_head.hd_end_time > 0)
+        h.hd_begin_time = h.hd_end_time = ix->ix_head.hd_end_time;
+    ix_head_put(f, &h);
+    shared32_put(ix_bytes(f) + IX_AT_COUNT, 0); /* as upstream leaves it until the first entry */
+    pthread_rwlock_wrlock(&ix->ix_lock);
+    grown = realloc(ix->ix_files, ((size_t)ix->ix_count + 1) * sizeof *grown);
+    if (grown != NULL) {
+        ix->ix_files = grown;
+        ix->ix_files[ix->ix_count++] = f;
+    }
+    pthread_rwlock_unlock(&ix->ix_lock);
+    if (grown == NULL) {
+        file_unlink(ix, f, NULL);
+        ix_file_unref(f);
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
+    }
+    ix->ix_newest = f->if_number;
+    ix->ix_last = f;
+    ix->ix_head = h;
+    ix->ix_reserved = atomic_load(&f->if_map->mf_reserved);
+    atomic_store(&ix->ix_folder_changed, true);
+    return 0;
+}
+
+/* Sees to it that the next entry, and as many of the `wanted` ones as fit into its file, can be
+ * written without meeting a full disk. */
+static int make_room(ps_index *ix, int32_t wanted, ps_error *e) {
+    ix_file *f = ix->ix_last;
+    if (f == NULL || ix->ix_head.hd_count >= f->if_entries) return roll(ix, wanted, e);
+    int err = atomic_load_explicit(&f->if_map->mf_errno, memory_order_relaxed);
+    if (err != 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, -1, f->if_map->mf_path,
+                       "an earlier sync of the file failed");
+    int32_t left = f->if_entries - ix->ix_head.hd_count;
+    int32_t upto = ix->ix_head.hd_count + (wanted < left ? wanted : left);
+    int64_t end = ix_entry_at(f->if_slots, upto);
+    if (end <= ix->ix_reserved) return 0;
+    int code = ps_mapfile_reserve(f->if_map, end, RESERVE_WINDOW, e);
+    ix->ix_reserved = atomic_load(&f->if_map->mf_reserved);
+    return code;
+}
+
+/* Writes one entry. There is room for it. */
+static inline void put_entry(ps_index *ix, const ps_record *r, int32_t hash) {
+    ix_head *h = &ix->ix_head;
+    uint8_t *map = ix_bytes(ix->ix_last);
+    uint8_t *slot = map + ix_slot_at(hash % ix->ix_last->if_slots);
+    uint8_t *entry = map + ix_entry_at(ix->ix_last->if_slots, h->hd_count);
+    int32_t previous = shared32_get(slot);
+    if (previous <= 0 || previous >= h->hd_count) previous = 0;
+    be32_put(entry + IX_IN_HASH, (uint32_t)hash);
+    be64_put(entry + IX_IN_PHYSICAL, (uint64_t)r->physical_offset);
+    be32_put(entry + IX_IN_SECONDS,
+             (uint32_t)ix_seconds_since(h->hd_begin_time, r->store_timestamp));
+    be32_put(entry + IX_IN_PREVIOUS, (uint32_t)previous);
+    shared32_put(slot, h->hd_count);
+    if (h->hd_count == 1) {
+        h->hd_begin_physical = r->physical_offset;
+        h->hd_begin_time = r->store_timestamp;
+        shared64_put(map + IX_AT_BEGIN_PHYSICAL, h->hd_begin_physical);
+        shared64_put(map + IX_AT_BEGIN_TIME, h->hd_begin_time);
+    }
+    if (previous == 0) shared32_put(map + IX_AT_SLOTS_USED, ++h->hd_used);
+    h->hd_end_physical = r->physical_offset;
+    h->hd_end_time = r->store_timestamp;
+    shared64_put(map + IX_AT_END_PHYSICAL, h->hd_end_physical);
+    shared64_put(map + IX_AT_END_TIME, h->hd_end_time);
+    shared32_put(map + IX_AT_COUNT, ++h->hd_count);
+}
+
+/* Tells the flusher. After the bytes, never before: it clears the mark before it syncs. */
+static inline void put_done(ps_index *ix, const ps_record *r) {
+    ix->ix_end = r->physical_offset;
+    atomic_store_explicit(&ix->ix_last->if_dirty, true, memory_order_release);
+    atomic_store_explicit(&ix->ix_stamp_now, r->store_timestamp, memory_order_release);
+}
+
+/* How many of the record's keys, from the first, are the last entries there are. */
+static int32_t keys_there(ps_index *ix, const ps_record *r, ix_keys k, int32_t topic) {
+    int32_t i, n = 0, there = 0, len;
+    const uint8_t *key;
+    ix_entry e;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    /* Back to the first entry of this record, then forward key by key. */
+    for (i = ix->ix_count - 1; i >= 0; i--) {
+        for (n = ix_file_count(ix->ix_files[i]); n > 1; n--) {
+            ix_file_entry(ix->ix_files[i], n - 1, &e);
+            if (e.en_physical != r->physical_offset) break;
+        }
+        if (n > 1) break;
+    }
+    if (i < 0) i = 0, n = 1;
+    while (key_next(&k, &key, &len)) {
+        while (i < ix->ix_count && n >= ix_file_count(ix->ix_files[i])) i++, n = 1;
+        if (i == ix->ix_count) break;
+        ix_file_entry(ix->ix_files[i], n++, &e);
+        if (e.en_physical != r->physical_offset || e.en_hash != key_hash(topic, key, len)) break;
+        there++;
+    }
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return there;
+}
+
+/* The record that was put last is put again, after a crash or a cut that may have parted its keys:
+ * those that are there are left alone, and the time that a cut had to round is set right. */
+static int put_again(ps_index *ix, const ps_record *r, ps_error *e) {
+    if (ix->ix_head.hd_count <= 1 || ix->ix_head.hd_end_time == r->store_timestamp) return 0;
+    int code = ps_mapfile_reserve(ix->ix_last->if_map, IX_HEADER, IX_HEADER, e);
+    if (code < 0) return code;
+    ix->ix_head.hd_end_time = r->store_timestamp;
+    shared64_put(ix_bytes(ix->ix_last) + IX_AT_END_TIME, r->store_timestamp);
+    put_done(ix, r);
+    return 0;
+}
+
+int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
+    ix_keys k;
+    const uint8_t *key;
+    int32_t len, skip = 0, written = 0;
+    if (ix->ix_read_only)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
+    if ((r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || r->physical_offset < ix->ix_end)
+        return 0;
+    if (!keys_of(r, &k)) return 0;
+    int32_t topic = topic_hash_cached(ix, r), wanted = keys_count(k);
+    if (r->physical_offset == ix->ix_end) skip = keys_there(ix, r, k, topic);
+    wanted -= skip;
+    int code = skip > 0 ? put_again(ix, r, e) : 0;
+    if (code == 0 && wanted > 0) code = make_room(ix, wanted, e);
+    while (code == 0 && key_next(&k, &key, &len)) {
+        if (skip-- > 0) continue;
+        if (ix->ix_head.hd_count >= ix->ix_last->if_entries)
+            code = make_room(ix, wanted - written, e);
+        if (code == 0) {
+            put_entry(ix, r, key_hash(topic, key, len));
+            written++;
+        }
+    }
+    if (written > 0) put_done(ix, r);
+    return code < 0 ? code : written;
+}
+
+/* ---- asking ---- */
+
+typedef struct ix_query {
+    int32_t hash;
+    int64_t begin, end; /* ms, both inclusive */
+    int64_t skip;
+    int64_t *out;
+    int32_t found, room;
+} ix_query;
+
+/* Walks one chain from its newest entry. Numbers fall at each step, so that it ends; times fall
+ * too, so that it ends at the first one before the range. */
+static void query_chain(const ix_file *f, int64_t begin_time, ix_query *q) {
+    ix_entry e;
+    int32_t n = shared32_get(ix_bytes(f) + ix_slot_at(q->hash % f->if_slots));
+    /* The count is read after the slot: the entry being put just now is ready, and named by it. */
+    int32_t count = ix_file_count(f);
+    if (n > count || n >= f->if_entries) return;
+    while (n > 0 && q->found < q->room) {
+        ix_file_entry(f, n, &e);
+        int64_t time = ix_entry_time(begin_time, n, e.en_seconds);
+        int64_t latest = ix_time_add(time, n == 1 ? 0 : IX_MS_LOST);
+        /* timeDiff 0 also stands for a clock set back, and the greatest one for all above it. */
+        bool early_enough = time <= q->end || e.en_seconds == 0;
+        if (e.en_seconds == INT32_MAX) latest = INT64_MAX;
+        if (e.en_seconds < 0 || latest < q->begin) return;
+        if (e.en_hash == q->hash && early_enough && e.en_physical >= 0) {
+            if (q->skip > 0)
+                q->skip--;
+            else
+                q->out[q->found++] = e.en_physical;
+        }
+        if (e.en_previous >= n) return;
+        n = e.en_previous;
+    }
+}
+
+int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const char *key,
+                       int32_t key_len, int64_t begin, int64_t end, int64_t *skip, int64_t *out,
+                       int32_t room) {
+    ix_query q = {.begin = begin, .end = end, .skip = *skip, .out = out, .room = room};
+    int64_t number = INT64_MAX;
+    bool older = true;
+    ix_file *f;
+    int32_t topic_hash = topic_hash_of((const uint8_t *)topic, topic_len);
+    q.hash = key_hash(topic_hash, (const uint8_t *)key, key_len);
+    while (older && q.found < room && (f = file_before(ix, number)) != NULL) {
+        int64_t first = shared64_get(ix_bytes(f) + IX_AT_BEGIN_TIME);
+        int64_t last = shared64_get(ix_bytes(f) + IX_AT_END_TIME);
+        /* A clock set back may leave the end before the begin; a cut rounds the end down. */
+        int64_t low = first < last ? first : last;
+        int64_t high = ix_time_add(first < last ? last : first, IX_MS_LOST);
+        bool used = ix_file_count(f) > 1;
+        if (used && high >= begin && low <= end) query_chain(f, first, &q);
+        older = !used || first >= begin;
+        number = f->if_number;
+        ix_file_unref(f);
+    }
+    *skip += q.found;
+    return q.found;
+}
+
+/* ---- the disk ---- */
+
+static int file_flush(ps_index *ix, ix_file *f, ps_error *e) {
+    ps_mapfile *mf = f->if_map;
+    int err = atomic_load(&mf->mf_errno);
+    if (err != 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, -1, mf->mf_path,
+                       "an earlier sync of the file failed");
+    if (!atomic_exchange(&f->if_dirty, false)) return 0;
+    /* Slots are hit at random, so that all of the file up to its last entry is synced. The kernel
+     * writes only the pages that changed. */
+    int64_t upto = ix_entry_at(f->if_slots, ix_file_count(f));
+    if (ix->ix_io->msync(ix->ix_io, mf->mf_map, (size_t)upto) == 0) return 0;
+    /* A second sync would succeed without the data being there: the first failure is kept for
+     * good. */
+    err = errno != 0 ? errno : EIO;
+    atomic_store(&mf->mf_errno, err);
+    return ps_fail(e, PS_E_FLUSH_FAILED, err, -1, mf->mf_path, "the file could not be synced");
+}
+
+int ps_index_flush(ps_index *ix, ps_error *e) {
+    int64_t stamp = atomic_load_explicit(&ix->ix_stamp_now, memory_order_acquire), number = -1;
+    int code = 0;
+    ix_file *f;
+    if (ix->ix_read_only) return 0;
+    while (code == 0 && (f = file_after(ix, number)) != NULL) {
+        number = f->if_number;
+        code = file_flush(ix, f, e);
+        ix_file_unref(f);
+    }
+    if (code == 0 && atomic_exchange(&ix->ix_folder_changed, false)) {
+        code = ps_sync_folder(ix->ix_io, ix->ix_folder, e);
+        if (code < 0) atomic_store(&ix->ix_folder_changed, true);
+    }
+    if (code == 0) atomic_store(&ix->ix_stamp, stamp);
+    return code;
+}
+
+int32_t ps_index_delete_before(ps_index *ix, int64_t physical, bool dry_run, ps_error *e) {
+    int32_t deleted = 0;
+    int code = 0;
+    if (ix->ix_read_only && !dry_run)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
+    for (;;) {
+        int32_t i = dry_run ? deleted : 0;
+        ix_file *f = i < ps_index_files(ix) - 1 ? file_take(ix, i) : NULL;
+        bool gone = f != NULL && ix_file_end_physical(f) < physical;
+        ix_file_unref(f);
+        if (!gone) break;
+        if (!dry_run && (code = file_delete(ix, i, e)) < 0) return code;
+        deleted++;
+    }
+    return deleted;
+}

@@ -1,0 +1,181 @@
+/* The commit log: one logical file of records, cut into equally long segment files that may lie in
+ * several folders. A segment takes a record only when 8 bytes stay free behind it; else a blank
+ * record closes it and the record opens the next one. Spec sections 1, 2.2, 7.8; upstream
+ * CommitLog, MultiPathMappedFileQueue. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+/* ---- opening ---- */
+
+static int adopt_size(ps_store *s, const ps_listing *l, const char *folder, bool *adopted,
+                      ps_error *e) {
+    char path[PATH_MAX];
+    for (int32_t i = 0; i < l->count; i++) {
+        if (l->items[i].size == s->st_conf.commitlog_file_size || l->items[i].size == 0) continue;
+        if (s->st_conf.adopt_sizes && !*adopted && l->items[i].size > PS_RECORD_FIXED &&
+            l->items[i].number % l->items[i].size == 0) {
+            s->st_conf.commitlog_file_size = l->items[i].size;
+            s->st_log.ss_file_size = l->items[i].size;
+            *adopted = true;
+            i = -1;
+            continue;
+        }
+        snprintf(path, sizeof path, "%s/%s", folder, l->items[i].name);
+        return ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
+                       (long long)l->items[i].size, (long long)s->st_conf.commitlog_file_size);
+    }
+    return 0;
+}
+
+/* Lists one folder into the set. An empty last file is what a crash between create and resize
+ * leaves. */
+static int load_folder(ps_store *s, const char *folder, bool *adopted, ps_error *e) {
+    char path[PATH_MAX];
+    ps_listing l;
+    int code = ps_list_folder(s->st_io, folder, !s->st_readonly, &l, e);
+    if (code == 0) code = adopt_size(s, &l, folder, adopted, e);
+    for (int32_t i = 0; code == 0 && i < l.count; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, l.items[i].name);
+        if (l.items[i].size != 0) {
+            code = ps_segments_add(&s->st_log, l.items[i].number, path, NULL);
+            *adopted = true;
+        } else if (i < l.count - 1) {
+            code = ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file is empty");
+        } else if (!s->st_readonly) {
+            s->st_io->unlink(s->st_io, path);
+        }
+    }
+    ps_listing_free(&l);
+    return code;
+}
+
+int ps_log_open(ps_store *s, ps_error *e) {
+    bool adopted = false;
+    ps_segments_init(&s->st_log, s->st_io, s->st_conf.commitlog_file_size,
+                     s->st_readonly ? 0 : PS_MAP_WRITE | PS_MAP_KEEP_FD);
+    for (int32_t i = 0; i < s->st_dirs.count; i++) {
+        int code = load_folder(s, s->st_dirs.path[i], &adopted, e);
+        if (code < 0) return code;
+    }
+    ps_segment *items = s->st_log.ss_items;
+    for (int32_t i = 0; i < s->st_log.ss_count; i++)
+        if (items[i].sg_base % s->st_conf.commitlog_file_size != 0 ||
+            (i > 0 && items[i].sg_base != items[i - 1].sg_base + s->st_conf.commitlog_file_size))
+            return ps_fail(e, PS_E_NOT_ADJACENT, 0, items[i].sg_base, items[i].sg_path,
+                           "the file does not follow the one before it");
+    if (s->st_log.ss_count > 0) atomic_store(&s->st_log_min, items[0].sg_base);
+    return 0;
+}
+
+/* The folder of a file by upstream's rule for several: file index modulo the number of folders. */
+int ps_log_make_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error *e) {
+    char path[PATH_MAX];
+    int64_t size = s->st_conf.commitlog_file_size;
+    const char *folder = s->st_dirs.path[base / size % s->st_dirs.count];
+    int code = ps_make_folders(s->st_io, folder, e);
+    snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
+    if (code == 0)
+        code = ps_mapfile_open(s->st_io, path, base, size,
+                               PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_KEEP_FD, out, e);
+    if (code < 0) return code;
+    code = ps_mapfile_reserve(*out, 1, s->st_conf.reserve_window, e);
+    if (code == 0) code = ps_sync_folder(s->st_io, folder, e);
+    if (code < 0) {
+        s->st_io->unlink(s->st_io, path);
+        ps_mapfile_unref(*out);
+    }
+    return code;
+}
+
+const uint8_t *ps_log_at(ps_store *s, int64_t physical, int64_t bound, int64_t *avail,
+                         ps_mapfile **mf) {
+    *mf = NULL;
+    *avail = 0;
+    if (physical < 0 || physical >= bound) return NULL;
+    *mf = ps_segments_find(&s->st_log, physical, NULL);
+    if (*mf == NULL) return NULL;
+    int64_t end = (*mf)->mf_base + (*mf)->mf_size;
+    *avail = (bound < end ? bound : end) - physical;
+    return (*mf)->mf_map + (physical - (*mf)->mf_base);
+}
+
+/* ---- the end ---- */
+
+/* End of the last byte in [at, end) that is not zero, or `at`. */
+static int64_t last_dirty(const uint8_t *map, int64_t at, int64_t end) {
+    uint64_t word;
+    while (end - 8 >= at) {
+        memcpy(&word, map + end - 8, 8);
+        if (word != 0) break;
+        end -= 8;
+    }
+    while (end > at && map[end - 1] == 0) end--;
+    return end;
+}
+
+/* Bytes behind `at` up to the last one that is not zero. Holes and reserved blocks are passed over,
+ * since looking at each page of a fresh segment would cost a second. */
+static int64_t dirty_tail(const ps_mapfile *mf, int64_t at) {
+    int64_t dirty = at, from = at;
+    while (from < mf->mf_size) {
+        int64_t data = lseek(mf->mf_fd, from, SEEK_DATA);
+        if (data < 0 && errno == ENXIO) break;
+        int64_t hole = data < 0 ? -1 : lseek(mf->mf_fd, data, SEEK_HOLE);
+        if (data < 0 || hole <= data) { /* the file system cannot tell: look at everything */
+            data = from;
+            hole = mf->mf_size;
+        }
+        int64_t last = last_dirty(mf->mf_map, data, hole < mf->mf_size ? hole : mf->mf_size);
+        if (last > data) dirty = last;
+        from = hole;
+    }
+    return dirty - at;
+}
+
+/* Zeroes what lies behind the end: a stale record there would be taken for a live one after the
+ * next crash, since the end of the log is the first record that does not check (spec trap 8). */
+static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_error *e) {
+    if (dirty == 0) return 0;
+    memset(mf->mf_map + at, 0, (size_t)dirty);
+    if (mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd) < 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, errno, mf->mf_base + at, mf->mf_path,
+                       "the cut could not be synced");
+    return 0;
+}
+
+int ps_log_set_end(ps_store *s, int64_t end, int64_t *bytes_cut, ps_error *e) {
+    *bytes_cut = 0;
+    while (s->st_log.ss_count > 0 && ps_segments_base(&s->st_log, -1) > end) {
+        int64_t base = ps_segments_base(&s->st_log, -1);
+        ps_mapfile *mf = ps_segments_find(&s->st_log, base, e);
+        if (mf == NULL) return e->code;
+        *bytes_cut += dirty_tail(mf, 0);
+        ps_mapfile_unref(mf);
+        int code = ps_segments_delete(&s->st_log, -1, e);
+        if (code < 0) return code;
+    }
+    ps_mapfile *last = ps_segments_find(&s->st_log, end, e);
+    if (last != NULL) {
+        int64_t at = end - last->mf_base, dirty = dirty_tail(last, at);
+        int code = wipe_tail(last, at, dirty, e);
+        *bytes_cut += dirty;
+        atomic_store(&last->mf_wrote, at);
+        atomic_store(&last->mf_flushed, at);
+        ps_mapfile_unref(last); /* the set keeps it */
+        if (code < 0) return code;
+    }
+    s->st_active = last;
+    atomic_store(&s->st_log_end, end);
+    atomic_store(&s->st_flushed, end);
+    return 0;
+}

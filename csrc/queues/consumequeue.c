@@ -1,0 +1,557 @@
+/* Consume queues. See consumequeue.h.
+ *
+ *   A queue is a row of files under consumequeue/TOPIC/QUEUE_ID/, each a row of units without
+ *   header. Unit of queue offset q: byte q * 20 of the row.
+ *
+ *   offset  width  meaning
+ *   0       8      physical offset of the record
+ *   8       4      its totalSize; 0 where nothing was written, 0x7FFFFFFF in a pre-filled unit
+ *   12      8      tags code: hash of TAGS, or the deliver time in SCHEDULE_TOPIC_XXXX
+ *
+ * Upstream: ConsumeQueue. Rules of appending, pre-filling, cutting: spec section 4. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+#define UNIT_PHYSICAL 0
+#define UNIT_SIZE 8
+#define UNIT_TAGS 12
+#define RESERVE_WINDOW (256 * 1024)
+#define MANY_UNITS 1024 /* so many are worth reading ahead for */
+#define RECOVER_FILES 3 /* the end is looked for in the last so many files, as upstream does */
+
+void ps_unit_get(const uint8_t *p, ps_unit *u) {
+    u->physical = (int64_t)be64_get(p + UNIT_PHYSICAL);
+    u->size = (int32_t)be32_get(p + UNIT_SIZE);
+    u->tags_code = (int64_t)be64_get(p + UNIT_TAGS);
+}
+
+static void unit_put(uint8_t *p, const ps_unit *u) {
+    be64_put(p + UNIT_PHYSICAL, (uint64_t)u->physical);
+    be64_put(p + UNIT_TAGS, (uint64_t)u->tags_code);
+    /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
+#ifndef __SANITIZE_THREAD__ /* which knows no fences; threads here go by cq_max */
+    atomic_thread_fence(memory_order_release);
+#endif
+    be32_put(p + UNIT_SIZE, (uint32_t)u->size);
+}
+
+static bool unit_valid(const uint8_t *p) {
+    return (int64_t)be64_get(p + UNIT_PHYSICAL) >= 0 && (int32_t)be32_get(p + UNIT_SIZE) > 0;
+}
+
+static void queue_folder(const ps_store *s, const ps_queue *q, char *out, size_t room) {
+    snprintf(out, room, "%s/consumequeue/%s/%d", s->st_root, q->cq_topic->tp_name, q->cq_id);
+}
+
+ps_queue *ps_queue_new(ps_store *s, ps_topic *topic, int32_t id) {
+    ps_queue *q = calloc(1, sizeof *q);
+    if (q == NULL) return NULL;
+    q->cq_topic = topic;
+    q->cq_id = id;
+    ps_segments_init(&q->cq_files, s->st_io, s->st_conf.consumequeue_file_size,
+                     PS_MAP_SPARING | (s->st_readonly ? 0 : PS_MAP_WRITE));
+    atomic_init(&q->cq_max_physical, -1);
+    return q;
+}
+
+void ps_queue_free(ps_queue *q) {
+    if (q == NULL) return;
+    ps_segments_free(&q->cq_files);
+    free(q->cq_tail);
+    free(q);
+}
+
+/* ---- opening ---- */
+
+/* How many units of a file are valid, counted from its start. */
+static int64_t file_units(const uint8_t *map, int64_t units, bool linear) {
+    int64_t low = 0, high = units;
+    if (linear) {
+        while (low < units && unit_valid(map + low * PS_UNIT)) low++;
+        return low;
+    }
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        if (unit_valid(map + mid * PS_UNIT))
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* Sets the write position of the last file and publishes the end of what can be read. */
+static void publish_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
+    if (last != NULL) {
+        atomic_store(&last->mf_wrote, end_byte - last->mf_base);
+        if (atomic_load(&last->mf_flushed) > end_byte - last->mf_base)
+            atomic_store(&last->mf_flushed, end_byte - last->mf_base);
+        atomic_store(&last->mf_reserved, 0);
+    }
+    atomic_store(&q->cq_last, last);
+    atomic_store(&q->cq_max_physical, max_physical);
+    atomic_store_explicit(&q->cq_max, end_byte / PS_UNIT, memory_order_release);
+    atomic_store(&q->cq_flushed, end_byte / PS_UNIT);
+}
+
+/* While nobody puts: the next message goes there, too. */
+static void queue_set_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
+    publish_end(q, last, end_byte, max_physical);
+    q->cq_next = end_byte / PS_UNIT;
+}
+
+static int64_t unit_end(const uint8_t *p) {
+    ps_unit u;
+    ps_unit_get(p, &u);
+    return u.size == PS_UNIT_NONE ? -1 : u.physical + u.size;
+}
+
+/* Looks for the end in the last files: forward from the third-last, to the first unit not valid. */
+static int queue_find_end(ps_queue *q, bool linear, ps_error *e) {
+    int32_t n = q->cq_files.ss_count;
+    int64_t size = q->cq_files.ss_file_size, end = n ? q->cq_files.ss_items[0].sg_base : 0;
+    int64_t max_physical = -1;
+    ps_mapfile *last = NULL;
+    for (int32_t i = n > RECOVER_FILES ? n - RECOVER_FILES : 0; i < n; i++) {
+        ps_mapfile *mf = ps_segments_find(&q->cq_files, q->cq_files.ss_items[i].sg_base, e);
+        if (mf == NULL) return e != NULL && e->code ? e->code : PS_E_IO;
+        int64_t units = file_units(mf->mf_map, size / PS_UNIT, linear);
+        ps_mapfile_unref(mf); /* the set keeps it */
+        if (units == 0 && last != NULL) break;
+        last = mf;
+        end = mf->mf_base + units * PS_UNIT;
+        if (units > 0) max_physical = unit_end(mf->mf_map + (units - 1) * PS_UNIT);
+        if (units < size / PS_UNIT) break;
+    }
+    queue_set_end(q, last, end, max_physical);
+    return 0;
+}
+
+static int queue_list(ps_store *s, ps_queue *q, const char *folder, ps_error *e) {
+    char path[PATH_MAX];
+    ps_listing l;
+    int64_t size = s->st_conf.consumequeue_file_size;
+    int code = ps_list_folder(s->st_io, folder, !s->st_readonly, &l, e);
+    for (int32_t i = 0; code == 0 && i < l.count; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, l.items[i].name);
+        if (l.items[i].size == 0 && i == l.count - 1) {
+            if (!s->st_readonly) s->st_io->unlink(s->st_io, path);
+            continue;
+        }
+        if (l.items[i].size != size) {
+            code = ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
+                           (long long)l.items[i].size, (long long)size);
+            continue;
+        }
+        code = ps_segments_add(&q->cq_files, l.items[i].number, path, NULL);
+    }
+    ps_listing_free(&l);
+    return code;
+}
+
+int ps_queue_open(ps_store *s, ps_topic *topic, int32_t id, const char *folder, bool linear,
+                  ps_queue **out, ps_error *e) {
+    ps_queue *q = ps_queue_new(s, topic, id);
+    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the queue");
+    int code = queue_list(s, q, folder, e);
+    if (code == 0) code = queue_find_end(q, linear, e);
+    if (code < 0) {
+        ps_queue_free(q);
+        return code;
+    }
+    if (q->cq_files.ss_count > 0)
+        atomic_store(&q->cq_min, q->cq_files.ss_items[0].sg_base / PS_UNIT);
+    *out = q;
+    return 0;
+}
+
+/* ---- appending ---- */
+
+static int queue_add_file(ps_store *s, ps_queue *q, int64_t base, ps_mapfile **out, ps_error *e) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    queue_folder(s, q, folder, sizeof folder - 32);
+    snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
+    int code = ps_make_folders(s->st_io, folder, e);
+    if (code == 0)
+        code = ps_mapfile_open(s->st_io, path, base, q->cq_files.ss_file_size,
+                               PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, out, e);
+    if (code == 0 && (code = ps_segments_add(&q->cq_files, base, path, *out)) < 0) {
+        s->st_io->unlink(s->st_io, path);
+        ps_mapfile_unref(*out);
+    }
+    if (code == PS_E_NO_MEMORY)
+        return ps_fail(e, code, ENOMEM, -1, path, "no memory for the queue's next file");
+    return code;
+}
+
+/* The part of a file before the first unit, when the queue starts in its middle since what was
+ * before is deleted: units that look valid and point nowhere. */
+static int queue_prefill(ps_queue *q, ps_mapfile *mf, int64_t upto, ps_error *e) {
+    const ps_unit none = {0, PS_UNIT_NONE, 0};
+    int code = ps_mapfile_reserve(mf, upto + PS_UNIT, RESERVE_WINDOW, e);
+    if (code < 0) return code;
+    for (int64_t at = 0; at < upto; at += PS_UNIT) unit_put(mf->mf_map + at, &none);
+    atomic_store(&mf->mf_wrote, upto);
+    int64_t first = (mf->mf_base + upto) / PS_UNIT;
+    atomic_store(&q->cq_min, first);
+    atomic_store(&q->cq_max, first);
+    return 0;
+}
+
+/* The file that takes the unit at byte `at`, made when it is not there. */
+static int queue_file_for(ps_store *s, ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e) {
+    int64_t size = q->cq_files.ss_file_size;
+    ps_mapfile *mf = NULL;
+    int code = queue_add_file(s, q, at - at % size, &mf, e);
+    if (code == 0 && atomic_load(&q->cq_last) == NULL && at % size != 0)
+        code = queue_prefill(q, mf, at % size, e);
+    if (code == 0) atomic_store(&q->cq_last, mf);
+    *out = mf;
+    return code;
+}
+
+static int append_unit(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
+    int64_t at = offset * PS_UNIT;
+    ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
+    if (mf == NULL || at - mf->mf_base >= mf->mf_size) {
+        int code = queue_file_for(s, q, at, &mf, e);
+        if (code < 0) return code;
+    }
+    at -= mf->mf_base;
+    if (at + PS_UNIT > atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed)) {
+        int code = ps_mapfile_reserve(mf, at + PS_UNIT, RESERVE_WINDOW, e);
+        if (code < 0) return code;
+    }
+    unit_put(mf->mf_map + at, unit);
+    atomic_store_explicit(&mf->mf_wrote, at + PS_UNIT, memory_order_release);
+    if (unit->size != PS_UNIT_NONE)
+        atomic_store_explicit(&q->cq_max_physical, unit->physical + unit->size,
+                              memory_order_relaxed);
+    atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);
+    return 1;
+}
+
+/* Units of messages that the log has lost: they keep the later ones at their offsets. */
+static int fill_gap(ps_store *s, ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
+    const ps_unit lost = {physical, PS_UNIT_NONE, 0};
+    int code = 1;
+    for (int64_t at = atomic_load(&q->cq_max); at < upto && code > 0; at++)
+        code = append_unit(s, q, at, &lost, e);
+    return code;
+}
+
+static bool offset_possible(int64_t offset, int64_t physical) {
+    return offset >= 0 && offset <= physical / PS_RECORD_FIXED;
+}
+
+int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
+    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
+    if (offset < max || !offset_possible(offset, unit->physical)) return 0;
+    if (__builtin_expect(offset > max && atomic_load(&q->cq_last) != NULL, 0)) {
+        if (s->st_strict_queues)
+            return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
+                           "queue %s/%d ends at %lld but the next record has offset %lld",
+                           q->cq_topic->tp_name, q->cq_id, (long long)max, (long long)offset);
+        int code = fill_gap(s, q, offset, unit->physical, e);
+        if (code < 0) return code;
+    }
+    return append_unit(s, q, offset, unit, e);
+}
+
+/* ---- reading ---- */
+
+ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count) {
+    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
+    *count = 0;
+    *units = NULL;
+    if (offset < 0 || offset >= max) return NULL;
+    ps_mapfile *mf = ps_segments_find(&q->cq_files, offset * PS_UNIT, NULL);
+    if (mf == NULL) return NULL;
+    int64_t tail = atomic_load(&q->cq_tail_count) > 0 ? atomic_load(&q->cq_tail_from) : max;
+    if (max > tail) max = tail;
+    int64_t at = offset * PS_UNIT - mf->mf_base, end = max * PS_UNIT - mf->mf_base;
+    if (end > mf->mf_size) end = mf->mf_size;
+    if (end <= at) {
+        ps_mapfile_unref(mf);
+        return NULL;
+    }
+    *units = mf->mf_map + at;
+    *count = (end - at) / PS_UNIT;
+    return mf;
+}
+
+void ps_queue_reads_on(ps_mapfile *mf, int64_t count) {
+    if (count >= MANY_UNITS && !mf->mf_writable) ps_mapfile_spare(mf, false, 0);
+}
+
+bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {
+    const uint8_t *p;
+    int64_t count;
+    ps_mapfile *mf = ps_queue_run(q, offset, &p, &count);
+    if (mf != NULL) {
+        ps_unit_get(p, out);
+        ps_mapfile_unref(mf);
+        return true;
+    }
+    if (atomic_load(&q->cq_tail_count) == 0) return false;
+    pthread_rwlock_rdlock(&q->cq_topic->tp_store->st_topic_lock);
+    int64_t i = offset - atomic_load(&q->cq_tail_from);
+    bool there = i >= 0 && i < atomic_load(&q->cq_tail_count);
+    if (there) *out = q->cq_tail[i];
+    pthread_rwlock_unlock(&q->cq_topic->tp_store->st_topic_lock);
+    return there;
+}
+
+void ps_queue_correct_min(ps_queue *q, int64_t physical) {
+    int64_t low = atomic_load(&q->cq_min), high = atomic_load(&q->cq_max);
+    ps_unit u;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        bool before = !ps_queue_unit(q, mid, &u) || u.physical < physical ||
+                      (u.size == PS_UNIT_NONE && u.physical == 0);
+        if (before)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    atomic_store(&q->cq_min, low);
+}
+
+/* ---- cutting and deleting ---- */
+
+/* First offset at or above the queue's first file whose unit does not point below `physical`. */
+static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
+    int64_t low = q->cq_files.ss_items[0].sg_base / PS_UNIT, high = atomic_load(&q->cq_max);
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        ps_unit u;
+        bool below = ps_queue_unit(q, mid, &u) &&
+                     (u.size == PS_UNIT_NONE ? u.physical == 0 || u.physical < physical
+                                             : u.physical + u.size <= physical);
+        if (below)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* Zeroes from byte `at` of a file to its end, so that no stale unit is taken for a live one
+ * later. */
+static void wipe_units(ps_mapfile *mf, int64_t at, int64_t upto) {
+    memset(mf->mf_map + at, 0, (size_t)(upto - at));
+}
+
+/* Deletes the files that start at or behind byte `end`. */
+static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
+    while (q->cq_files.ss_count > 0 && ps_segments_base(&q->cq_files, -1) >= end) {
+        int code = ps_segments_delete(&q->cq_files, -1, e);
+        if (code < 0) return code;
+    }
+    return 0;
+}
+
+int64_t ps_queue_cut(ps_store *s, ps_queue *q, int64_t physical, ps_error *e) {
+    (void)s;
+    if (q->cq_files.ss_count == 0) return 0;
+    int64_t was = atomic_load(&q->cq_max), keep = first_at_or_behind(q, physical);
+    int64_t max_physical = -1, end = keep * PS_UNIT;
+    ps_mapfile *last = atomic_load(&q->cq_last);
+    if (keep == was && ps_segments_base(&q->cq_files, -1) == (last ? last->mf_base : -1)) return 0;
+    int code = drop_files(q, end, e);
+    if (code < 0) return code;
+    last = NULL;
+    if (q->cq_files.ss_count > 0) {
+        int64_t base = ps_segments_base(&q->cq_files, -1);
+        last = ps_segments_find(&q->cq_files, base, e);
+        if (last == NULL) return PS_E_IO;
+        ps_mapfile_unref(last);
+        int64_t dirty = was * PS_UNIT - base;
+        wipe_units(last, end - base, dirty < last->mf_size ? dirty : last->mf_size);
+        max_physical = unit_end(last->mf_map + end - base - PS_UNIT);
+    }
+    queue_set_end(q, last, end, max_physical);
+    if (last == NULL) queue_set_end(q, NULL, 0, -1);
+    if (last != NULL) atomic_store(&last->mf_flushed, 0);
+    if (atomic_load(&q->cq_min) > atomic_load(&q->cq_max))
+        atomic_store(&q->cq_min, atomic_load(&q->cq_max));
+    return was - keep;
+}
+
+bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
+    ps_unit u;
+    int64_t max = atomic_load(&q->cq_max);
+    int64_t first = q->cq_files.ss_count > 0 ? first_at_or_behind(q, 0) : atomic_load(&q->cq_min);
+    return first < max && ps_queue_unit(q, first, &u) && u.physical < physical;
+}
+
+int ps_queue_clear(ps_store *s, ps_queue *q, ps_error *e) {
+    char folder[PATH_MAX];
+    int code = drop_files(q, 0, e);
+    if (code < 0) return code;
+    publish_end(q, NULL, 0, -1);
+    atomic_store(&q->cq_min, 0);
+    queue_folder(s, q, folder, sizeof folder);
+    s->st_io->rmdir(s->st_io, folder); /* it may hold what is not ours, and then it stays */
+    return 0;
+}
+
+void ps_queue_forget_locked(ps_queue *q) {
+    while (ps_segments_count(&q->cq_files) > 0) ps_segments_forget_first(&q->cq_files);
+    q->cq_tail_count = 0;
+    publish_end(q, NULL, 0, -1);
+    atomic_store(&q->cq_min, 0);
+}
+
+int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_error *e) {
+    int32_t gone = 0, at = 0;
+    while (ps_segments_count(&q->cq_files) - at > 1) {
+        ps_unit u;
+        int64_t base = ps_segments_base(&q->cq_files, at);
+        int64_t last = (base + q->cq_files.ss_file_size) / PS_UNIT - 1;
+        if (!ps_queue_unit(q, last, &u) || u.physical >= physical) break;
+        if (dry_run)
+            at++;
+        else if (ps_segments_delete(&q->cq_files, 0, e) < 0)
+            return e != NULL ? e->code : PS_E_IO;
+        gone++;
+    }
+    return gone;
+}
+
+/* ---- flushing, refreshing ---- */
+
+int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e) {
+    int64_t at = atomic_load(&q->cq_flushed) * PS_UNIT;
+    int64_t end = atomic_load_explicit(&q->cq_max, memory_order_acquire) * PS_UNIT;
+    if (end - at < (least_pages ? (int64_t)least_pages * 4096 : 1)) return 0;
+    int32_t n = ps_segments_count(&q->cq_files);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t base = ps_segments_base(&q->cq_files, i);
+        if (base < 0 || base + q->cq_files.ss_file_size <= at) continue;
+        ps_mapfile *mf = ps_segments_find(&q->cq_files, base, e);
+        if (mf == NULL) continue;
+        int code = ps_mapfile_flush(mf, 0, e);
+        ps_mapfile_unref(mf);
+        if (code < 0) return code;
+    }
+    atomic_store(&q->cq_flushed, end / PS_UNIT);
+    return 0;
+}
+
+static bool known_file(ps_queue *q, int64_t base) {
+    int32_t n = ps_segments_count(&q->cq_files);
+    for (int32_t i = 0; i < n; i++)
+        if (ps_segments_base(&q->cq_files, i) == base) return true;
+    return false;
+}
+
+/* Files that appeared since the last look. A file still being made has another size: left for
+ * later. */
+static void list_newer(ps_store *s, ps_queue *q) {
+    char folder[PATH_MAX], path[PATH_MAX];
+    ps_listing l;
+    queue_folder(s, q, folder, sizeof folder - 32);
+    if (ps_list_folder(s->st_io, folder, false, &l, NULL) < 0) return;
+    if (l.count > 0 && q->cq_files.ss_count == 0 && s->st_conf.adopt_sizes && l.items[0].size > 0 &&
+        l.items[0].size % PS_UNIT == 0)
+        q->cq_files.ss_file_size = l.items[0].size;
+    for (int32_t i = 0; i < l.count; i++) {
+        if (l.items[i].size != q->cq_files.ss_file_size || known_file(q, l.items[i].number))
+            continue;
+        snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, folder, l.items[i].name);
+        ps_segments_add(&q->cq_files, l.items[i].number, path, NULL);
+    }
+    ps_listing_free(&l);
+}
+
+/* Units that the files hold by now are no longer needed from memory. */
+static void tail_drop_below(ps_queue *q, int64_t offset) {
+    int64_t covered = offset - q->cq_tail_from;
+    if (q->cq_tail_count == 0 || covered <= 0) return;
+    if (covered >= q->cq_tail_count) {
+        q->cq_tail_count = 0;
+        return;
+    }
+    memmove(q->cq_tail, q->cq_tail + covered,
+            (size_t)(q->cq_tail_count - covered) * sizeof *q->cq_tail);
+    q->cq_tail_count -= (int32_t)covered;
+    q->cq_tail_from = offset;
+}
+
+int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
+    bool listed = q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0;
+    if (listed) {
+        list_newer(s, q);
+        int64_t first = ps_segments_count(&q->cq_files) > 0 ? ps_segments_base(&q->cq_files, 0) : 0;
+        if (first / PS_UNIT > atomic_load(&q->cq_max)) { /* what was before it is deleted */
+            atomic_store(&q->cq_min, first / PS_UNIT);
+            atomic_store(&q->cq_max, first / PS_UNIT);
+        }
+    }
+    int64_t max = atomic_load(&q->cq_max);
+    int64_t from = q->cq_tail_count > 0 ? q->cq_tail_from : max;
+    int64_t at = from, max_physical = atomic_load(&q->cq_max_physical);
+    for (;;) {
+        ps_mapfile *mf = ps_segments_find(&q->cq_files, at * PS_UNIT, e);
+        if (mf == NULL) {
+            if (listed) break;
+            list_newer(s, q);
+            listed = true;
+            continue;
+        }
+        int64_t i = at * PS_UNIT - mf->mf_base;
+        while (i < mf->mf_size && unit_valid(mf->mf_map + i)) {
+            max_physical = unit_end(mf->mf_map + i);
+            i += PS_UNIT;
+        }
+        at = (mf->mf_base + i) / PS_UNIT;
+        bool full = i >= mf->mf_size;
+        ps_mapfile_unref(mf);
+        if (!full) break;
+        listed = false;
+    }
+    if (at <= from) return 0;
+    tail_drop_below(q, at);
+    if (q->cq_tail_count == 0) atomic_store(&q->cq_max_physical, max_physical);
+    if (at > atomic_load(&q->cq_max)) atomic_store_explicit(&q->cq_max, at, memory_order_release);
+    return 0;
+}
+
+static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
+    if (q->cq_tail_count == q->cq_tail_room) {
+        int32_t room = q->cq_tail_room ? q->cq_tail_room * 2 : 16;
+        ps_unit *grown = realloc(q->cq_tail, (size_t)room * sizeof *grown);
+        if (grown == NULL) return PS_E_NO_MEMORY;
+        q->cq_tail = grown;
+        q->cq_tail_room = room;
+    }
+    if (q->cq_tail_count == 0) atomic_store(&q->cq_tail_from, offset);
+    q->cq_tail[q->cq_tail_count++] = *unit;
+    if (unit->size != PS_UNIT_NONE) atomic_store(&q->cq_max_physical, unit->physical + unit->size);
+    atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);
+    return 1;
+}
+
+int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
+    int64_t max = atomic_load(&q->cq_max);
+    if (offset < max) return 0;
+    if (!offset_possible(offset, unit->physical)) return 0;
+    if (max == 0 && q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0) {
+        atomic_store(&q->cq_min, offset); /* the queue's older part was deleted */
+        atomic_store(&q->cq_max, offset);
+        max = offset;
+    }
+    const ps_unit lost = {unit->physical, PS_UNIT_NONE, 0};
+    for (; max < offset; max++)
+        if (tail_push(q, max, &lost) < 0) return PS_E_NO_MEMORY;
+    return tail_push(q, offset, unit);
+}

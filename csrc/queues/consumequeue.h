@@ -1,0 +1,101 @@
+/* Consume queues: 20-byte units that point into the commit log. Format table: consumequeue.c.
+ * Derived data: never believed over the log, always rebuildable. Spec section 4; upstream
+ * ConsumeQueue. */
+#ifndef PS_CONSUMEQUEUE_H
+#define PS_CONSUMEQUEUE_H
+
+#include "files/mapfile.h"
+
+#define PS_UNIT 20
+
+typedef struct ps_unit {
+    int64_t physical; /* of the record */
+    int32_t size;     /* its totalSize */
+    int64_t tags_code;
+} ps_unit;
+
+struct ps_hold;
+
+/* One queue. The dispatcher alone writes it; any thread reads it. Offsets count units. */
+typedef struct ps_queue {
+    struct ps_topic *cq_topic;
+    int32_t cq_id;
+    ps_segments cq_files;
+    _Atomic(ps_mapfile *) cq_last;   /* last file, referenced by cq_files too; NULL: none */
+    _Atomic int64_t cq_max;          /* next offset to be written: everything below is readable */
+    _Atomic int64_t cq_min;          /* first offset whose record may still exist */
+    _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
+    int64_t cq_next;                 /* next offset to be assigned; append lock */
+    _Atomic int64_t cq_flushed;      /* offset below which units are on the disk */
+    /* readers only: units of records that the log holds and the files do not yet; topic lock */
+    ps_unit *cq_tail;
+    _Atomic int64_t cq_tail_from; /* offset of cq_tail[0] */
+    _Atomic int32_t cq_tail_count;
+    int32_t cq_tail_room;
+    /* somebody wants to hear of new units; see arrivals.c */
+    _Atomic bool cq_watched;
+    _Atomic bool cq_arrived;          /* it is in the list of arrivals */
+    struct ps_queue *cq_arrived_next; /* owned by that list */
+    struct ps_hold *cq_holds;         /* the listener's own */
+} ps_queue;
+
+struct ps_store;
+
+/* Opens the files of one queue folder and finds its end: the units from the third-last file on that
+ * have size > 0, by bisection unless `linear`. */
+int ps_queue_open(struct ps_store *s, struct ps_topic *topic, int32_t id, const char *folder,
+                  bool linear, ps_queue **out, ps_error *e);
+ps_queue *ps_queue_new(struct ps_store *s, struct ps_topic *topic, int32_t id);
+void ps_queue_free(ps_queue *q);
+
+/* The size in units that point to no record: those before a queue's first message when what was
+ * before is deleted (upstream's pre-fill, physical 0), and those of messages that the log has lost
+ * (physical: the next record of the queue). */
+#define PS_UNIT_NONE 0x7FFFFFFF
+
+/* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. An
+ * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap in a
+ * queue means that the log has lost messages: PS_E_DAMAGED while the store is `st_strict_queues`,
+ * so that recovery can look at the whole log first; else the gap is filled with units of no record.
+ * Offsets that cannot be, since the log before the record has no room for so many messages, are
+ * passed over. Returns 1 written, 0 not, PS_E_DISK_FULL, PS_E_IO or PS_E_DAMAGED. */
+int ps_queue_append(struct ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit,
+                    ps_error *e);
+
+/* Takes back every unit whose record is at or behind `physical`, or from the first unit on that is
+ * not ascending. Returns units taken back, or an error code. */
+int64_t ps_queue_cut(struct ps_store *s, ps_queue *q, int64_t physical, ps_error *e);
+
+/* First offset whose unit points at or behind `physical` (the log's min), by bisection. */
+void ps_queue_correct_min(ps_queue *q, int64_t physical);
+/* Deletes files but the last whose last unit points before `physical`. */
+int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_error *e);
+
+/* Whether its first unit that points to a record points before `physical`. */
+bool ps_queue_begins_before(ps_queue *q, int64_t physical);
+/* Deletes all of it: files, folder, positions but for cq_next, which is the append lock's. What was
+ * found in it stays mapped. */
+int ps_queue_clear(struct ps_store *s, ps_queue *q, ps_error *e);
+/* Readers: the same without touching the disk; topic lock held for writing. */
+void ps_queue_forget_locked(ps_queue *q);
+
+/* One unit; false when there is none. */
+bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out);
+
+/* Walks units of one file at a time without a lock a unit: the file that holds `offset`
+ * (referenced, unref it) with *units set to its unit and *count to how many lie there below cq_max.
+ * NULL: none, or they lie in the tail of a reader, where ps_queue_unit finds them one by one. */
+ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count);
+/* For whoever goes on to read `count` units of such a file. A reader opens its files sparing, for
+ * it looks into thousands of queues that nobody may ask for; one that is read is read ahead. */
+void ps_queue_reads_on(ps_mapfile *mf, int64_t count);
+
+int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e);
+/* Readers: look for newer units in the files; the topic lock is held for writing. */
+int ps_queue_refresh_locked(struct ps_store *s, ps_queue *q, ps_error *e);
+/* Readers: the unit of a record that the files do not hold yet; topic lock held for writing. */
+int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit);
+
+void ps_unit_get(const uint8_t *p, ps_unit *u);
+
+#endif

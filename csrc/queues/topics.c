@@ -1,0 +1,166 @@
+/* The table of topics and their queues. Topics and queues are never freed before the store's
+ * handle, so a pointer once got stays good without a lock. Lookups of a queue take no lock at
+ * all. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/store.h"
+
+static uint32_t name_hash(const char *name, int32_t len) {
+    uint32_t h = 2166136261u;
+    for (int32_t i = 0; i < len; i++) h = (h ^ (uint8_t)name[i]) * 16777619u;
+    return h;
+}
+
+static ps_topic *find_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
+    if (s->st_bucket_count == 0) return NULL;
+    ps_topic *t = s->st_buckets[hash & (s->st_bucket_count - 1)];
+    while (t != NULL &&
+           (t->tp_hash != hash || t->tp_len != len || memcmp(t->tp_name, name, (size_t)len)))
+        t = t->tp_next;
+    return t;
+}
+
+ps_topic *ps_topic_find(ps_store *s, const char *name, int32_t len) {
+    pthread_rwlock_rdlock(&s->st_topic_lock);
+    ps_topic *t = find_locked(s, name, len, name_hash(name, len));
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return t;
+}
+
+static int grow_locked(ps_store *s) {
+    uint32_t count = s->st_bucket_count ? s->st_bucket_count * 2 : 64;
+    ps_topic **buckets = calloc(count, sizeof *buckets);
+    if (buckets == NULL) return PS_E_NO_MEMORY;
+    for (uint32_t i = 0; i < s->st_bucket_count; i++) {
+        for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {
+            next = t->tp_next;
+            t->tp_next = buckets[t->tp_hash & (count - 1)];
+            buckets[t->tp_hash & (count - 1)] = t;
+        }
+    }
+    free(s->st_buckets);
+    s->st_buckets = buckets;
+    s->st_bucket_count = count;
+    return 0;
+}
+
+static ps_topic *make_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
+    if ((uint32_t)s->st_topic_count >= s->st_bucket_count && grow_locked(s) < 0) return NULL;
+    ps_topic *t = calloc(1, sizeof *t + (size_t)len + 1);
+    if (t == NULL) return NULL;
+    t->tp_store = s;
+    t->tp_len = len;
+    t->tp_hash = hash;
+    memcpy(t->tp_name, name, (size_t)len);
+    t->tp_schedule = strcmp(t->tp_name, "SCHEDULE_TOPIC_XXXX") == 0;
+    t->tp_next = s->st_buckets[hash & (s->st_bucket_count - 1)];
+    s->st_buckets[hash & (s->st_bucket_count - 1)] = t;
+    s->st_topic_count++;
+    return t;
+}
+
+ps_topic *ps_topic_get(ps_store *s, const char *name, int32_t len) {
+    uint32_t hash = name_hash(name, len);
+    if (len < 0 || len > PS_TOPIC_MAX) return NULL;
+    pthread_rwlock_wrlock(&s->st_topic_lock);
+    ps_topic *t = find_locked(s, name, len, hash);
+    if (t == NULL) t = make_locked(s, name, len, hash);
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return t;
+}
+
+_Static_assert(PS_QUEUE_BLOCK << (PS_QUEUE_BLOCKS - 1) == PS_QUEUE_ID_MAX + 1,
+               "the blocks of a topic hold every queue id");
+
+/* The block of a queue id. All blocks but the first begin at the id that is their own size. */
+static inline int block_of(int32_t id) {
+    return id < PS_QUEUE_BLOCK ? 0 : 32 - __builtin_clz((uint32_t)id / PS_QUEUE_BLOCK);
+}
+
+static inline int32_t block_size(int block) {
+    return block == 0 ? PS_QUEUE_BLOCK : PS_QUEUE_BLOCK << (block - 1);
+}
+
+static inline int32_t place_in(int block, int32_t id) {
+    return block == 0 ? id : id - block_size(block);
+}
+
+ps_queue *ps_topic_queue(ps_topic *t, int32_t id) {
+    if (id < 0 || id > PS_QUEUE_ID_MAX) return NULL;
+    int at = block_of(id);
+    _Atomic(ps_queue *) *block = atomic_load_explicit(&t->tp_blocks[at], memory_order_acquire);
+    if (block == NULL) return NULL;
+    return atomic_load_explicit(&block[place_in(at, id)], memory_order_acquire);
+}
+
+int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
+    int at = block_of(q->cq_id);
+    _Atomic(ps_queue *) *block = atomic_load(&t->tp_blocks[at]);
+    if (block == NULL) {
+        block = calloc((size_t)block_size(at), sizeof *block);
+        if (block == NULL) return PS_E_NO_MEMORY;
+        atomic_store(&t->tp_blocks[at], block);
+    }
+    int32_t n = atomic_load(&s->st_queue_count);
+    if (n == s->st_queue_room) {
+        int32_t room = n ? n * 2 : 64;
+        ps_queue **grown = realloc(s->st_queues, (size_t)room * sizeof *grown);
+        if (grown == NULL) return PS_E_NO_MEMORY;
+        s->st_queues = grown;
+        s->st_queue_room = room;
+    }
+    s->st_queues[n] = q;
+    atomic_store(&s->st_queue_count, n + 1);
+    atomic_store_explicit(&block[place_in(at, q->cq_id)], q, memory_order_release);
+    return 0;
+}
+
+ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t, int32_t id) {
+    ps_queue *q = ps_topic_queue(t, id);
+    if (q != NULL || id < 0 || id > PS_QUEUE_ID_MAX) return q;
+    q = ps_queue_new(s, t, id);
+    if (q != NULL && ps_topic_queue_add_locked(s, t, q) < 0) {
+        ps_queue_free(q);
+        q = NULL;
+    }
+    return q;
+}
+
+ps_queue *ps_topic_queue_get(ps_store *s, ps_topic *t, int32_t id) {
+    ps_queue *q = ps_topic_queue(t, id);
+    if (q != NULL) return q;
+    pthread_rwlock_wrlock(&s->st_topic_lock);
+    q = ps_topic_queue_get_locked(s, t, id);
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return q;
+}
+
+int32_t ps_queues_snapshot(ps_store *s, ps_queue ***out) {
+    pthread_rwlock_rdlock(&s->st_topic_lock);
+    int32_t n = atomic_load(&s->st_queue_count);
+    *out = malloc((size_t)(n ? n : 1) * sizeof **out);
+    if (*out == NULL)
+        n = 0;
+    else if (n > 0)
+        memcpy(*out, s->st_queues, (size_t)n * sizeof **out);
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return n;
+}
+
+void ps_topics_free(ps_store *s) {
+    for (int32_t i = 0; i < atomic_load(&s->st_queue_count); i++) ps_queue_free(s->st_queues[i]);
+    free(s->st_queues);
+    for (uint32_t i = 0; i < s->st_bucket_count; i++) {
+        for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {
+            next = t->tp_next;
+            for (int b = 0; b < PS_QUEUE_BLOCKS; b++) free(atomic_load(&t->tp_blocks[b]));
+            free(t);
+        }
+    }
+    free(s->st_buckets);
+    s->st_queues = NULL;
+    s->st_buckets = NULL;
+    s->st_bucket_count = 0;
+}

@@ -1,0 +1,131 @@
+/* Delivers messages whose delay is over: from SCHEDULE_TOPIC_XXXX to where they were meant to go.
+ * A level is a queue (level - 1) whose units carry the deliver time in place of the tags code; all
+ * messages of a level wait equally long, so its first unit is the first to be due. Spec services.md
+ * (b); upstream ScheduleMessageService.
+ *
+ * Policy: the deliver time of a unit is believed unless it lies further ahead than the level's
+ * delay (the clock jumped, or the table of levels was shortened): then it is due now. A unit whose
+ * record cannot be read, or that names no topic or the half topic, is passed over and counted. A
+ * put that fails ends the round at that message, which is tried again: none is lost, and none is
+ * delivered twice within one life of the process. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+#define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
+#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
+
+/* Where a delayed message goes; false: nowhere. */
+static bool destination(ps_store *s, const ps_record *r, ps_topic **topic, int32_t *queue_id) {
+    ps_property name, queue;
+    const char *why;
+    int64_t id = 0;
+    if (!ps_property_find(r->properties, r->properties_len, "REAL_TOPIC", 10, &name) ||
+        !ps_property_find(r->properties, r->properties_len, "REAL_QID", 8, &queue))
+        return false;
+    for (int32_t i = 0; i < queue.value_len; i++) {
+        if (queue.value[i] < '0' || queue.value[i] > '9' || id > PS_QUEUE_ID_MAX) return false;
+        id = id * 10 + (queue.value[i] - '0');
+    }
+    if (queue.value_len == 0 || id > PS_QUEUE_ID_MAX || name.value_len > PS_TOPIC_MAX ||
+        ps_topic_check(name.value, name.value_len, &why) < 0 ||
+        (name.value_len == (int32_t)strlen(HALF_TOPIC) &&
+         memcmp(name.value, HALF_TOPIC, strlen(HALF_TOPIC)) == 0))
+        return false;
+    *topic = ps_topic_get(s, (const char *)name.value, name.value_len);
+    *queue_id = (int32_t)id;
+    return *topic != NULL;
+}
+
+/* The message as it was sent; its properties stay as they were stored, as upstream leaves them. */
+static int deliver(ps_store *s, const ps_record *r, ps_topic *topic, int32_t queue_id, ps_due *out,
+                   ps_error *e) {
+    ps_put_result put;
+    ps_message m = {.body = r->body,
+                    .body_len = r->body_len,
+                    .properties = r->properties,
+                    .properties_len = r->properties_len,
+                    .queue_id = queue_id,
+                    .flag = r->flag,
+                    .sys_flag = r->sys_flag,
+                    .reconsume_times = r->reconsume_times,
+                    .born_timestamp = r->born_timestamp,
+                    .prepared_transaction_offset = r->prepared_transaction_offset,
+                    .born_host_len = r->born_host_len};
+    memcpy(m.born_host, r->born_host, (size_t)r->born_host_len);
+    put.error.code = 0;
+    int code = ps_put_message(s, topic, &m, &put);
+    if (code < 0) {
+        if (e != NULL) *e = put.error;
+        return code;
+    }
+    out->delivered++;
+    atomic_fetch_add_explicit(&topic->tp_delivered, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&topic->tp_delivered_bytes, put.size, memory_order_relaxed);
+    out->end = put.physical_offset + put.size;
+    return 0;
+}
+
+/* One unit: 1 done with, 0 not due yet, or an error code. */
+static int take(ps_store *s, const ps_unit *u, int64_t now, int64_t delay, ps_due *out,
+                ps_error *e) {
+    ps_mapfile *mf = NULL;
+    ps_topic *topic;
+    ps_record r;
+    int32_t queue_id;
+    int64_t avail, due = u->tags_code > now + delay ? now : u->tags_code;
+    if (due > now) {
+        out->next_ms = due;
+        return 0;
+    }
+    int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    const uint8_t *p = u->size == PS_UNIT_NONE || u->physical < 0
+                           ? NULL
+                           : ps_log_at(s, u->physical, end, &avail, &mf);
+    bool good = p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK &&
+                r.physical_offset == u->physical && r.size == u->size &&
+                destination(s, &r, &topic, &queue_id);
+    int code = good ? deliver(s, &r, topic, queue_id, out, e) : 0;
+    if (!good) out->skipped++;
+    ps_mapfile_unref(mf);
+    return code < 0 ? code : 1;
+}
+
+static int walk(ps_store *s, ps_queue *q, int64_t now, int64_t delay, int32_t most, ps_due *out,
+                ps_error *e) {
+    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
+    int code = 1;
+    out->next_ms = now;
+    for (int32_t n = 0; code > 0 && n < most && out->next_offset < max; n++) {
+        ps_unit u;
+        if (!ps_queue_unit(q, out->next_offset, &u)) u = (ps_unit){-1, PS_UNIT_NONE, 0};
+        code = take(s, &u, now, delay, out, e);
+        if (code > 0) out->next_offset++;
+    }
+    if (code >= 0 && out->next_offset >= max) out->next_ms = -1;
+    return code < 0 ? code : 0;
+}
+
+int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_t most, ps_due *out,
+                   ps_error *e) {
+    *out = (ps_due){.next_offset = from, .next_ms = -1};
+    if (level < 1 || level > PS_QUEUE_ID_MAX || most < 1)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "level %d, at most %d messages", level, most);
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (now == 0) now = ps_now_ms();
+    int64_t delay = level <= s->st_levels.count ? s->st_levels.delay_ms[level - 1] : 1000;
+    ps_dispatch_catch_up(s, NULL);
+    ps_topic *t = ps_topic_find(s, SCHEDULE_TOPIC, (int32_t)strlen(SCHEDULE_TOPIC));
+    ps_queue *q = t != NULL ? ps_topic_queue(t, level - 1) : NULL;
+    int code = 0;
+    if (q != NULL) {
+        int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
+        out->next_offset = from < min ? min : from > max ? max : from;
+        code = walk(s, q, now, delay, most, out, e);
+    }
+    ps_leave(s);
+    return code;
+}

@@ -1,0 +1,208 @@
+/* The dispatcher turns the log into consume queues and index: upstream's "reput". One at a time,
+ * under the dispatch lock: usually its thread, at times a reader that wants to see what was just
+ * put. With SYNC_FLUSH it stops at the flushed offset, so that nobody reads what a power cut could
+ * take back. Spec section 6; upstream DefaultMessageStore.ReputMessageService,
+ * CommitLogDispatcherBuild*. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+/* While messages come in, the dispatcher polls rather than be woken for each: often when somebody
+ * waits for them, else seldom, since readers dispatch what they miss by themselves. */
+#define POLL_US 100
+#define POLL_SELDOM_US 1000
+#define POLLS_IDLE 50 /* so many empty polls, and it sleeps until it is woken */
+#define STALL_RETRY_MS 1000
+
+int64_t ps_dispatch_bound(ps_store *s) {
+    int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    if (!s->st_conf.sync_flush) return end;
+    int64_t flushed = atomic_load_explicit(&s->st_flushed, memory_order_acquire);
+    return flushed < end ? flushed : end;
+}
+
+bool ps_dispatch_has_unit(const ps_record *r) {
+    int tx = r->sys_flag & PS_SYS_TX_MASK;
+    return tx == PS_SYS_TX_NONE || tx == PS_SYS_TX_COMMIT;
+}
+
+static ps_topic *topic_of(ps_store *s, const ps_record *r) {
+    ps_topic *t = s->st_recent_topic;
+    if (t != NULL && t->tp_len == r->topic_len &&
+        memcmp(t->tp_name, r->topic, (size_t)t->tp_len) == 0)
+        return t;
+    t = ps_topic_find(s, (const char *)r->topic, r->topic_len);
+    if (t == NULL) t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
+    s->st_recent_topic = t;
+    return t;
+}
+
+/* A topic that could not name a folder, or a queue id that cannot be, comes from a flipped bit: no
+ * sum covers those fields. */
+static bool names_queue(const ps_record *r) {
+    size_t len = (size_t)r->topic_len;
+    return r->queue_id >= 0 && r->queue_id <= PS_QUEUE_ID_MAX && len > 0 && r->topic[0] != '.' &&
+           memchr(r->topic, '/', len) == NULL && memchr(r->topic, 0, len) == NULL;
+}
+
+static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_error *e) {
+    if (__builtin_expect(!names_queue(r), 0)) {
+        counts[2]++;
+        return 0;
+    }
+    ps_topic *t = topic_of(s, r);
+    if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
+    ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
+    if (q == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, r->physical_offset, NULL,
+                       "no memory for the queue");
+    ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
+    int code = ps_queue_append(s, q, r->queue_offset, &u, e);
+    if (code < 0) return code;
+    counts[0] += code;
+    if (code > 0 && s->st_listened && ps_arrivals_watched(q)) ps_arrivals_add(s, q);
+    atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
+    return 0;
+}
+
+int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
+                       ps_error *e) {
+    int code = 0;
+    if (queues && ps_dispatch_has_unit(r)) code = dispatch_unit(s, r, counts, e);
+    if (code == 0 && index && s->st_index != NULL && r->properties_len > 0) {
+        code = ps_index_put(s->st_index, r, e);
+        if (code > 0) counts[1] += code;
+    }
+    return code < 0 ? code : 0;
+}
+
+/* ---- the loop ---- */
+
+static void tell_waiters(ps_store *s) {
+    ps_arrivals_tell(s);
+    if (atomic_load(&s->st_news_waiters) == 0) return;
+    pthread_mutex_lock(&s->st_news_lock);
+    pthread_cond_broadcast(&s->st_news);
+    pthread_mutex_unlock(&s->st_news_lock);
+}
+
+/* Records of one segment from `at` on; stops at the bound, at the file's end or at a failure. */
+static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound, ps_error *e) {
+    int64_t end = mf->mf_base + mf->mf_size, counts[3] = {0, 0, 0};
+    int64_t stop = bound < end ? bound : end;
+    while (*at < stop) {
+        ps_record r;
+        const uint8_t *p = mf->mf_map + (*at - mf->mf_base);
+        ps_rec_outcome o = ps_record_decode(p, stop - *at, &r);
+        if (o == PS_REC_BLANK) {
+            *at = end;
+            break;
+        }
+        if (o != PS_REC_OK || r.physical_offset != *at)
+            return ps_fail(e, PS_E_DAMAGED, 0, *at, mf->mf_path,
+                           "the log was damaged while open: %s", ps_rec_outcome_name(o));
+        int code = ps_dispatch_record(s, &r, true, true, counts, e);
+        if (code < 0) return code;
+        *at += r.size;
+        atomic_store_explicit(&s->st_dispatched, *at, memory_order_release);
+    }
+    atomic_store_explicit(&s->st_dispatched, *at, memory_order_release);
+    return 0;
+}
+
+/* Failures that end by themselves: room on the disk, descriptors and memory come back. The store
+ * refuses puts meanwhile and tries again; after any other failure it must be opened anew. */
+static bool passes(int err) {
+    return err == ENOSPC || err == EDQUOT || err == EMFILE || err == ENFILE || err == ENOMEM;
+}
+
+int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
+    int64_t at = atomic_load(&s->st_dispatched);
+    int code = 0;
+    if (at >= bound || atomic_load(&s->st_derived_broken)) return 0;
+    while (at < bound && code == 0) {
+        ps_mapfile *mf = ps_segments_find(&s->st_log, at, e);
+        if (mf == NULL) { /* its file was deleted while waiting: go on where the log begins */
+            int64_t min = atomic_load(&s->st_log_min);
+            if (at >= min) break;
+            at = min;
+            continue;
+        }
+        code = dispatch_file(s, mf, &at, bound, e);
+        ps_mapfile_unref(mf);
+    }
+    atomic_store(&s->st_stall_errno, code < 0 && passes(e->sys_errno) ? e->sys_errno : 0);
+    if (code < 0 && !passes(e->sys_errno)) {
+        s->st_broken = *e;
+        atomic_store(&s->st_derived_broken, true);
+    }
+    tell_waiters(s);
+    return code;
+}
+
+int ps_dispatch_catch_up(ps_store *s, ps_error *e) {
+    int64_t bound = ps_dispatch_bound(s);
+    ps_error mine = {0};
+    if (s->st_readonly || atomic_load_explicit(&s->st_dispatched, memory_order_acquire) >= bound)
+        return 0;
+    pthread_mutex_lock(&s->st_dispatch_lock);
+    int code = ps_dispatch_to_locked(s, bound, &mine);
+    pthread_mutex_unlock(&s->st_dispatch_lock);
+    if (code < 0 && e != NULL) *e = mine;
+    return code;
+}
+
+void ps_dispatch_wake(ps_store *s) {
+    pthread_mutex_lock(&s->st_nap_lock);
+    atomic_store(&s->st_napping, false);
+    pthread_cond_signal(&s->st_nap_wake);
+    pthread_mutex_unlock(&s->st_nap_lock);
+}
+
+/* Sleeps until a writer sees st_napping; the order of the two loads and stores makes sure that
+ * either the writer sees the flag or this thread sees the new end. */
+static void nap(ps_store *s) {
+    pthread_mutex_lock(&s->st_nap_lock);
+    atomic_store(&s->st_napping, true);
+    while (atomic_load(&s->st_napping) && !atomic_load(&s->st_stopping) &&
+           atomic_load(&s->st_dispatched) >= ps_dispatch_bound(s))
+        pthread_cond_wait(&s->st_nap_wake, &s->st_nap_lock);
+    atomic_store(&s->st_napping, false);
+    pthread_mutex_unlock(&s->st_nap_lock);
+}
+
+static void pause_stalled(ps_store *s) {
+    for (int i = 0; i < STALL_RETRY_MS / 10 && !atomic_load(&s->st_stopping); i++)
+        usleep(10 * 1000);
+}
+
+void *ps_dispatch_main(void *store) {
+    ps_store *s = store;
+    int idle = 0;
+    while (!atomic_load(&s->st_stopping)) {
+        if (atomic_load(&s->st_derived_broken)) {
+            pause_stalled(s);
+            continue;
+        }
+        int64_t bound = ps_dispatch_bound(s);
+        if (atomic_load(&s->st_dispatched) < bound) {
+            ps_error e = {0};
+            pthread_mutex_lock(&s->st_dispatch_lock);
+            ps_dispatch_to_locked(s, bound, &e);
+            pthread_mutex_unlock(&s->st_dispatch_lock);
+            if (atomic_load(&s->st_stall_errno) != 0) pause_stalled(s);
+            idle = 0;
+        } else if (++idle > POLLS_IDLE) {
+            nap(s);
+            idle = 0;
+        } else {
+            usleep(atomic_load(&s->st_news_waiters) > 0 ? POLL_US : POLL_SELDOM_US);
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,572 @@
+/* Putting messages: check and sum before the append lock, stamp and copy inside it, wait for the
+ * disk after it. Spec sections 2, 3, 9; upstream CommitLog.asyncPutMessage(s), MessageExtEncoder.
+ *
+ * Nothing here allocates, formats or makes a system call on the usual way of a message; the next
+ * segment and the next reserved window are made by the allocator thread ahead of time. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+#define CHUNK 96 /* messages a hold of the append lock: some microseconds */
+#define NEXT_FILE_WAIT_MS 5000
+#define TOUCH_STEP (4 << 20)
+#define CALM_MS 100 /* longer, twice in a row, for TOUCH_STEP bytes: less than 40 MB a second */
+
+int64_t ps_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- room in the log; append lock held ---- */
+
+static int take_next_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error *e) {
+    struct timespec until;
+    int code = 0;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += NEXT_FILE_WAIT_MS / 1000;
+    pthread_mutex_lock(&s->st_alloc_lock);
+    s->st_next_error.code = 0;
+    s->st_next_wanted = base;
+    if (s->st_next_file == NULL) pthread_cond_signal(&s->st_alloc_wake);
+    while (s->st_next_file == NULL && s->st_next_error.code == 0 && code == 0)
+        code = pthread_cond_timedwait(&s->st_alloc_done, &s->st_alloc_lock, &until);
+    *out = s->st_next_file;
+    s->st_next_file = NULL;
+    s->st_next_wanted = -1;
+    atomic_store(&s->st_alloc_asked, false);
+    if (*out == NULL && s->st_next_error.code != 0)
+        *e = s->st_next_error;
+    else if (*out == NULL)
+        ps_fail(e, PS_E_CREATE_MAPPED_FILE_FAILED, ETIMEDOUT, base, NULL,
+                "the next file was not there within %d ms", NEXT_FILE_WAIT_MS);
+    pthread_mutex_unlock(&s->st_alloc_lock);
+    return *out == NULL ? e->code : 0;
+}
+
+/* Closes the active file with a blank and opens the next one. */
+static int roll_locked(ps_store *s, ps_error *e) {
+    ps_mapfile *mf = s->st_active, *next = NULL;
+    int64_t end = atomic_load(&s->st_log_end), size = s->st_conf.commitlog_file_size;
+    int64_t base = mf != NULL ? mf->mf_base + mf->mf_size : end - end % size;
+    int code = s->st_thread_count > 0 ? take_next_file(s, base, &next, e)
+                                      : ps_log_make_file(s, base, &next, e);
+    if (code == 0 && ps_segments_add(&s->st_log, base, next->mf_path, next) < 0) {
+        s->st_io->unlink(s->st_io, next->mf_path);
+        ps_mapfile_unref(next);
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, base, NULL, "no memory for the next file");
+    }
+    if (code < 0) return code;
+    if (mf != NULL) {
+        int64_t wrote = atomic_load(&mf->mf_wrote);
+        ps_blank_write(mf->mf_map + wrote, (int32_t)(mf->mf_size - wrote));
+        atomic_store_explicit(&mf->mf_wrote, mf->mf_size, memory_order_release);
+        atomic_store_explicit(&s->st_log_end, base, memory_order_release);
+    }
+    s->st_active = next;
+    return 0;
+}
+
+/* Asks the allocator for the next window of the active file, or for the next file. */
+static void ask_ahead_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
+    bool window = atomic_load(&mf->mf_reserved) - wrote < s->st_conf.reserve_window / 2 &&
+                  atomic_load(&mf->mf_reserved) < mf->mf_size;
+    if (s->st_thread_count == 0 || atomic_exchange(&s->st_alloc_asked, true)) return;
+    pthread_mutex_lock(&s->st_alloc_lock);
+    if (window && s->st_reserve_file == NULL) s->st_reserve_file = ps_mapfile_ref(mf);
+    if (!window && s->st_next_file == NULL) s->st_next_wanted = mf->mf_base + mf->mf_size;
+    pthread_cond_signal(&s->st_alloc_wake);
+    pthread_mutex_unlock(&s->st_alloc_lock);
+}
+
+/* A first store into a page costs the writer ten times the record, so the allocator touches the
+ * pages that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
+static void ask_touch_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
+    int64_t now = ps_now_ms(), last = s->st_touch_ms[0], before = s->st_touch_ms[1];
+    s->st_touch_at = wrote + TOUCH_STEP;
+    s->st_touch_ms[0] = now;
+    s->st_touch_ms[1] = last;
+    if (s->st_thread_count == 0) return;
+    pthread_mutex_lock(&s->st_alloc_lock);
+    if (s->st_touch_file == NULL) {
+        s->st_touch_file = ps_mapfile_ref(mf);
+        s->st_touch_from = wrote + TOUCH_STEP / 2;
+        s->st_touch_to = wrote + TOUCH_STEP / 2 + 2 * TOUCH_STEP;
+        s->st_touch_calm = now - last > CALM_MS && last - before > CALM_MS && before > 0;
+        atomic_store(&s->st_touch_asked, true);
+        pthread_cond_signal(&s->st_alloc_wake);
+    }
+    pthread_mutex_unlock(&s->st_alloc_lock);
+}
+
+/* Makes sure that the active file takes `size` bytes and its blank behind them. */
+static inline int room_locked(ps_store *s, int64_t size, ps_error *e) {
+    ps_mapfile *mf = s->st_active;
+    int64_t wrote = mf != NULL ? atomic_load_explicit(&mf->mf_wrote, memory_order_relaxed) : 0;
+    if (__builtin_expect(mf == NULL || size + PS_RECORD_SPARE > mf->mf_size - wrote, 0)) {
+        int code = roll_locked(s, e);
+        if (code < 0) return code;
+        mf = s->st_active;
+        wrote = 0;
+        s->st_touch_at = TOUCH_STEP;
+    }
+    if (__builtin_expect(wrote > s->st_touch_at, 0)) ask_touch_locked(s, mf, wrote);
+    int64_t need = wrote + size + PS_RECORD_SPARE;
+    int64_t reserved = atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed);
+    if (__builtin_expect(need > reserved, 0))
+        return ps_mapfile_reserve(mf, need, s->st_conf.reserve_window, e);
+    if (__builtin_expect(reserved < mf->mf_size ? reserved - wrote < s->st_conf.reserve_window / 2
+                                                : wrote > mf->mf_size / 2,
+                         0) &&
+        !atomic_load_explicit(&s->st_alloc_asked, memory_order_relaxed))
+        ask_ahead_locked(s, mf, wrote);
+    return 0;
+}
+
+/* ---- one record; append lock held ---- */
+
+typedef struct placed {
+    int64_t queue_offset, physical_offset;
+} placed;
+
+static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, int64_t stamp) {
+    ps_mapfile *mf = s->st_active;
+    int64_t wrote = atomic_load_explicit(&mf->mf_wrote, memory_order_relaxed);
+    int tx = d->sys_flag & PS_SYS_TX_MASK;
+    bool counted = tx == PS_SYS_TX_NONE || tx == PS_SYS_TX_COMMIT;
+    placed at = {counted ? q->cq_next : 0, mf->mf_base + wrote};
+    ps_draft_write(d, mf->mf_map + wrote, at.queue_offset, at.physical_offset, stamp);
+    if (counted) q->cq_next++;
+    atomic_store_explicit(&mf->mf_wrote, wrote + d->size, memory_order_release);
+    return at;
+}
+
+static inline int64_t stamp_locked(ps_store *s, int64_t now) {
+    if (now < s->st_last_timestamp) now = s->st_last_timestamp;
+    s->st_last_timestamp = now;
+    return now;
+}
+
+/* Makes what was written visible: first the end, then the dispatcher's wake-up. */
+static inline void publish_locked(ps_store *s, int64_t end, int64_t stamp, int64_t count) {
+    atomic_store_explicit(&s->st_stamp_published, stamp, memory_order_relaxed);
+    atomic_store_explicit(&s->st_puts,
+                          atomic_load_explicit(&s->st_puts, memory_order_relaxed) + count,
+                          memory_order_relaxed);
+    atomic_store(&s->st_log_end, end);
+}
+
+static inline void wake_dispatcher(ps_store *s) {
+    if (__builtin_expect(atomic_load(&s->st_napping), 0)) ps_dispatch_wake(s);
+}
+
+/* ---- refusals ---- */
+
+static int refuse_slow(ps_store *s, ps_error *e) {
+    if (s->st_readonly)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
+    int err = atomic_load(&s->st_flush_errno);
+    if (err != 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_flushed), s->st_root,
+                       "a sync of the log failed: %s", strerror(err));
+    if (atomic_load(&s->st_derived_broken))
+        return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_broken.sys_errno, s->st_broken.offset,
+                       s->st_broken.where, "%s", s->st_broken.text);
+    err = atomic_load(&s->st_stall_errno);
+    if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
+        return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
+                       "queues or index cannot grow: %s; tried again each second", strerror(err));
+    return ps_fail(e, PS_E_DISK_FULL, err, -1, s->st_root,
+                   err != 0 ? "queues or index have no room on the disk"
+                            : "the disk is fuller than diskSpaceWarningLevelRatio");
+}
+
+static inline int refused(ps_store *s, ps_error *e) {
+    if (__builtin_expect(!s->st_readonly &&
+                             !atomic_load_explicit(&s->st_flush_errno, memory_order_relaxed) &&
+                             !atomic_load_explicit(&s->st_derived_broken, memory_order_relaxed) &&
+                             !atomic_load_explicit(&s->st_disk_full, memory_order_relaxed) &&
+                             !atomic_load_explicit(&s->st_stall_errno, memory_order_relaxed),
+                         1))
+        return 0;
+    return refuse_slow(s, e);
+}
+
+static int closed(ps_error *e) {
+    return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+}
+
+static int check_queue_id(int32_t id, ps_error *e) {
+    if (__builtin_expect(id >= 0 && id <= PS_QUEUE_ID_MAX, 1)) return 0;
+    return ps_fail(e, PS_E_QUEUE_ILLEGAL, 0, -1, NULL, "queue id %d is not between 0 and %d", id,
+                   PS_QUEUE_ID_MAX);
+}
+
+/* Called when the message is known to be good, so that a refused one leaves no queue behind. */
+static int queue_of(ps_store *s, ps_topic *topic, int32_t id, ps_queue **q, ps_error *e) {
+    *q = ps_topic_queue(topic, id);
+    if (__builtin_expect(*q == NULL, 0) && (*q = ps_topic_queue_get(s, topic, id)) == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+    return 0;
+}
+
+static void draft_init(ps_store *s, ps_topic *topic, ps_draft *d) {
+    memset(d, 0, sizeof *d);
+    d->topic = (const uint8_t *)topic->tp_name;
+    d->topic_len = topic->tp_len;
+    d->store_host = d->born_host = s->st_conf.store_host;
+    d->store_host_len = d->born_host_len = s->st_conf.store_host_len;
+    d->prop_crc = s->st_conf.append_prop_crc != 0;
+    d->long_topic_v2 = s->st_conf.long_topic_v2 != 0;
+}
+
+static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
+    const char *why = "";
+    int code = ps_draft_measure(d, s->st_conf.max_message_size, &why);
+    if (__builtin_expect(code < 0, 0))
+        return ps_fail(e, code, 0, i, NULL, "%s (body %lld bytes, maxMessageSize %lld)", why,
+                       (long long)d->body_len, (long long)s->st_conf.max_message_size);
+    if (__builtin_expect(d->size + PS_RECORD_SPARE > s->st_conf.commitlog_file_size, 0))
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
+                       "a record of %d bytes does not fit into a file of %lld", d->size,
+                       (long long)s->st_conf.commitlog_file_size);
+    return 0;
+}
+
+/* ---- one message ---- */
+
+static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps_put_result *out) {
+    ps_queue *q;
+    int64_t now = ps_now_ms();
+    if (d->born_timestamp == 0) d->born_timestamp = now;
+    int code = check_queue_id(d->queue_id, &out->error);
+    if (code == 0) code = measure(s, d, -1, &out->error);
+    if (code == 0) code = queue_of(s, topic, d->queue_id, &q, &out->error);
+    if (code < 0) return code;
+    pthread_mutex_lock(&s->st_append_lock);
+    code = room_locked(s, d->size, &out->error);
+    if (code < 0) {
+        pthread_mutex_unlock(&s->st_append_lock);
+        return code;
+    }
+    int64_t stamp = stamp_locked(s, now);
+    placed at = write_locked(s, q, d, stamp);
+    publish_locked(s, at.physical_offset + d->size, stamp, 1);
+    pthread_mutex_unlock(&s->st_append_lock);
+    wake_dispatcher(s);
+    out->status = PS_PUT_OK;
+    out->size = d->size;
+    out->queue_id = q->cq_id;
+    out->store_host_len = s->st_conf.store_host_len;
+    memcpy(out->store_host, s->st_conf.store_host, sizeof out->store_host);
+    out->queue_offset = at.queue_offset;
+    out->physical_offset = at.physical_offset;
+    out->store_timestamp = stamp;
+    if (s->st_conf.sync_flush && wait)
+        code = ps_wait_durable(s, at.physical_offset + d->size, s->st_conf.sync_flush_timeout_ms,
+                               &out->error);
+    if (code > 0) {
+        out->status = code;
+        code = 0;
+    }
+    return code;
+}
+
+int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
+           const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out) {
+    ps_store *s = topic->tp_store;
+    ps_draft d;
+    if (ps_enter(s) < 0) return closed(&out->error);
+    int code = refused(s, &out->error);
+    if (code == 0) {
+        draft_init(s, topic, &d);
+        d.body = body;
+        d.body_len = body_len;
+        d.properties = properties;
+        d.properties_len = properties_len;
+        d.queue_id = queue_id;
+        d.flag = flag;
+        code = put_draft(s, topic, &d, wait, out);
+    }
+    ps_leave(s);
+    return code;
+}
+
+int ps_put_plain(ps_topic *topic, int32_t queue_id, const void *body, int64_t body_len,
+                 ps_put_result *out) {
+    return ps_put(topic, queue_id, 0, body, body_len, NULL, 0, 1, out);
+}
+
+static void draft_of_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_draft *d) {
+    draft_init(s, topic, d);
+    d->body = m->body;
+    d->body_len = m->body_len;
+    d->properties = m->properties;
+    d->properties_len = m->properties_len;
+    d->queue_id = m->queue_id;
+    d->flag = m->flag;
+    d->sys_flag = m->sys_flag;
+    d->reconsume_times = m->reconsume_times;
+    d->born_timestamp = m->born_timestamp;
+    d->prepared_transaction_offset = m->prepared_transaction_offset;
+    if (m->born_host_len == 8 || m->born_host_len == 20) {
+        d->born_host = m->born_host;
+        d->born_host_len = m->born_host_len;
+    }
+}
+
+int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
+    ps_draft d;
+    if (ps_enter(s) < 0) return closed(&out->error);
+    int code = refused(s, &out->error);
+    if (code == 0) {
+        draft_of_message(s, topic, m, &d);
+        code = put_draft(s, topic, &d, m->wait, out);
+    }
+    ps_leave(s);
+    return code;
+}
+
+/* ---- many messages ---- */
+
+static inline int64_t column_get(const ps_column *c, int64_t i, const uint8_t **data) {
+    int64_t from, to;
+    if (c->offsets32 != NULL) {
+        from = c->offsets32[i];
+        to = c->offsets32[i + 1];
+    } else {
+        from = c->offsets64[i];
+        to = c->offsets64[i + 1];
+    }
+    *data = (const uint8_t *)c->data + from;
+    return to - from;
+}
+
+static inline bool column_there(const ps_column *c) {
+    return c->data != NULL && (c->offsets32 != NULL || c->offsets64 != NULL);
+}
+
+static inline void draft_of_row(const ps_put_many *m, int64_t i, ps_draft *d) {
+    d->body_len = column_get(&m->bodies, i, &d->body);
+    if (column_there(&m->tags)) d->tags_len = column_get(&m->tags, i, &d->tags);
+    if (column_there(&m->keys)) d->keys_len = column_get(&m->keys, i, &d->keys);
+    if (column_there(&m->properties))
+        d->properties_len = column_get(&m->properties, i, &d->properties);
+    if (m->born_timestamps != NULL) d->born_timestamp = m->born_timestamps[i];
+    if (m->flags != NULL) d->flag = m->flags[i];
+    d->queue_id = m->queue_ids != NULL ? m->queue_ids[i]
+                  : m->queue_count > 1 ? m->queue_first + (int32_t)(i % m->queue_count)
+                                       : m->queue_first;
+}
+
+static void draft_of_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t now,
+                          ps_draft *d) {
+    draft_init(s, topic, d);
+    d->extra = m->common;
+    d->extra_len = m->common_len;
+    d->flag = m->flag;
+    d->sys_flag = m->sys_flag;
+    d->reconsume_times = m->reconsume_times;
+    d->born_timestamp = now;
+    if (m->born_host_len == 8 || m->born_host_len == 20) {
+        d->born_host = m->born_host;
+        d->born_host_len = m->born_host_len;
+    }
+}
+
+/* Everything but the sums of the bodies, for every message, so that a bad one is found before the
+ * first is stored. A row's properties are checked with an empty body in place of its own. */
+static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_error *e) {
+    static const uint8_t nothing[1];
+    ps_draft d;
+    draft_of_many(s, topic, m, 1, &d);
+    bool rich = column_there(&m->tags) || column_there(&m->keys) || column_there(&m->properties);
+    for (int64_t i = 0; i < m->count; i++) {
+        draft_of_row(m, i, &d);
+        int64_t body_len = d.body_len;
+        d.body = nothing;
+        d.body_len = 0;
+        int code = 0;
+        if (body_len < 0 || body_len > s->st_conf.max_message_size)
+            code =
+                ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
+                        "the body of message %lld has %lld bytes, more than maxMessageSize %lld",
+                        (long long)i, (long long)body_len, (long long)s->st_conf.max_message_size);
+        if (code == 0 && (i == 0 || rich)) code = measure(s, &d, i, e);
+        if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
+            code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
+                           "message %lld does not fit into one file of the log", (long long)i);
+        if (code == 0) code = check_queue_id(d.queue_id, e);
+        if (code < 0) return code;
+    }
+    return 0;
+}
+
+/* Measures rows [from, from + n) into drafts; then one hold of the lock writes them. */
+static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t from, int64_t n,
+                    ps_draft *drafts, int64_t *stored, ps_put_result *out) {
+    ps_queue *q;
+    int code = 0;
+    int64_t i = 0, total = 0, stamp, now = drafts[0].born_timestamp;
+    for (; i < n && code == 0; i++) {
+        if (i > 0) drafts[i] = drafts[0];
+        if (m->born_timestamps == NULL) drafts[i].born_timestamp = now;
+        draft_of_row(m, from + i, &drafts[i]);
+        code = measure(s, &drafts[i], from + i, &out->error);
+        /* The caller's buffers may change under us, so what is used is checked here once more. */
+        if (code == 0) code = check_queue_id(drafts[i].queue_id, &out->error);
+        if (code == 0) code = queue_of(s, topic, drafts[i].queue_id, &q, &out->error);
+        total += drafts[i].size;
+    }
+    if (code == 0 && m->together && total + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
+        code = ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       "a batch of %lld bytes does not fit into one file", (long long)total);
+    if (code < 0) return code;
+    pthread_mutex_lock(&s->st_append_lock);
+    stamp = stamp_locked(s, now);
+    if (m->together) code = room_locked(s, total, &out->error);
+    for (i = 0; i < n && code == 0; i++) {
+        ps_draft *d = &drafts[i];
+        if (!m->together && (code = room_locked(s, d->size, &out->error)) < 0) break;
+        placed at = write_locked(s, ps_topic_queue(topic, d->queue_id), d, stamp);
+        out->size = d->size;
+        out->queue_offset = at.queue_offset;
+        out->physical_offset = at.physical_offset;
+        if (m->physical_offsets != NULL) m->physical_offsets[from + i] = at.physical_offset;
+        if (m->queue_offsets != NULL) m->queue_offsets[from + i] = at.queue_offset;
+    }
+    if (i > 0) publish_locked(s, out->physical_offset + out->size, stamp, i);
+    pthread_mutex_unlock(&s->st_append_lock);
+    out->store_timestamp = stamp;
+    *stored += i;
+    wake_dispatcher(s);
+    return code;
+}
+
+static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored,
+                    ps_put_result *out) {
+    int64_t chunk = m->together ? m->count : CHUNK, now;
+    ps_draft few[CHUNK], *drafts = few;
+    int code = check_rows(s, topic, m, &out->error);
+    if (code < 0 || m->count == 0) return code;
+    if (chunk > CHUNK && (drafts = malloc((size_t)chunk * sizeof *drafts)) == NULL)
+        return ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
+    for (int64_t i = 0; i < m->count && code == 0; i += chunk) {
+        now = ps_now_ms();
+        draft_of_many(s, topic, m, now, &drafts[0]);
+        code = put_rows(s, topic, m, i, m->count - i < chunk ? m->count - i : chunk, drafts, stored,
+                        out);
+    }
+    if (drafts != few) free(drafts);
+    out->status = PS_PUT_OK;
+    if (code == 0 && s->st_conf.sync_flush && m->wait) {
+        code = ps_wait_durable(s, out->physical_offset + out->size,
+                               s->st_conf.sync_flush_timeout_ms, &out->error);
+        out->status = code > 0 ? code : PS_PUT_OK;
+    }
+    return code < 0 ? code : 0;
+}
+
+static int many_arguments(const ps_put_many *m, ps_error *e) {
+    if (m->count < 0 || (m->count > 0 && !column_there(&m->bodies)))
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the bodies have no data or no offsets");
+    if (m->queue_ids == NULL && (m->queue_count < 0 || m->queue_count > PS_QUEUE_ID_MAX + 1))
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the number of queues is not sensible");
+    if (m->together && (m->queue_ids != NULL || m->queue_count > 1))
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a batch goes to one queue");
+    return 0;
+}
+
+int ps_put_many_messages(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t *stored,
+                         ps_put_result *out) {
+    *stored = 0;
+    if (ps_enter(s) < 0) return closed(&out->error);
+    int code = refused(s, &out->error);
+    if (code == 0) code = many_arguments(m, &out->error);
+    if (code == 0) code = put_many(s, topic, m, stored, out);
+    ps_leave(s);
+    return code;
+}
+
+/* ---- a client's batch ---- */
+
+typedef struct split {
+    int64_t count;
+    int64_t *body_at, *props_at; /* count + 1 each; all five share one allocation */
+    int32_t *flags;
+    uint8_t *bodies, *props;
+} split;
+
+/* Counts, then gathers bodies and properties of the items into columns. */
+static int split_batch(const ps_message *m, split *out, ps_error *e) {
+    ps_batch_item item = {0};
+    int64_t at = 0, n = 0, body = 0, props = 0;
+    int rc;
+    while ((rc = ps_batch_item_next(m->body, m->body_len, &at, &item)) > 0) {
+        n++;
+        body += item.body_len;
+        props += item.properties_len;
+    }
+    if (rc < 0 || n == 0)
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, at, NULL, "the batch is malformed at byte %lld",
+                       (long long)at);
+    size_t heads = (size_t)(n + 1) * (2 * sizeof(int64_t) + sizeof(int32_t));
+    uint8_t *block = malloc(heads + (size_t)(body + props) + 1);
+    if (block == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
+    *out = (split){n,
+                   (int64_t *)block,
+                   (int64_t *)block + n + 1,
+                   (int32_t *)((int64_t *)block + 2 * (n + 1)),
+                   block + heads,
+                   block + heads + body};
+    out->body_at[0] = out->props_at[0] = at = 0;
+    for (int64_t i = 0; i < n; i++) {
+        ps_batch_item_next(m->body, m->body_len, &at, &item);
+        out->flags[i] = item.flag;
+        memcpy(out->bodies + out->body_at[i], item.body, (size_t)item.body_len);
+        memcpy(out->props + out->props_at[i], item.properties, (size_t)item.properties_len);
+        out->body_at[i + 1] = out->body_at[i] + item.body_len;
+        out->props_at[i + 1] = out->props_at[i] + item.properties_len;
+    }
+    return 0;
+}
+
+int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64_t *count,
+                        int64_t *physical_offsets, ps_put_result *out) {
+    split parts = {0};
+    *count = 0;
+    if (m->body_len > s->st_conf.max_message_size)
+        return ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       "the batch has %lld bytes, more than maxMessageSize",
+                       (long long)m->body_len);
+    if ((m->sys_flag & PS_SYS_TX_MASK) != 0 || topic->tp_len > PS_TOPIC_MAX_V1 ||
+        strncmp(topic->tp_name, "%RETRY%", 7) == 0)
+        return ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       "a batch can be neither transactional nor go to a retry topic");
+    int code = split_batch(m, &parts, &out->error);
+    if (code < 0) return code;
+    ps_put_many many = {.count = parts.count,
+                        .bodies = {parts.bodies, NULL, parts.body_at},
+                        .properties = {parts.props, NULL, parts.props_at},
+                        .common = m->properties,
+                        .common_len = m->properties_len,
+                        .queue_first = m->queue_id,
+                        .queue_count = 1,
+                        .flags = parts.flags,
+                        .sys_flag = m->sys_flag,
+                        .reconsume_times = m->reconsume_times,
+                        .born_host_len = m->born_host_len,
+                        .wait = m->wait,
+                        .together = 1,
+                        .physical_offsets = physical_offsets};
+    memcpy(many.born_host, m->born_host, sizeof many.born_host);
+    code = ps_put_many_messages(s, topic, &many, count, out);
+    free(parts.body_at);
+    return code;
+}

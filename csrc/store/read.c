@@ -1,0 +1,646 @@
+/* Reading: by queue offset, by log offset, by key, by time. A batch holds references on the
+ * mappings it points into, so its bytes stay valid whatever happens to the store. Spec sections 4,
+ * 5, 10; upstream DefaultMessageStore.getMessage, IndexService.queryOffset,
+ * ConsumeQueue.binarySearchInQueueByTime. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "filter/sql92.h"
+#include "store/store.h"
+
+#define DEFAULT_MESSAGES 32
+#define DEFAULT_BYTES (128LL << 20)
+#define LEAST_BYTES 100
+#define LEAST_UNITS 800 /* units looked at, at most, unless more messages are wanted */
+#define QUERY_STEP 256
+#define PREFETCH 8
+
+static const ps_read_options default_options;
+
+struct ps_batch {
+    ps_batch_info info;
+    ps_view *views;
+    int64_t *body_starts, *body_ends;
+    int32_t room;
+    ps_mapfile **files;
+    ps_segment_view *segments;
+    int32_t segment_room;
+};
+
+#define FEW_TAGS 8 /* are looked through one by one */
+
+/* ---- batches ---- */
+
+static int grow(ps_batch *b, int32_t room) {
+    ps_view *views = realloc(b->views, (size_t)room * sizeof *views);
+    if (views != NULL) b->views = views;
+    int64_t *starts = realloc(b->body_starts, (size_t)room * sizeof *starts);
+    if (starts != NULL) b->body_starts = starts;
+    int64_t *ends = realloc(b->body_ends, (size_t)room * sizeof *ends);
+    if (ends != NULL) b->body_ends = ends;
+    if (views == NULL || starts == NULL || ends == NULL) return PS_E_NO_MEMORY;
+    b->room = room;
+    return 0;
+}
+
+ps_batch *ps_batch_new(int32_t room) {
+    ps_batch *b = calloc(1, sizeof *b);
+    if (b != NULL && grow(b, room > 0 && room < 4096 ? room : 64) < 0) {
+        ps_batch_free(b);
+        b = NULL;
+    }
+    return b;
+}
+
+void ps_batch_free(ps_batch *b) {
+    if (b == NULL) return;
+    for (int32_t i = 0; i < b->info.segment_count; i++) ps_mapfile_unref(b->files[i]);
+    free(b->files);
+    free(b->segments);
+    free(b->views);
+    free(b->body_starts);
+    free(b->body_ends);
+    free(b);
+}
+
+void ps_batch_get(const ps_batch *b, ps_batch_info *out) {
+    *out = b->info;
+    out->views = b->views;
+    out->segments = b->segments;
+    out->body_starts = b->body_starts;
+    out->body_ends = b->body_ends;
+}
+
+/* Index of the segment in the batch, which takes its own reference; -1 no memory. */
+static int32_t batch_segment(ps_batch *b, ps_mapfile *mf) {
+    int32_t n = b->info.segment_count;
+    for (int32_t i = n - 1; i >= 0; i--)
+        if (b->files[i] == mf) return i;
+    if (n == b->segment_room) {
+        int32_t room = n ? n * 2 : 2;
+        ps_mapfile **files = realloc(b->files, (size_t)room * sizeof *files);
+        if (files != NULL) b->files = files;
+        ps_segment_view *segments = realloc(b->segments, (size_t)room * sizeof *segments);
+        if (segments != NULL) b->segments = segments;
+        if (files == NULL || segments == NULL) return -1;
+        b->segment_room = room;
+    }
+    b->files[n] = ps_mapfile_ref(mf);
+    b->segments[n] = (ps_segment_view){mf->mf_map, mf->mf_size, mf->mf_base};
+    return b->info.segment_count++;
+}
+
+int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_offset,
+                 int64_t tags_code) {
+    int32_t i = b->info.count;
+    if (i == b->room && grow(b, b->room * 2) < 0) return PS_E_NO_MEMORY;
+    int32_t segment = batch_segment(b, mf);
+    if (segment < 0) return PS_E_NO_MEMORY;
+    ps_view *v = &b->views[i];
+    v->segment = segment;
+    v->size = r->size;
+    v->start = r->start - mf->mf_map;
+    v->body_start = b->body_starts[i] = r->body - mf->mf_map;
+    v->body_end = b->body_ends[i] = v->body_start + r->body_len;
+    v->physical_offset = mf->mf_base + v->start;
+    v->queue_offset = queue_offset;
+    v->store_timestamp = r->store_timestamp;
+    v->tags_code = tags_code;
+    v->topic_start = (int32_t)(r->topic - r->start);
+    v->topic_len = r->topic_len;
+    v->properties_start = (int32_t)(r->properties - r->start);
+    v->properties_len = r->properties_len;
+    v->sys_flag = r->sys_flag;
+    v->reconsume_times = r->reconsume_times;
+    b->info.compressed += r->sys_flag & PS_SYS_COMPRESSED;
+    b->info.count = i + 1;
+    b->info.bytes += r->size;
+    return 0;
+}
+
+static void *fail_null(ps_error *e, int code, int64_t at, const char *text) {
+    ps_fail(e, code, code == PS_E_NO_MEMORY ? ENOMEM : 0, at, NULL, "%s", text);
+    return NULL;
+}
+
+/* ---- by queue offset ---- */
+
+typedef struct limits {
+    int32_t messages;
+    int64_t bytes, units;
+    bool transfer;
+    int64_t memory_from; /* records at or behind this count as being in memory */
+} limits;
+
+static limits limits_of(ps_store *s, const ps_read_options *o) {
+    limits l = {.messages = o->max_messages > 0 ? o->max_messages : DEFAULT_MESSAGES,
+                .bytes = o->max_bytes > 0 ? o->max_bytes : DEFAULT_BYTES,
+                .transfer = o->transfer_limits != 0};
+    if (l.bytes < LEAST_BYTES) l.bytes = LEAST_BYTES;
+    l.units = l.messages > LEAST_UNITS ? l.messages : LEAST_UNITS;
+    int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    l.memory_from = atomic_load(&s->st_log_end) - ram / 100 * s->st_conf.memory_ratio;
+    return l;
+}
+
+static bool is_full(const ps_store *s, const limits *l, const ps_batch_info *b, const ps_unit *u) {
+    if (b->count == 0) return false;
+    if (b->count + 1 > l->messages || b->bytes + u->size > l->bytes) return true;
+    if (!l->transfer) return false;
+    bool memory = u->physical >= l->memory_from;
+    return b->bytes + u->size >
+               (memory ? s->st_conf.max_bytes_in_memory : s->st_conf.max_bytes_in_disk) ||
+           b->count >=
+               (memory ? s->st_conf.max_messages_in_memory : s->st_conf.max_messages_in_disk);
+}
+
+static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
+    const int32_t *hashes = o->tag_hashes;
+    int32_t from = 0, count = o->tag_count, hash = (int32_t)tags_code;
+    if (count == 0) return true;
+    /* A client may name a hundred thousand, and each unit is compared. */
+    while (count > FEW_TAGS) {
+        int32_t half = count / 2;
+        if (hashes[from + half] <= hash) {
+            from += half;
+            count -= half;
+        } else {
+            count = half;
+        }
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (hashes[from + i] == hash) return true;
+    return false;
+}
+
+/* The record a unit points to, checked against the unit; its segment is cached in *mf over
+ * units. */
+static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record *r) {
+    int64_t at = *mf != NULL ? u->physical - (*mf)->mf_base : -1;
+    if (at < 0 || at >= (*mf)->mf_size) {
+        ps_mapfile_unref(*mf);
+        *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log, u->physical, NULL);
+        if (*mf == NULL) return false;
+        at = u->physical - (*mf)->mf_base;
+    }
+    if (u->size > (*mf)->mf_size - at) return false;
+    return ps_record_decode((*mf)->mf_map + at, u->size, r) == PS_REC_OK && r->size == u->size &&
+           r->physical_offset == u->physical;
+}
+
+/* Equal hashes do not make equal tags ("AaAa" and "BBBB"): the text decides where it is given. */
+static bool tag_equal(const ps_read_options *o, const ps_record *r) {
+    ps_property p;
+    if (o->tag_count == 0 || o->tag_texts == NULL) return true;
+    if (!ps_property_find(r->properties, r->properties_len, "TAGS", 4, &p)) return false;
+    for (int32_t at = 0; at < o->tag_texts_len;) {
+        const char *end = memchr(o->tag_texts + at, 0, (size_t)(o->tag_texts_len - at));
+        int32_t n = end != NULL ? (int32_t)(end - o->tag_texts) - at : o->tag_texts_len - at;
+        if (n == p.value_len && memcmp(o->tag_texts + at, p.value, (size_t)n) == 0) return true;
+        at += n + 1;
+    }
+    return false;
+}
+
+typedef struct walk {
+    ps_store *s;
+    ps_batch *b;
+    const ps_read_options *o;
+    limits l;
+    ps_mapfile *log_file;
+    int64_t skip_below; /* after a hole in the log: units that point before this are passed over */
+    int code;
+} walk;
+
+/* One unit of the scan of section 10; false ends it. */
+static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
+    ps_batch_info *b = &w->b->info;
+    ps_record r;
+    if (is_full(w->s, &w->l, b, u)) return false;
+    b->next_offset = offset + 1;
+    if (u->physical < w->skip_below || !tag_wanted(w->o, u->tags_code)) return true;
+    if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
+        if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
+        return true;
+    }
+    if (!record_of(w->s, u, &w->log_file, &r)) {
+        if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
+        w->skip_below = (u->physical / w->s->st_conf.commitlog_file_size + 1) *
+                        w->s->st_conf.commitlog_file_size;
+        return true;
+    }
+    if (!tag_equal(w->o, &r)) return true;
+    if (w->o->sql != NULL && !ps_sql92_match(w->o->sql, r.properties, r.properties_len))
+        return true;
+    w->code = ps_batch_add(w->b, w->log_file, &r, offset, u->tags_code);
+    b->status = PS_GET_FOUND;
+    b->suggest_slave = u->physical < w->l.memory_from;
+    return w->code == 0;
+}
+
+/* Inlined by force: GCC takes a function of prefetches alone for one without effect, and drops
+ * it. */
+__attribute__((always_inline)) static inline void prefetch_unit(const walk *w,
+                                                                const uint8_t *unit) {
+    int64_t at = (int64_t)be64_get(unit) - (w->log_file != NULL ? w->log_file->mf_base : 0);
+    if (w->log_file != NULL && at >= 0 && at < w->log_file->mf_size) {
+        __builtin_prefetch(w->log_file->mf_map + at);
+        __builtin_prefetch(w->log_file->mf_map + at + 64);
+    }
+}
+
+static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
+    ps_batch_info *b = &w->b->info;
+    int64_t end = offset + w->l.units < b->max_offset ? offset + w->l.units : b->max_offset;
+    bool go = true;
+    while (go && offset < end) {
+        const uint8_t *p;
+        int64_t n;
+        ps_unit u;
+        ps_mapfile *mf = ps_queue_run(q, offset, &p, &n);
+        if (mf == NULL) {
+            if (!ps_queue_unit(q, offset, &u)) {
+                int64_t per_file = q->cq_files.ss_file_size / PS_UNIT;
+                if (b->count == 0) {
+                    b->status = PS_GET_OFFSET_FOUND_NULL;
+                    b->next_offset = (offset / per_file + 1) * per_file;
+                }
+                return;
+            }
+            go = take_unit(w, offset++, &u);
+            continue;
+        }
+        ps_queue_reads_on(mf, n);
+        n = n < end - offset ? n : end - offset;
+        for (int64_t i = 0; i < n && go; i++) {
+            if (i + PREFETCH < n) prefetch_unit(w, p + (i + PREFETCH) * PS_UNIT);
+            ps_unit_get(p + i * PS_UNIT, &u);
+            go = take_unit(w, offset++, &u);
+        }
+        ps_mapfile_unref(mf);
+    }
+}
+
+/* The conditions of section 10 in their order; true when the scan is to be done. */
+static bool within(ps_batch_info *b, int64_t offset) {
+    b->next_offset = offset;
+    if (b->max_offset == 0) {
+        b->status = PS_GET_NO_MESSAGE_IN_QUEUE;
+        b->next_offset = 0;
+    } else if (offset < b->min_offset) {
+        b->status = PS_GET_OFFSET_TOO_SMALL;
+        b->next_offset = b->min_offset;
+    } else if (offset == b->max_offset) {
+        b->status = PS_GET_OFFSET_OVERFLOW_ONE;
+    } else if (offset > b->max_offset) {
+        b->status = PS_GET_OFFSET_OVERFLOW_BADLY;
+        b->next_offset = b->max_offset;
+    } else {
+        b->status = PS_GET_NO_MATCHED_MESSAGE;
+        return true;
+    }
+    return false;
+}
+
+ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
+                  const ps_read_options *o, ps_error *e) {
+    if (o == NULL) o = &default_options;
+    if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
+    walk w = {.s = s, .o = o, .l = limits_of(s, o)};
+    ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
+    w.b = ps_batch_new(w.l.messages);
+    if (w.b != NULL && q == NULL) {
+        w.b->info.status = PS_GET_NO_MATCHED_LOGIC_QUEUE;
+    } else if (w.b != NULL) {
+        w.code = ps_dispatch_catch_up(s, e) == PS_E_DAMAGED ? PS_E_DAMAGED : 0;
+        w.b->info.min_offset = atomic_load(&q->cq_min);
+        w.b->info.max_offset = atomic_load_explicit(&q->cq_max, memory_order_acquire);
+        if (within(&w.b->info, offset)) walk_queue(&w, q, offset);
+    }
+    ps_mapfile_unref(w.log_file);
+    ps_leave(s);
+    if (w.b == NULL || w.code == PS_E_NO_MEMORY) {
+        ps_batch_free(w.b);
+        return fail_null(e, PS_E_NO_MEMORY, -1, "no memory for the batch");
+    }
+    return w.b;
+}
+
+/* ---- by log offset ---- */
+
+ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, ps_error *e) {
+    if (o == NULL) o = &default_options;
+    if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, physical, "the store is closed");
+    ps_batch *b = ps_batch_new(o->max_messages);
+    limits l = limits_of(s, o);
+    int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire), avail;
+    int code = b == NULL ? PS_E_NO_MEMORY : 0;
+    ps_mapfile *mf = NULL;
+    while (code == 0) {
+        ps_record r;
+        const uint8_t *p = ps_log_at(s, physical, end, &avail, &mf);
+        ps_rec_outcome out = PS_REC_END;
+        b->info.outcome = p == NULL ? -1 : 0;
+        if (p != NULL)
+            out = ps_record_check(p, avail, physical,
+                                  o->check_crc ? PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF : 0, &r);
+        if (p != NULL && out == PS_REC_BLANK) {
+            physical = mf->mf_base + mf->mf_size;
+        } else if (p != NULL && out == PS_REC_OK &&
+                   (b->info.count == 0 ||
+                    (b->info.count < l.messages && b->info.bytes + r.size <= l.bytes))) {
+            code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
+            physical += r.size;
+        } else {
+            if (p != NULL && out != PS_REC_OK) b->info.outcome = (int32_t)out;
+            break;
+        }
+        ps_mapfile_unref(mf);
+        mf = NULL;
+    }
+    ps_mapfile_unref(mf);
+    ps_leave(s);
+    if (code < 0) {
+        ps_batch_free(b);
+        return fail_null(e, code, physical, "no memory for the batch");
+    }
+    b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;
+    b->info.next_offset = physical;
+    b->info.min_offset = atomic_load(&s->st_log_min);
+    b->info.max_offset = end;
+    return b;
+}
+
+ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
+    ps_read_options one = {.max_messages = 1, .check_crc = 1};
+    ps_batch *b = ps_log_read(s, physical, &one, e);
+    if (b == NULL) return NULL;
+    if (b->info.count == 1 && b->views[0].physical_offset == physical) return b;
+    bool damaged = b->info.outcome > 0;
+    ps_rec_outcome outcome = damaged ? (ps_rec_outcome)b->info.outcome : PS_REC_END;
+    ps_batch_free(b);
+    if (damaged)
+        ps_fail(e, PS_E_DAMAGED, 0, physical, s->st_root, "no record stands there: %s",
+                ps_rec_outcome_name(outcome));
+    else
+        ps_fail(e, PS_E_NOT_FOUND, 0, physical, s->st_root, "the log does not reach there");
+    return NULL;
+}
+
+/* ---- by key ---- */
+
+static bool has_token(const uint8_t *text, int32_t len, const char *key, int32_t key_len) {
+    for (int32_t at = 0; at < len;) {
+        const uint8_t *space = memchr(text + at, ' ', (size_t)(len - at));
+        int32_t n = space != NULL ? (int32_t)(space - text) - at : len - at;
+        if (n == key_len && memcmp(text + at, key, (size_t)n) == 0) return true;
+        at += n + 1;
+    }
+    return false;
+}
+
+/* The hash only says "perhaps": topic and key themselves decide. */
+static bool has_key(const ps_record *r, const char *topic, int32_t topic_len, const char *key,
+                    int32_t key_len) {
+    ps_property p;
+    if (r->topic_len != topic_len || memcmp(r->topic, topic, (size_t)topic_len) != 0) return false;
+    if (ps_property_find(r->properties, r->properties_len, "UNIQ_KEY", 8, &p) &&
+        p.value_len == key_len && memcmp(p.value, key, (size_t)key_len) == 0)
+        return true;
+    return ps_property_find(r->properties, r->properties_len, "KEYS", 4, &p) &&
+           has_token(p.value, p.value_len, key, key_len);
+}
+
+static int by_place(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef struct query {
+    const char *topic, *key;
+    int32_t topic_len, key_len, max;
+    int64_t begin, end;
+    int64_t *found;
+    int32_t count, room;
+} query;
+
+static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        ps_record r;
+        int64_t avail, end = atomic_load(&s->st_log_end);
+        ps_mapfile *mf;
+        const uint8_t *p = ps_log_at(s, places[i], end, &avail, &mf);
+        bool match = p != NULL && ps_record_check(p, avail, places[i], 0, &r) == PS_REC_OK &&
+                     r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
+                     has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
+        ps_mapfile_unref(mf);
+        if (!match || (q->count > 0 && q->found[q->count - 1] == places[i])) continue;
+        if (q->count == q->room) {
+            int32_t room = q->room ? q->room * 2 : 64;
+            int64_t *grown = realloc(q->found, (size_t)room * sizeof *grown);
+            if (grown == NULL) return PS_E_NO_MEMORY;
+            q->found = grown;
+            q->room = room;
+        }
+        q->found[q->count++] = places[i];
+    }
+    return 0;
+}
+
+static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
+    for (int32_t i = 0; i < q->count; i++) {
+        ps_record r;
+        int64_t avail;
+        ps_mapfile *mf;
+        const uint8_t *p = ps_log_at(s, q->found[i], atomic_load(&s->st_log_end), &avail, &mf);
+        int code = 0;
+        if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK)
+            code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
+        ps_mapfile_unref(mf);
+        if (code < 0) return code;
+    }
+    return 0;
+}
+
+/* A reader of a crashed store: the last records may have no index entries yet. They are read one by
+ * one. */
+static int query_tail(ps_store *s, query *q) {
+    int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log_end), avail;
+    int code = 0;
+    while (code == 0 && at < end) {
+        ps_record r;
+        ps_mapfile *mf;
+        const uint8_t *p = ps_log_at(s, at, end, &avail, &mf);
+        ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
+        int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : end;
+        ps_mapfile_unref(mf);
+        if (o != PS_REC_OK && o != PS_REC_BLANK) break;
+        if (o == PS_REC_OK) {
+            code = keep_matches(s, q, &at, 1);
+            next = at + r.size;
+        }
+        at = next;
+    }
+    return code;
+}
+
+/* Ascending, each place once (a record may carry a key twice), the newest `max` of them. */
+static void sort_places(query *q) {
+    int32_t n = 0;
+    if (q->count > 1) qsort(q->found, (size_t)q->count, sizeof *q->found, by_place);
+    for (int32_t i = 0; i < q->count; i++)
+        if (n == 0 || q->found[n - 1] != q->found[i]) q->found[n++] = q->found[i];
+    q->count = n;
+    if (q->max > 0 && n > q->max) {
+        memmove(q->found, q->found + n - q->max, (size_t)q->max * sizeof *q->found);
+        q->count = q->max;
+    }
+}
+
+static int run_query(ps_store *s, query *q) {
+    int64_t places[QUERY_STEP], skip = 0;
+    int32_t n;
+    int code = s->st_readonly ? query_tail(s, q) : 0;
+    if (s->st_index == NULL || code < 0) return code;
+    do {
+        n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin,
+                           q->end, &skip, places, QUERY_STEP);
+        code = keep_matches(s, q, places, n);
+        /* The last record of the index may be the first of a reader's tail: one more than asked
+         * for. */
+    } while (code == 0 && n == QUERY_STEP && (q->max <= 0 || q->count <= q->max));
+    sort_places(q);
+    return code;
+}
+
+ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char *key,
+                   int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *e) {
+    query q = {.topic = topic,
+               .topic_len = topic_len,
+               .key = key,
+               .key_len = key_len,
+               .begin = begin,
+               .end = end,
+               .max = max};
+    if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
+    ps_dispatch_catch_up(s, NULL);
+    ps_batch *b = ps_batch_new(64);
+    int code = b == NULL ? PS_E_NO_MEMORY : run_query(s, &q);
+    if (code == 0) code = batch_of_places(s, &q, b);
+    free(q.found);
+    ps_leave(s);
+    if (code < 0) {
+        ps_batch_free(b);
+        return fail_null(e, code, -1, "no memory for the batch");
+    }
+    b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;
+    return b;
+}
+
+/* ---- units, times, waiting ---- */
+
+int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t room,
+                       int64_t *physical, int32_t *sizes, int64_t *tags_codes) {
+    int32_t n = 0;
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
+    ps_dispatch_catch_up(s, NULL);
+    ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
+    ps_unit u;
+    for (; q != NULL && n < room && ps_queue_unit(q, offset + n, &u); n++) {
+        if (physical != NULL) physical[n] = u.physical;
+        if (sizes != NULL) sizes[n] = u.size;
+        if (tags_codes != NULL) tags_codes[n] = u.tags_code;
+    }
+    ps_leave(s);
+    return q == NULL ? PS_E_NOT_FOUND : n;
+}
+
+/* Store time of a unit's record, -1 when the record is not there. */
+static int64_t time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf) {
+    ps_unit u;
+    ps_record r;
+    if (!ps_queue_unit(q, offset, &u) || u.size == PS_UNIT_NONE || !record_of(s, &u, mf, &r))
+        return -1;
+    return r.store_timestamp;
+}
+
+/* First offset in [low, high) whose store time is at or behind t; records that are gone count as
+ * older. */
+static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t t) {
+    ps_mapfile *mf = NULL;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        if (time_of(s, q, mid, &mf) < t)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    ps_mapfile_unref(mf);
+    return low;
+}
+
+int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t timestamp,
+                     int32_t upper, ps_error *e) {
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    ps_dispatch_catch_up(s, NULL);
+    ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
+    int64_t at = PS_E_NOT_FOUND;
+    if (q == NULL) {
+        ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "there is no queue %d", queue_id);
+    } else {
+        int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
+        at = upper && timestamp < INT64_MAX ? first_at(s, q, min, max, timestamp + 1) - 1
+             : upper                        ? max - 1
+                                            : first_at(s, q, min, max, timestamp);
+        if (at < min) at = min;
+    }
+    ps_leave(s);
+    return at;
+}
+
+static bool reached(ps_queue *q, int64_t offset) {
+    return q != NULL && atomic_load_explicit(&q->cq_max, memory_order_acquire) > offset;
+}
+
+static int wait_news(ps_store *s, ps_topic *topic, int32_t id, int64_t offset, int32_t timeout_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t ns = until.tv_nsec + (int64_t)timeout_ms % 1000 * 1000000;
+    until.tv_sec += timeout_ms / 1000 + ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    int rc = 0;
+    pthread_mutex_lock(&s->st_news_lock);
+    atomic_fetch_add(&s->st_news_waiters, 1);
+    while (!reached(ps_topic_queue(topic, id), offset) && rc == 0 && !atomic_load(&s->st_stopping))
+        rc = pthread_cond_timedwait(&s->st_news, &s->st_news_lock, &until);
+    atomic_fetch_sub(&s->st_news_waiters, 1);
+    pthread_mutex_unlock(&s->st_news_lock);
+    return reached(ps_topic_queue(topic, id), offset);
+}
+
+int ps_wait_message(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset,
+                    int32_t timeout_ms) {
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
+    int code;
+    if (!s->st_readonly && s->st_thread_count > 0) {
+        code = wait_news(s, topic, queue_id, offset, timeout_ms);
+    } else {
+        /* Another process writes: nothing wakes us, so look, and rest a little longer each time. */
+        int64_t until = ps_now_ms() + timeout_ms;
+        useconds_t rest = 500;
+        while (!(code = reached(ps_topic_queue(topic, queue_id), offset)) && ps_now_ms() < until &&
+               !atomic_load(&s->st_closed)) {
+            usleep(rest);
+            rest = rest < 20000 ? rest * 2 : rest;
+            ps_store_refresh(s, NULL);
+        }
+    }
+    ps_leave(s);
+    return code;
+}

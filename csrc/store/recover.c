@@ -1,0 +1,511 @@
+/* Recovery: what is believed, what is cut, what is rebuilt.
+ *
+ * Policy.
+ *  1. The log is the truth. Its end is the first place, from a start that is known to be sound,
+ *  where no
+ *     whole record stands (ps_record_check). What lies behind the end is cut and zeroed, and
+ *     reported.
+ *  2. Normal (no abort file): the last writer synced everything. Checking starts at the record that
+ *  the
+ *     furthest queue unit points to, or at its file when that record is not there.
+ *  3. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
+ *  3 s;
+ *     zeros in the checkpoint mean the first file. Queue units that point behind that start are
+ *     taken back and written again from the log; so are index entries behind the checkpoint's index
+ *     time. Before that start, derived files are believed, since the checkpoint says that they were
+ *     synced.
+ *  4. A queue that has a hole against the log is rebuilt whole: every queue is emptied, and the log
+ *  is
+ *     read from its beginning.
+ *  5. Nothing is refused for damage in the log's tail: a store always opens with what can be saved.
+ *  What is
+ *     refused: files of a wrong size, stray files, missing segments, a lock held.
+ *
+ * Spec section 7; upstream CommitLog.recoverNormally / recoverAbnormally. Read-only opening
+ * (reader) does the same search and keeps what is not in the queues in memory. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+#define CHECKPOINT_MARGIN_MS 3000
+#define PROGRESS_STEP (16 << 20)
+
+void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records,
+                   const char *what, const char *why) {
+    if (r == NULL) return;
+    if (r->item_count >= (int32_t)(sizeof r->items / sizeof r->items[0])) {
+        r->items_dropped++;
+        return;
+    }
+    ps_report_item *i = &r->items[r->item_count++];
+    i->action = action;
+    i->from_at = from;
+    i->to_at = to;
+    i->records = records;
+    snprintf(i->what, sizeof i->what, "%.255s", what);
+    snprintf(i->why, sizeof i->why, "%.127s", why);
+}
+
+typedef struct scan {
+    ps_store *s;
+    ps_report *report;
+    ps_progress *progress;
+    int64_t at;           /* where it stands; at the end: the end of the log */
+    int64_t queues_from;  /* from here on records are checked and go to the queues */
+    int64_t index_from;   /* from here on they go to the index */
+    int64_t queues_after; /* records below are in the queues already; -1 none */
+    int64_t last_start;   /* of the last whole record, -1 none */
+    int64_t last_stamp;
+    ps_rec_outcome outcome;
+    bool hole;    /* a queue lacks a unit */
+    bool reading; /* reader: units go to the tails */
+} scan;
+
+static int checks_of(const ps_store *s) {
+    if (!s->st_conf.check_crc_on_recover) return 0;
+    return s->st_conf.force_verify_prop_crc ? PS_CHECK_PROP_CRC : PS_CHECK_BODY_CRC;
+}
+
+/* ---- where to start ---- */
+
+/* Start of the record that the furthest queue unit points to, -1 when no queue has one. */
+static int64_t furthest_unit(ps_store *s) {
+    ps_queue **queues;
+    int64_t furthest = -1;
+    ps_unit u;
+    int32_t n = ps_queues_snapshot(s, &queues);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t max = atomic_load(&queues[i]->cq_max);
+        if (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.size != PS_UNIT_NONE &&
+            u.physical > furthest)
+            furthest = u.physical;
+    }
+    free(queues);
+    return furthest;
+}
+
+static bool record_at(ps_store *s, int64_t physical, ps_record *r) {
+    int64_t avail;
+    ps_mapfile *mf;
+    const uint8_t *p = ps_log_at(s, physical, INT64_MAX, &avail, &mf);
+    bool there = p != NULL && ps_record_check(p, avail, physical, 0, r) == PS_REC_OK;
+    ps_mapfile_unref(mf);
+    return there;
+}
+
+/* Last file whose first record was stored at or before `limit`; the first file when there is
+ * none. */
+static int64_t file_by_time(ps_store *s, int64_t limit) {
+    ps_record r;
+    for (int32_t i = s->st_log.ss_count - 1; i > 0; i--) {
+        int64_t base = s->st_log.ss_items[i].sg_base;
+        if (record_at(s, base, &r) && r.store_timestamp > 0 && r.store_timestamp <= limit)
+            return base;
+    }
+    return s->st_log.ss_items[0].sg_base;
+}
+
+static int64_t at_least_zero(int64_t t) {
+    return t > 0 ? t : 0;
+}
+
+static void start_normal(scan *c) {
+    ps_store *s = c->s;
+    ps_record r;
+    int64_t furthest = furthest_unit(s), min = atomic_load(&s->st_log_min);
+    c->at = furthest;
+    if (furthest < min || !record_at(s, furthest, &r)) {
+        int64_t size = s->st_conf.commitlog_file_size;
+        int64_t last = s->st_log.ss_items[s->st_log.ss_count - 1].sg_base;
+        c->at = furthest < min ? min : furthest - furthest % size;
+        c->at = c->at > last ? last : c->at;
+    }
+    c->queues_from = c->index_from = c->at;
+    if (s->st_index != NULL && ps_index_end(s->st_index) >= c->at)
+        c->index_from = ps_index_end(s->st_index);
+}
+
+/* An index folder that somebody took away is made again from the whole log. */
+static void start_without_index(scan *c) {
+    char folder[PATH_MAX];
+    struct stat st;
+    snprintf(folder, sizeof folder, "%.*s/index", PATH_MAX - 16, c->s->st_root);
+    if (c->s->st_index == NULL || c->s->st_readonly || stat(folder, &st) == 0) return;
+    c->at = c->index_from = atomic_load(&c->s->st_log_min);
+}
+
+static void start_abnormal(scan *c) {
+    ps_store *s = c->s;
+    const ps_checkpoint *k = &s->st_checkpoint;
+    int64_t t = k->physic_msg_timestamp < k->logics_msg_timestamp ? k->physic_msg_timestamp
+                                                                  : k->logics_msg_timestamp;
+    c->queues_from = file_by_time(s, at_least_zero(t - CHECKPOINT_MARGIN_MS));
+    c->index_from = c->queues_from;
+    if (s->st_index != NULL) {
+        int64_t it = at_least_zero(k->index_msg_timestamp - CHECKPOINT_MARGIN_MS);
+        int64_t from = file_by_time(s, it < t ? it : t);
+        c->index_from = from < c->index_from ? from : c->index_from;
+    }
+    c->at = c->index_from;
+}
+
+/* Queues that a deletion left half done begin anew behind it; from its file's start, since another
+ * broker may have written the log again since. */
+static void start_deleted(scan *c, int64_t from) {
+    ps_store *s = c->s;
+    int64_t min = atomic_load(&s->st_log_min);
+    if (from == INT64_MAX) return;
+    from -= from % s->st_conf.commitlog_file_size;
+    if (from < min) from = min;
+    if (from < c->queues_from) c->queues_from = from;
+    if (from < c->at) c->at = from;
+}
+
+/* ---- the scan ---- */
+
+static int scan_reading(scan *c, const ps_record *r) {
+    ps_store *s = c->s;
+    if (!ps_dispatch_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
+    ps_topic *t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
+    if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
+    ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
+    if (q == NULL) return PS_E_NO_MEMORY;
+    ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
+    pthread_rwlock_wrlock(&s->st_topic_lock);
+    int code = ps_queue_tail_add_locked(q, r->queue_offset, &u);
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return code == PS_E_DAMAGED ? 0 : code < 0 ? code : 0;
+}
+
+static int scan_record(scan *c, const ps_record *r, ps_error *e) {
+    int64_t counts[3] = {0, 0, 0};
+    bool queues = c->at >= c->queues_from && c->at > c->queues_after;
+    int code = c->reading ? (queues ? scan_reading(c, r) : 0)
+                          : ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, counts, e);
+    c->report->units_written += counts[0];
+    c->report->entries_written += counts[1];
+    if (counts[2] > 0)
+        ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
+                      "a record whose topic or queue id cannot be");
+    c->report->records++;
+    c->last_start = c->at;
+    c->last_stamp = r->store_timestamp;
+    if (code == PS_E_DAMAGED && !c->reading) {
+        c->hole = true;
+        return PS_E_DAMAGED;
+    }
+    return code;
+}
+
+static int tell_progress(scan *c, ps_error *e) {
+    if (c->progress == NULL) return 0;
+    c->progress->phase = 3;
+    c->progress->done = c->at - c->report->scanned_from;
+    if (!c->progress->stop) return 0;
+    return ps_fail(e, PS_E_INTERRUPTED, 0, c->at, c->s->st_root,
+                   "interrupted while reading the log");
+}
+
+/* Records of one file; leaves c->outcome at what ended it. */
+static int scan_file(scan *c, ps_mapfile *mf, ps_error *e) {
+    int64_t end = mf->mf_base + mf->mf_size, told = c->at;
+    int deep = checks_of(c->s), code = 0;
+    madvise(mf->mf_map, (size_t)mf->mf_size, MADV_SEQUENTIAL);
+    c->outcome = PS_REC_OK;
+    while (c->at < end && code == 0) {
+        ps_record r;
+        const uint8_t *p = mf->mf_map + (c->at - mf->mf_base);
+        c->outcome = ps_record_check(p, end - c->at, c->at, c->at >= c->queues_from ? deep : 0, &r);
+        /* A blank fills its file exactly; one that says otherwise is damage, not the end of the
+         * file. */
+        if (c->outcome == PS_REC_BLANK && r.size != end - c->at) c->outcome = PS_REC_SIZE;
+        if (c->outcome != PS_REC_OK) break;
+        code = scan_record(c, &r, e);
+        if (code == 0) c->at += r.size;
+        if (c->at - told >= PROGRESS_STEP && code == 0) {
+            told = c->at;
+            code = tell_progress(c, e);
+        }
+    }
+    madvise(mf->mf_map, (size_t)mf->mf_size, MADV_NORMAL);
+    return code;
+}
+
+/* In the part that is only indexed, damage ends one file, not the log: that part was recovered
+ * before. */
+static bool step_over(scan *c, ps_mapfile *mf) {
+    int64_t next = mf->mf_base + mf->mf_size;
+    if (c->at >= c->queues_from || c->outcome == PS_REC_OK || c->outcome == PS_REC_BLANK)
+        return false;
+    ps_report_add(c->report, PS_ACTION_SKIPPED, c->at,
+                  next < c->queues_from ? next : c->queues_from, -1, "commitlog, for the index",
+                  ps_rec_outcome_name(c->outcome));
+    c->at = next < c->queues_from ? next : c->queues_from;
+    return true;
+}
+
+static int scan_log(scan *c, ps_error *e) {
+    c->report->scanned_from = c->at;
+    if (c->progress != NULL && c->s->st_log.ss_count > 0)
+        c->progress->total =
+            ps_segments_base(&c->s->st_log, -1) + c->s->st_conf.commitlog_file_size - c->at;
+    for (;;) {
+        e->code = 0;
+        ps_mapfile *mf = ps_segments_find(&c->s->st_log, c->at, e);
+        if (mf == NULL && e->code != 0) return e->code;
+        if (mf ==
+            NULL) /* behind the last file: its blank, or exactly its end, is the end of the log */
+            break;
+        int code = scan_file(c, mf, e);
+        int64_t next = mf->mf_base + mf->mf_size;
+        bool over = code == 0 && step_over(c, mf);
+        ps_mapfile_unref(mf);
+        if (code < 0) return code;
+        if (over) continue;
+        /* A blank with no file behind it: the end is the blank's own start, and the tail is used
+         * again. */
+        if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log, -1) < next) break;
+        if (c->outcome != PS_REC_BLANK && c->outcome != PS_REC_OK) break;
+        c->at = next;
+    }
+    c->report->scanned_bytes = c->at - c->report->scanned_from;
+    return 0;
+}
+
+/* ---- putting things right ---- */
+
+static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, const char *why,
+                          ps_error *e) {
+    ps_queue **queues;
+    int64_t code = 0;
+    int32_t n = ps_queues_snapshot(s, &queues);
+    for (int32_t i = 0; i < n && code >= 0; i++) {
+        char what[300];
+        int64_t was = atomic_load(&queues[i]->cq_max);
+        code = ps_queue_cut(s, queues[i], physical, e);
+        if (code <= 0) continue;
+        report->units_cut += code;
+        snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name,
+                 queues[i]->cq_id);
+        if (why != NULL) ps_report_add(report, PS_ACTION_CUT, was - code, was, code, what, why);
+    }
+    free(queues);
+    return code;
+}
+
+static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error *e) {
+    int64_t cut = 0;
+    if (s->st_index == NULL) return 0;
+    int code = ps_index_cut(s->st_index, physical, &cut, e);
+    report->entries_cut += cut;
+    return code;
+}
+
+/* A queue had a hole: everything derived is thrown away and made again from the log. */
+static int rebuild_all(scan *c, ps_error *e) {
+    c->s->st_strict_queues = false; /* what the log itself has lost is filled */
+    ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log_min), c->at, -1,
+                  "consumequeue", "a queue lacked a unit that the log has");
+    c->report->units_written = c->report->entries_written = c->report->records = 0;
+    int64_t code = cut_queues(c->s, 0, c->report, NULL, e);
+    if (code >= 0) code = cut_index(c->s, 0, c->report, e);
+    c->hole = false;
+    c->at = c->queues_from = c->index_from = atomic_load(&c->s->st_log_min);
+    e->code = 0;
+    return code < 0 ? (int)code : scan_log(c, e);
+}
+
+static void report_end(scan *c, int64_t bytes_cut) {
+    char why[128];
+    bool blank = c->outcome == PS_REC_BLANK || c->outcome == PS_REC_OK;
+    c->report->bytes_cut = blank ? 0 : bytes_cut;
+    if (bytes_cut == 0 || blank) return;
+    snprintf(why, sizeof why, "no whole record stands there: %s", ps_rec_outcome_name(c->outcome));
+    ps_report_add(c->report, PS_ACTION_CUT, c->at, c->at + bytes_cut, -1, "commitlog", why);
+}
+
+/* What a kill left in the page cache only is brought to the disk before it counts as flushed. */
+static int sync_scanned(scan *c, ps_error *e) {
+    for (int32_t i = 0; i < c->s->st_log.ss_count; i++) {
+        ps_segment *sg = &c->s->st_log.ss_items[i];
+        if (sg->sg_base + c->s->st_conf.commitlog_file_size <= c->queues_from ||
+            sg->sg_file == NULL)
+            continue;
+        if (c->s->st_io->fdatasync(c->s->st_io, sg->sg_file->mf_fd) < 0)
+            return ps_fail(e, PS_E_FLUSH_FAILED, errno, sg->sg_base, sg->sg_path,
+                           "cannot sync the log");
+    }
+    return 0;
+}
+
+static void correct_queues(ps_store *s) {
+    ps_queue **queues;
+    int64_t min = atomic_load(&s->st_log_min);
+    int32_t n = ps_queues_snapshot(s, &queues);
+    for (int32_t i = 0; i < n; i++) {
+        ps_queue_correct_min(queues[i], min);
+        queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
+    }
+    free(queues);
+}
+
+static void set_stamps(scan *c) {
+    ps_store *s = c->s;
+    ps_record r;
+    int64_t now = c->last_stamp;
+    if (c->last_start < 0 && c->at > atomic_load(&s->st_log_min) &&
+        record_at(s, furthest_unit(s), &r))
+        now = r.store_timestamp;
+    s->st_last_timestamp = now;
+    atomic_store(&s->st_stamp_published, now);
+    atomic_store(&s->st_logic_timestamp, now);
+    atomic_store(&s->st_physic_timestamp, now);
+    s->st_checkpoint.confirm_phy_offset =
+        c->last_start >= 0 ? c->last_start : s->st_checkpoint.confirm_phy_offset;
+    s->st_checkpoint_dirty = true;
+}
+
+static int recover_log(scan *c, bool abnormal, ps_error *e) {
+    ps_store *s = c->s;
+    int64_t bytes_cut = 0, from, code = ps_tombstones_settle(s, &from, e);
+    if (code < 0) return (int)code;
+    c->last_start = c->queues_after = -1;
+    s->st_strict_queues = true;
+    if (abnormal)
+        start_abnormal(c);
+    else {
+        start_normal(c);
+        start_without_index(c);
+    }
+    start_deleted(c, from);
+    code = abnormal ? cut_queues(s, c->queues_from, c->report, NULL, e) : 0;
+    if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
+    if (code >= 0) code = scan_log(c, e);
+    if (code == PS_E_DAMAGED && c->hole) code = rebuild_all(c, e);
+    if (code >= 0)
+        code = cut_queues(s, c->at, c->report, "the records are behind the end of the log", e);
+    if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
+    if (code >= 0) code = ps_log_set_end(s, c->at, &bytes_cut, e);
+    if (code >= 0) code = ps_tombstones_trim(s, c->at, e);
+    if (code >= 0) report_end(c, bytes_cut);
+    return code < 0 ? (int)code : 0;
+}
+
+static int no_log(ps_store *s, ps_report *report, ps_error *e) {
+    int64_t code = cut_queues(s, 0, report, "there is no commit log", e);
+    if (code >= 0) code = cut_index(s, 0, report, e);
+    return code < 0 ? (int)code : 0;
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
+    scan c = {.s = s, .report = report, .progress = progress};
+    double began = seconds();
+    bool abnormal = ps_abort_present(s->st_io, s->st_root) == 1;
+    int code;
+    report->mode = abnormal ? PS_RECOVERED_ABNORMAL : PS_RECOVERED_NORMAL;
+    if (s->st_log.ss_count == 0) {
+        if (atomic_load(&s->st_queue_count) == 0) report->mode = PS_RECOVERED_NEW;
+        code = no_log(s, report, e);
+        s->st_checkpoint_dirty = true;
+    } else {
+        code = recover_log(&c, abnormal, e);
+        if (code == 0) {
+            correct_queues(s);
+            set_stamps(&c);
+        }
+    }
+    report->log_min = atomic_load(&s->st_log_min);
+    report->log_max = atomic_load(&s->st_log_end);
+    atomic_store(&s->st_dispatched, report->log_max);
+    if (code == 0 && report->mode == PS_RECOVERED_ABNORMAL) code = ps_derived_flush(s, true, e);
+    report->seconds = seconds() - began;
+    if (code == 0)
+        ps_report_add(report, PS_ACTION_KEPT, report->log_min, report->log_max, report->records,
+                      "commitlog", "whole records");
+    return code;
+}
+
+/* ---- readers ---- */
+
+/* Units that point behind the end of the log are hidden, as recovery would cut them. */
+static void hide_units(ps_store *s, int64_t end) {
+    ps_queue **queues;
+    ps_unit u;
+    int32_t n = ps_queues_snapshot(s, &queues);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t max = atomic_load(&queues[i]->cq_max);
+        while (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.physical >= end) max--;
+        atomic_store(&queues[i]->cq_max, max);
+    }
+    free(queues);
+}
+
+/* Queues are opened one after the other, and a writer does not wait: each ends where it had got to
+ * when its turn came. It dispatches in the order of the log, so whatever lies before the furthest
+ * unit that was seen is in queues and index by now: a second look finds all of it. */
+static int look_again(ps_store *s, ps_progress *progress, ps_error *e) {
+    int code = ps_queues_load(s, true, NULL, progress, e);
+    if (code == 0) code = ps_queues_refresh(s, e);
+    if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
+    return code;
+}
+
+int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
+    scan c = {.s = s, .report = report, .progress = progress, .reading = true, .last_start = -1};
+    double began = seconds();
+    int code = 0;
+    report->mode = PS_RECOVERED_READ;
+    if (s->st_log.ss_count > 0) {
+        ps_tombstones_hide(s);
+        c.queues_after = furthest_unit(s);
+        start_normal(&c);
+        atomic_store(&s->st_index_tail, c.at);
+        code = look_again(s, progress, e);
+        ps_tombstones_hide(s);
+        if (code == 0) code = scan_log(&c, e);
+        if (code == 0) {
+            hide_units(s, c.at);
+            correct_queues(s);
+            set_stamps(&c);
+        }
+    }
+    atomic_store(&s->st_log_end, c.at);
+    atomic_store(&s->st_flushed, c.at);
+    atomic_store(&s->st_dispatched, c.at);
+    report->log_min = atomic_load(&s->st_log_min);
+    report->log_max = c.at;
+    report->seconds = seconds() - began;
+    return code;
+}
+
+int ps_reader_extend_locked(ps_store *s, ps_error *e) {
+    ps_report *report = calloc(1, sizeof *report);
+    if (report == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    scan c = {.s = s, .report = report, .reading = true, .last_start = -1, .queues_after = -1};
+    c.at = c.queues_from = c.index_from = atomic_load(&s->st_log_end);
+    int code = s->st_log.ss_count > 0 ? scan_log(&c, e) : 0;
+    free(report);
+    if (code == 0 && c.at > atomic_load(&s->st_log_end)) {
+        atomic_store(&s->st_log_end, c.at);
+        atomic_store(&s->st_flushed, c.at);
+        atomic_store(&s->st_dispatched, c.at);
+        if (c.last_start >= 0) atomic_store(&s->st_stamp_published, c.last_stamp);
+    }
+    return code;
+}

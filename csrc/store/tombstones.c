@@ -1,0 +1,245 @@
+/* Topics whose queues were deleted. The records stay in the log until retention takes them, so the
+ * store keeps in mind where a topic's earlier life ended: no record of it from below goes to a
+ * queue again, whatever is recovered or rebuilt, and its next message has queue offset 0.
+ *
+ * deletedTopics, in the store's root: ours alone, upstream does not look at it
+ *
+ *   offset width meaning
+ *        0   i32 magic, "PSD1"
+ *        4   i32 CRC-32 of all that follows
+ *        8       entries, each:
+ *            i64 physical offset: what lies before it belongs to the earlier life
+ *            i32 length of the topic's name, then the name
+ *
+ * The file is replaced before the first queue file goes, and before a message is put that counts
+ * from 0 again. So after a crash in between the queues are there whole, with a file that says
+ * otherwise: they are stale, go at the next open, and are made again from the records behind the
+ * mark. An entry goes once the log begins behind it.
+ *
+ * Upstream (DefaultMessageStore.deleteTopics) keeps no such mark: when the deleted topic's messages
+ * are the newest of the log, or after a crash, its next start makes the queues again, under the old
+ * offsets. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "store/store.h"
+
+#define FILE_NAME "deletedTopics"
+#define MAGIC 0x50534431u
+#define HEAD 8
+#define ENTRY_HEAD 12
+#define FILE_MAX (64 << 20)
+
+static void path_in_root(const ps_store *s, const char *name, char out[PATH_MAX]) {
+    snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 40, s->st_root, name);
+}
+
+/* ---- the file ---- */
+
+static bool take_entries(ps_store *s, const uint8_t *p, int64_t len) {
+    if (len < HEAD || be32_get(p) != MAGIC ||
+        be32_get(p + 4) != ps_crc32(0, p + HEAD, (size_t)(len - HEAD)))
+        return false;
+    for (int64_t at = HEAD; at + ENTRY_HEAD <= len;) {
+        int64_t before = (int64_t)be64_get(p + at);
+        int32_t name_len = (int32_t)be32_get(p + at + 8);
+        at += ENTRY_HEAD;
+        if (name_len <= 0 || name_len > PS_TOPIC_MAX || name_len > len - at) return false;
+        ps_topic *t = ps_topic_get(s, (const char *)p + at, name_len);
+        if (t == NULL) return false;
+        if (before > t->tp_gone_below) t->tp_gone_below = before;
+        at += name_len;
+    }
+    return true;
+}
+
+static int read_entries(ps_store *s, int fd, int64_t len, ps_report *r) {
+    uint8_t *bytes = len > 0 && len <= FILE_MAX ? malloc((size_t)len) : NULL;
+    bool good = bytes != NULL && ps_read_head(s->st_io, fd, bytes, (size_t)len) == len &&
+                take_entries(s, bytes, len);
+    free(bytes);
+    if (!good)
+        ps_report_add(r, PS_ACTION_SKIPPED, 0, len, 0, FILE_NAME,
+                      "damaged: queues of deleted topics may come back");
+    return 0;
+}
+
+int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
+    char path[PATH_MAX];
+    struct stat st;
+    path_in_root(s, FILE_NAME, path);
+    int fd = s->st_io->open(s->st_io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0 && errno == ENOENT) return 0;
+    if (fd < 0 || s->st_io->fstat(s->st_io, fd, &st) < 0) {
+        int err = errno;
+        if (fd >= 0) s->st_io->close(s->st_io, fd);
+        return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the deleted topics");
+    }
+    /* Each change makes a new file, so a reader need not look into one that it knows. */
+    bool known = s->st_tombstones_inode == st.st_ino && s->st_tombstones_size == st.st_size;
+    s->st_tombstones_inode = st.st_ino;
+    s->st_tombstones_size = st.st_size;
+    int code = known ? 0 : read_entries(s, fd, st.st_size, r);
+    s->st_io->close(s->st_io, fd);
+    return code;
+}
+
+/* Every entry that still matters; returns the length, or -1 without memory. */
+static int64_t encode_locked(ps_store *s, uint8_t **out) {
+    int64_t len = HEAD, min = atomic_load(&s->st_log_min);
+    uint8_t *p = malloc(HEAD + (size_t)s->st_topic_count * (ENTRY_HEAD + PS_TOPIC_MAX));
+    if (p == NULL) return -1;
+    for (uint32_t b = 0; b < s->st_bucket_count; b++) {
+        for (ps_topic *t = s->st_buckets[b]; t != NULL; t = t->tp_next) {
+            if (t->tp_gone_below <= min) continue;
+            be64_put(p + len, (uint64_t)t->tp_gone_below);
+            be32_put(p + len + 8, (uint32_t)t->tp_len);
+            memcpy(p + len + ENTRY_HEAD, t->tp_name, (size_t)t->tp_len);
+            len += ENTRY_HEAD + t->tp_len;
+        }
+    }
+    be32_put(p, MAGIC);
+    be32_put(p + 4, ps_crc32(0, p + HEAD, (size_t)(len - HEAD)));
+    *out = p;
+    return len;
+}
+
+static int replace_file(ps_store *s, const uint8_t *bytes, int64_t len, ps_error *e) {
+    char path[PATH_MAX], made[PATH_MAX];
+    ps_io *io = s->st_io;
+    int code = 0;
+    path_in_root(s, FILE_NAME, path);
+    path_in_root(s, FILE_NAME ".tmp", made);
+    int fd = io->open(io, made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot make the file");
+    if (ps_write_head(io, fd, bytes, (size_t)len) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot write the file");
+    else if (io->fsync(io, fd) < 0)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, made, "cannot sync the file");
+    io->close(io, fd);
+    if (code == 0 && io->rename(io, made, path) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot rename the file");
+    return code < 0 ? code : ps_sync_folder(io, s->st_root, e);
+}
+
+static int write_file(ps_store *s, ps_error *e) {
+    uint8_t *bytes = NULL;
+    pthread_rwlock_rdlock(&s->st_topic_lock);
+    int64_t len = encode_locked(s, &bytes);
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    if (len < 0) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    int code = replace_file(s, bytes, len, e);
+    free(bytes);
+    return code;
+}
+
+/* ---- recovery ---- */
+
+static bool stale(ps_queue *q) {
+    int64_t below = q->cq_topic->tp_gone_below;
+    return below > 0 && ps_queue_begins_before(q, below);
+}
+
+int ps_tombstones_settle(ps_store *s, int64_t *from, ps_error *e) {
+    ps_queue **queues;
+    int code = 0;
+    int32_t n = ps_queues_snapshot(s, &queues);
+    *from = INT64_MAX;
+    for (int32_t i = 0; i < n && code == 0; i++) {
+        if (!stale(queues[i])) continue;
+        int64_t below = queues[i]->cq_topic->tp_gone_below;
+        if (below < *from) *from = below;
+        code = ps_queue_clear(s, queues[i], e);
+    }
+    free(queues);
+    return code;
+}
+
+int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e) {
+    bool beyond = false;
+    pthread_rwlock_rdlock(&s->st_topic_lock);
+    for (uint32_t b = 0; b < s->st_bucket_count; b++) {
+        for (ps_topic *t = s->st_buckets[b]; t != NULL; t = t->tp_next) {
+            if (t->tp_gone_below <= end) continue;
+            t->tp_gone_below = end;
+            beyond = true;
+        }
+    }
+    pthread_rwlock_unlock(&s->st_topic_lock);
+    return beyond ? write_file(s, e) : 0;
+}
+
+void ps_tombstones_hide(ps_store *s) {
+    ps_queue **queues;
+    int32_t n = ps_queues_snapshot(s, &queues);
+    for (int32_t i = 0; i < n; i++) {
+        if (!stale(queues[i])) continue;
+        pthread_rwlock_wrlock(&s->st_topic_lock);
+        ps_queue_forget_locked(queues[i]);
+        pthread_rwlock_unlock(&s->st_topic_lock);
+    }
+    free(queues);
+}
+
+/* ---- deleting ---- */
+
+/* From here on the topic's messages count from 0. */
+static int begin_anew_locked(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, ps_error *e) {
+    int64_t was = t->tp_gone_below;
+    bool any = false;
+    if (queues == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    for (int32_t i = 0; i < n; i++) any = any || (queues[i]->cq_topic == t && queues[i]->cq_next);
+    if (!any) return 0;
+    t->tp_gone_below = atomic_load(&s->st_log_end);
+    int code = write_file(s, e);
+    if (code < 0) {
+        t->tp_gone_below = was;
+        return code;
+    }
+    for (int32_t i = 0; i < n; i++)
+        if (queues[i]->cq_topic == t) queues[i]->cq_next = 0;
+    return 0;
+}
+
+static int clear_queues(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, ps_error *e) {
+    char folder[PATH_MAX];
+    int code = 0;
+    for (int32_t i = 0; i < n && code == 0; i++)
+        if (queues[i]->cq_topic == t) code = ps_queue_clear(s, queues[i], e);
+    snprintf(folder, sizeof folder, "%.*s/consumequeue/%s", PATH_MAX - 300, s->st_root, t->tp_name);
+    if (code == 0)
+        s->st_io->rmdir(s->st_io, folder); /* or it stays, empty or with what is not ours */
+    return code;
+}
+
+int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    ps_queue **queues;
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (s->st_readonly) {
+        ps_leave(s);
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
+    }
+    pthread_mutex_lock(&s->st_keep_lock); /* a flush would note positions of what goes */
+    pthread_mutex_lock(&s->st_dispatch_lock);
+    pthread_mutex_lock(&s->st_append_lock);
+    int32_t n = ps_queues_snapshot(s, &queues);
+    int code = begin_anew_locked(s, t, queues, n, e);
+    pthread_mutex_unlock(&s->st_append_lock);
+    if (code == 0 && (code = clear_queues(s, t, queues, n, e)) < 0) {
+        s->st_broken = *e; /* the files that are left meet new ones: only an open sorts them out */
+        atomic_store(&s->st_derived_broken, true);
+    }
+    pthread_mutex_unlock(&s->st_dispatch_lock);
+    pthread_mutex_unlock(&s->st_keep_lock);
+    free(queues);
+    ps_leave(s);
+    return code;
+}

@@ -1,0 +1,308 @@
+"""Idempotent produce over sockets (docs/transactions.md): a message that comes again is answered
+with the place of the first one. What the core does by itself: csrc/tests/test_dedup.c."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from fakes import send_command
+from loops import Wire, run
+from transacting import COMMIT, HALF, ROLLBACK, transacting
+
+from broker.remoting.command import Command
+from broker.services.hooks import SendMessageHook
+from pystore import Reader
+from pystore._errors import BadArgument
+
+ON = {"idempotentProduceWindow": 1000}
+
+
+def scenario(path, small, **settings):
+    """Runs a test's coroutine function with a broker that remembers."""
+
+    def wrap(work):
+        async def whole():
+            async with transacting(path, small, **(ON | settings)) as t:
+                return await work(t)
+
+        return run(whole())
+
+    return wrap
+
+
+def plain(key, body=b"b", topic="orders", **fields):
+    properties = fields.pop("properties", {})
+    return send_command(topic, body, properties={"UNIQ_KEY": key} | properties, **fields)
+
+
+def place(answer):
+    assert answer.code == 0, answer.remark
+    return tuple(answer.ext[name] for name in ("msgId", "queueId", "queueOffset"))
+
+
+class Nothing(SendMessageHook):
+    """Makes every send come up to Python."""
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_repeat_gets_the_place_of_the_first(tmp_path, small, hooked):
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        if hooked:
+            t.broker.add_send_hook(Nothing())
+        p = await t.producer()
+        first = place(await p.ask(plain("k", e=1)))
+        for queue in (1, 2):
+            again = await p.ask(plain("k", e=queue))
+            assert place(again) == first
+            assert again.ext["transactionId"] == "k"
+        assert t.texts("orders") == [b"b"]
+        assert t.broker.services.once.state().repeats == 2
+
+
+def test_it_is_off_unless_asked_for(tmp_path, small):
+    @scenario(tmp_path / "s", small, idempotentProduceWindow=0)
+    async def _(t):
+        p = await t.producer()
+        assert place(await p.ask(plain("k"))) != place(await p.ask(plain("k")))
+
+
+def test_it_holds_for_the_topics_that_are_named(tmp_path, small):
+    @scenario(tmp_path / "s", small, idempotentProduceTopics="orders, bills")
+    async def _(t):
+        p = await t.producer()
+        for topic, times in (("orders", 1), ("bills", 1), ("clicks", 2)):
+            await p.ask(plain("k", topic=topic))
+            await p.ask(plain("k", topic=topic))
+            assert len(t.bodies(topic)) == times
+
+
+def test_business_keys_are_taken_when_asked_for(tmp_path, small):
+    @scenario(tmp_path / "s", small, idempotentProduceKey="KEYS")
+    async def _(t):
+        p = await t.producer()
+        first = place(await p.ask(plain("a", properties={"KEYS": "order-1"})))
+        assert place(await p.ask(plain("b", properties={"KEYS": "order-1"}))) == first
+        assert place(await p.ask(plain("c"))) != place(await p.ask(plain("c")))
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_half_that_comes_again_is_the_same_half(tmp_path, small, hooked):
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        if hooked:
+            t.broker.add_send_hook(Nothing())
+        p = await t.producer()
+        half = await p.half(key="k", e=2)
+        assert await p.half(key="k", e=2) == half
+        assert (await p.end(half, COMMIT)).code == 0
+        assert await p.half(key="k", e=2) == half
+        assert (await p.end(half, COMMIT)).code == 0
+        assert t.texts("orders") == [b"hello"]
+        assert len(t.bodies(HALF)) == 1
+
+
+def test_after_a_rollback_the_key_is_free(tmp_path, small):
+    @scenario(tmp_path / "s", small, idempotentProduceKey="KEYS")
+    async def _(t):
+        p = await t.producer()
+        order = {"properties": {"KEYS": "order-1"}}
+        first = await p.half(key="a", **order)
+        await p.end(first, ROLLBACK)
+        second = await p.half(key="b", **order)
+        assert second.offset != first.offset
+        assert (await p.end(second, COMMIT)).code == 0
+        assert t.texts("orders") == [b"hello"]
+
+
+def test_delivery_of_a_delayed_message_is_no_repeat(tmp_path, small):
+    @scenario(tmp_path / "s", small, messageDelayLevel="1s 2s")
+    async def _(t):
+        p = await t.producer()
+        first = place(await p.ask(plain("k", properties={"DELAY": "1"})))
+        assert place(await p.ask(plain("k", properties={"DELAY": "1"}))) == first
+        async with asyncio.timeout(10):
+            while not t.texts("orders"):
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(1.2)
+        assert t.texts("orders") == [b"b"]
+        assert place(await p.ask(plain("k"))) == first
+
+
+def test_messages_that_are_sent_back_are_never_repeats(tmp_path, small):
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        p = await t.producer()
+        at = int(place(await p.ask(plain("k")))[0][-16:], 16)
+        await p.ask(
+            Command(34, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"G","consumeType":'
+                    b'"CONSUME_PASSIVELY","messageModel":"CLUSTERING","subscriptionDataSet":[]}],'
+                    b'"producerDataSet":[]}')
+        )  # fmt: skip
+        for _ in range(2):  # to the dead letters, at once
+            back = {"offset": str(at), "group": "G", "delayLevel": "-1", "originMsgId": "k"}
+            assert (await p.ask(Command(36, back))).code == 0
+        assert len(t.bodies("%DLQ%G")) == 2
+        # What a client sends to a retry topic itself, with the same key.
+        for _ in range(2):
+            assert (await p.ask(plain("k", topic="%RETRY%G"))).code == 0
+        assert len(t.bodies("%RETRY%G")) == 2
+
+
+def test_what_was_deleted_with_its_topic_is_no_first(tmp_path, small):
+    async def first_life():
+        async with transacting(tmp_path / "s", small, **ON) as t:
+            p = await t.producer()
+            await p.ask(plain("k"))
+            await p.ask(plain("other"))
+            assert (await p.ask(Command(215, {"topic": "orders"}))).code == 0
+            assert place(await p.ask(plain("k")))[2] == "0"
+            assert t.texts("orders") == [b"b"]
+
+    async def second_life():
+        async with transacting(tmp_path / "s", small, **ON) as t:
+            p = await t.producer()
+            await p.ask(plain("k"))
+            await p.ask(plain("other"))
+            assert len(t.bodies("orders")) == 2
+
+    run(first_life())
+    run(second_life())
+
+
+def test_repeat_is_not_acknowledged_before_the_first_is_on_the_disk(tmp_path, small):
+    @scenario(tmp_path / "s", small, flushDiskType="SYNC_FLUSH")
+    async def _(t):
+        p, other = await t.producer(), await t.producer(client="p2")
+        await p.ask(plain("made"))
+        for hooked in (False, True):
+            if hooked:
+                t.broker.add_send_hook(Nothing())
+            free = asyncio.Event()
+            waited = []
+            real = t.store.durable
+
+            async def held(offset, free=free, waited=waited, real=real):
+                waited.append(offset)
+                await free.wait()
+                return await real(offset)
+
+            t.store.durable = held
+            sends = [asyncio.ensure_future(each.ask(plain(f"k{hooked}"))) for each in (p, other)]
+            done, _ = await asyncio.wait(sends, timeout=0.3)
+            assert not done
+            free.set()
+            first, again = await asyncio.gather(*sends)
+            assert place(first) == place(again)
+            t.store.durable = real
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_batch_that_comes_again_is_answered_whole(tmp_path, small, hooked):
+    def item(key):
+        text = f"UNIQ_KEY\1{key}\2".encode()
+        return (
+            (23 + len(text)).to_bytes(4, "big") + bytes(12) + b"\0\0\0\1b"
+            + len(text).to_bytes(2, "big") + text
+        )  # fmt: skip
+
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        if hooked:
+            t.broker.add_send_hook(Nothing())
+        p = await t.producer()
+        await p.ask(plain("made"))
+        body = item("a") + item("b")
+        first = place(await p.ask(plain("batch", body, m="true")))
+        assert place(await p.ask(plain("batch", body, m="true", e=2))) == first
+        assert len(t.bodies("orders")) == 3
+
+
+def test_only_a_start_takes_the_settings_over(tmp_path, small):
+    @scenario(tmp_path / "s", small)
+    async def _(t):
+        with pytest.raises(BadArgument, match="at the start only"):
+            t.broker.services.settings.update({"idempotentProduceWindow": "7"})
+
+
+def test_no_window_beyond_what_a_core_can_hold(tmp_path):
+    from broker.broker import Broker
+
+    with pytest.raises(BadArgument, match="idempotentProduceWindow"):
+        Broker(tmp_path, idempotentProduceWindow=(1 << 24) + 1)
+
+
+def test_restart_forgets_nothing(tmp_path, small):
+    async def first_life():
+        async with transacting(tmp_path / "s", small, **ON) as t:
+            p = await t.producer()
+            places = [place(await p.ask(plain(f"k{i}"))) for i in range(50)]
+            half = await p.half(key="open")
+            done = await p.half(key="done")
+            await p.end(done, COMMIT)
+            return places, half
+
+    async def second_life(places, half):
+        async with transacting(tmp_path / "s", small, **ON) as t:
+            p = await t.producer()
+            assert [place(await p.ask(plain(f"k{i}")))[1:] for i in range(50)] == [
+                each[1:] for each in places
+            ]
+            assert await p.half(key="open") == half
+            await p.half(key="done")
+            assert len(t.bodies("orders")) == 51
+            assert len(t.bodies(HALF)) == 2
+
+    run(second_life(*run(first_life())))
+
+
+SERVE = textwrap.dedent("""
+    import sys
+    from broker.broker import Broker
+    settings = dict(listenPort=0, idempotentProduceWindow=1000, mappedFileSizeCommitLog=1 << 20)
+    with Broker(sys.argv[1], **settings) as broker:
+        print(broker.port, flush=True)
+        sys.stdin.read()
+""")
+
+
+def test_kill_amid_sends_leaves_each_message_once(tmp_path, rng):
+    """The client does not know what was stored, and sends everything again."""
+    count = 500
+
+    def serve():
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(tmp_path / "s")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return process, int(process.stdout.readline())
+
+    async def send_all(port, told, enough):
+        wire = await Wire.to(port)
+        for i in range(count):
+            command = plain(f"k{i}", e=i % 4)
+            command.opaque = i
+            wire.write(command)
+        for _ in range(enough):
+            answer = await wire.answer()
+            assert told.setdefault(answer.opaque, place(answer)[1:]) == place(answer)[1:]
+        wire.close()
+
+    told = {}
+    for _ in range(3):
+        process, port = serve()
+        with process:
+            run(send_all(port, told, rng.randrange(count)))
+            process.send_signal(signal.SIGKILL)
+    process, port = serve()
+    with process:  # its end of input is the broker's end
+        run(send_all(port, told, count))
+    with Reader(tmp_path / "s") as reader:
+        found = [m.properties["UNIQ_KEY"] for q in reader.queues("orders")
+                 for m in reader.read("orders", q.queue, 0, max_messages=count)]  # fmt: skip
+    assert sorted(found) == sorted(f"k{i}" for i in range(count))
