@@ -317,6 +317,17 @@ static bool int_parse(const uint8_t *p, int32_t len, int32_t *out) {
     return true;
 }
 
+bool ps_record_has_unit(const ps_record *r) {
+    int tx = r->sys_flag & PS_SYS_TX_MASK;
+    return tx == PS_SYS_TX_NONE || tx == PS_SYS_TX_COMMIT;
+}
+
+bool ps_record_names_queue(const ps_record *r) {
+    size_t len = (size_t)r->topic_len;
+    return r->queue_id >= 0 && r->queue_id <= PS_QUEUE_ID_MAX && len > 0 && r->topic[0] != '.' &&
+           memchr(r->topic, '/', len) == NULL && memchr(r->topic, 0, len) == NULL;
+}
+
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels) {
     ps_property found;
     if (r->topic_len == TEXT_LEN(SCHEDULE_TOPIC) &&

@@ -31,6 +31,7 @@
 #define PS_PROP_CRC_LEN 20 /* "__CRC32#" 0x01 ten digits 0x02 */
 #define PS_TOPIC_MAX_V1 127
 #define PS_TOPIC_MAX 255
+#define PS_QUEUE_ID_MAX 65535
 #define PS_NAME_SEPARATOR 0x01
 #define PS_PROPERTY_SEPARATOR 0x02
 
@@ -121,6 +122,14 @@ typedef struct ps_levels {
 /* The i64 that a consume queue unit carries: the tag hash, or for SCHEDULE_TOPIC_XXXX with DELAY
  * the deliver time (spec section 4, tagsCode). */
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels);
+
+/* Whether a record gets a consume queue unit: not while its transaction is open, nor when it was
+ * rolled back (upstream CommitLogDispatcherBuildConsumeQueue). */
+bool ps_record_has_unit(const ps_record *r);
+
+/* Whether topic and queue id can name a queue folder. No sum covers these fields: one that cannot
+ * comes from a flipped bit. */
+bool ps_record_names_queue(const ps_record *r);
 
 /* What encoding needs of one message. Pointers are borrowed for the call. `extra` is appended to
  * the properties as it is (already encoded), after tags, keys and properties. */

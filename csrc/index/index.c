@@ -24,11 +24,7 @@
 #include <time.h>
 
 #include "index/indexfile.h"
-
-#define UNIQUE_NAME "UNIQ_KEY\x01"
-#define UNIQUE_LEN 9
-#define KEYS_NAME "KEYS\x01"
-#define KEYS_LEN 5
+#include "index/keys.h"
 
 #define RESERVE_WINDOW (1 << 20)  /* blocks of entries are reserved in steps of so many bytes */
 #define CHECKED_ENTRIES (8 << 20) /* entries that recovery reads one by one: about 160 MB */
@@ -405,74 +401,12 @@ int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
 
 /* ---- putting ---- */
 
-/* The keys of one record: UNIQ_KEY, then the words of KEYS. */
-typedef struct ix_keys {
-    const uint8_t *unique, *words;
-    int32_t unique_len, words_len;
-} ix_keys;
-
-/* Both properties in one pass, and one search for a separator each: this runs for every record. A
- * name ends at the first separator, so that equal bytes up to one are the whole name. The last of
- * equal names wins and an empty value is none, as upstream's parser has it. */
-static bool keys_of(const ps_record *r, ix_keys *out) {
-    const uint8_t *p = r->properties, *end = p + r->properties_len;
-    *out = (ix_keys){0};
-    while (end - p > KEYS_LEN) {
-        const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
-        if (stop == NULL) stop = end;
-        if (stop - p > UNIQUE_LEN && memcmp(p, UNIQUE_NAME, UNIQUE_LEN) == 0) {
-            out->unique = p + UNIQUE_LEN;
-            out->unique_len = (int32_t)(stop - out->unique);
-        } else if (stop - p > KEYS_LEN && memcmp(p, KEYS_NAME, KEYS_LEN) == 0) {
-            out->words = p + KEYS_LEN;
-            out->words_len = (int32_t)(stop - out->words);
-        }
-        p = stop < end ? stop + 1 : end;
-    }
-    return out->unique_len > 0 || out->words_len > 0;
-}
-
-/* Takes the next key off; false when there are no more. */
-static bool key_next(ix_keys *k, const uint8_t **key, int32_t *len) {
-    if (k->unique_len > 0) {
-        *key = k->unique;
-        *len = k->unique_len;
-        k->unique_len = 0;
-        return true;
-    }
-    while (k->words_len > 0) {
-        const uint8_t *end = memchr(k->words, ' ', (size_t)k->words_len);
-        *key = k->words;
-        *len = end != NULL ? (int32_t)(end - k->words) : k->words_len;
-        int32_t taken = end != NULL ? *len + 1 : *len;
-        k->words += taken;
-        k->words_len -= taken;
-        if (*len > 0) return true;
-    }
-    return false;
-}
-
-static int32_t keys_count(ix_keys k) {
-    const uint8_t *key;
-    int32_t len, count = 0;
-    while (key_next(&k, &key, &len)) count++;
-    return count;
-}
-
-static int32_t key_hash(int32_t topic_hash, const uint8_t *key, int32_t len) {
-    return ps_key_hash(ps_java_hash(topic_hash, key, len));
-}
-
-static int32_t topic_hash_of(const uint8_t *topic, int32_t len) {
-    return ps_java_hash(ps_java_hash(0, topic, len), (const uint8_t *)"#", 1);
-}
-
 /* Records of one topic often follow each other. */
 static int32_t topic_hash_cached(ps_index *ix, const ps_record *r) {
     if (r->topic_len == ix->ix_topic_len &&
         memcmp(r->topic, ix->ix_topic, (size_t)r->topic_len) == 0)
         return ix->ix_topic_hash;
-    int32_t hash = topic_hash_of(r->topic, r->topic_len);
+    int32_t hash = ix_topic_hash(r->topic, r->topic_len);
     if (r->topic_len <= PS_TOPIC_MAX) {
         memcpy(ix->ix_topic, r->topic, (size_t)r->topic_len);
         ix->ix_topic_len = r->topic_len;
@@ -660,11 +594,11 @@ static int32_t keys_there(ps_index *ix, const ps_record *r, ix_keys k, int32_t t
         if (n > 1) break;
     }
     if (i < 0) i = 0, n = 1;
-    while (key_next(&k, &key, &len)) {
+    while (ix_key_next(&k, &key, &len)) {
         while (i < ix->ix_count && n >= ix_file_count(ix->ix_files[i])) i++, n = 1;
         if (i == ix->ix_count) break;
         ix_file_entry(ix->ix_files[i], n++, &e);
-        if (e.en_physical != r->physical_offset || e.en_hash != key_hash(topic, key, len)) break;
+        if (e.en_physical != r->physical_offset || e.en_hash != ix_key_hash(topic, key, len)) break;
         there++;
     }
     pthread_rwlock_unlock(&ix->ix_lock);
@@ -691,18 +625,18 @@ int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
     if ((r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || r->physical_offset < ix->ix_end)
         return 0;
-    if (!keys_of(r, &k)) return 0;
-    int32_t topic = topic_hash_cached(ix, r), wanted = keys_count(k);
+    if (!ix_keys_of(r, &k)) return 0;
+    int32_t topic = topic_hash_cached(ix, r), wanted = ix_keys_count(k);
     if (r->physical_offset == ix->ix_end) skip = keys_there(ix, r, k, topic);
     wanted -= skip;
     int code = skip > 0 ? put_again(ix, r, e) : 0;
     if (code == 0 && wanted > 0) code = make_room(ix, wanted, e);
-    while (code == 0 && key_next(&k, &key, &len)) {
+    while (code == 0 && ix_key_next(&k, &key, &len)) {
         if (skip-- > 0) continue;
         if (ix->ix_head.hd_count >= ix->ix_last->if_entries)
             code = make_room(ix, wanted - written, e);
         if (code == 0) {
-            put_entry(ix, r, key_hash(topic, key, len));
+            put_entry(ix, r, ix_key_hash(topic, key, len));
             written++;
         }
     }
@@ -754,8 +688,8 @@ int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const
     int64_t number = INT64_MAX;
     bool older = true;
     ix_file *f;
-    int32_t topic_hash = topic_hash_of((const uint8_t *)topic, topic_len);
-    q.hash = key_hash(topic_hash, (const uint8_t *)key, key_len);
+    int32_t topic_hash = ix_topic_hash((const uint8_t *)topic, topic_len);
+    q.hash = ix_key_hash(topic_hash, (const uint8_t *)key, key_len);
     while (older && q.found < room && (f = file_before(ix, number)) != NULL) {
         int64_t first = shared64_get(ix_bytes(f) + IX_AT_BEGIN_TIME);
         int64_t last = shared64_get(ix_bytes(f) + IX_AT_END_TIME);

@@ -26,11 +26,6 @@ int64_t ps_dispatch_bound(ps_store *s) {
     return flushed < end ? flushed : end;
 }
 
-bool ps_dispatch_has_unit(const ps_record *r) {
-    int tx = r->sys_flag & PS_SYS_TX_MASK;
-    return tx == PS_SYS_TX_NONE || tx == PS_SYS_TX_COMMIT;
-}
-
 static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     ps_topic *t = s->st_recent_topic;
     if (t != NULL && t->tp_len == r->topic_len &&
@@ -42,16 +37,8 @@ static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     return t;
 }
 
-/* A topic that could not name a folder, or a queue id that cannot be, comes from a flipped bit: no
- * sum covers those fields. */
-static bool names_queue(const ps_record *r) {
-    size_t len = (size_t)r->topic_len;
-    return r->queue_id >= 0 && r->queue_id <= PS_QUEUE_ID_MAX && len > 0 && r->topic[0] != '.' &&
-           memchr(r->topic, '/', len) == NULL && memchr(r->topic, 0, len) == NULL;
-}
-
 static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_error *e) {
-    if (__builtin_expect(!names_queue(r), 0)) {
+    if (__builtin_expect(!ps_record_names_queue(r), 0)) {
         counts[2]++;
         return 0;
     }
@@ -73,7 +60,7 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
 int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
                        ps_error *e) {
     int code = 0;
-    if (queues && ps_dispatch_has_unit(r)) code = dispatch_unit(s, r, counts, e);
+    if (queues && ps_record_has_unit(r)) code = dispatch_unit(s, r, counts, e);
     if (code == 0 && index && s->st_index != NULL && r->properties_len > 0) {
         code = ps_index_put(s->st_index, r, e);
         if (code > 0) counts[1] += code;

@@ -175,7 +175,7 @@ static void start_deleted(scan *c, int64_t from) {
 
 static int scan_reading(scan *c, const ps_record *r) {
     ps_store *s = c->s;
-    if (!ps_dispatch_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
+    if (!ps_record_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
     ps_topic *t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
     if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;

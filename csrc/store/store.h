@@ -14,7 +14,6 @@
 #include "pystore.h"
 #include "format/record.h"
 
-#define PS_QUEUE_ID_MAX 65535
 /* A topic's table of queues: blocks that double, so that a topic of few costs little and none ever
  * moves. The first block holds queues 0 to 7, the next 8 to 15, then 16 to 31, ... */
 #define PS_QUEUE_BLOCK 8
@@ -204,7 +203,6 @@ int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
                        ps_error *e);
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
-bool ps_dispatch_has_unit(const ps_record *r);
 
 /* arrivals.c */
 /* From now on `fd` (an eventfd, -1: none) becomes readable when a watched queue gets units. Once

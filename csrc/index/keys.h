@@ -1,0 +1,79 @@
+/* The keys under which a record is indexed, and their hashes: UNIQ_KEY, and each word of KEYS, with
+ * the topic before it ("topic#key"). Upstream: IndexService.buildIndex, buildKey. */
+#ifndef PS_KEYS_H
+#define PS_KEYS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "format/record.h"
+
+#define IX_UNIQUE_NAME "UNIQ_KEY\x01"
+#define IX_UNIQUE_LEN 9
+#define IX_KEYS_NAME "KEYS\x01"
+#define IX_KEYS_LEN 5
+
+/* The keys of one record: UNIQ_KEY, then the words of KEYS. */
+typedef struct ix_keys {
+    const uint8_t *unique, *words;
+    int32_t unique_len, words_len;
+} ix_keys;
+
+/* Both properties in one pass, and one search for a separator each: this runs for every record. A
+ * name ends at the first separator, so that equal bytes up to one are the whole name. The last of
+ * equal names wins and an empty value is none, as upstream's parser has it. */
+static inline bool ix_keys_of(const ps_record *r, ix_keys *out) {
+    const uint8_t *p = r->properties, *end = p + r->properties_len;
+    *out = (ix_keys){0};
+    while (end - p > IX_KEYS_LEN) {
+        const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
+        if (stop == NULL) stop = end;
+        if (stop - p > IX_UNIQUE_LEN && memcmp(p, IX_UNIQUE_NAME, IX_UNIQUE_LEN) == 0) {
+            out->unique = p + IX_UNIQUE_LEN;
+            out->unique_len = (int32_t)(stop - out->unique);
+        } else if (stop - p > IX_KEYS_LEN && memcmp(p, IX_KEYS_NAME, IX_KEYS_LEN) == 0) {
+            out->words = p + IX_KEYS_LEN;
+            out->words_len = (int32_t)(stop - out->words);
+        }
+        p = stop < end ? stop + 1 : end;
+    }
+    return out->unique_len > 0 || out->words_len > 0;
+}
+
+/* Takes the next key off; false when there are no more. */
+static inline bool ix_key_next(ix_keys *k, const uint8_t **key, int32_t *len) {
+    if (k->unique_len > 0) {
+        *key = k->unique;
+        *len = k->unique_len;
+        k->unique_len = 0;
+        return true;
+    }
+    while (k->words_len > 0) {
+        const uint8_t *end = memchr(k->words, ' ', (size_t)k->words_len);
+        *key = k->words;
+        *len = end != NULL ? (int32_t)(end - k->words) : k->words_len;
+        int32_t taken = end != NULL ? *len + 1 : *len;
+        k->words += taken;
+        k->words_len -= taken;
+        if (*len > 0) return true;
+    }
+    return false;
+}
+
+static inline int32_t ix_keys_count(ix_keys k) {
+    const uint8_t *key;
+    int32_t len, count = 0;
+    while (ix_key_next(&k, &key, &len)) count++;
+    return count;
+}
+
+static inline int32_t ix_key_hash(int32_t topic_hash, const uint8_t *key, int32_t len) {
+    return ps_key_hash(ps_java_hash(topic_hash, key, len));
+}
+
+static inline int32_t ix_topic_hash(const uint8_t *topic, int32_t len) {
+    return ps_java_hash(ps_java_hash(0, topic, len), (const uint8_t *)"#", 1);
+}
+
+#endif
