@@ -124,7 +124,7 @@ format: build ## rewrite what the formatter and the linter can mend
 	@.venv/bin/ruff check --fix -q $(CODE)
 	@.venv/bin/ruff format -q $(CODE)
 
-errors: .venv/.stamp ## regenerate pystore/_errors.py and docs/errors.md from csrc/base/errors.def
+errors: .venv/.stamp ## regenerate pystore/errors.py and docs/errors.md from csrc/base/errors.def
 	@$(PY) tools/gen_errors.py
 
 codes: build ## regenerate docs/codes.md from the handler tables

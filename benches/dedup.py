@@ -21,7 +21,7 @@ from broker.remoting import codec
 from broker.remoting.command import Command
 from broker.remoting.dedup import Dedup
 from broker.remoting.hot import Core
-from pystore._lib import ffi, lib
+from pystore.native import ffi, lib
 
 BODY = 128
 CHUNK = 240 << 10

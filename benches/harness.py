@@ -137,7 +137,7 @@ def machine() -> dict[str, str]:
         "file system": _file_system(SCRATCH),
         "python": platform.python_version(),
         "pystore": pystore.__version__,
-        "crc": pystore._lib.ffi.string(pystore._lib.lib.ps_crc32_name()).decode(),
+        "crc": pystore.native.ffi.string(pystore.native.lib.ps_crc32_name()).decode(),
         "lmdb": _version("lmdb"),
         "pyarrow": _version("pyarrow"),
         "load before": f"{os.getloadavg()[0]:.2f}",

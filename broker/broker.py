@@ -44,10 +44,9 @@ from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
-from pystore import _settings
-from pystore._errors import BadArgument
-from pystore._settings import Settings
-from pystore._store import Store
+from pystore import Store
+from pystore.errors import BadArgument
+from pystore.settings import RETENTION, Settings, load
 
 __all__ = ["Broker"]
 
@@ -102,7 +101,7 @@ class Broker:
             conf, path = path, None
         self._conf = conf
         self._given: dict[str, object] = dict(settings)
-        self.settings: Settings = _settings.load(conf, self._given)
+        self.settings: Settings = load(conf, self._given)
         _check_served(self.settings)
         self.path = path or self.settings.root or Path.home() / "store"
         self._with_namesrv = with_namesrv
@@ -300,7 +299,7 @@ class Broker:
         services = self.services
         if names & _RIGHTS:
             services.topics.rights_changed()
-        if names & _settings.RETENTION:
+        if names & RETENTION:
             services.store.retain(services.settings.current)
         if "enablePropertyFilter" in names:
             for group in list(services.clients.consumers):

@@ -15,19 +15,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from pystore import _errors
+from pystore import errors
 from pystore._arrow import COLUMNS, ArrowStream, survive_truncation
 from pystore._batch import PutBatch
 from pystore._enums import PutStatus
-from pystore._errors import *  # noqa: F403  every exception class of the error table
 from pystore._messages import Batch, GetStatus, Message
 from pystore._reading import Progress, Reader
 from pystore._report import Action, RecoveryMode, RecoveryReport, ReportItem
-from pystore._results import CleanReport, Info, PutManyResult, PutResult, QueueInfo
-from pystore._settings import Settings
-from pystore._settings import load as load_settings
+from pystore._results import CleanReport, DueDelivery, Info, PutManyResult, PutResult, QueueInfo
 from pystore._store import Store
+from pystore.errors import *  # noqa: F403  every exception class of the error table
 from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
+from pystore.settings import Settings
+from pystore.settings import load as load_settings
 
 __version__ = "0.1.0"
 
@@ -37,6 +37,7 @@ __all__ = [
     "ArrowStream",
     "Batch",
     "CleanReport",
+    "DueDelivery",
     "GetStatus",
     "Info",
     "Message",
@@ -58,7 +59,7 @@ __all__ = [
     "load_settings",
     "open",
     "survive_truncation",
-    *sorted(c.__name__ for c in _errors.by_code.values()),
+    *sorted(c.__name__ for c in errors.by_code.values()),
     "StoreError",  # noqa: F405
 ]
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pystore._errors import BadArgument, NotFound
-from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import inflate
+from pystore.errors import BadArgument, NotFound
+from pystore.native import ffi, lib, raise_error, utf8
 
 if TYPE_CHECKING:
     from pystore._reading import Base
@@ -225,7 +225,7 @@ class ArrowStream:
         if topic is not None and queue is not None:
             handle = self._store._find_topic(topic)
             low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
-            live = self._store._live()
+            live = self._store.c_handle()
             if handle == ffi.NULL or lib.ps_queue_range(live, handle, queue, low, high) < 0:
                 raise NotFound(f"the store has no queue {topic}/{queue}")
             s.topic, s.queue_id = handle, queue
@@ -248,7 +248,7 @@ class ArrowStream:
         struct = ffi.new("char[]", ctypes.sizeof(_CStream))
         error = ffi.new("ps_error *")
         self._stats = _new_stats()
-        rc = lib.ps_scan_open(self._store._live(), self._scan, struct, self._stats, error)
+        rc = lib.ps_scan_open(self._store.c_handle(), self._scan, struct, self._stats, error)
         if rc < 0:
             raise_error(error)
         address = int(ffi.cast("intptr_t", struct))

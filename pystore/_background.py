@@ -8,7 +8,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from pystore._enums import PutStatus
-from pystore._errors import StoreClosed, StoreError
+from pystore.errors import StoreClosed, StoreError
 from pystore.metadata import Metadata
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pystore._errors import BadArgument
+from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
     from pystore._results import PutManyResult

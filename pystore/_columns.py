@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from pystore._errors import BadArgument
-from pystore._lib import ffi, utf8
+from pystore.errors import BadArgument
+from pystore.native import ffi, utf8
 
 __all__ = ["Column", "column_of", "int_array"]
 

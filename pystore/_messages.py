@@ -6,15 +6,16 @@ import enum
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
 from typing import Any, overload
 
-from pystore._errors import PropertiesIllegal, RecordDamaged
-from pystore._lib import ffi, lib, utf8
+from pystore.errors import RecordDamaged
+from pystore.native import ffi, lib
+from pystore.properties import parse_properties
 
-__all__ = ["Batch", "GetStatus", "Message", "encode_properties", "inflate", "parse_properties"]
+__all__ = ["Batch", "GetStatus", "Message", "inflate"]
 
 _COMPRESSED = 0x1
 _BORN_V6 = 0x10
@@ -40,37 +41,6 @@ class GetStatus(enum.IntEnum):
 
 
 _GET_STATUS = tuple(GetStatus)
-
-
-def parse_properties(raw: bytes) -> dict[str, str]:
-    """Properties as upstream's parser reads them: the last of equal names wins, empty ones drop
-    out.
-
-    raw: ``NAME 0x01 VALUE 0x02 ...`` in UTF-8, the last separator optional (section 2.4).
-    """
-    found = {}
-    for part in raw.decode("utf-8", "replace").split("\x02"):
-        name, separator, value = part.partition("\x01")
-        if separator and name and value:
-            found[name] = value
-    return found
-
-
-def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The encoded form of a mapping (section 2.4).
-
-    Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and
-    empty names are the store's own check.
-    """
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    return checked(text, len(properties))
-
-
-def checked(text: str, pairs: int) -> bytes:
-    """The joined text of so many pairs as bytes: two counts find any separator too many."""
-    if text.count("\x01") != pairs or text.count("\x02") != pairs:
-        raise PropertiesIllegal("a property holds one of the separators 0x01 and 0x02")
-    return utf8(text, "a property")
 
 
 def inflate(kind: int, data: bytes | memoryview) -> bytes:

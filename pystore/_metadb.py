@@ -15,7 +15,7 @@ groups   name                                  SubscriptionGroup as in subscript
 pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
 offsets  the same 16 bytes, i32 queue          i64 offset
 delays   i32 level                             i64 offset
-halves   see pystore/_pending.py
+halves   see pystore/pending.py
 ======== ===================================== ====================================================
 """
 
@@ -36,9 +36,9 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from pystore import _configfiles
-from pystore._configfiles import SECTIONS, Parts
-from pystore._errors import (
+from pystore import configfiles
+from pystore.configfiles import SECTIONS, Parts
+from pystore.errors import (
     DiskFull,
     NewerLayout,
     RecordDamaged,
@@ -178,7 +178,7 @@ def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> State:
             for key, value in txn.cursor(dbs["info"]) if "info" in dbs else ():
                 kind, _, name = bytes(key).decode().partition("/")
                 if kind == "version" and name in SECTIONS:
-                    state.parts[name].version = _configfiles.version_from_json(json.loads(value))
+                    state.parts[name].version = configfiles.version_from_json(json.loads(value))
                 elif kind == "extra" and name in SECTIONS:
                     state.parts[name].extra = dict(json.loads(value))
                 elif kind == "raw":
@@ -213,8 +213,8 @@ def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
 
 #: Member that holds a row's name, how a row is read, how it is written.
 ROWS: dict[str, tuple[str, Any, Any]] = {
-    "topics": ("topicName", _configfiles.topic_from_json, _configfiles.topic_to_json),
-    "groups": ("groupName", _configfiles.group_from_json, _configfiles.group_to_json),
+    "topics": ("topicName", configfiles.topic_from_json, configfiles.topic_to_json),
+    "groups": ("groupName", configfiles.group_from_json, configfiles.group_to_json),
 }
 
 
@@ -273,4 +273,4 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise
-        raise _configfiles.os_error(failed, meta) from failed
+        raise configfiles.os_error(failed, meta) from failed

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from pystore import _configfiles, _metadb
-from pystore._configfiles import (
+from pystore import _metadb, configfiles
+from pystore.configfiles import (
     AT,
     INT32,
     INT64,
@@ -19,7 +19,7 @@ from pystore._configfiles import (
     SubscriptionGroup,
     TopicConfig,
 )
-from pystore._errors import BadArgument
+from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
     from pystore.metadata import Metadata
@@ -61,7 +61,7 @@ class Table(Generic[_Row]):
         """Whether put() would take it. Raises: BadArgument."""
         _check_name(row.name, self._name)
         try:
-            _configfiles.check_row(row)
+            configfiles.check_row(row)
         except ValueError as bad:
             raise BadArgument(str(bad)) from None
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pystore import _settings
-from pystore._errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
-from pystore._lib import ffi, lib, raise_error, utf8
 from pystore._messages import Batch, Message
 from pystore._report import RecoveryReport, report_of
 from pystore._results import RESULT, Info, QueueInfo
-from pystore._sql92 import compiled
+from pystore.errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
 from pystore.metadata import Metadata
+from pystore.native import ffi, lib, raise_error, utf8
+from pystore.settings import fill, load
+from pystore.sql92 import compiled
 
 if TYPE_CHECKING:
     from pystore._arrow import ArrowStream
@@ -101,8 +101,8 @@ class Base:
     ) -> None:
         self._handle: Any = None
         self.path = Path(path)
-        self.settings = _settings.load(conf, settings)
-        raw, keep = _settings.fill(ffi, self.settings, os.fspath(path))
+        self.settings = load(conf, settings)
+        raw, keep = fill(ffi, self.settings, os.fspath(path))
         error = ffi.new("ps_error *")
         report = ffi.new("ps_report *")
         opener = lib.ps_store_open if self._writable else lib.ps_reader_open
@@ -133,14 +133,18 @@ class Base:
 
     # ---- life ----
 
-    def _live(self) -> Any:
+    def c_handle(self) -> Any:
+        """The ``ps_store *`` of the C core, for what calls into it (pystore/native.py).
+
+        Raises: StoreClosed, UsedAfterFork.
+        """
         handle = self._handle
         if handle is None:
             raise self._why_closed()
         return handle
 
     def _fail(self, error: Any, code: int = 0) -> Any:
-        self._live()  # a closed handle says why it is closed
+        self.c_handle()  # a closed handle says why it is closed
         raise_error(error, code)
 
     def close(self) -> None:
@@ -167,7 +171,7 @@ class Base:
         return self._handle is None
 
     def __enter__(self) -> Self:
-        self._live()
+        self.c_handle()
         return self
 
     def __exit__(
@@ -187,7 +191,7 @@ class Base:
     def info(self) -> Info:
         """Sizes, ends, counters."""
         raw = ffi.new("ps_info *")
-        if lib.ps_store_info(self._live(), raw) < 0:
+        if lib.ps_store_info(self.c_handle(), raw) < 0:
             raise self._why_closed()
         names = [n for n in Info.__slots__ if n not in ("path", "checkpoint")]
         facts = {n: getattr(raw, n) for n in names}
@@ -197,7 +201,7 @@ class Base:
 
     def queues(self, topic: str | None = None) -> list[QueueInfo]:
         """Every queue of the store, or of a topic, sorted by topic and queue id."""
-        handle = self._live()
+        handle = self.c_handle()
         room = max(16, lib.ps_store_queues(handle, ffi.NULL, 0))
         while True:
             raw = ffi.new("ps_queue_info[]", room)
@@ -225,7 +229,7 @@ class Base:
         """Looks for what another process has written since (a Reader); a Store is always
         current."""
         error = ffi.new("ps_error *")
-        if lib.ps_store_refresh(self._live(), error) < 0:
+        if lib.ps_store_refresh(self.c_handle(), error) < 0:
             self._fail(error)
 
     # ---- reading ----
@@ -236,7 +240,7 @@ class Base:
         if known is not None:
             return known.handle
         raw = utf8(topic, "the topic")
-        return lib.ps_topic_open(self._live(), raw, len(raw), 0, ffi.NULL)
+        return lib.ps_topic_open(self.c_handle(), raw, len(raw), 0, ffi.NULL)
 
     def _tag_set(self, tags: str) -> tuple[Any, int, bytes]:
         """Hashes and texts of an expression ``A || B``; parsed once."""
@@ -310,7 +314,7 @@ class Base:
         o = self._options(tags, sql, max_messages, max_bytes)
         o.transfer_limits = transfer_limits
         error = self._scratch.error
-        handle = self._live()
+        handle = self.c_handle()
         batch = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
         if batch == ffi.NULL:
             self._fail(error)
@@ -332,7 +336,7 @@ class Base:
         o = self._options(None, None, max_messages, max_bytes)
         o.check_crc = check_crc
         error = ffi.new("ps_error *")
-        handle = self._live()
+        handle = self.c_handle()
         at = self.info().log_min if offset is None else offset
         batch = lib.ps_log_read(handle, at, o, error)
         if batch == ffi.NULL:
@@ -360,7 +364,7 @@ class Base:
         Raises: NotFound beyond the log, RecordDamaged where no whole record starts.
         """
         error = ffi.new("ps_error *")
-        batch = lib.ps_message_at(self._live(), offset, error)
+        batch = lib.ps_message_at(self.c_handle(), offset, error)
         if batch == ffi.NULL:
             self._fail(error)
         return Batch(batch)[0]
@@ -392,7 +396,7 @@ class Base:
         name, wanted = utf8(topic, "the topic"), utf8(key, "the key")
         error = ffi.new("ps_error *")
         batch = lib.ps_query(
-            self._live(), name, len(name), wanted, len(wanted), begin, end, max_messages, error
+            self.c_handle(), name, len(name), wanted, len(wanted), begin, end, max_messages, error
         )
         if batch == ffi.NULL:
             self._fail(error)
@@ -402,7 +406,7 @@ class Base:
         self, topic: str, queue: int, offset: int = 0, count: int = 4096
     ) -> list[tuple[int, int, int]]:
         """Raw consume queue units from `offset`: (physical offset, size, tags code) each."""
-        handle = self._live()
+        handle = self.c_handle()
         places = ffi.new("int64_t[]", count)
         sizes = ffi.new("int32_t[]", count)
         tags = ffi.new("int64_t[]", count)
@@ -423,7 +427,7 @@ class Base:
         """
         error = ffi.new("ps_error *")
         at: int = lib.ps_offset_at(
-            self._live(), self._find_topic(topic), queue, timestamp, upper, error
+            self.c_handle(), self._find_topic(topic), queue, timestamp, upper, error
         )
         if at < 0:
             if error.code == 0 or error.where[0] == b"\0":
@@ -434,7 +438,7 @@ class Base:
     def range(self, topic: str, queue: int) -> tuple[int, int]:
         """(min, max) offset of a queue; (0, 0) when it does not exist."""
         low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
-        lib.ps_queue_range(self._live(), self._find_topic(topic), queue, low, high)
+        lib.ps_queue_range(self.c_handle(), self._find_topic(topic), queue, low, high)
         return int(low[0]), int(high[0])
 
     # ---- following ----
@@ -449,7 +453,7 @@ class Base:
                 time.sleep(_FOLLOW_SLICE_MS / 1000)
                 self.refresh()
             else:
-                lib.ps_wait_message(self._live(), handle, queue, offset, _FOLLOW_SLICE_MS)
+                lib.ps_wait_message(self.c_handle(), handle, queue, offset, _FOLLOW_SLICE_MS)
         return batch
 
     def follow(
@@ -537,7 +541,7 @@ class Reader(Base):
     @property
     def metadata(self) -> Metadata:
         """Topics, groups and offsets as the folder's metadata says; read-only."""
-        self._live()
+        self.c_handle()
         if self._metadata is None:
             self._metadata = Metadata(self.path, readonly=True)
         return self._metadata

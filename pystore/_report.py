@@ -6,7 +6,7 @@ import enum
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pystore._lib import text_of
+from pystore.native import text_of
 
 __all__ = ["Action", "RecoveryMode", "RecoveryReport", "ReportItem"]
 

@@ -56,7 +56,8 @@ class PutResult(bytes):
         host: bytes = RESULT.unpack(self)[7][: self._field(3)]
         return (host + self.physical_offset.to_bytes(8, "big")).hex().upper()
 
-    def _with_status(self, status: PutStatus) -> PutResult:
+    def with_status(self, status: PutStatus) -> PutResult:
+        """The same place with another status: PUT_OK or FLUSH_DISK_TIMEOUT."""
         return PutResult(_STATUS_FIELD.pack(STATUS.index(status)) + self[_STATUS_FIELD.size :])
 
     def __repr__(self) -> str:

@@ -11,17 +11,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pystore import _settings
 from pystore._background import Exporter, FlushQueue
 from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
-from pystore._errors import BadArgument, NotFound, StoreError
-from pystore._lib import ffi, lib, utf8
-from pystore._messages import checked, encode_properties
 from pystore._reading import Base, Progress, Topic
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
+from pystore.errors import BadArgument, NotFound, StoreError
 from pystore.metadata import Metadata, system_topics
+from pystore.native import ffi, lib, utf8
+from pystore.properties import checked, encode_properties
+from pystore.settings import RETENTION, Settings, fill, host_bytes
 
 __all__ = ["Store"]
 
@@ -63,7 +63,7 @@ class Store(Base):
             if known is None:
                 raw = utf8(topic, "the topic")
                 error = ffi.new("ps_error *")
-                handle = lib.ps_topic_open(self._live(), raw, len(raw), 1, error)
+                handle = lib.ps_topic_open(self.c_handle(), raw, len(raw), 1, error)
                 if handle == ffi.NULL:
                     self._fail(error)
                 config = self.metadata.topics.get(topic)
@@ -133,7 +133,7 @@ class Store(Base):
             or born_host
             or (prepared_transaction_offset)
         ):
-            return self._put_message(
+            return self.put_message(
                 topic, body, tags, keys, properties, queue, flag, wait, delay_level, sys_flag,
                 reconsume_times, born_timestamp, born_host, prepared_transaction_offset,
             )  # fmt: skip
@@ -158,7 +158,7 @@ class Store(Base):
             self._settle(topic, queue)
         return PutResult(head)
 
-    def _put_message(
+    def put_message(
         self,
         topic: str,
         body: bytes | str,
@@ -177,7 +177,10 @@ class Store(Base):
         *,
         block: bool = True,
     ) -> PutResult:
-        """A message with anything that one may carry. block: wait for the sync here."""
+        """``put`` for a caller that waits for the sync elsewhere, such as a broker.
+
+        block: wait for the sync here. All else as ``put``, errors included.
+        """
         encoded = _properties(tags, keys, properties, wait)
         if delay_level:
             topic, queue, encoded = self._delayed(topic, queue, encoded, delay_level)
@@ -190,7 +193,7 @@ class Store(Base):
         m.prepared_transaction_offset = prepared_transaction_offset
         m.wait = wait and block
         out, head = self._scratch.put
-        rc = lib.ps_put_message(self._live(), entry.handle, m, out)
+        rc = lib.ps_put_message(self.c_handle(), entry.handle, m, out)
         if rc < 0:
             self._fail(out.error, rc)
         if queue >= entry.queues:
@@ -219,7 +222,7 @@ class Store(Base):
         m.properties, m.properties_len = buffers[1], len(encoded)
         m.queue_id = queue
         if host is not None:
-            raw = _settings.host_bytes(host)
+            raw = host_bytes(host)
             ffi.memmove(m.born_host, raw, len(raw))
             m.born_host_len = len(raw)
         return m
@@ -268,7 +271,7 @@ class Store(Base):
         else:
             many.queue_count = entry.queues or int(self.settings["defaultTopicQueueNums"])
         out, stored = self._scratch.out, ffi.new("int64_t *")
-        rc = lib.ps_put_many_messages(self._live(), entry.handle, many, stored, out)
+        rc = lib.ps_put_many_messages(self.c_handle(), entry.handle, many, stored, out)
         if rc < 0:
             if stored[0]:
                 out.error.offset = stored[0]
@@ -334,7 +337,7 @@ class Store(Base):
         m.wait = wait and block
         out, count = self._scratch.out, ffi.new("int64_t *")
         placed = ffi.new("int64_t[]", len(payload) // _BATCH_ITEM_MIN + 1)
-        rc = lib.ps_put_client_batch(self._live(), entry.handle, m, count, placed, out)
+        rc = lib.ps_put_client_batch(self.c_handle(), entry.handle, m, count, placed, out)
         if rc < 0:
             self._fail(out.error, rc)
         if queue >= entry.queues:
@@ -375,7 +378,7 @@ class Store(Base):
         and ``offset`` of the exception's ``delivery`` says where to go on.
         """
         error, raw = ffi.new("ps_error *"), ffi.new("ps_due *")
-        rc = lib.ps_deliver_due(self._live(), level, offset, now_ms, most, raw, error)
+        rc = lib.ps_deliver_due(self.c_handle(), level, offset, now_ms, most, raw, error)
         done = DueDelivery(raw.next_offset, raw.next_ms, raw.delivered, raw.skipped, raw.end)
         if rc < 0:
             try:
@@ -390,17 +393,17 @@ class Store(Base):
     async def put_async(self, topic: str, body: bytes | str, **options: Any) -> PutResult:
         """``put`` for asyncio: with SYNC_FLUSH the sync is awaited, not blocked on; many awaiting
         puts share one sync. Arguments and errors as ``put``."""
-        result = self._put_message(topic, body, **options, block=False)
+        result = self.put_message(topic, body, **options, block=False)
         if not self._sync_flush or not options.get("wait", True):
             return result
         status = await self.durable(result.physical_offset + result.size)
-        return result._with_status(status)
+        return result.with_status(status)
 
     def wait_flushed(self, offset: int, timeout: float = 5.0) -> bool:
         """Waits until every byte of the log below `offset` is on the disk; False when it took
         longer than `timeout` seconds. Raises: FlushFailed."""
         error = ffi.new("ps_error *")
-        rc = lib.ps_wait_flushed(self._live(), offset, int(timeout * 1000), error)
+        rc = lib.ps_wait_flushed(self.c_handle(), offset, int(timeout * 1000), error)
         if rc < 0:
             self._fail(error)
         return bool(rc == 0)
@@ -413,7 +416,7 @@ class Store(Base):
     def flush(self) -> None:
         """Brings log, queues, index and metadata to the disk. Raises: FlushFailed."""
         error = ffi.new("ps_error *")
-        if lib.ps_store_flush(self._live(), error) < 0:
+        if lib.ps_store_flush(self.c_handle(), error) < 0:
             self._fail(error)
         self.metadata.maybe_export()
 
@@ -435,18 +438,18 @@ class Store(Base):
             raise BadArgument(f"{topic} is a topic of the store itself and cannot be deleted")
         if topic not in self.metadata.topics and not self.queues(topic):
             raise NotFound(f"the store has no topic '{topic:.260}'")
-        self._delete_queues(topic)
+        self.delete_queues(topic)
         with self._topic_lock, self.metadata.batch():
             self.metadata.topics.delete(topic)
             self.metadata.offsets.delete(topic=topic)
         self._exporter.changed()
 
-    def _delete_queues(self, topic: str) -> None:
+    def delete_queues(self, topic: str) -> None:
         """The queues alone, for a broker, which keeps topics and offsets by itself."""
         handle, error = self._find_topic(topic), ffi.new("ps_error *")
         if handle == ffi.NULL:
             return
-        if lib.ps_topic_delete(self._live(), handle, error) < 0:
+        if lib.ps_topic_delete(self.c_handle(), handle, error) < 0:
             self._fail(error)
         with self._topic_lock:
             if topic in self._topics:
@@ -460,7 +463,7 @@ class Store(Base):
         """One round of retention (section 9): deletes expired segments, at most deleteFileBatchMax,
         whatever the hour. immediate: the oldest ones although not expired. dry_run: only counts."""
         raw, error = ffi.new("ps_retention_report *"), ffi.new("ps_error *")
-        if lib.ps_store_clean(self._live(), now_ms, 1, immediate, dry_run, raw, error) < 0:
+        if lib.ps_store_clean(self.c_handle(), now_ms, 1, immediate, dry_run, raw, error) < 0:
             self._fail(error)
         reasons = ("nothing", "hour", "ratio", "forced", "asked")
         return CleanReport(
@@ -468,15 +471,15 @@ class Store(Base):
             raw.disk_percent, bool(raw.disk_full), reasons[raw.why],
         )  # fmt: skip
 
-    def retain(self, settings: _settings.Settings) -> None:
-        """Follows the retention of these settings from the next round on: RETENTION of _settings
-        names those it takes; the others stay."""
-        rules, keep = _settings.fill(ffi, settings, os.fspath(self.path))
+    def retain(self, settings: Settings) -> None:
+        """Follows the retention of these settings from the next round on: RETENTION of
+        pystore.settings names those it takes; the others stay."""
+        rules, keep = fill(ffi, settings, os.fspath(self.path))
         error = ffi.new("ps_error *")
-        if lib.ps_store_retain(self._live(), rules, error) < 0:
+        if lib.ps_store_retain(self.c_handle(), rules, error) < 0:
             self._fail(error)
         del keep
-        taken = {name: settings[name] for name in _settings.RETENTION}
+        taken = {name: settings[name] for name in RETENTION}
         self.settings = self.settings.replaced(**taken)
 
     def close(self) -> None:

@@ -26,8 +26,10 @@ from typing import Any, Self, TypeVar
 
 import lmdb
 
-from pystore import _configfiles, _metadb
-from pystore._configfiles import (
+from pystore import _metadb, configfiles
+from pystore._metadb import Print
+from pystore._metatables import DelayOffsets, Offsets, Table, check_number
+from pystore.configfiles import (
     RAW_FILES,
     SECTIONS,
     ConsumerOffset,
@@ -36,7 +38,7 @@ from pystore._configfiles import (
     SubscriptionGroup,
     TopicConfig,
 )
-from pystore._errors import (
+from pystore.errors import (
     NewerLayout,
     ReadOnly,
     RecordDamaged,
@@ -45,10 +47,8 @@ from pystore._errors import (
     StoreLocked,
     UsedAfterFork,
 )
-from pystore._metadb import Print
-from pystore._metatables import DelayOffsets, Offsets, Table, check_number
-from pystore._pending import PendingTable
-from pystore._settings import Settings, load
+from pystore.pending import PendingTable
+from pystore.settings import Settings, load
 
 __all__ = [
     "ConfigEvent",
@@ -165,7 +165,7 @@ class Metadata:
             fresh = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             if fresh:
-                _configfiles.sync_folder(self.root)
+                configfiles.sync_folder(self.root)
             self._env = lmdb.open(
                 str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
                 writemap=False, sync=sync, metasync=True, mode=0o644,
@@ -174,16 +174,16 @@ class Metadata:
             new = _metadb.read_schema(self._env, self.path) == 0
             self._dbs = _metadb.make_dbs(self._env, new)
             if fresh:
-                _configfiles.sync_folder(self.path)
+                configfiles.sync_folder(self.path)
             self._state = _metadb.read_state(self._env, self._dbs, self.path)
-            _configfiles.remove_temporaries(self.config, _all_files())
+            configfiles.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
         except BaseException as failed:
             self._release()
             if isinstance(failed, lmdb.Error):
                 raise _metadb.lmdb_error(failed, self.path) from failed
             if isinstance(failed, OSError) and not isinstance(failed, StoreError):
-                raise _configfiles.os_error(failed, self.path) from failed
+                raise configfiles.os_error(failed, self.path) from failed
             raise
 
     def _own(self) -> None:
@@ -343,7 +343,7 @@ class Metadata:
             self._put_version(name, txn)
 
     def _put_version(self, name: str, txn: Any) -> None:
-        version = _configfiles.version_to_json(self._state.parts[name].version)
+        version = configfiles.version_to_json(self._state.parts[name].version)
         txn.put(f"version/{name}".encode(), _metadb.compact(version), db=self._dbs["info"])
 
     def _replace(self, name: str, parts: Parts, txn: Any) -> None:
@@ -585,13 +585,13 @@ class Metadata:
             for name, file in _all_tables():
                 data = self._encode(name, file)
                 if data is not None:
-                    _configfiles.replace_file(folder / file, data, keep_old=True)
+                    configfiles.replace_file(folder / file, data, keep_old=True)
                     written.append(file)
-            _configfiles.sync_folder(folder)
+            configfiles.sync_folder(folder)
         except OSError as failed:
             if isinstance(failed, StoreError):
                 raise
-            raise _configfiles.os_error(failed, folder) from failed
+            raise configfiles.os_error(failed, folder) from failed
         return written
 
     def _export(self, names: set[str]) -> list[str]:
@@ -601,7 +601,7 @@ class Metadata:
             data = self._encode(name, file) if name in names else None
             if data is None or self._is_there(file, data):
                 continue
-            old = _configfiles.read_file(self.config / file)
+            old = configfiles.read_file(self.config / file)
             keep = old is not None and old != data and self._is_whole(name, file, old)
             todo[file] = (data, old, keep)
         if todo:
@@ -646,14 +646,14 @@ class Metadata:
         try:
             if not self.config.is_dir():
                 self.config.mkdir(parents=True, exist_ok=True)
-                _configfiles.sync_folder(self.root)
+                configfiles.sync_folder(self.root)
             for file, (data, _, keep) in todo.items():
-                _configfiles.replace_file(self.config / file, data, keep_old=keep)
-            _configfiles.sync_folder(self.config)
+                configfiles.replace_file(self.config / file, data, keep_old=keep)
+            configfiles.sync_folder(self.config)
         except OSError as failed:
             if isinstance(failed, StoreError):
                 raise
-            raise _configfiles.os_error(failed, self.config) from failed
+            raise configfiles.os_error(failed, self.config) from failed
         with self._write() as txn:
             for file, (data, old, keep) in todo.items():
                 bak = [_metadb.digest(old)] if keep else before[file].bak
@@ -677,14 +677,14 @@ def _decode(name: str, data: bytes) -> Any:
     """What the file holds. Raises: ValueError that says what is wrong."""
     if name in SECTIONS:
         return SECTIONS[name].loads(data)
-    _configfiles.check_json(data)
+    configfiles.check_json(data)
     return None
 
 
 def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
     """A file and its ``.bak``; an empty one counts as missing, as upstream has it."""
-    main = _configfiles.read_file(path)
-    bak = _configfiles.read_file(path.with_name(path.name + ".bak"))
+    main = configfiles.read_file(path)
+    bak = configfiles.read_file(path.with_name(path.name + ".bak"))
     return main or None, bak or None
 
 

@@ -25,7 +25,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.handlers import Handler
 from broker.remoting.hot import HOT_CODES
 from broker.services.context import Services
-from pystore import _settings
+from pystore.settings import load
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "codes.md"
@@ -89,7 +89,7 @@ FAMILIES = (
 
 def handlers_of_broker() -> Mapping[int, Handler]:
     """The tables need no running broker: only the settings are looked at when they are made."""
-    services = SimpleNamespace(settings=_settings.load(None, {}))
+    services = SimpleNamespace(settings=load(None, {}))
     return all_handlers(cast(Services, services))
 
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystore._errors import BadArgument, NotFound
-from pystore._messages import Message
-from pystore._pending import DISCARD_TOPIC, HALF_TOPIC, Decision, PendingHalf, find_pending
+from pystore import Message
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
 from pystore.cli._values import When, usage
+from pystore.errors import BadArgument, NotFound
+from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, Decision, PendingHalf, find_pending
 
 if TYPE_CHECKING:
-    from pystore._reading import Reader
+    from pystore import Reader
 
 __all__ = ["commit", "ls", "resume", "rollback", "show", "stats"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pystore import _javajson
-from pystore._configfiles import read_file, replace_file, sync_folder
-from pystore._errors import RecordDamaged
+from pystore import javajson
+from pystore.configfiles import read_file, replace_file, sync_folder
+from pystore.errors import RecordDamaged
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
 
@@ -66,7 +66,7 @@ def _load(path: Path) -> Table:
         if data is None:
             continue
         try:
-            return _tables(_javajson.loads(data))
+            return _tables(javajson.loads(data))
         except ValueError as bad:
             trouble = trouble or RecordDamaged(
                 f"the key-value configuration cannot be read ({bad})", str(candidate)

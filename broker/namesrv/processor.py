@@ -25,10 +25,10 @@ from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
-from pystore import _javajson
-from pystore._configfiles import replace_file, sync_folder, version_from_json, version_to_json
-from pystore._errors import BadArgument
-from pystore._properties import parse_properties
+from pystore import javajson
+from pystore.configfiles import replace_file, sync_folder, version_from_json, version_to_json
+from pystore.errors import BadArgument
+from pystore.javaproperties import parse_java_properties
 
 __all__ = ["Processor"]
 
@@ -193,7 +193,7 @@ class Processor:
         asked = None
         if command.body:
             try:
-                asked = version_from_json(_javajson.loads(bytes(command.body)))
+                asked = version_from_json(javajson.loads(bytes(command.body)))
             except ValueError as bad:
                 text = f"the data version cannot be read: {bad}"
                 raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
@@ -305,7 +305,7 @@ class Processor:
 
     async def update_config(self, peer: Peer, command: Command) -> Command:
         try:
-            given = parse_properties(bytes(command.body).decode())
+            given = parse_java_properties(bytes(command.body).decode())
             changes = {name: text for name, (_, text) in given.items()}
             if not self._settings.black_list.isdisjoint(changes):
                 raise Refused(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -331,7 +331,7 @@ def _broker_id(command: Command) -> int:
 
 def _queue_datas(body: bytes) -> dict[str, Topic]:
     """Raises: ValueError, TypeError, AttributeError, KeyError for what is no route."""
-    route = _javajson.loads(body) if body else {}
+    route = javajson.loads(body) if body else {}
     rows = {}
     for each in route.get("queueDatas") or ():
         read, write, perm = (

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from broker.namesrv.routes import Topic
-from pystore import _javajson
-from pystore._configfiles import DataVersion, version_from_json
+from pystore import javajson
+from pystore.configfiles import DataVersion, version_from_json
 
 __all__ = ["Body", "parse"]
 
@@ -48,10 +48,10 @@ def parse(data: bytes, compressed: bool, version: int) -> Body:
         return Body()
     try:
         if version < V3_0_11:
-            return _wrapper(_object(_javajson.loads(data)), [])
+            return _wrapper(_object(javajson.loads(data)), [])
         if compressed or data[0] == ZLIB:
             return _compressed(data, version)
-        whole = _object(_javajson.loads(data))
+        whole = _object(javajson.loads(data))
         filters = [str(each) for each in whole.get("filterServerList") or ()]
         return _wrapper(_object(whole.get("topicConfigSerializeWrapper") or {}), filters)
     except (TypeError, AttributeError, KeyError) as bad:
@@ -145,6 +145,6 @@ def _compressed(data: bytes, version: int) -> Body:
     made.filters = [str(each) for each in filters or ()]
     if version >= V5_0_0:
         for _ in range(parts.number()):
-            info = _object(_javajson.loads(parts.text()))
+            info = _object(javajson.loads(parts.text()))
             made.mapping[str(info["topic"])] = info
     return made

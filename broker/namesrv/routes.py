@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from broker.namesrv.jsontext import compact, fastjson
-from pystore._configfiles import DataVersion
+from pystore.configfiles import DataVersion
 
 __all__ = ["Broker", "MinIdChange", "Registered", "Registration", "Routes", "Switches", "Topic"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.remoting.tls import TlsSettings
-from pystore._errors import BadArgument
-from pystore._properties import parse_properties
-from pystore._upstream_settings import UPSTREAM
+from pystore.errors import BadArgument
+from pystore.javaproperties import parse_java_properties
+from pystore.upstream_settings import UPSTREAM
 
 __all__ = ["USED", "NamesrvSettings"]
 
@@ -184,7 +184,7 @@ def _read(path: Path) -> dict[str, tuple[int, str]]:
             data = file.read(_FILE_MAX_BYTES + 1)
         if len(data) > _FILE_MAX_BYTES:
             raise BadArgument(f"no settings file is larger than {_FILE_MAX_BYTES} bytes", str(path))
-        return parse_properties(data.decode("utf-8-sig"))
+        return parse_java_properties(data.decode("utf-8-sig"))
     except OSError as failed:
         raise BadArgument(f"the settings cannot be read ({failed.strerror})", str(path)) from failed
     except ValueError as bad:

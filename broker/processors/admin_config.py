@@ -12,9 +12,9 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import is_system_topic
-from pystore._configfiles import version_to_json
-from pystore._errors import StoreError
-from pystore._properties import parse_properties
+from pystore.configfiles import version_to_json
+from pystore.errors import StoreError
+from pystore.javaproperties import parse_java_properties
 
 __all__ = ["ConfigProcessor"]
 
@@ -37,7 +37,7 @@ class ConfigProcessor:
         try:
             changes = {
                 name: value
-                for name, (_, value) in parse_properties(bytes(command.body).decode()).items()
+                for name, (_, value) in parse_java_properties(bytes(command.body).decode()).items()
             }
         except ValueError as bad:
             raise Refused(
@@ -76,7 +76,7 @@ class ConfigProcessor:
             for name in found:
                 # Looked up at its turn: a send may have made it meanwhile.
                 if name not in self.s.topics and not is_system_topic(name):
-                    await asyncio.to_thread(self.s.store._delete_queues, name)
+                    await asyncio.to_thread(self.s.store.delete_queues, name)
             return command.reply()
 
         return run()

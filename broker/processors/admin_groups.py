@@ -12,7 +12,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
-from pystore._configfiles import version_to_json
+from pystore.configfiles import version_to_json
 
 __all__ = ["GroupProcessor"]
 

@@ -9,8 +9,8 @@ from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
-from pystore._configfiles import TopicConfig, version_to_json
-from pystore._errors import NotFound
+from pystore.configfiles import TopicConfig, version_to_json
+from pystore.errors import NotFound
 
 __all__ = ["OffsetAdminProcessor"]
 

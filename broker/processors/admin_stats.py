@@ -14,8 +14,8 @@ from broker.remoting.command import VERSION, Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
 from broker.services.context import Services
-from pystore._configfiles import TopicConfig
-from pystore._errors import NotFound
+from pystore.configfiles import TopicConfig
+from pystore.errors import NotFound
 
 __all__ = ["StatisticsProcessor"]
 

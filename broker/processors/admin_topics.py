@@ -14,7 +14,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import RETRY
-from pystore._configfiles import DataVersion, TopicConfig, version_to_json
+from pystore.configfiles import DataVersion, TopicConfig, version_to_json
 
 __all__ = ["TopicProcessor"]
 
@@ -82,7 +82,7 @@ class TopicProcessor:
 
     async def _deleted(self, command: Command, names: list[str]) -> Command:
         for each in names:
-            await asyncio.to_thread(self.s.store._delete_queues, each)
+            await asyncio.to_thread(self.s.store.delete_queues, each)
         return await self._registered(command)
 
     # ---- questions ----

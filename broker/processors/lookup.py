@@ -10,7 +10,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
-from pystore._errors import StoreError
+from pystore.errors import StoreError
 
 __all__ = ["LookupProcessor"]
 

@@ -9,7 +9,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
-from pystore._errors import NotFound, StoreError
+from pystore.errors import NotFound, StoreError
 
 __all__ = ["OffsetProcessor"]
 

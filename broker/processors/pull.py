@@ -13,7 +13,7 @@ from broker.services.context import Services
 from broker.services.core import Pulled
 from broker.services.hooks import ConsumeContext
 from broker.services.topics import READ
-from pystore._configfiles import SubscriptionGroup
+from pystore.configfiles import SubscriptionGroup
 
 __all__ = ["PullProcessor", "waited"]
 

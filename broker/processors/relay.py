@@ -12,7 +12,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.clients import Channel
 from broker.services.context import Services
-from pystore._errors import StoreError
+from pystore.errors import StoreError
 
 __all__ = ["RelayProcessor"]
 

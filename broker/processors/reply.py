@@ -14,7 +14,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, texts
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
-from pystore._messages import encode_properties
+from pystore.properties import encode_properties
 
 __all__ = ["ReplyProcessor"]
 

@@ -25,10 +25,9 @@ from broker.services.context import Services
 from broker.services.hooks import SendContext, message_type
 from broker.services.names import RETRY
 from broker.services.topics import Topics
-from pystore._enums import PutStatus
-from pystore._errors import StoreError
-from pystore._pending import HALF_TOPIC
-from pystore._results import PutResult
+from pystore import PutResult, PutStatus
+from pystore.errors import StoreError
+from pystore.pending import HALF_TOPIC
 
 __all__ = ["SendProcessor"]
 

@@ -15,10 +15,9 @@ from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.hooks import ConsumeContext
 from broker.services.topics import WRITE
-from pystore._configfiles import SubscriptionGroup, TopicConfig
-from pystore._enums import PutStatus
-from pystore._errors import StoreError
-from pystore._messages import Message
+from pystore import Message, PutStatus
+from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.errors import StoreError
 
 __all__ = ["SendBackProcessor"]
 

@@ -20,9 +20,9 @@ from broker.remoting.handlers import Peer
 from broker.services.context import Services
 from broker.services.names import NOT_FOR_CLIENTS, RETRY, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
-from pystore._configfiles import TopicConfig
-from pystore._enums import PutStatus
-from pystore._errors import (
+from pystore import PutResult, PutStatus
+from pystore.configfiles import TopicConfig
+from pystore.errors import (
     CreateMappedFileFailed,
     DiskFull,
     FlushFailed,
@@ -30,8 +30,7 @@ from pystore._errors import (
     NotWriteable,
     StoreError,
 )
-from pystore._messages import parse_properties
-from pystore._results import PutResult
+from pystore.properties import parse_properties
 
 __all__ = [
     "SendRequest",
@@ -262,7 +261,7 @@ class Sender:
             del properties["WAIT"]
         body = request.body if isinstance(request.body, bytes) else bytes(request.body)
         try:
-            result = self.s.store._put_message(
+            result = self.s.store.put_message(
                 topic, body, properties=properties, queue=queue, flag=request.flag, wait=wait,
                 delay_level=level, sys_flag=request.sys_flag,
                 reconsume_times=request.reconsume_times,
@@ -278,7 +277,7 @@ class Sender:
     async def durable(self, result: PutResult, *, wait: bool) -> PutResult:
         """What was put, once it is as safe as flushDiskType asks. Raises: Refused."""
         status = await self.safe(result.physical_offset + result.size, wait=wait)
-        return result if status is result.status else result._with_status(status)
+        return result if status is result.status else result.with_status(status)
 
     async def safe(self, end: int, *, wait: bool) -> PutStatus:
         """The status of what ends there in the log, once it is as safe as flushDiskType asks.

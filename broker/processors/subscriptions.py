@@ -5,8 +5,8 @@ from __future__ import annotations
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
 from broker.services.context import Services
-from pystore._errors import StoreError
-from pystore._sql92 import compiled
+from pystore.errors import StoreError
+from pystore.sql92 import compiled
 
 __all__ = ["check_expression"]
 

@@ -13,9 +13,9 @@ from broker.remoting.halves import Decided
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.transaction import Transactions
-from pystore._errors import BadArgument, StoreError
-from pystore._messages import Message
-from pystore._pending import HALF_TOPIC, Decision, PendingHalf, immunity_of
+from pystore import Message
+from pystore.errors import BadArgument, StoreError
+from pystore.pending import HALF_TOPIC, Decision, PendingHalf, immunity_of
 
 __all__ = ["TransactionProcessor"]
 

@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Any
 
 from broker.remoting.command import Command
-from pystore._errors import BadFrame
-from pystore._lib import ffi, lib, raise_error
+from pystore.errors import BadFrame
+from pystore.native import ffi, lib, raise_error
 
 __all__ = ["FRAME_MAX", "BadFrame", "decode", "encode", "frame_size"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from broker.remoting.hot import Core
-from pystore._lib import ffi, lib, raise_error
+from pystore.native import ffi, lib, raise_error
 
 __all__ = ["Dedup", "DedupState", "First"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from broker.remoting.hot import Core
-from pystore._errors import NotFound
-from pystore._lib import ffi, lib, raise_error
-from pystore._pending import Decision, PendingHalf
+from pystore.errors import NotFound
+from pystore.native import ffi, lib, raise_error
+from pystore.pending import Decision, PendingHalf
 
 __all__ = [
     "LATENCY_BOUNDS_S", "OPEN_MAX", "TAKE_MAX", "Check", "Decided", "Halves", "NameCount", "Round",

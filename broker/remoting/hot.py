@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broker.remoting import codec
 from broker.remoting.codec import FRAME_MAX
 from broker.remoting.command import Command
-from pystore import PutStatus
-from pystore._errors import StoreError
-from pystore._lib import ffi, lib, raise_error
-from pystore._store import Store
+from pystore import PutStatus, Store
+from pystore.errors import StoreError
+from pystore.native import ffi, lib, raise_error
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection
@@ -114,7 +113,7 @@ class Core:
         conf.hold = long_polling
         conf.hold_short_ms = short_polling_ms
         conf.holds_max = holds_max
-        made = lib.ps_core_new(store._live(), conf, self._error)
+        made = lib.ps_core_new(store.c_handle(), conf, self._error)
         if made == ffi.NULL:
             raise_error(self._error[0])
         self.handle: Any = made

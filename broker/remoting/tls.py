@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from broker.remoting.selfsigned import self_signed
-from pystore._errors import BadArgument
-from pystore._properties import parse_properties
+from pystore.errors import BadArgument
+from pystore.javaproperties import parse_java_properties
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
@@ -125,7 +125,7 @@ class TlsSettings:
         except UnicodeDecodeError:
             raise BadArgument("the TLS settings are no text", os.fspath(path)) from None
         try:
-            given = {name: value for name, (_, value) in parse_properties(text).items()}
+            given = {name: value for name, (_, value) in parse_java_properties(text).items()}
         except BadArgument:
             raise
         except ValueError as bad:

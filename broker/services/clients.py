@@ -17,7 +17,7 @@ from broker.remoting.command import ONEWAY, Command
 from broker.remoting.handlers import Peer
 from broker.services.core import Core
 from broker.services.groups import Groups
-from pystore._errors import StoreError
+from pystore.errors import StoreError
 
 __all__ = ["Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
 

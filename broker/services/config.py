@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pystore._configfiles import DataVersion
-from pystore._errors import BadArgument
-from pystore._settings import RETENTION, TABLE, Settings, edit_conf
+from pystore.configfiles import DataVersion
+from pystore.errors import BadArgument
+from pystore.settings import RETENTION, TABLE, Settings, edit_conf
 
 __all__ = ["Config"]
 

@@ -18,7 +18,7 @@ from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
-from pystore._store import Store
+from pystore import Store
 
 __all__ = ["Services"]
 

@@ -12,8 +12,8 @@ from broker.remoting.command import Refused
 from broker.services.config import Config
 from broker.services.names import GROUP_MAX, RESERVED_GROUPS, is_legal
 from broker.services.write_behind import WriteBehindTable
-from pystore._configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
-from pystore._errors import BadArgument
+from pystore.configfiles import DataVersion, SubscriptionGroup, group_from_json, group_to_json
+from pystore.errors import BadArgument
 from pystore.metadata import Metadata
 
 __all__ = ["Groups"]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from broker.services.core import Core, OffsetRow
-from pystore._errors import BadArgument
+from pystore.errors import BadArgument
 from pystore.metadata import Metadata
 
 __all__ = ["Offsets"]

@@ -20,7 +20,7 @@ from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 from broker.services.config import Config
 from broker.services.topics import READ, WRITE, Topics
-from pystore._configfiles import DataVersion, TopicConfig, version_to_json
+from pystore.configfiles import DataVersion, TopicConfig, version_to_json
 
 __all__ = ["Dial", "Registration"]
 

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from broker.remoting.hot import Core
-from pystore._errors import StoreError
-from pystore._results import DueDelivery
-from pystore._store import Store
+from pystore import DueDelivery, Store
+from pystore.errors import StoreError
 
 __all__ = ["Schedule"]
 

@@ -21,8 +21,8 @@ from broker.services.names import (
     is_system_topic,
 )
 from broker.services.write_behind import WriteBehindTable
-from pystore._configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
-from pystore._errors import BadArgument
+from pystore.configfiles import DataVersion, TopicConfig, topic_from_json, topic_to_json
+from pystore.errors import BadArgument
 from pystore.metadata import Metadata, system_topics
 
 __all__ = ["INHERIT", "READ", "WRITE", "Topics"]

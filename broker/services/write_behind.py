@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from pystore._configfiles import DataVersion, SubscriptionGroup, TopicConfig
-from pystore._errors import StoreError
+from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
+from pystore.errors import StoreError
 from pystore.metadata import Metadata, Table
 
 __all__ = ["WriteBehindTable"]

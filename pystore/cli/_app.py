@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pystore import _errors as errors
+from pystore import errors
 from pystore.cli._output import Failure, Json, Output, Text
 from pystore.cli._session import Session, parse_settings
 from pystore.cli._verbs import VERBS, Verb

@@ -15,10 +15,11 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from pystore._errors import RecordDamaged
-from pystore._messages import Message, parse_properties
+from pystore._messages import Message
 from pystore._messages import _host_text as host_text
 from pystore.cli._values import iso, printable
+from pystore.errors import RecordDamaged
+from pystore.properties import parse_properties
 
 __all__ = [
     "FIELDS",

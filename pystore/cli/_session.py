@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pystore import _settings
-from pystore._errors import NotAStore, StoreLocked
-from pystore._lib import ffi, lib
 from pystore._reading import Reader
-from pystore._settings import Settings
 from pystore._store import Store
 from pystore.cli._output import Output
 from pystore.cli._progress import Progress
 from pystore.cli._values import usage
+from pystore.errors import NotAStore, StoreLocked
+from pystore.native import ffi, lib
+from pystore.settings import Settings, load
 
 __all__ = ["Holder", "Session", "holder_of", "parse_settings"]
 
@@ -80,7 +79,7 @@ class Session:
 
     def settings(self) -> Settings:
         """The settings of --conf with --set over them."""
-        return _settings.load(self.conf, self.sets)
+        return load(self.conf, self.sets)
 
     def _open(self, kind: Callable[..., _Opened], **extra: object) -> _Opened:
         with self.progress("opening") as bar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from pystore._errors import BadArgument
+from pystore.errors import BadArgument
 
 __all__ = ["Size", "When", "human_size", "iso", "parse_time", "printable", "shown", "usage"]
 

@@ -12,12 +12,12 @@ from typing import IO, Annotated
 
 import typer
 
-from pystore._errors import RecordDamaged
 from pystore._reading import Reader
 from pystore.cli._output import compact
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
+from pystore.errors import RecordDamaged
 
 __all__ = ["run"]
 

@@ -14,11 +14,11 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from pystore import _configfiles
-from pystore._errors import BadArgument, StoreError
+from pystore import configfiles
 from pystore._store import Store
 from pystore.cli._session import Session
 from pystore.cli._values import Size, usage
+from pystore.errors import BadArgument, StoreError
 
 __all__ = ["run"]
 
@@ -94,8 +94,8 @@ def _check_metadata(folder: Path | None) -> list[str]:
     if not folder.is_dir():
         raise usage(f"--metadata {folder} is no folder", "give the one that holds topics.json")
     found = []
-    for section in _configfiles.SECTIONS.values():
-        data = _configfiles.read_file(folder / section.file)
+    for section in configfiles.SECTIONS.values():
+        data = configfiles.read_file(folder / section.file)
         if not data:
             continue
         try:
@@ -105,7 +105,7 @@ def _check_metadata(folder: Path | None) -> list[str]:
                 f"the file cannot be read: {bad}", str(folder / section.file)
             ) from None
         found.append(section.file)
-    found += [name for name in _configfiles.RAW_FILES if (folder / name).is_file()]
+    found += [name for name in configfiles.RAW_FILES if (folder / name).is_file()]
     if not found:
         raise usage(f"--metadata {folder} holds no config file", "give the folder of topics.json")
     return found
@@ -131,7 +131,7 @@ class _Target:
 
     def put(self, message: dict[str, Any]) -> int:
         """Stores it; the size of its record. The sync of all comes once, at the end."""
-        return self._store._put_message(**message, block=False).size
+        return self._store.put_message(**message, block=False).size
 
     def close(self) -> None:
         pass

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pystore._errors import NotFound, StoreError
 from pystore._reading import Reader
 from pystore._report import RecoveryReport
 from pystore._results import QueueInfo
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
+from pystore.errors import NotFound, StoreError
 from pystore.metadata import Metadata
 
 __all__ = ["run"]

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from pystore._errors import NotFound
 from pystore._messages import Message
 from pystore._reading import Reader
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
 from pystore.cli._values import parse_time
+from pystore.errors import NotFound
 
 __all__ = ["run"]
 

@@ -16,8 +16,8 @@ from broker.services.offsets import Offsets
 from broker.services.registration import Registration
 from broker.services.statistics import Statistics
 from broker.services.topics import Topics
-from pystore import _settings
-from pystore._store import Store
+from pystore import Store
+from pystore.settings import load
 
 __all__ = ["FakeCore", "FakePeer", "answer_of", "beat", "send_command", "services"]
 
@@ -150,7 +150,7 @@ def services(path, settings=None, dial=nobody):
     """The services of a broker, over a real store and a fake core."""
     given = dict(settings or {})
     with Store(path, None, **given) as store:
-        config = Config(_settings.load(None, given))
+        config = Config(load(None, given))
         core = FakeCore()
         groups = Groups(config, store.metadata)
         topics = Topics(config, store.metadata, core)

@@ -24,7 +24,7 @@ from broker.broker import Broker
 from broker.remoting import codec, mqjson
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
-from pystore._upstream_settings import UPSTREAM
+from pystore.upstream_settings import UPSTREAM
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
 PORT = 10911

@@ -9,8 +9,8 @@ import pytest
 
 from broker.broker import _NOT_SERVED
 from broker.services.config import Config
-from pystore._errors import BadArgument
-from pystore._settings import TABLE, load
+from pystore.errors import BadArgument
+from pystore.settings import TABLE, load
 
 BROKER = Path(__file__).resolve().parents[2] / "broker"
 NAME = re.compile(r"""\[["']([A-Za-z0-9]+)["']\]""")

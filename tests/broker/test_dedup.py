@@ -17,7 +17,7 @@ from transacting import COMMIT, HALF, ROLLBACK, transacting
 from broker.remoting.command import Command
 from broker.services.hooks import SendMessageHook
 from pystore import Reader
-from pystore._errors import BadArgument
+from pystore.errors import BadArgument
 
 ON = {"idempotentProduceWindow": 1000}
 

@@ -13,7 +13,7 @@ import pystore
 from broker.remoting.client import RemotingClient
 from broker.remoting.command import BINARY, JSON, ONEWAY, Command
 from broker.remoting.hot import Core
-from pystore._lib import lib
+from pystore.native import lib
 
 SEND, PULL, ECHO = 310, 11, 4711
 SMALL = {

@@ -22,9 +22,9 @@ from broker.namesrv.routes import MinIdChange, Registration, Routes, Topic
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.client import RemotingClient
 from broker.remoting.command import BINARY, JSON, Command
-from pystore import _javajson
-from pystore._configfiles import DataVersion
-from pystore._errors import BadArgument, RecordDamaged
+from pystore import javajson
+from pystore.configfiles import DataVersion
+from pystore.errors import BadArgument, RecordDamaged
 
 PYSTORE = Path(sys.executable).parent / "pystore"
 
@@ -331,7 +331,7 @@ def test_encoded_routes_are_those_of_the_moment(routes, rng):
             route = routes.route(topic)
             for quoted in (True, False):
                 kept = routes.encoded_route(topic, quoted)
-                made = None if kept is None else _javajson.loads(kept)
+                made = None if kept is None else javajson.loads(kept)
                 assert made == (None if route is None else json.loads(json.dumps(route)))
 
 

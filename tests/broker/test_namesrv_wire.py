@@ -24,7 +24,7 @@ from loops import Wire, run
 from broker.namesrv import NameServer
 from broker.remoting import codec
 from broker.remoting.command import Command
-from pystore import _javajson
+from pystore import javajson
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
 
@@ -62,7 +62,7 @@ def comparable(code, command):
         paths = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort")
         value = {name: text for name, text in lines.items() if name not in paths}
     else:
-        value = _javajson.loads(body) if body else None
+        value = javajson.loads(body) if body else None
     if code in (206, 304):
         assert len(set(value["topicList"])) == len(value["topicList"])
         value["topicList"] = sorted(value["topicList"])

@@ -19,7 +19,7 @@ from broker.remoting.connection import Limits
 from broker.remoting.opening import V2, Proxied, proxied
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
-from pystore._errors import BadArgument
+from pystore.errors import BadArgument
 
 
 def v2(address="10.1.2.3", port=4711, command=1, extra=b""):

@@ -12,7 +12,7 @@ from storeview import message_facts
 import pystore
 from broker.remoting.hot import Core
 from broker.services.schedule import Schedule
-from pystore._lib import lib
+from pystore.native import lib
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 #: What a delivered message has from the one that waited.

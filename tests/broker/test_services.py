@@ -14,7 +14,7 @@ from broker.services.config import Config
 from broker.services.hooks import AbortProcessException, Hooks
 from broker.services.locks import Locks
 from broker.services.statistics import Statistics
-from pystore import BadArgument, TopicConfig, _settings
+from pystore import BadArgument, TopicConfig, settings
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def test_only_the_abort_of_a_hook_counts():
 
 
 def test_settings_change_all_or_none():
-    config = Config(_settings.load(None, {}))
+    config = Config(settings.load(None, {}))
     told = []
     config.changed.append(told.append)
     for wrong in ({"traceOn": "perhaps"}, {"traceOm": "true"}, {"brokerName": "x"},

@@ -12,7 +12,7 @@ from transacting import COMMIT, DISCARDED, HALF, OP, ROLLBACK, Clock, Half, tran
 
 from broker.remoting.command import Command
 from pystore import Reader
-from pystore._pending import find_pending
+from pystore.pending import find_pending
 
 
 def scenario(path, small, **settings):

@@ -13,7 +13,7 @@ from loops import Wire
 
 from broker.broker import Broker
 from broker.remoting.command import ONEWAY, Command, texts
-from pystore._messages import parse_properties
+from pystore.properties import parse_properties
 
 __all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "transacting"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import pystore
-from pystore._lib import ffi, lib
+from pystore.native import ffi, lib
 
 # The order of csrc/files/io.h.
 CALLS = [

@@ -11,8 +11,7 @@ from pathlib import Path
 from transacting import Clock
 
 from broker.broker import Broker
-from pystore._messages import Message
-from pystore._reading import Reader
+from pystore import Message, Reader
 
 __all__ = ["Rounds", "decisions_are_in", "messages", "timed"]
 

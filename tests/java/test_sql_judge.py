@@ -10,8 +10,8 @@ import os
 
 import pytest
 
-from pystore._errors import ExpressionIllegal
-from pystore._lib import ffi, lib
+from pystore.errors import ExpressionIllegal
+from pystore.native import ffi, lib
 
 pytestmark = [pytest.mark.java]
 

@@ -12,10 +12,10 @@ from types import ModuleType
 
 import pytest
 
-from pystore import _errors
+from pystore import errors
 
 ROOT = Path(__file__).resolve().parents[2]
-CLASSES = list(_errors.by_code.values())
+CLASSES = list(errors.by_code.values())
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def test_generated_files_follow_from_the_table(generator):
 def test_the_table_is_whole(generator):
     entries = generator.parse((ROOT / "csrc" / "base" / "errors.def").read_text(encoding="utf-8"))
     assert {entry.code: entry.cls for entry in entries} == {
-        code: cls.__name__ for code, cls in _errors.by_code.items()
+        code: cls.__name__ for code, cls in errors.by_code.items()
     }
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_each_class_can_be_made_raised_and_pickled(cls):
-    with pytest.raises(_errors.StoreError) as caught:
+    with pytest.raises(errors.StoreError) as caught:
         raise cls("it broke", where="/store/commitlog", offset=42, pid=7, errno=errno.ENOSPC)
     made = caught.value
     assert type(made) is cls
@@ -73,62 +73,62 @@ def test_each_class_says_what_it_means_and_what_to_do(cls):
 @pytest.mark.parametrize(
     ("cls", "builtin"),
     [
-        (_errors.MessageIllegal, ValueError),
-        (_errors.TopicIllegal, _errors.MessageIllegal),
-        (_errors.NotAStore, FileNotFoundError),
-        (_errors.StoreLocked, BlockingIOError),
-        (_errors.Forbidden, PermissionError),
-        (_errors.FlushFailed, OSError),
-        (_errors.OutOfMemory, MemoryError),
-        (_errors.NotFound, LookupError),
+        (errors.MessageIllegal, ValueError),
+        (errors.TopicIllegal, errors.MessageIllegal),
+        (errors.NotAStore, FileNotFoundError),
+        (errors.StoreLocked, BlockingIOError),
+        (errors.Forbidden, PermissionError),
+        (errors.FlushFailed, OSError),
+        (errors.OutOfMemory, MemoryError),
+        (errors.NotFound, LookupError),
     ],
 )
 def test_the_builtin_that_a_caller_expects_catches_it(cls, builtin):
     assert issubclass(cls, builtin)
-    assert issubclass(cls, _errors.StoreError)
+    assert issubclass(cls, errors.StoreError)
 
 
 def test_os_errors_carry_errno_strerror_and_filename():
-    made = _errors.make(_errors.StoreIOError.code, "cannot sync", "/store/x", -1, 0, errno.EIO)
+    made = errors.make(errors.StoreIOError.code, "cannot sync", "/store/x", -1, 0, errno.EIO)
     assert isinstance(made, OSError)
     assert (made.errno, made.filename) == (errno.EIO, "/store/x")
     assert made.strerror == f"cannot sync ({os.strerror(errno.EIO)})"
 
 
 def test_os_errors_have_the_errno_of_their_builtin_without_a_system_call():
-    assert _errors.NotAStore().errno == errno.ENOENT
-    assert _errors.StoreLocked().errno == errno.EAGAIN
-    assert _errors.Forbidden().errno == errno.EACCES
-    assert _errors.DiskFull().errno == errno.ENOSPC
-    assert _errors.MessageIllegal().errno is None
+    assert errors.NotAStore().errno == errno.ENOENT
+    assert errors.StoreLocked().errno == errno.EAGAIN
+    assert errors.Forbidden().errno == errno.EACCES
+    assert errors.DiskFull().errno == errno.ENOSPC
+    assert errors.MessageIllegal().errno is None
 
 
 def test_make_takes_the_empty_values_of_the_core_for_none():
-    made = _errors.make(_errors.StoreClosed.code)
-    assert type(made) is _errors.StoreClosed
+    made = errors.make(errors.StoreClosed.code)
+    assert type(made) is errors.StoreClosed
     assert (made.where, made.offset, made.pid, made.errno) == (None, None, None, None)
-    assert made.text == _errors.StoreClosed.meaning
+    assert made.text == errors.StoreClosed.meaning
 
 
 def test_make_keeps_offset_zero():
-    assert _errors.make(_errors.RecordDamaged.code, "bad magic", offset=0).offset == 0
+    assert errors.make(errors.RecordDamaged.code, "bad magic", offset=0).offset == 0
 
 
 def test_make_does_not_repeat_a_cause_that_the_text_names():
     cause = os.strerror(errno.EIO)
-    made = _errors.make(_errors.FlushFailed.code, f"msync: {cause}", sys_errno=errno.EIO)
+    made = errors.make(errors.FlushFailed.code, f"msync: {cause}", sys_errno=errno.EIO)
     assert made.text == f"msync: {cause}"
 
 
 def test_an_unknown_code_is_a_plain_store_error_that_keeps_the_code():
-    made = _errors.make(-9999, "something new")
-    assert type(made) is _errors.StoreError
+    made = errors.make(-9999, "something new")
+    assert type(made) is errors.StoreError
     assert made.code == -9999
     assert pickle.loads(pickle.dumps(made)).code == -9999
 
 
 def test_every_class_is_public():
-    assert {cls.__name__ for cls in CLASSES} <= set(_errors.__all__)
+    assert {cls.__name__ for cls in CLASSES} <= set(errors.__all__)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pystore import _configfiles, _javajson, _metadb
-from pystore._errors import (
+from pystore import _metadb, configfiles, javajson
+from pystore.errors import (
     BadArgument,
     DiskFull,
     Forbidden,
@@ -29,8 +29,8 @@ from pystore._errors import (
     StoreLocked,
     UsedAfterFork,
 )
-from pystore._settings import load
 from pystore.metadata import DataVersion, Metadata, SubscriptionGroup, TopicConfig, system_topics
+from pystore.settings import load
 
 FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json")
 
@@ -63,7 +63,7 @@ def content(meta):
 
 def write(path, value):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(value if isinstance(value, bytes) else _javajson.dumps(value))
+    path.write_bytes(value if isinstance(value, bytes) else javajson.dumps(value))
 
 
 def listing(folder):
@@ -547,7 +547,7 @@ def test_a_golden_store_survives_both_directions(name, golden, tmp_path):
     assert listing(path / "config") == before
     for file in FILES:
         ours = json.loads((tmp_path / "out" / file).read_bytes())
-        theirs = _javajson.loads(before[file][0])
+        theirs = javajson.loads(before[file][0])
         for value in (ours, theirs):  # upstream lists a group's topics in the order of a hash map
             for topics in value.get("groupTopicMap", {}).values():
                 topics.sort()
@@ -584,7 +584,7 @@ GROUPS = st.builds(
 
 
 def known_members():
-    rows = (_configfiles._TOPIC, _configfiles._GROUP)
+    rows = (configfiles._TOPIC, configfiles._GROUP)
     return {member for members in rows for member, _, _ in members}
 
 
@@ -598,7 +598,7 @@ def known_members():
 def test_any_tables_survive_both_directions(tmp_path_factory, topics, groups, extra, offsets):
     """Whatever a file holds, members that nobody here knows included, comes back as it was."""
     folder = tmp_path_factory.mktemp("any")
-    sections = _configfiles.SECTIONS
+    sections = configfiles.SECTIONS
     parts = {
         "topics": {each.name: dataclasses.replace(each, extra=extra) for each in topics},
         "groups": {each.name: dataclasses.replace(each, extra=extra) for each in groups},
@@ -607,14 +607,14 @@ def test_any_tables_survive_both_directions(tmp_path_factory, topics, groups, ex
     }
     top = {f"x-{name}": value for name, value in extra.items()}
     for name, rows in parts.items():
-        state = _configfiles.Parts(rows, DataVersion(1, 2, 3), dict(top))
+        state = configfiles.Parts(rows, DataVersion(1, 2, 3), dict(top))
         write(folder / "config" / sections[name].file, sections[name].dumps(state))
     with Metadata(folder, sync=False) as meta:
         crash(meta)
     with Metadata(folder, sync=False) as meta:
         assert meta.report == ()
         for name, rows in parts.items():
-            assert meta._state.parts[name] == _configfiles.Parts(rows, DataVersion(1, 2, 3), top)
+            assert meta._state.parts[name] == configfiles.Parts(rows, DataVersion(1, 2, 3), top)
         meta.export_json(folder / "out")
     for section in sections.values():
         first = (folder / "config" / section.file).read_bytes()
@@ -624,7 +624,7 @@ def test_any_tables_survive_both_directions(tmp_path_factory, topics, groups, ex
 def test_files_that_are_not_interpreted_are_kept_byte_for_byte(root, tmp_path):
     """Filters, pop state, request modes and static topics go through unchanged."""
     raw = {
-        name: b'{ "table" :{"%s":{0:[1,2]}}}\n' % name.encode() for name in _configfiles.RAW_FILES
+        name: b'{ "table" :{"%s":{0:[1,2]}}}\n' % name.encode() for name in configfiles.RAW_FILES
     }
     for name, data in raw.items():
         write(root / "config" / name, data)
@@ -945,7 +945,7 @@ def test_an_export_that_fails_leaves_whole_files(root, monkeypatch, at):
             assert caught.value.errno == errno.ENOSPC
         assert not list((root / "config").glob("*.tmp"))
         for file in FILES:
-            _javajson.loads((root / "config" / file).read_bytes())
+            javajson.loads((root / "config" / file).read_bytes())
         assert meta.offsets.get("bill", "orders", 0) == 300
         crash(meta)
     with Metadata(root) as meta:
@@ -976,7 +976,7 @@ def test_an_export_that_is_killed_leaves_whole_files(root, monkeypatch, at):
     assert status == (9 if at <= CALLS else 0)
     for path in (root / "config").glob("*.json*"):
         if not path.name.endswith(".tmp"):
-            _javajson.loads(path.read_bytes())
+            javajson.loads(path.read_bytes())
     with Metadata(root, readonly=True) as reader:
         assert reader.offsets.get("bill", "orders", 0) == 400
     with Metadata(root) as meta:

@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pystore._core import ffi, lib
 
-from pystore._errors import BadArgument
-from pystore._properties import edit_properties, parse_properties
-from pystore._settings import TABLE, fill, host_bytes, load
-from pystore._upstream_settings import OTHER_VERSIONS, UPSTREAM
+from pystore.errors import BadArgument
+from pystore.javaproperties import edit_java_properties, parse_java_properties
+from pystore.settings import TABLE, fill, host_bytes, load
+from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
 OWN_FIELDS = {"adopt_sizes", "store_host_len", "level_count", "reserve_window", "background"}
@@ -122,7 +122,7 @@ def test_the_page_follows_from_the_table():
 )
 def test_a_file_reads_as_in_java(text, found):
     """java.util.Properties syntax: separators, comments, continuation lines, escapes, last wins."""
-    assert parse_properties(text) == found
+    assert parse_java_properties(text) == found
 
 
 @given(
@@ -140,7 +140,7 @@ def test_what_java_would_store_is_read_back(properties):
         return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs)
 
     text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in properties.items())
-    found = parse_properties(text)
+    found = parse_java_properties(text)
     assert {key: value for key, (_, value) in found.items()} == properties
 
 
@@ -152,15 +152,15 @@ VALUES = st.text(st.characters(codec="utf-8"), max_size=8).map(str.strip)
 @example(text="\n\\\r", changes={"0": ""})
 def test_edited_entries_change_and_all_others_stay(text, changes):
     """Whatever the file looks like."""
-    before = {name: value for name, (_, value) in parse_properties(text).items()}
-    after = parse_properties(edit_properties(text, changes))
+    before = {name: value for name, (_, value) in parse_java_properties(text).items()}
+    after = parse_java_properties(edit_java_properties(text, changes))
     assert {name: value for name, (_, value) in after.items()} == before | changes
 
 
 def test_an_edited_file_keeps_comments_and_order():
     """A changed entry stays in its place, what is new comes last."""
     text = "# ours\n\nlistenPort : 1\nbrokerName=a\\\n  b\n! end"
-    made = edit_properties(text, {"brokerName": "c", "x": "\u00e4", "listenPort": "2"})
+    made = edit_java_properties(text, {"brokerName": "c", "x": "\u00e4", "listenPort": "2"})
     assert made == "# ours\n\nlistenPort=2\nbrokerName=c\n! end\nx=\\u00E4\n"
 
 

@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 from broker.remoting.command import BINARY, JSON, Command
-from pystore._errors import BadFrame
+from pystore.errors import BadFrame
 
 FIELDS_MAX = 256
 HEADER_MAX = 1 << 20

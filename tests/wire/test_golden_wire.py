@@ -13,7 +13,7 @@ import reference_codec
 
 from broker.remoting import codec
 from broker.remoting.command import JSON
-from pystore._lib import ffi, lib
+from pystore.native import ffi, lib
 
 WIRE = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from broker.remoting.halves import LATENCY_BOUNDS_S, Halves
-from pystore import _configfiles
+from pystore import configfiles
 
 __all__ = ["Metrics"]
 
@@ -76,7 +76,7 @@ class Metrics:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             data = json.dumps(value, separators=(",", ":")).encode()
-            _configfiles.replace_file(self._path, data, keep_old=True)
+            configfiles.replace_file(self._path, data, keep_old=True)
         except OSError as failed:
-            raise _configfiles.os_error(failed, self._path) from failed
+            raise configfiles.os_error(failed, self._path) from failed
         self._said, self._written = counts, time.monotonic()

@@ -12,7 +12,7 @@ from broker.services.groups import Groups
 from broker.services.offsets import Offsets
 from broker.services.topics import Topics
 from broker.services.transaction.service import Transactions
-from pystore._store import Store
+from pystore import Store
 
 __all__ = ["opened"]
 

@@ -26,9 +26,9 @@ from broker.services.clients import Channel, Clients
 from broker.services.config import Config
 from broker.services.topics import Topics
 from broker.services.transaction.metrics import Metrics
-from pystore._errors import NotFound, RecordDamaged, StoreError
-from pystore._messages import Message
-from pystore._pending import (
+from pystore import Message, PutResult, Store
+from pystore.errors import NotFound, RecordDamaged, StoreError
+from pystore.pending import (
     DISCARD_TOPIC,
     GROUP,
     HALF_TOPIC,
@@ -40,8 +40,6 @@ from pystore._pending import (
     find_pending,
     half_of,
 )
-from pystore._results import PutResult
-from pystore._store import Store
 
 __all__ = ["RoundReport", "Transactions"]
 
@@ -373,7 +371,7 @@ class Transactions:
     ) -> tuple[PutResult, PendingHalf]:
         """Stores a half that the core did not take; the result of the put, and the half. Waits for
         no disk. Raises: what putting raises."""
-        result = self.store._put_message(
+        result = self.store.put_message(
             HALF_TOPIC, body, properties=properties, queue=0, block=False, **options
         )
         half = half_of(self.store.message(result.physical_offset))

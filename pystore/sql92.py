@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pystore._errors import ExpressionIllegal
-from pystore._lib import ffi, lib, raise_error, utf8
+from pystore.errors import ExpressionIllegal
+from pystore.native import ffi, lib, raise_error, utf8
 
 __all__ = ["compiled"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["edit_properties", "parse_properties"]
+__all__ = ["edit_java_properties", "parse_java_properties"]
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _UNESCAPES = {char: letter for letter, char in _ESCAPES.items()}
@@ -49,7 +49,7 @@ def _unescape(text: str) -> str:
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
-def parse_properties(text: str) -> dict[str, tuple[int, str]]:
+def parse_java_properties(text: str) -> dict[str, tuple[int, str]]:
     """The text of a Java properties file as name: (line number, value), the last of equal names.
 
     Syntax of java.util.Properties.load: ``=``, ``:`` or white space between name and value; ``#``
@@ -73,11 +73,11 @@ def _entries(text: str) -> Iterator[tuple[str, int, int, str]]:
             raise ValueError(f"line {number}: {bad}") from None
 
 
-def edit_properties(text: str, changes: Mapping[str, str]) -> str:
+def edit_java_properties(text: str, changes: Mapping[str, str]) -> str:
     """The text with other values: each in the place of its entry, new ones at the end, all else as
     it was. Of equal names the last counts, so that one is changed.
 
-    Raises: ValueError with the line number, as parse_properties.
+    Raises: ValueError with the line number, as parse_java_properties.
     """
     places = {name: (first, last) for name, first, last, _ in _entries(text)}
     parts = re.split(f"({_EOL.pattern})", text)

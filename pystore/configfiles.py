@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pystore import _javajson
-from pystore._errors import DiskFull, Forbidden, StoreError, StoreIOError
+from pystore import javajson
+from pystore.errors import DiskFull, Forbidden, StoreError, StoreIOError
 
 __all__ = [
     "RAW_FILES",
@@ -328,7 +328,7 @@ class Section:
 
     def loads(self, data: bytes) -> Parts:
         """Raises: ValueError that says what is wrong with the file."""
-        value = dict(_object(_javajson.loads(data)))
+        value = dict(_object(javajson.loads(data)))
         version = value.pop("dataVersion", None)
         rows = value.pop(self.table, None)
         for name in self.derived({}):
@@ -341,7 +341,7 @@ class Section:
 
     def dumps(self, parts: Parts) -> bytes:
         """The file's content."""
-        return _javajson.dumps(
+        return javajson.dumps(
             {
                 **parts.extra,
                 "dataVersion": version_to_json(parts.version),
@@ -387,7 +387,7 @@ RAW_FILES = (
 
 def check_json(data: bytes) -> None:
     """Raises: ValueError that says what is wrong with a file that is not interpreted."""
-    _object(_javajson.loads(data))
+    _object(javajson.loads(data))
 
 
 # ---- on disk ----

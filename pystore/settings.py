@@ -3,7 +3,7 @@
 Entry points: :func:`load` (a broker.conf and keywords to :class:`Settings`), :func:`fill`
 (:class:`Settings` to a ``ps_conf`` of csrc/pystore.h) and :data:`TABLE` (what docs/settings.md is
 made from). Names, types and defaults come from upstream's own classes
-(pystore/_upstream_settings.py); what the store does with a setting stands in :data:`_USED`.
+(pystore/upstream_settings.py); what the store does with a setting stands in :data:`_USED`.
 
 Upstream ignores an unknown name and a value that it cannot read, without a word. Here both are
 refused, with the place and the nearest name: a setting that silently does nothing has cost people
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pystore import _configfiles
-from pystore._errors import BadArgument, StoreError
-from pystore._properties import edit_properties, parse_properties
-from pystore._upstream_settings import OTHER_VERSIONS, UPSTREAM
+from pystore import configfiles
+from pystore.errors import BadArgument, StoreError
+from pystore.javaproperties import edit_java_properties, parse_java_properties
+from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 __all__ = [
     "RETENTION",
@@ -38,7 +38,7 @@ __all__ = [
     "fill",
     "host_bytes",
     "load",
-    "parse_properties",
+    "parse_java_properties",
 ]
 
 Value = int | float | bool | str | None
@@ -529,18 +529,18 @@ def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
     """
     path = path.resolve()  # a link stays one
     # By bytes: entries that are not changed need not be understood.
-    text = (_configfiles.read_file(path) or b"").decode("latin-1")
+    text = (configfiles.read_file(path) or b"").decode("latin-1")
     try:
-        made = edit_properties(text, changes).encode("latin-1")
+        made = edit_java_properties(text, changes).encode("latin-1")
     except ValueError as bad:
         raise BadArgument(str(bad), where=str(path)) from None
     try:
-        _configfiles.replace_file(path, made, keep_old=True)
-        _configfiles.sync_folder(path.parent)
+        configfiles.replace_file(path, made, keep_old=True)
+        configfiles.sync_folder(path.parent)
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise
-        raise _configfiles.os_error(failed, path) from failed
+        raise configfiles.os_error(failed, path) from failed
 
 
 def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
@@ -558,7 +558,7 @@ def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
     except UnicodeDecodeError:
         text = data.decode("latin-1")  # what Java reads such a file as
     try:
-        return parse_properties(text)
+        return parse_java_properties(text)
     except ValueError as bad:
         raise BadArgument(str(bad), where=str(path)) from None
 

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pystore._errors import RecordDamaged
-from pystore._lib import ffi, lib, raise_error
 from pystore._messages import GetStatus, Message
+from pystore.errors import RecordDamaged
+from pystore.native import ffi, lib, raise_error
 
 if TYPE_CHECKING:
     from pystore._reading import Reader
@@ -406,7 +406,7 @@ def _finals(store: Store | Reader, start: int) -> Iterator[tuple[int, Decision]]
     error, at = ffi.new("ps_error *"), ffi.new("int64_t *", start)
     rows, end = ffi.new("ps_final[]", _FINALS), store.info().log_max
     while True:
-        count = lib.ps_log_finals(store._live(), at, end, rows, _FINALS, error)
+        count = lib.ps_log_finals(store.c_handle(), at, end, rows, _FINALS, error)
         if count < 0:
             raise_error(error[0], count)
         for i in range(count):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from pystore import _errors
+from pystore import errors
 from pystore._core import ffi, lib
 
 __all__ = ["ffi", "lib", "raise_error", "text_of", "utf8"]
@@ -45,7 +45,7 @@ def raise_error(error: Any, code: int | None = None) -> NoReturn:
 
     error: cdata ``ps_error`` (not a pointer). code: overrides the one inside when that is 0.
     """
-    raise _errors.make(
+    raise errors.make(
         int(error.code) or int(code or 0),
         text_of(error.text),
         text_of(error.where),
@@ -60,6 +60,6 @@ def utf8(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as e:
-        raise _errors.BadArgument(
+        raise errors.BadArgument(
             f"{what} is no Unicode text: {e.reason} at character {e.start}"
         ) from None
