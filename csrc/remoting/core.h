@@ -174,7 +174,6 @@ int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
 
 /* times.c */
-int64_t ps_times_now(void); /* ns, monotonic */
 void ps_times_begin(ps_core *c);
 void ps_times_end(ps_core *c);
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count);

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "remoting/core.h"
@@ -23,12 +22,6 @@
 #define ROUNDS_MAX 64
 /* A client waits 30 s at most; a deadline must not overflow. */
 #define SUSPEND_MAX_MS (3600 * 1000)
-
-static int64_t monotonic_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- the request ---- */
 
@@ -334,7 +327,7 @@ static bool hold(ps_conn *n, const pull *p, int64_t suspend_ms) {
                    .hd_max = p->max,
                    .hd_first = p->offset,
                    .hd_offset = p->offset,
-                   .hd_deadline = monotonic_ms() + wait_ms};
+                   .hd_deadline = ps_monotonic_ms() + wait_ms};
     if (!heap_add(c, h)) {
         free(h);
         return false;
@@ -450,7 +443,7 @@ static void take_arrivals(ps_core *c) {
 }
 
 static void end_overdue(ps_core *c, bool all) {
-    int64_t now = monotonic_ms();
+    int64_t now = ps_monotonic_ms();
     for (int32_t i = 0; all && i < c->co_heap_count; i++) c->co_heap[i]->hd_deadline = 0;
     /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
     while (c->co_heap_count > 0 && c->co_heap[0]->hd_deadline <= now) {
@@ -466,7 +459,7 @@ static void end_overdue(ps_core *c, bool all) {
 
 int64_t ps_core_deadline_in(const ps_core *c) {
     if (c->co_heap_count == 0 || c->co_heap[0]->hd_deadline == INT64_MAX) return -1;
-    int64_t left = c->co_heap[0]->hd_deadline - monotonic_ms();
+    int64_t left = c->co_heap[0]->hd_deadline - ps_monotonic_ms();
     return left > 0 ? left : 0;
 }
 

@@ -3,17 +3,10 @@
  * waits for the disk takes until then. Upstream: StoreStatsService. */
 #define _GNU_SOURCE
 #include <string.h>
-#include <time.h>
 
 #include "remoting/core.h"
 
 #define EXACT_MS 1000 /* up to here a place for each ms, then one for each s */
-
-int64_t ps_times_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
 
 static int64_t place_of(int64_t ms) {
     int64_t last = PS_TIMES - 1, place = ms <= EXACT_MS ? ms : EXACT_MS + ms / 1000;
@@ -21,13 +14,13 @@ static int64_t place_of(int64_t ms) {
 }
 
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count) {
-    int64_t ms = (ps_times_now() - began_ns) / 1000000;
+    int64_t ms = (ps_monotonic_ns() - began_ns) / 1000000;
     c->co_times.puts[place_of(ms)] += count;
     if (ms > c->co_times.put_max_ms) c->co_times.put_max_ms = ms;
 }
 
 void ps_times_begin(ps_core *c) {
-    c->co_began_ns = ps_times_now();
+    c->co_began_ns = ps_monotonic_ns();
     c->co_puts_before = c->co_totals.puts;
     c->co_pulls_before = c->co_totals.pulls;
 }
@@ -37,7 +30,7 @@ void ps_times_end(ps_core *c) {
     c->co_puts_waiting = 0;
     if (puts > 0) ps_times_put(c, c->co_began_ns, puts);
     if (c->co_totals.pulls == c->co_pulls_before) return;
-    int64_t ms = (ps_times_now() - c->co_began_ns) / 1000000;
+    int64_t ms = (ps_monotonic_ns() - c->co_began_ns) / 1000000;
     if (ms > c->co_times.get_max_ms) c->co_times.get_max_ms = ms;
 }
 

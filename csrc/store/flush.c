@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "store/store.h"
@@ -23,15 +22,7 @@
 #endif
 
 static struct timespec in_ms(int64_t ms) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
+    return ps_monotonic_in(ms * 1000000);
 }
 
 /* ---- the log ---- */
@@ -113,13 +104,8 @@ static bool flush_wished(ps_store *s) {
  * waits for nobody. */
 static void gather_locked(ps_store *s) {
     int64_t most = s->st_sync_ns < GATHER_MAX_NS ? s->st_sync_ns : GATHER_MAX_NS;
-    struct timespec until = in_ms(0);
+    struct timespec until = ps_monotonic_in(most);
     int rc = 0;
-    until.tv_nsec += most;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     while (s->st_flush_waiters < s->st_flush_served && rc == 0 && !atomic_load(&s->st_stopping))
         rc = pthread_cond_timedwait(&s->st_flush_wake, &s->st_wait_lock, &until);
     s->st_flush_served = s->st_flush_waiters;
@@ -138,24 +124,18 @@ static bool await_wish(ps_store *s) {
     return wished;
 }
 
-static int64_t monotonic_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
 void *ps_flush_main(void *store) {
     ps_store *s = store;
-    int64_t thorough_at = ps_now_ms() + s->st_conf.flush_thorough_ms;
+    int64_t thorough_at = ps_monotonic_ms() + s->st_conf.flush_thorough_ms;
     ps_error e;
     while (!atomic_load(&s->st_stopping)) {
         bool wished = await_wish(s);
-        int64_t now = ps_now_ms(), began = monotonic_ns();
+        int64_t began = ps_monotonic_ns(), now = began / 1000000;
         bool thorough = wished || now >= thorough_at || s->st_conf.sync_flush;
         if (now >= thorough_at) thorough_at = now + s->st_conf.flush_thorough_ms;
         e.code = 0;
         ps_log_flush(s, thorough ? 0 : s->st_conf.flush_least_pages, &e);
-        if (wished) s->st_sync_ns = monotonic_ns() - began;
+        if (wished) s->st_sync_ns = ps_monotonic_ns() - began;
         pthread_mutex_lock(&s->st_wait_lock);
         pthread_cond_broadcast(&s->st_flush_done);
         pthread_mutex_unlock(&s->st_wait_lock);
@@ -206,8 +186,8 @@ int ps_derived_flush(ps_store *s, bool thorough, ps_error *e) {
 
 void *ps_keep_main(void *store) {
     ps_store *s = store;
-    int64_t thorough_at = ps_now_ms() + s->st_conf.queue_flush_thorough_ms;
-    int64_t clean_at = ps_now_ms() + 6 * (int64_t)s->st_conf.clean_interval_ms;
+    int64_t began = ps_monotonic_ms(), thorough_at = began + s->st_conf.queue_flush_thorough_ms;
+    int64_t clean_at = began + 6 * (int64_t)s->st_conf.clean_interval_ms;
     ps_retention_report cleaned;
     ps_error e;
     int32_t nap = s->st_conf.queue_flush_interval_ms;
@@ -219,14 +199,14 @@ void *ps_keep_main(void *store) {
             pthread_cond_timedwait(&s->st_keep_wake, &s->st_keep_nap_lock, &until);
         pthread_mutex_unlock(&s->st_keep_nap_lock);
         if (atomic_load(&s->st_stopping)) break;
-        int64_t now = ps_now_ms();
+        int64_t now = ps_monotonic_ms();
         bool thorough = now >= thorough_at;
         if (thorough) thorough_at = now + s->st_conf.queue_flush_thorough_ms;
         e.code = 0;
         ps_derived_flush(s, thorough, &e); /* a failure leaves the checkpoint where it was */
         if (s->st_conf.clean_interval_ms > 0 && now >= clean_at) {
             clean_at = now + s->st_conf.clean_interval_ms;
-            ps_retention_round(s, now, false, false, false, &cleaned, &e);
+            ps_retention_round(s, ps_now_ms(), false, false, false, &cleaned, &e);
         }
     }
     return NULL;

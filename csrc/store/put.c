@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/bytes.h"
 #include "store/store.h"
@@ -17,19 +16,11 @@
 #define TOUCH_STEP (4 << 20)
 #define CALM_MS 100 /* longer, twice in a row, for TOUCH_STEP bytes: less than 40 MB a second */
 
-int64_t ps_now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* ---- room in the log; append lock held ---- */
 
 static int take_next_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error *e) {
-    struct timespec until;
+    struct timespec until = ps_monotonic_in(NEXT_FILE_WAIT_MS * 1000000LL);
     int code = 0;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += NEXT_FILE_WAIT_MS / 1000;
     pthread_mutex_lock(&s->st_alloc_lock);
     s->st_next_error.code = 0;
     s->st_next_wanted = base;
@@ -87,7 +78,7 @@ static void ask_ahead_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
 /* A first store into a page costs the writer ten times the record, so the allocator touches the
  * pages that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
 static void ask_touch_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
-    int64_t now = ps_now_ms(), last = s->st_touch_ms[0], before = s->st_touch_ms[1];
+    int64_t now = ps_monotonic_ms(), last = s->st_touch_ms[0], before = s->st_touch_ms[1];
     s->st_touch_at = wrote + TOUCH_STEP;
     s->st_touch_ms[0] = now;
     s->st_touch_ms[1] = last;

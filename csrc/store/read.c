@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -609,11 +608,7 @@ static bool reached(ps_queue *q, int64_t offset) {
 }
 
 static int wait_news(ps_store *s, ps_topic *topic, int32_t id, int64_t offset, int32_t timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + (int64_t)timeout_ms % 1000 * 1000000;
-    until.tv_sec += timeout_ms / 1000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
+    struct timespec until = ps_monotonic_in(timeout_ms * 1000000LL);
     int rc = 0;
     pthread_mutex_lock(&s->st_news_lock);
     atomic_fetch_add(&s->st_news_waiters, 1);
@@ -632,10 +627,10 @@ int ps_wait_message(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offs
         code = wait_news(s, topic, queue_id, offset, timeout_ms);
     } else {
         /* Another process writes: nothing wakes us, so look, and rest a little longer each time. */
-        int64_t until = ps_now_ms() + timeout_ms;
+        int64_t until = ps_monotonic_ms() + timeout_ms;
         useconds_t rest = 500;
-        while (!(code = reached(ps_topic_queue(topic, queue_id), offset)) && ps_now_ms() < until &&
-               !atomic_load(&s->st_closed)) {
+        while (!(code = reached(ps_topic_queue(topic, queue_id), offset)) &&
+               ps_monotonic_ms() < until && !atomic_load(&s->st_closed)) {
             usleep(rest);
             rest = rest < 20000 ? rest * 2 : rest;
             ps_store_refresh(s, NULL);

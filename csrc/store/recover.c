@@ -32,29 +32,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "base/bytes.h"
 #include "store/store.h"
 
 #define CHECKPOINT_MARGIN_MS 3000
 #define PROGRESS_STEP (16 << 20)
-
-void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records,
-                   const char *what, const char *why) {
-    if (r == NULL) return;
-    if (r->item_count >= (int32_t)(sizeof r->items / sizeof r->items[0])) {
-        r->items_dropped++;
-        return;
-    }
-    ps_report_item *i = &r->items[r->item_count++];
-    i->action = action;
-    i->from_at = from;
-    i->to_at = to;
-    i->records = records;
-    snprintf(i->what, sizeof i->what, "%.255s", what);
-    snprintf(i->why, sizeof i->why, "%.127s", why);
-}
 
 typedef struct scan {
     ps_store *s;
@@ -407,15 +390,9 @@ static int no_log(ps_store *s, ps_report *report, ps_error *e) {
     return code < 0 ? (int)code : 0;
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     scan c = {.s = s, .report = report, .progress = progress};
-    double began = seconds();
+    int64_t began = ps_monotonic_ns();
     bool abnormal = ps_abort_present(s->st_io, s->st_root) == 1;
     int code;
     report->mode = abnormal ? PS_RECOVERED_ABNORMAL : PS_RECOVERED_NORMAL;
@@ -434,7 +411,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
     report->log_max = atomic_load(&s->st_log_end);
     atomic_store(&s->st_dispatched, report->log_max);
     if (code == 0 && report->mode == PS_RECOVERED_ABNORMAL) code = ps_derived_flush(s, true, e);
-    report->seconds = seconds() - began;
+    report->seconds = (double)(ps_monotonic_ns() - began) / 1e9;
     if (code == 0)
         ps_report_add(report, PS_ACTION_KEPT, report->log_min, report->log_max, report->records,
                       "commitlog", "whole records");
@@ -468,7 +445,7 @@ static int look_again(ps_store *s, ps_progress *progress, ps_error *e) {
 
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     scan c = {.s = s, .report = report, .progress = progress, .reading = true, .last_start = -1};
-    double began = seconds();
+    int64_t began = ps_monotonic_ns();
     int code = 0;
     report->mode = PS_RECOVERED_READ;
     if (s->st_log.ss_count > 0) {
@@ -490,7 +467,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
     atomic_store(&s->st_dispatched, c.at);
     report->log_min = atomic_load(&s->st_log_min);
     report->log_max = c.at;
-    report->seconds = seconds() - began;
+    report->seconds = (double)(ps_monotonic_ns() - began) / 1e9;
     return code;
 }
 

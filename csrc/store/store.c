@@ -127,7 +127,7 @@ static void init_locks(ps_store *s) {
                                &s->st_flush_done, &s->st_nap_wake,   &s->st_news,
                                &s->st_keep_wake};
     for (size_t i = 0; i < sizeof locks / sizeof locks[0]; i++) pthread_mutex_init(locks[i], NULL);
-    for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++) pthread_cond_init(conds[i], NULL);
+    for (size_t i = 0; i < sizeof conds / sizeof conds[0]; i++) ps_cond_init(conds[i]);
     pthread_rwlock_init(&s->st_topic_lock, NULL);
 }
 

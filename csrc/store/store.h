@@ -8,7 +8,9 @@
 
 #include "files/checkpoint.h"
 #include "queues/consumequeue.h"
+#include "base/clock.h"
 #include "base/crc.h"
+#include "base/report.h"
 #include "index/index.h"
 #include "files/mapfile.h"
 #include "pystore.h"
@@ -155,8 +157,6 @@ static inline void ps_leave(ps_store *s) {
 ps_store *ps_store_ref(ps_store *s);
 void ps_store_unref(ps_store *s);
 
-int64_t ps_now_ms(void);
-
 /* queues.c */
 /* Opens the queues that are not known yet. */
 int ps_queues_load(ps_store *s, bool linear, ps_report *r, ps_progress *progress, ps_error *e);
@@ -239,8 +239,6 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
 int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e);
 int ps_reader_extend_locked(ps_store *s, ps_error *e);
-void ps_report_add(ps_report *r, int action, int64_t from, int64_t to, int64_t records,
-                   const char *what, const char *why);
 
 /* batch.c */
 /* Appends a view of the record at `physical` when it is whole; 0, or an error code, or 1 when the
