@@ -142,7 +142,7 @@ wheel: build ## build the wheel and try it in a clean environment
 	@build/smoke/bin/python -m pip install -q --disable-pip-version-check build/dist/*.whl
 	@cd build/smoke && bin/python -c 'import pystore, pystore._core; print(pystore.__file__)'
 	@cd build/smoke && bin/pystore --help
-	@cd build/smoke && bin/python -c 'from broker.broker import Broker; b = Broker("s", listenPort=0); \
+	@cd build/smoke && bin/python -c 'from broker import Broker; b = Broker("s", listenPort=0); \
 	  b.__enter__(); print("a broker at", b.address); b.__exit__(None, None, None)'
 	@ls -l build/dist
 

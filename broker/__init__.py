@@ -1,3 +1,39 @@
-"""Apache RocketMQ's broker and name server in one small Python process, over :mod:`pystore`."""
+"""Apache RocketMQ's broker and name server in one small Python process, over :mod:`pystore`.
+
+from broker import Broker
+
+with Broker("/data/store", listenPort=0) as broker:
+    print(broker.address)
+
+The names below are imported when they are first asked for: ``import broker`` alone costs nothing.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+    from broker.namesrv import NameServer
+
+__all__ = ["Broker", "NameServer"]
+
+#: Public name: the module that defines it.
+_DEFINED_IN = {
+    "Broker": "broker.broker",
+    "NameServer": "broker.namesrv",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _DEFINED_IN.get(name)
+    if module is None:
+        raise AttributeError(f"module 'broker' has no attribute '{name}'")
+    value: object = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_DEFINED_IN})

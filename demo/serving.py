@@ -11,7 +11,7 @@ from typing import Protocol
 import pandas as pd
 from rich.table import Table
 
-from broker.broker import Broker
+from broker import Broker
 from demo.brokers import command
 from demo.client import Client, Received
 from demo.terminal import console, rate

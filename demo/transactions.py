@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from broker.broker import Broker
+from broker import Broker
 from broker.remoting.client import RemotingClient
 from broker.remoting.command import ONEWAY, Command, texts
 from broker.remoting.handlers import Peer
