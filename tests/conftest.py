@@ -14,8 +14,73 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BOUND_S
 
 HERE = Path(__file__).resolve().parent
+
+# ---- the order of tests, and who runs them ----
+
+#: Files that take longest, first: with workers side by side they are what the others wait for.
+LONGEST = (
+    "interop/test_clients.py",
+    "spark/",
+    "interop/test_one_of_everything.py",
+    "interop/test_orders_java.py",
+    "interop/test_go.py",
+    "interop/",
+    "java/",
+    "crash/",
+    "docs/",
+)
+
+
+def _rank(item: pytest.Item) -> int:
+    name = item.path.relative_to(HERE).as_posix()
+    return next((i for i, begin in enumerate(LONGEST) if name.startswith(begin)), len(LONGEST))
+
+
+def _order_seed() -> int | None:
+    given = os.environ.get("PS_ORDER_SEED")
+    return int(given) if given else None
+
+
+def pytest_report_header() -> str | None:
+    seed = _order_seed()
+    return None if seed is None else f"random order: repeat with PS_ORDER_SEED={seed}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first; with PS_ORDER_SEED files, and the tests of each file, in random order."""
+    seed = _order_seed()
+    if seed is None:
+        items.sort(key=_rank)
+        return
+    rng = random.Random(seed)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    names = list(files)
+    rng.shuffle(names)
+    for name in names:
+        rng.shuffle(files[name])
+    items[:] = [item for name in names for item in files[name]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With workers side by side: a file is one worker's, and so are all that share Spark."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "tests/spark" if file.startswith("tests/spark/") else file
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+# ---- what most tests want ----
 
 
 @pytest.fixture
@@ -97,12 +162,14 @@ class Reference:
     """The script tests/reference/reference: Apache RocketMQ itself, started from Python."""
 
     script = HERE / "reference" / "reference"
+    #: Seconds for Maven to fetch what it must, over a slow line too.
+    setup_s = 1200.0
 
     def job(self, *args: Any, **options: Any) -> DumpJob:
         return DumpJob(*args, **options)
 
     def run(
-        self, *args: object, timeout: float = 120, check: bool = True, **env: str
+        self, *args: object, timeout: float = BOUND_S, check: bool = True, **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Runs one verb; its output is text. Raises: ReferenceFailed, TimeoutExpired."""
         done = subprocess.run(
@@ -133,7 +200,7 @@ class Reference:
                 parts.append(f"keysFile={folder / f'{i}.keys'}")
             lines.append("\t".join(parts) + "\n")
         (folder / "list").write_text("".join(lines), encoding="utf-8")
-        self.run("dump-list", folder / "list", timeout=180)
+        self.run("dump-list", folder / "list")
         found = []
         for i in range(len(jobs)):
             with (folder / f"{i}.jsonl").open(encoding="utf-8") as text:
@@ -162,7 +229,7 @@ def reference() -> Iterator[Reference]:
             pytest.skip(f"{program} is not installed")
     made = Reference()
     try:
-        made.run("setup", timeout=600)
+        made.run("setup", timeout=made.setup_s)
     except (ReferenceFailed, subprocess.TimeoutExpired) as failed:
         pytest.skip(f"the reference RocketMQ cannot be set up: {str(failed)[-300:]}")
     yield made

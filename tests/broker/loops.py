@@ -7,18 +7,21 @@ import socket
 import struct
 
 import uvloop
+from waiting import BOUND_S, until_async
 
 from broker.remoting import codec
 from broker.remoting.command import Command
 
 __all__ = ["Wire", "run", "serving", "until"]
 
+until = until_async
 
-def run(coro, timeout_s=30):
+
+def run(coro):
     """The coroutine's result. Nothing may be left running in its loop."""
 
     async def bounded():
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(2 * BOUND_S):
             result = await coro
         for _ in range(3):
             await asyncio.sleep(0)
@@ -27,14 +30,6 @@ def run(coro, timeout_s=30):
         return result
 
     return uvloop.run(bounded())
-
-
-async def until(condition, timeout_s=5):
-    """Waits until condition() is true."""
-    end = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < end, "it did not come to pass"
-        await asyncio.sleep(0.005)
 
 
 class Wire:

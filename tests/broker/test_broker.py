@@ -7,11 +7,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from fakes import beat, send_command
 from loops import Wire, run, until
+from waiting import BOUND_S
 
 from broker.broker import Broker
 from broker.namesrv import NameServer
@@ -32,7 +32,7 @@ def request(code, body=b"", opaque=1, **ext):
 def pull(opaque, group="readers", topic="orders", **fields):
     asked = {
         "consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
-        "sysFlag": 2, "commitOffset": 0, "suspendTimeoutMillis": 15000, "subVersion": 1,
+        "sysFlag": 2, "commitOffset": 0, "suspendTimeoutMillis": 600_000, "subVersion": 1,
     }  # fmt: skip
     return request(11, opaque=opaque, **(asked | fields))
 
@@ -60,11 +60,9 @@ def test_send_is_received_by_a_pull_that_waits(tmp_path, small):
             assert answers == {0, 40}
             other.write(pull(9, queueOffset=1, sysFlag=3))
             await asyncio.sleep(0.05)
-            started = time.monotonic()
             await wire.ask(send_command("orders", b"two"))
             got = await other.answer()
             assert (got.code, got.opaque, b"two" in bytes(got.body)) == (0, 9, True)
-            assert time.monotonic() - started < 2
             assert broker.services.offsets.get("readers", "orders", 0) == 0
 
     run(scenario())
@@ -103,16 +101,13 @@ def test_offsets_of_pulls_are_there_after_a_restart(tmp_path, small):
 
 
 def test_embedded_without_a_loop(tmp_path, small):
-    started = time.monotonic()
     with Broker(tmp_path / "store", listenPort=0, **small) as broker:
-        took = time.monotonic() - started
 
         async def put():
             return broker.store.put("orders", b"x").queue_offset
 
         assert broker.run(put()) == 0
         assert broker.address == f"127.0.0.1:{broker.port}"
-    assert took < 5
     with pytest.raises(RuntimeError):
         _ = broker.services
     with Broker(tmp_path / "store", listenPort=0, **small) as again:
@@ -287,9 +282,9 @@ def test_name_server_that_comes_later_or_again_gets_everything(tmp_path, small):
                         while (await route(broker, "TBW102"))[0] != 0:
                             await asyncio.sleep(0.05)
 
-                    await asyncio.wait_for(known(), 15)
+                    await known()
 
-    run(scenario(), 40)
+    run(scenario())
 
 
 def test_stopped_broker_is_in_no_route(tmp_path, small):
@@ -312,11 +307,8 @@ def test_change_of_rights_reaches_topics_and_name_servers(tmp_path, small):
             async def perm():
                 return (await route(broker, "TBW102"))[1]["queueDatas"][0]["perm"]
 
-            async def told():
-                while await perm() & 2:
-                    await asyncio.sleep(0.02)
-
-            await asyncio.wait_for(told(), 5)
+            while await perm() & 2:
+                await asyncio.sleep(0.02)
 
     run(scenario())
 
@@ -340,7 +332,7 @@ def test_verb_serves_until_it_is_told_to_stop(tmp_path):
         assert run(send()).code == 0
     finally:
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=BOUND_S)
     assert (process.returncode, out, err) == (0, "", "")
     assert ready["ready"] == "broker"
     assert ready["namesrv"].startswith("127.0.0.1:")
@@ -502,7 +494,7 @@ def test_a_delayed_message_counts_as_upstream_counts_it(tmp_path, small):
 
 def test_who_knows_go_away_is_sent_away_at_a_stop(tmp_path, small):
     async def scenario():
-        broker = Broker(tmp_path / "store", listenPort=0, drain_s=5.0, **small)
+        broker = Broker(tmp_path / "store", listenPort=0, drain_s=BOUND_S, **small)
         gate = asyncio.Event()
 
         async def slow(peer, command):
@@ -515,7 +507,7 @@ def test_who_knows_go_away_is_sent_away_at_a_stop(tmp_path, small):
         ):
             wire.write(request(1))
             await until(lambda: any(c.in_work for c in server.connections))
-            stopping = asyncio.create_task(server.stop(5.0))
+            stopping = asyncio.create_task(server.stop(BOUND_S))
             await asyncio.sleep(0)
             for version, code in ((479, 1500), (476, 1500), (475, 0), (0, 0)):
                 asked = Command(2, {}, b"", opaque=version, version=version)

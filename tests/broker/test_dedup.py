@@ -13,6 +13,7 @@ import pytest
 from fakes import send_command
 from loops import Wire, run
 from transacting import COMMIT, HALF, ROLLBACK, transacting
+from waiting import until_async
 
 from broker.remoting.command import Command
 from broker.services.hooks import SendMessageHook
@@ -126,9 +127,7 @@ def test_delivery_of_a_delayed_message_is_no_repeat(tmp_path, small):
         p = await t.producer()
         first = place(await p.ask(plain("k", properties={"DELAY": "1"})))
         assert place(await p.ask(plain("k", properties={"DELAY": "1"}))) == first
-        async with asyncio.timeout(10):
-            while not t.texts("orders"):
-                await asyncio.sleep(0.05)
+        await until_async(lambda: t.texts("orders"))
         await asyncio.sleep(1.2)
         assert t.texts("orders") == [b"b"]
         assert place(await p.ask(plain("k"))) == first

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from loops import Wire, run, serving, until
+from waiting import BOUND_S
 
 import pystore
 from broker.remoting.client import RemotingClient
@@ -127,7 +128,7 @@ def test_one_read_may_wake_a_pull_and_bring_a_frame_for_python(store_path):
     async def work(hot):
         async with await hot.wire() as holder, await hot.wire() as wire:
             for i in range(20):
-                holder.write(pull(i, suspend_ms=5000, opaque=7))
+                holder.write(pull(i, suspend_ms=600_000, opaque=7))
                 await until(lambda: hot.core.totals().held == 1)
                 wire.write(send(opaque=1), Command(ECHO, opaque=2), send(queue=1, opaque=3))
                 opaques = {(await wire.answer()).opaque for _ in range(3)}
@@ -141,7 +142,7 @@ def test_one_read_may_wake_a_pull_and_bring_a_frame_for_python(store_path):
 def test_pulls_of_one_connection_wake_by_its_own_sends(store_path):
     async def work(hot):
         async with await hot.wire() as wire:
-            wire.write(pull(suspend_ms=5000, opaque=7), send(opaque=8))
+            wire.write(pull(suspend_ms=600_000, opaque=7), send(opaque=8))
             assert {(await wire.answer()).opaque for _ in range(2)} == {7, 8}
 
     on_store(store_path, work)
@@ -151,13 +152,12 @@ def test_held_pulls_end_in_order_of_their_deadlines(store_path):
     async def work(hot):
         async with await hot.wire() as wire:
             begun = time.monotonic()
-            for ms in (400, 50, 150, 10_000):
-                wire.write(pull(suspend_ms=ms, opaque=ms))
-                await until(lambda ms=ms: hot.core.totals().held > 0)
+            # They come in one read, so that their deadlines are counted from one moment.
+            wire.write(*(pull(suspend_ms=ms, opaque=ms) for ms in (400, 50, 150, 600_000)))
             for ms in (50, 150, 400):
                 answer = await wire.answer()
                 assert (answer.opaque, answer.code) == (ms, 19)
-                assert ms <= (time.monotonic() - begun) * 1000 < ms + 2000
+                assert ms <= (time.monotonic() - begun) * 1000
             assert hot.core.totals().held == 1
 
     on_store(store_path, work)
@@ -167,7 +167,7 @@ def test_news_that_do_not_match_are_passed_over(store_path):
     async def work(hot):
         hot.subscribe("A", {"TagA"})
         async with await hot.wire() as wire, await hot.wire() as other:
-            wire.write(pull(group="A", suspend_ms=5000))
+            wire.write(pull(group="A", suspend_ms=600_000))
             await until(lambda: hot.core.totals().held == 1)
             for tags in ("TagB", "TagC", None):
                 assert (await other.ask(send(tags=tags))).code == 0
@@ -185,7 +185,7 @@ def test_puts_of_the_embedding_program_wake_pulls(store_path):
     async def work(hot):
         async with await hot.wire() as wire:
             for i in range(10):
-                wire.write(pull(i, suspend_ms=10_000))
+                wire.write(pull(i, suspend_ms=600_000))
                 await until(lambda: hot.core.totals().held == 1)
                 await asyncio.sleep(0.12 if i % 3 == 0 else 0)
                 hot.store.put("T", b"from inside", queue=0)
@@ -266,10 +266,9 @@ def test_a_sync_that_takes_too_long_is_told(store_path):
 
     async def work(hot):
         async with await hot.wire() as wire:
-            assert (await wire.ask(send())).code == 0
             store.slow(600)
             answer = await wire.ask(send())
-            assert (answer.code, answer.ext["queueOffset"]) == (10, "1")
+            assert (answer.code, answer.ext["queueOffset"]) == (10, "0")
             store.slow(0)
 
     on_store(store_path, work, store)
@@ -336,12 +335,9 @@ def test_a_full_disk_is_for_python_to_answer(store_path):
             assert hot.core.totals().put_failures == codes.count(99)
             assert (await wire.ask(pull())).code == 0
             lib.ps_io_faulty_set(store.table, 0, 0, 0, 0)
-            for _ in range(100):  # it goes on by itself
-                if (await wire.ask(send())).code == 0:
-                    break
-                await asyncio.sleep(0.05)
-            else:
-                raise AssertionError("it did not go on")
+            async with asyncio.timeout(BOUND_S):
+                while (await wire.ask(send())).code != 0:  # it goes on by itself
+                    await asyncio.sleep(0.05)
 
     on_store(store_path, work, store)
 

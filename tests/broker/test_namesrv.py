@@ -8,12 +8,13 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from loops import Wire, run, until
+from waiting import BOUND_S
 
 from broker.namesrv import NameServer
 from broker.namesrv.kv import KvConfig
@@ -674,8 +675,10 @@ def test_a_broker_goes_with_its_socket_and_with_time():
             assert answer.code == 17
             assert answer.remark.startswith("No topic route info in name server for the topic: a")
             async with await Wire.to(names.port) as mute:
-                await mute.ask(register(heartbeatTimeoutMillis="50"))
-                assert names.routes.topics() == ["a", "b"]
+                now = names.routes._clock_ms()
+                with mock.patch.object(names.routes, "_clock_ms", lambda: now):
+                    await mute.ask(register(heartbeatTimeoutMillis="50"))
+                    assert names.routes.topics() == ["a", "b"]
                 assert await mute.closed() == b""
                 assert names.routes.topics() == []
 
@@ -686,9 +689,7 @@ def test_a_broker_goes_with_its_socket_and_with_time():
 
 
 def test_it_is_embedded_in_code_without_a_loop():
-    started = time.perf_counter()
     with NameServer.in_thread(listenPort=0) as names:
-        assert time.perf_counter() - started < 2
 
         async def ask():
             async with RemotingClient() as client:
@@ -729,7 +730,7 @@ def test_the_command_line_runs_one_until_a_signal(tmp_path, number):
 
         assert run(put()).code == 0
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(BOUND_S) == 0
         assert KvConfig(tmp_path / "namesrv" / "kvConfig.json").get("n", "k") == "v"
     finally:
         process.kill()
@@ -752,4 +753,4 @@ sys.exit(serve(Slow(), lambda: print('ready', flush=True)))
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 130
+        assert process.wait(BOUND_S) == 130

@@ -9,6 +9,7 @@ import json
 import pytest
 from loops import run
 from transacting import COMMIT, DISCARDED, HALF, OP, ROLLBACK, Clock, Half, transacting
+from waiting import until_async
 
 from broker.remoting.command import Command
 from pystore import Reader
@@ -234,15 +235,17 @@ def test_late_decision_of_a_half_with_immunity(tmp_path, small, immunity, late, 
 
 
 def test_commit_with_a_delay_comes_after_it(tmp_path, small):
-    @scenario(tmp_path / "s", small, messageDelayLevel="1s 2s 1h")
+    @scenario(tmp_path / "s", small, messageDelayLevel="1s 20s 1h")
     async def _(t):
         p = await t.producer()
         soon = await p.half(body=b"soon", properties={"DELAY": "1"})
         late = await p.half(body=b"late", properties={"DELAY": "3"})
         assert (await p.end(soon, COMMIT)).code == (await p.end(late, COMMIT)).code == 0
-        assert t.texts("orders") == []
-        await asyncio.sleep(1.6)
+        await until_async(lambda: t.texts("orders"))
         assert t.texts("orders") == [b"soon"]
+        (waited,) = (m for m in t.bodies("SCHEDULE_TOPIC_XXXX") if m.queue == 0)
+        (came,) = t.bodies("orders")
+        assert came.store_timestamp - waited.store_timestamp >= 1000
         assert {m.queue for m in t.bodies("SCHEDULE_TOPIC_XXXX")} == {0, 2}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fakes import send_command
 from loops import Wire
+from waiting import settled_async
 
 from broker.broker import Broker
 from broker.remoting.command import ONEWAY, Command, texts
@@ -52,8 +52,10 @@ class Producer:
     def __init__(self, wire, group="makers"):
         self.wire = wire
         self.group = group
+        self.client = "p1"
         self._opaque = 1
         self._count = 0
+        self._asked = []
 
     @classmethod
     async def to(cls, broker, group="makers"):
@@ -67,8 +69,11 @@ class Producer:
             answer = await self.wire.answer()
             if answer.is_response and answer.opaque == self._opaque:
                 return answer
+            if answer.code == 39:
+                self._asked.append(_asked(answer))
 
     async def beat(self, client="p1"):
+        self.client = client
         body = {
             "clientID": client,
             "consumerDataSet": [],
@@ -107,16 +112,11 @@ class Producer:
         command.flag |= ONEWAY
         self.wire.write(command)
 
-    async def checks(self, within_s=0.1):
-        """The checks that have come, until none comes for so long."""
-        found = []
-        while True:
-            try:
-                asked = await asyncio.wait_for(self.wire.answer(), within_s)
-            except TimeoutError:
-                return found
-            if asked.code == 39:
-                found.append(_asked(asked))
+    async def checks(self):
+        """The checks that the broker sent by now: whatever it sent first also comes first."""
+        await self.beat(self.client)
+        found, self._asked = self._asked, []
+        return found
 
     def close(self):
         self.wire.close()
@@ -168,8 +168,10 @@ class Transacting:
         return await self.service.check()
 
     async def settled(self):
-        """What was sent one-way has been read."""
-        await asyncio.sleep(0.02)
+        """What producers sent one-way has been read and done."""
+        for producer in self.producers:
+            await producer.beat(producer.client)
+        await settled_async(lambda: self.store.info().log_max, 20)
 
     def bodies(self, topic):
         self.store.refresh()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import storeview
+from waiting import until
 
 import pystore
 
@@ -42,11 +43,13 @@ def run_and_kill(path, settings, ledger, rng, threads=4, early=False):
     size = ledger.stat().st_size if ledger.exists() else 0
     writer = subprocess.Popen([sys.executable, *map(str, args)], stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 20
-        while not early and (not ledger.exists() or ledger.stat().st_size <= size):
+
+        def acknowledges():
             assert writer.poll() is None, writer.stderr.read()
-            assert time.monotonic() < deadline, "no put was acknowledged"
-            time.sleep(0.005)
+            return ledger.exists() and ledger.stat().st_size > size
+
+        if not early:
+            until(acknowledges, "a put that is acknowledged")
         time.sleep(rng.random() * (0.5 if early else 0.6))
         assert writer.poll() is None, writer.stderr.read()
     finally:

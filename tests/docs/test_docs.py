@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BOUND_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("docs/tutorial.md", "docs/howto.md", "docs/sql92.md", "docs/broker.md", "README.md")
@@ -44,7 +45,7 @@ def run_console(text: str, folder: Path) -> None:
             env=env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=BOUND_S,
             check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

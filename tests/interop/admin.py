@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import launch
+from waiting import BOUND_S, until
 
 __all__ = ["Admin"]
 
@@ -48,20 +48,23 @@ class Admin:
         return "".join(said).rstrip("\n")
 
     def until(self, holds: Callable[[str], object], verb: str, *words: object) -> str:
-        """The same again and again until it holds, 15 s at most; what it printed last."""
-        end = time.monotonic() + 15
-        while True:
+        """The same again and again until it holds; what it printed last."""
+        said = ""
+
+        def asked() -> object:
+            nonlocal said
             said = self(verb, *words)
-            if holds(said) or time.monotonic() > end:
-                return said
-            time.sleep(0.2)
+            return holds(said)
+
+        until(asked, f"{verb} says it", 0.05)
+        return said
 
     def close(self) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(BOUND_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

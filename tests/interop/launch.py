@@ -10,12 +10,14 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
+from waiting import BOUND_S, until
 
 SCRIPT = Path(__file__).resolve().parents[1] / "reference" / "reference"
 PYSTORE = Path(sys.executable).parent / "pystore"
@@ -31,22 +33,6 @@ JAVA_SETTINGS = {"waitTimeMillsInSendQueue": 10000, "waitTimeMillsInPullQueue": 
 ROUTE, CLUSTER = 105, 106
 
 
-def free_port() -> int:
-    """A port that is free, with the two below and the one above it, which a broker takes too."""
-    for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        try:
-            for near in (port - 2, port, port + 1):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", near))
-        except OSError:
-            continue
-        return port
-    raise RuntimeError("no free port was found")
-
-
 def ask(
     address: str, code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
 ) -> tuple[int, dict[str, str], bytes]:
@@ -54,7 +40,7 @@ def ask(
     head = {"code": code, "language": "OTHER", "version": 479, "opaque": 1, "flag": 0}
     header = json.dumps({**head, "extFields": dict(ext or {})}).encode()
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as wire:
+    with socket.create_connection((host, int(port)), timeout=BOUND_S) as wire:
         wire.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         frame = wire.makefile("rb")
         total, n = struct.unpack(">ii", frame.read(8))
@@ -62,16 +48,15 @@ def ask(
         return said["code"], said.get("extFields") or {}, frame.read(total - 4 - (n & 0xFFFFFF))
 
 
-def wait(what: str, seconds: float, holds: Callable[[], bool]) -> None:
-    """Until it holds. Raises: TimeoutError."""
-    end = time.monotonic() + seconds
-    while True:
+def wait(what: str, holds: Callable[[], object]) -> None:
+    """Until it holds; a server that does not answer yet does not count. Raises: AssertionError."""
+
+    def answered() -> object:
         with suppress(OSError, struct.error):
-            if holds():
-                return
-        if time.monotonic() > end:
-            raise TimeoutError(f"{what} did not come true within {seconds} s")
-        time.sleep(0.02)
+            return holds()
+        return False
+
+    until(answered, what, 0.02)
 
 
 @dataclass
@@ -106,13 +91,13 @@ class Server:
         self.process.wait()
         self.process = None
 
-    def stop(self, seconds: float = 40) -> int:
+    def stop(self) -> int:
         """A clean end, or kill when it does not come; its exit code."""
         if self.process is None:
             return 0
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(BOUND_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
@@ -139,7 +124,7 @@ class Peer:
     def store(self) -> Path:
         return self.folder / "store"
 
-    def wait_ready(self, seconds: float = 60) -> None:
+    def wait_ready(self) -> None:
         """Until the name server tells the broker's address and the route that new topics need."""
 
         def there() -> bool:
@@ -150,7 +135,7 @@ class Peer:
             code, _, body = ask(self.namesrv, ROUTE, {"topic": "TBW102"})
             return known and code == 0 and f'"{self.broker}"'.encode() in body
 
-        wait(f"registration of {self.broker} ({self.make})", seconds, there)
+        wait(f"registration of {self.broker} ({self.make})", there)
 
     def kill(self) -> None:
         self.broker_server.kill()
@@ -224,7 +209,7 @@ def name_server(make: str, folder: Path) -> Iterator[str]:
     server.start()
     try:
         address = f"127.0.0.1:{port}"
-        wait(f"the name server ({make})", 30, lambda: ask(address, CLUSTER)[0] == 0)
+        wait(f"the name server ({make})", lambda: ask(address, CLUSTER)[0] == 0)
         yield address
     finally:
         server.stop()
@@ -248,7 +233,7 @@ def running(
         for server in peer.servers:
             server.start()
             if server is not peer.broker_server:
-                wait("the name server", 30, lambda: ask(peer.namesrv, CLUSTER)[0] == 0)
+                wait("the name server", lambda: ask(peer.namesrv, CLUSTER)[0] == 0)
         peer.wait_ready()
         yield peer
     finally:

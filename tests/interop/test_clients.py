@@ -10,6 +10,8 @@ from typing import Any
 
 import launch
 import pytest
+from ports import free_port
+from waiting import BOUND_S
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -33,7 +35,7 @@ NAMES = """
 @pytest.fixture(scope="module")
 def reports(peer: launch.Peer, reference: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """What each client says of each scenario; all of them run once, side by side."""
-    reference.run("setup", timeout=600, RMQ_VERSION="4.9.7")
+    reference.run("setup", timeout=reference.setup_s, RMQ_VERSION="4.9.7")
     runs = {
         client: subprocess.Popen(
             [str(launch.SCRIPT), "scenario", "all", peer.namesrv, str(AT_ONCE)],
@@ -47,7 +49,7 @@ def reports(peer: launch.Peer, reference: Any) -> dict[tuple[str, str], dict[str
     found = {}
     try:
         for client, run in runs.items():
-            out, errors = run.communicate(timeout=240)
+            out, errors = run.communicate(timeout=2 * BOUND_S)
             lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
             assert lines, f"{client} said nothing:\n{errors[-3000:]}"
             found |= {(client, line["scenario"]): line for line in lines}
@@ -71,7 +73,7 @@ def test_no_scenario_is_forgotten(reference):
 
 def test_a_wrong_expectation_ends_with_exit_code_1(peer, reference):
     """The judge itself: a scenario whose broker is not there fails, and says so."""
-    nobody = f"127.0.0.1:{launch.free_port()}"
+    nobody = f"127.0.0.1:{free_port()}"
     done = reference.run("scenario", "send-sync", nobody, check=False)
     assert done.returncode == 1
     assert json.loads(done.stdout)["ok"] is False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import launch
 import pytest
+from waiting import BOUND_S
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
@@ -25,7 +26,11 @@ def program(tmp_path_factory):
         pytest.skip("go is not installed")
     path = tmp_path_factory.mktemp("go") / "goclient"
     built = subprocess.run(
-        ["go", "build", "-o", path, "."], cwd=SOURCE, capture_output=True, text=True, timeout=600
+        ["go", "build", "-o", path, "."],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        timeout=4 * BOUND_S,
     )
     if built.returncode:
         pytest.skip(f"the Go client cannot be built: {built.stderr[-300:]}")
@@ -37,7 +42,10 @@ def reports(peer: launch.Peer, program):
     """What the client says of each check; all of them run once."""
     run = str(time.time_ns())
     done = subprocess.run(
-        [program, peer.namesrv, peer.broker, run], capture_output=True, text=True, timeout=200
+        [program, peer.namesrv, peer.broker, run],
+        capture_output=True,
+        text=True,
+        timeout=2 * BOUND_S,
     )
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert found, done.stderr[-3000:]

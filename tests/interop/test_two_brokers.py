@@ -28,7 +28,7 @@ def judge(reference, folder, first, second):
         code, _, body = launch.ask(one.namesrv, launch.CLUSTER)
         assert code == 0
         assert {one.broker.encode(), two.broker.encode()} <= set(body.split(b'"'))
-        done = reference.run("scenario", ",".join(NAMES), one.namesrv, 6, check=False, timeout=200)
+        done = reference.run("scenario", ",".join(NAMES), one.namesrv, 6, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line["scenario"]: line for line in found}
 

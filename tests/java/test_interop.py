@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import purecodec
 import pytest
 import storeview
+from ports import free_port
 
 import pystore
 
@@ -273,28 +273,11 @@ def test_we_see_the_same_after_java(case):
 # ---- a Java broker on our folder ----
 
 
-def free_ports():
-    """A name server port and a broker port, with the neighbours that a broker takes too."""
-    rng = random.Random(os.getpid())
-    for _ in range(100):
-        base = rng.randrange(20000, 60000)
-        wanted = (base, base + 10, base + 8, base + 11)
-        try:
-            for port in wanted:
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base, base + 10
-    raise AssertionError("no free ports")
-
-
 @pytest.fixture(scope="module")
 def served(reference, tmp_path_factory):
     """A store of ours after a Java broker has served it, was written into and stopped cleanly."""
     folder = tmp_path_factory.mktemp("broker")
-    namesrv, broker = free_ports()
+    namesrv, broker = free_port(), free_port()
     ports = {"RMQ_NAMESRV_PORT": str(namesrv), "RMQ_BROKER_PORT": str(broker)}
     ours = SIZES | {"brokerIP1": "127.0.0.1", "listenPort": broker}
     topics = ["plain", "keys", "hosts", "compressed", "batch", "many"]
@@ -311,7 +294,7 @@ def served(reference, tmp_path_factory):
             "start", folder, *settings, HEAP="512m", RMQ_SETTLE_S="0", **ports
         ).stdout
         assert "boot success" in started
-        visit = reference.run("visit", address, 40, *topics, timeout=120).stdout
+        visit = reference.run("visit", address, 40, *topics).stdout
         status = reference.run("mqadmin", "topicStatus", "-n", address, "-t", "keys").stdout
         by_key = reference.run(
             "mqadmin", "queryMsgByKey", "-n", address, "-t", "keys", "-k", "order-17"

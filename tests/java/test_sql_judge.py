@@ -185,7 +185,7 @@ def judged(reference, tmp_path, cases):
     with listed.open("w") as out:
         for text, encoded in cases:
             out.write("\t".join([text.encode().hex(), *(one.hex() for one in encoded)]) + "\n")
-    said = reference.run("sql-judge", listed, timeout=300).stdout.splitlines()
+    said = reference.run("sql-judge", listed).stdout.splitlines()
     assert len(said) == len(cases)
     return [line.split(" ") for line in said]
 

@@ -25,7 +25,7 @@ def again(reference, tmp_path):
     def ask(frames: list[bytes]) -> list[bytes | None]:
         listed = tmp_path / "frames"
         listed.write_text("".join(f"{one.hex()}\n" for one in frames), encoding="ascii")
-        lines = reference.run("wire-judge", listed, timeout=120).stdout.splitlines()
+        lines = reference.run("wire-judge", listed).stdout.splitlines()
         said = [line[2:] for line in lines if line.startswith("= ")]
         assert len(said) == len(frames)
         return [None if one == "refused" else bytes.fromhex(one) for one in said]

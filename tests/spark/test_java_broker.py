@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import random
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.spark.test_spark_kill import until
+from ports import free_port
+from waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
 
@@ -30,22 +27,6 @@ SETTINGS = {
 }
 
 
-def free_ports() -> tuple[int, int]:
-    """A name server port and a broker port, with the neighbours that a broker takes too."""
-    rng = random.Random(os.getpid() + 1)
-    for _ in range(100):
-        base = rng.randrange(20000, 60000)
-        try:
-            for port in (base, base + 8, base + 10, base + 11):
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base, base + 10
-    raise AssertionError("no free ports")
-
-
 class Broker:
     """A running Java broker: its folder, its name server, its client under load."""
 
@@ -53,7 +34,7 @@ class Broker:
         self.reference = reference
         self.folder = folder
         self.store = folder / "store"
-        ports = free_ports()
+        ports = free_port(), free_port()
         self.address = f"127.0.0.1:{ports[0]}"
         names = {"RMQ_NAMESRV_PORT": str(ports[0]), "RMQ_BROKER_PORT": str(ports[1])}
         settings = [f"{name}={value}" for name, value in SETTINGS.items()]
@@ -110,7 +91,7 @@ def whole(rows: list[Any]) -> dict[int, int]:
 def test_scans_and_a_stream_while_the_broker_writes(spark, load, broker, tmp_path):
     counts: list[int] = []
     with broker.under_load():
-        until(lambda: any((broker.store / "consumequeue" / TOPIC).glob("*/0*")), 0.1)
+        until(lambda: any((broker.store / "consumequeue" / TOPIC).glob("*/0*")))
         stream = (
             spark.readStream.format("rocketmq")
             .option("startingOffsets", "earliest")
@@ -141,7 +122,7 @@ def test_the_copy_of_a_store_whose_broker_was_killed_under_load(load, broker, tm
     """It holds what the broker had told of before, and more."""
     before, segments = broker.ends(), broker.segments()
     with broker.under_load():
-        until(lambda: broker.segments() > segments + 1, 0.1)
+        until(lambda: broker.segments() > segments + 1)
         broker.reference.run("stop", broker.folder, "KILL", check=False)
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-a", "--sparse=always", broker.store, copy], check=True)

@@ -32,7 +32,7 @@ def test_a_store_that_grows_under_the_scan_gives_whole_prefixes(load, store_path
         thread.start()
         try:
             counts = []
-            for _ in range(4):
+            while len(counts) < 4 or counts[-1] == counts[0]:
                 rows = load(store_path, maxRecordsPerPartition=3000).select("queueOffset", "body")
                 got = sorted((r.queueOffset, bytes(r.body).decode()) for r in rows.collect())
                 assert got == [(i, f"t-0-{i}") for i in range(len(got))]
@@ -42,7 +42,6 @@ def test_a_store_that_grows_under_the_scan_gives_whole_prefixes(load, store_path
             thread.join()
     assert counts == sorted(counts)
     assert counts[0] >= 500
-    assert counts[-1] > counts[0]
 
 
 def test_workers_that_live_on_see_what_came_later(load, store_path, small):

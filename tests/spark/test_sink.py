@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 import pystore
 from tests.spark.conftest import said
-from tests.spark.test_stream import wait
 
 pytestmark = pytest.mark.spark
 
@@ -315,7 +315,7 @@ def test_source_and_sink_together_while_messages_come(spark, make, small, tmp_pa
             time.sleep(0.5)
             store.put("t", "late", queue=0)
             store.flush()
-            assert wait(lambda: store_path.exists() and "LATE" in bodies(store_path))
+            until(lambda: store_path.exists() and "LATE" in bodies(store_path))
     finally:
         query.stop()
     assert len(bodies(store_path)) == 6

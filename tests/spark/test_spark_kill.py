@@ -13,12 +13,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BOUND_S, until
 
 import pystore
 from pystore.cli._session import holder_of
@@ -29,18 +29,6 @@ from tests.spark.test_sink import SMALL, bodies, leftovers
 pytestmark = pytest.mark.spark
 
 ROWS = 90_000
-PATIENCE_S = 60
-
-
-def until(look: Callable[[], Any], pause_s: float = 0.002) -> Any:
-    """What `look` says once it says something."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        found = look()
-        if found:
-            return found
-        time.sleep(pause_s)
-    raise AssertionError(f"nothing came in {PATIENCE_S} s")
 
 
 def committing(path: Path, already: int = 0) -> int | None:
@@ -153,7 +141,7 @@ def test_the_commit_of_a_streams_batch_is_killed(spark, tmp_path, store_path):
             .trigger(availableNow=True)
             .start(str(store_path))
         )
-        query.awaitTermination(PATIENCE_S)
+        query.awaitTermination(BOUND_S)
 
     killed(stream, lambda: committing(store_path))
     assert len(bodies(store_path)) < ROWS

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 import pystore
 from tests.spark.conftest import put, said
@@ -126,23 +127,14 @@ def test_a_live_query_sees_messages_as_they_are_put(spark, store_path, small, tm
         )
         try:
             count = lambda: spark.table("live").count()  # noqa: E731
-            assert wait(lambda: count() == 3)
+            until(lambda: count() == 3)
             put(store, "t", 0, 4, first=3)
             put(store, "new", 1, 2)
-            assert wait(lambda: count() == 9)
+            until(lambda: count() == 9)
             latest = json.loads(query.lastProgress["sources"][0]["latestOffset"])
             assert latest["o"]["t"]["broker-a"]["0"] == 7
         finally:
             query.stop()
-
-
-def wait(what: Callable[[], bool], seconds: float = 30) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if what():
-            return True
-        time.sleep(0.1)
-    return what()
 
 
 def test_lost_messages_end_the_query_or_are_stepped_over(run, written, make, small):
@@ -224,7 +216,7 @@ def test_a_batch_waits_for_enough_messages_or_long_enough(make, small):
 
     path = make({"t": [10]})
     reader = reader_of(
-        path, startingOffsets="earliest", minOffsetsPerTrigger=5, maxTriggerDelay="300ms"
+        path, startingOffsets="earliest", minOffsetsPerTrigger=5, maxTriggerDelay="1h"
     )
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMinRows(5)
@@ -233,7 +225,7 @@ def test_a_batch_waits_for_enough_messages_or_long_enough(make, small):
         put(store, "t", 0, 3)
     reader._look_again = 0
     assert reader.latestOffset(at, limit) == at
-    time.sleep(0.35)
+    reader._triggered -= 3601
     reader._look_again = 0
     assert reader.latestOffset(at, limit)["o"]["t"]["broker-a"]["0"] == 13
 
@@ -243,10 +235,15 @@ def test_asking_for_the_latest_offset_is_cheap(make):
     reader = reader_of(path, startingOffsets="latest")
     limit = reader.getDefaultReadLimit()
     at = reader.initialOffset()
-    begun = time.process_time()
-    for _ in range(200):
-        reader.latestOffset(at, limit)
-    assert (time.process_time() - begun) / 200 < 0.003
+
+    def seconds_of_one() -> float:
+        begun = time.process_time()
+        for _ in range(20):
+            reader.latestOffset(at, limit)
+        return (time.process_time() - begun) / 20
+
+    # Processor time, and the best of many rounds: who else is at work on the machine is left out.
+    assert min(seconds_of_one() for _ in range(20)) < 0.003
 
 
 def test_without_a_state_file_a_start_behind_batch_0_is_told(make):

@@ -108,10 +108,10 @@ def test_a_file_cut_anywhere_is_refused(cut):
 
 def test_a_text_without_an_end_is_refused_in_linear_time():
     """A megabyte of escaped quotes is one pass, not a million."""
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ValueError):
         loads('{1:"' + '\\"' * 500_000)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 60  # a pass a quote would take days
 
 
 def test_the_layout_is_upstreams():

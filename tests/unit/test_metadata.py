@@ -434,7 +434,9 @@ def test_a_reader_beside_a_busy_writer_sees_whole_commits(root):
         try:
             last = 0
             with Metadata(root, readonly=True) as reader:
-                for _ in range(60):
+                reads = 0
+                while reads < 60 or not last:
+                    reads += 1
                     reader.refresh()
                     a, b = reader.offsets.get("g", "a", 0), reader.offsets.get("g", "b", 0)
                     if reader.report == ():

@@ -14,6 +14,7 @@ import purecodec
 import pyarrow as pa
 import pytest
 import storeview
+from waiting import BOUND_S
 
 import pystore
 
@@ -685,7 +686,7 @@ def test_async_flush_comes_by_itself(store_path, small):
     settings = {"flushIntervalCommitLog": 20, "flushCommitLogThoroughInterval": 100}
     with pystore.open(store_path, **small, **settings) as store:
         put = store.put("T", b"x")
-        assert store.wait_flushed(put.physical_offset + put.size, timeout=5)
+        assert store.wait_flushed(put.physical_offset + put.size, timeout=BOUND_S)
 
 
 def test_flush_brings_everything_to_disk(store):

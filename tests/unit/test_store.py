@@ -13,6 +13,7 @@ import time
 import purecodec
 import pytest
 import storeview
+from waiting import BOUND_S
 
 import pystore
 from pystore import RecoveryMode
@@ -30,7 +31,7 @@ def python(code, *args, **options):
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=BOUND_S,
         **options,
     )
     assert done.returncode == 0, done.stderr

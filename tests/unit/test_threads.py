@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import storeview
+from waiting import BOUND_S
 
 import pystore
 
@@ -27,7 +28,7 @@ def run_all(jobs):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(BOUND_S)
     assert not any(t.is_alive() for t in threads)
     if errors:
         raise errors[0]
@@ -192,68 +193,78 @@ def test_close_while_others_work(store_path, small, seed):
 
 
 def test_close_wakes_followers(store_path, small):
-    """A follower that waits when the store is closed raises StoreClosed soon."""
+    """A follower that waits when the store is closed raises StoreClosed."""
     store = pystore.open(store_path, **small)
     store.put("T", b"x", queue=0)
-    ended = []
 
     def follow():
-        try:
+        with pytest.raises(pystore.StoreClosed):
             next(store.follow("T", 0))
-        except pystore.StoreClosed:
-            ended.append(time.monotonic())
 
-    thread = threading.Thread(target=follow)
-    thread.start()
-    time.sleep(0.1)
-    closed = time.monotonic()
-    store.close()
-    thread.join(5)
-    assert ended
-    assert ended[0] - closed < 1
+    def close():
+        time.sleep(0.1)  # the follower waits by now, as a rule
+        store.close()
+
+    run_all([follow, close])
 
 
 def test_cleaning_while_others_read(store_path, small):
-    """Retention under load: readers of any message see it whole or not at all."""
+    """Retention under load: readers of any message see it whole or not at all.
+
+    The putter goes on until 400 messages are there, the cleaner has deleted files in twenty rounds
+    and both readers have looked at the queue twenty times.
+    """
     stop = threading.Event()
+    deleted, looks, puts = [], [[], []], []
+
+    def enough():
+        return len(puts) >= 400 and len(deleted) >= 20 and all(len(each) >= 20 for each in looks)
 
     def putter():
-        for i in range(400):
-            store.put("T", b"%06d" % i * 4000, queue=0)
+        while not enough() and not stop.is_set():
+            store.put("T", b"%06d" % len(puts) * 4000, queue=0)
+            puts.append(1)
         stop.set()
 
     def cleaner():
         while not stop.is_set():
-            store.clean(immediate=True)
-            time.sleep(0.01)
+            if store.clean(immediate=True).log_files:
+                deleted.append(1)
 
-    def reader():
-        while not stop.is_set():
-            low, high = store.range("T", 0)
-            for at in range(low, high, 5):
-                for m in store.read("T", 0, at, max_messages=3):
-                    assert bytes(m.body) == b"%06d" % m.queue_offset * 4000
+    def reader(seen):
+        try:
+            while not stop.is_set():
+                low, high = store.range("T", 0)
+                for at in range(low, high, 5):
+                    for m in store.read("T", 0, at, max_messages=3):
+                        assert bytes(m.body) == b"%06d" % m.queue_offset * 4000
+                seen.append(1)
+        finally:
+            stop.set()
 
     with pystore.open(store_path, **small) as store:
-        run_all([putter, cleaner, reader, reader])
-        assert store.range("T", 0)[1] == 400
+        run_all([putter, cleaner, lambda: reader(looks[0]), lambda: reader(looks[1])])
+        assert enough()
+        assert store.range("T", 0)[1] == len(puts)
         assert store.info().log_min > 0
 
 
 def test_reads_let_go_of_the_gil(store_path, small):
-    """While a thread waits in C for a sync or a message, others run Python."""
-    ticks = []
+    """While a thread waits in C for a message, others run Python: one of them puts it."""
+    got, waits = [], threading.Event()
 
     def wait():
-        list(store.follow("T", 0, 1, timeout=0.3))
+        waits.set()
+        got.append(next(store.follow("T", 0, 1, timeout=BOUND_S)))
 
-    def tick():
-        end = time.monotonic() + 0.3
-        while time.monotonic() < end:
+    def work():
+        waits.wait(BOUND_S)
+        for _ in range(100):
             time.sleep(0.001)
-            ticks.append(1)
+        assert not got
+        store.put("T", b"y", queue=0)
 
     with pystore.open(store_path, **small) as store:
         store.put("T", b"x", queue=0)
-        run_all([wait, tick])
-    assert len(ticks) > 50
+        run_all([wait, work])
+        assert [bytes(m.body) for m in got] == [b"y"]
