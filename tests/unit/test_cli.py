@@ -578,7 +578,7 @@ def test_an_error_after_progress_is_the_last_line(
 ) -> None:
     """What was slow before it failed has shown its progress: an object a line, then the error."""
     monkeypatch.setattr(_progress, "_QUIET_S", 0.0)
-    (tmp_path / "m.jsonl").write_text('{"topic":"t","body":"b"}\nno JSON\n')
+    (tmp_path / "m.jsonl").write_text('{"topic":"t","queue":0,"body":"b"}\nno JSON\n')
     words = ("import", tmp_path / "s", "--messages", tmp_path / "m.jsonl", "--create", "--json")
     *before, last = map(json.loads, run(*words).err.splitlines())
     assert before and all("progress" in line for line in before)
