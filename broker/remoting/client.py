@@ -104,6 +104,10 @@ class RemotingClient:
             raise ConnectionError("the client is closed")
         return task.result()
 
+    def forget(self, address: str) -> None:
+        """The next request makes a new connection. Requests under way are still answered."""
+        self._made.pop(address, None)
+
     def _connected(self, address: str, done: asyncio.Task[Connection]) -> None:
         self._making.pop(address, None)
         if not done.cancelled() and done.exception() is None:

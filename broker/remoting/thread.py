@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
@@ -37,6 +38,18 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         """The coroutine's result. Raises: what it raises, TimeoutError after `timeout` seconds."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        """Begins a coroutine there; the future is its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Calls a function there soon, without waiting."""
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def is_own(self) -> bool:
+        """Whether the caller runs on this loop's thread."""
+        return threading.get_ident() == self._thread.ident
 
     def stop(self) -> None:
         """Nothing runs there afterwards. Once is enough, more are harmless."""

@@ -1,0 +1,40 @@
+"""Producer and consumers of RocketMQ, for any broker that speaks the remoting protocol.
+
+The public names are those of :data:`__all__`; ``from broker import ...`` has them too. See
+docs/client.md.
+"""
+
+from __future__ import annotations
+
+from broker.client.allocation import by_config, machine_room, machine_room_nearby
+from broker.client.blocking import Consumer, Producer
+from broker.client.consumer import AsyncConsumer
+from broker.client.errors import (
+    AlreadyClosed,
+    BrokerRefused,
+    ClientError,
+    Forked,
+    HandlerStuck,
+    InvalidMessage,
+    Misuse,
+    NoRoute,
+    NotStarted,
+    RequestTimeout,
+    SendFailed,
+    TransactionNotStarted,
+    Unreachable,
+    WrongLoop,
+)
+from broker.client.handling import RetryLater
+from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from broker.client.options import RequestHook
+from broker.client.producer import AsyncProducer
+from broker.client.subscription import Sql
+
+__all__ = [
+    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "BrokerRefused", "ClientError", "Consumer",
+    "Forked", "HandlerStuck", "InvalidMessage", "Message", "MessageQueue", "Misuse", "NoRoute",
+    "NotStarted", "Producer", "ReceivedMessage", "RequestHook", "RequestTimeout", "RetryLater",
+    "SendFailed", "SendResult", "SendStatus", "Sql", "TransactionNotStarted", "Unreachable",
+    "WrongLoop", "by_config", "machine_room", "machine_room_nearby",
+]  # fmt: skip

@@ -1,0 +1,504 @@
+"""Producer and Consumer for programs without an event loop: twins of the asyncio ones.
+
+One background thread with an event loop serves all of them in a process; it starts with the first
+and ends with the last. Every method waits for its asyncio twin there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import (
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from broker.client.consumer import AsyncConsumer, ConsumerOptions
+from broker.client.errors import AlreadyClosed, Forked, Misuse, NotStarted
+from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from broker.client.producer import AsyncProducer, ProducerOptions
+from broker.remoting.thread import LoopThread
+
+__all__ = ["Consumer", "Producer"]
+
+_T = TypeVar("_T")
+
+#: Messages that an iterating thread takes at once, and how often it says which are done.
+TAKE_MAX = 64
+TELL_DONE_S = 0.5
+
+
+class SharedLoop:
+    """The thread, and how many clients use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._users = 0
+        self._pid = 0
+
+    def acquire(self) -> LoopThread:
+        with self._lock:
+            if self._thread is None or self._pid != os.getpid():
+                self._thread = LoopThread("rocketmq-client")
+                self._pid, self._users = os.getpid(), 0
+            self._users += 1
+            return self._thread
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+        thread.stop()
+
+    def reset(self) -> None:
+        """In a forked child: the thread is the parent's."""
+        self._lock = threading.Lock()
+        self._thread, self._users = None, 0
+
+
+_shared = SharedLoop()
+os.register_at_fork(after_in_child=_shared.reset)
+
+
+class Runner:
+    """Runs coroutines of one client on the shared loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: LoopThread | None = None
+        self._pid = 0
+        self._closed = False
+
+    def start(self) -> None:
+        """Raises: Misuse."""
+        if self._closed:
+            raise AlreadyClosed(f"{self._name} is closed; make a new one")
+        if self._thread is not None:
+            raise Misuse(f"{self._name} is started already")
+        self._thread, self._pid = _shared.acquire(), os.getpid()
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
+    def live(self) -> LoopThread:
+        """Raises: NotStarted, AlreadyClosed, Forked, Misuse on the loop's own thread."""
+        if self._thread is None:
+            if self._closed:
+                raise AlreadyClosed(f"{self._name} is closed; make a new one")
+            raise NotStarted(
+                f"{self._name} is not started; use it inside 'with', or call start() first"
+            )
+        if self._pid != os.getpid():
+            raise Forked(
+                f"{self._name} was started in process {self._pid}, this is its child"
+                f" {os.getpid()}; make a new one after the fork"
+            )
+        if self._thread.is_own():
+            raise Misuse(
+                f"{self._name} is used in a callback that runs on its own event loop, which would"
+                " wait for itself; use the asyncio twin there"
+            )
+        return self._thread
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What the coroutine returns. A KeyboardInterrupt here ends the coroutine too."""
+        try:
+            thread = self.live()
+        except BaseException:
+            work.close()
+            raise
+        future = thread.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._closed = True
+        if self._thread is not None:
+            self._thread = None
+            _shared.release()
+
+
+class Producer:
+    """Sends messages, for programs without an event loop. ``AsyncProducer`` is its twin.
+
+    Any thread may use it. group, namesrv, options: as of AsyncProducer.
+
+    ::
+
+        with Producer("orders-api", "127.0.0.1:9876") as producer:
+            result = producer.send(Message("orders", b"12 apples"))
+    """
+
+    _twin: AsyncProducer
+
+    def __init__(
+        self,
+        group: str = "DEFAULT_PRODUCER",
+        namesrv: str | Sequence[str] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Raises: Misuse, InvalidMessage (an illegal group)."""
+        self._twin = AsyncProducer(group, namesrv, **options)
+        self._runner = Runner(self._twin.network.name)
+
+    @property
+    def group(self) -> str:
+        return self._twin.group
+
+    @property
+    def client_id(self) -> str:
+        """How brokers and tools show this client."""
+        return self._twin.client_id
+
+    def start(self) -> Self:
+        """Must come before the first send; ``with`` does it. Raises: Misuse."""
+        self._runner.start()
+        try:
+            self._runner.run(self._twin.start())
+        except BaseException:
+            self._runner.stop()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
+        if self._runner.started:
+            try:
+                self._runner.run(self._twin.close())
+            finally:
+                self._runner.stop()
+        else:
+            self._runner.stop()
+
+    def send(
+        self,
+        message: Message,
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """As AsyncProducer.send()."""
+        return self._runner.run(self._twin.send(message, key=key, queue=queue, timeout_s=timeout_s))
+
+    def submit(
+        self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
+    ) -> concurrent.futures.Future[SendResult]:
+        """As AsyncProducer.submit(); the future may be waited for in any thread."""
+
+        async def submit() -> asyncio.Future[SendResult]:
+            return await self._twin.submit(message, key=key, queue=queue)
+
+        task = self._runner.run(submit())
+        made: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
+        made.set_running_or_notify_cancel()
+
+        def settle(done: asyncio.Future[SendResult]) -> None:
+            if done.cancelled():
+                made.set_exception(AlreadyClosed("the producer was closed before the answer"))
+            elif (error := done.exception()) is not None:
+                made.set_exception(error)
+            else:
+                made.set_result(done.result())
+
+        self._runner.live().call(task.add_done_callback, settle)
+        return made
+
+    def flush(self) -> None:
+        """Waits until everything that submit() took is acknowledged or has failed."""
+        self._runner.run(self._twin.flush())
+
+    def send_batch(
+        self, messages: Sequence[Message], *, timeout_s: float | None = None
+    ) -> list[SendResult]:
+        """As AsyncProducer.send_batch()."""
+        return self._runner.run(self._twin.send_batch(messages, timeout_s=timeout_s))
+
+    def send_oneway(
+        self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
+    ) -> None:
+        """As AsyncProducer.send_oneway()."""
+        self._runner.run(self._twin.send_oneway(message, key=key, queue=queue))
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """As AsyncProducer.queues()."""
+        return self._runner.run(self._twin.queues(topic))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Consumer:
+    """Receives messages, for programs without an event loop. ``AsyncConsumer`` is its twin.
+
+    handler: called in one of ``concurrency`` threads. group, topics, namesrv, options: as of
+    AsyncConsumer.
+
+    ::
+
+        with Consumer("billing", "orders", namesrv="127.0.0.1:9876") as consumer:
+            for message in consumer:
+                print(message.body)
+    """
+
+    def __init__(
+        self,
+        group: str,
+        topics: str | Iterable[str] | Mapping[str, str] = (),
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        handler: Callable[[ReceivedMessage], object] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """Raises: Misuse, InvalidMessage (an illegal group)."""
+        if handler is not None and inspect.iscoroutinefunction(handler):
+            raise Misuse("the handler is a coroutine function; use AsyncConsumer, or a plain one")
+        self._function = handler
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._twin = AsyncConsumer(
+            group, topics, namesrv=namesrv, handler=self._call if handler is not None else None,
+            **options,
+        )  # fmt: skip
+        self._runner = Runner(self._twin.network.name)
+        self._taken: deque[ReceivedMessage] = deque()
+        self._done: list[ReceivedMessage] = []
+        self._tell_due = 0.0
+
+    async def _call(self, message: ReceivedMessage) -> object:
+        assert self._pool is not None and self._function is not None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._function, message)
+
+    @property
+    def group(self) -> str:
+        return self._twin.group
+
+    @property
+    def client_id(self) -> str:
+        """How brokers and tools show this client."""
+        return self._twin.client_id
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that are ours now."""
+        return self._twin.assignment
+
+    def start(self) -> Self:
+        """As AsyncConsumer.start()."""
+        self._runner.start()
+        if self._function is not None:
+            self._pool = concurrent.futures.ThreadPoolExecutor(
+                self._twin.settings.concurrency, "rocketmq-handler"
+            )
+        try:
+            self._runner.run(self._twin.start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def close(self) -> None:
+        """As AsyncConsumer.close(). A handler's thread cannot be ended from outside: HandlerStuck
+        says that one is left."""
+        if not self._runner.started:
+            self._runner.stop()
+            return
+        try:
+            self._runner.run(self._finish())
+        finally:
+            self._end()
+
+    async def _finish(self) -> None:
+        self._twin.ack(*self._done)
+        self._done = []
+        await self._twin.close()
+
+    def _end(self) -> None:
+        self._runner.stop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def run(self) -> None:
+        """With a handler: until close() is called in another thread, or Ctrl-C."""
+        self._runner.run(self._twin.run())
+
+    # ---- receiving ----
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Message after message. Asking for the next says that the one before is done; a loop that
+        is left by an exception leaves its message to be delivered again. Ends with close()."""
+        self._runner.live()
+        while True:
+            message = self._next()
+            if message is None:
+                return
+            yield message
+            self._done.append(message)
+
+    def _next(self) -> ReceivedMessage | None:
+        while True:
+            while self._taken:
+                message = self._taken.popleft()
+                if not message.progress.dropped:
+                    if time.monotonic() >= self._tell_due:
+                        self._tell_done()
+                    return message
+            done, self._done = self._done, []
+            try:
+                found = self._runner.run(self._take(done))
+            except AlreadyClosed:
+                return None
+            if found is None:
+                return None
+            self._tell_due = time.monotonic() + TELL_DONE_S
+            self._taken.extend(found)
+
+    def _tell_done(self) -> None:
+        done, self._done = self._done, []
+        self._tell_due = time.monotonic() + TELL_DONE_S
+        self._runner.live().call(self._twin.ack, *done)
+
+    async def _take(self, done: Sequence[ReceivedMessage]) -> list[ReceivedMessage] | None:
+        self._twin.ack(*done)
+        if not await self._twin.wait_ready():
+            return None
+        return await self._twin.poll(0.0, TAKE_MAX)
+
+    def batches(self, max_messages: int = 1024) -> Iterator[list[ReceivedMessage]]:
+        """Lists of all messages that wait. Asking for the next says that the one before is done."""
+        self._runner.live()
+        done: Sequence[ReceivedMessage] = ()
+        while True:
+
+            async def take(done: Sequence[ReceivedMessage] = done) -> list[ReceivedMessage] | None:
+                self._twin.ack(*done)
+                if not await self._twin.wait_ready():
+                    return None
+                return await self._twin.poll(0.0, max_messages)
+
+            try:
+                found = self._runner.run(take())
+            except AlreadyClosed:
+                return
+            if found is None:
+                return
+            if found:
+                yield found
+            done = found
+
+    def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
+        """As AsyncConsumer.poll()."""
+        return self._runner.run(self._twin.poll(timeout_s, max_messages))
+
+    def ack(self, *messages: ReceivedMessage) -> None:
+        """As AsyncConsumer.ack()."""
+        self._runner.live().call(self._twin.ack, *messages)
+
+    def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """As AsyncConsumer.nack()."""
+        self._runner.run(self._twin.nack(message, delay_level))
+
+    # ---- queues and offsets ----
+
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """As AsyncConsumer.subscribe()."""
+        self._runner.run(self._twin.subscribe(topic, expression))
+
+    def unsubscribe(self, topic: str) -> None:
+        """As AsyncConsumer.unsubscribe()."""
+        self._runner.run(self._twin.unsubscribe(topic))
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """As AsyncConsumer.assign()."""
+        self._runner.run(self._twin.assign(queues))
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """As AsyncConsumer.queues()."""
+        return self._runner.run(self._twin.queues(topic))
+
+    def commit(self) -> None:
+        """As AsyncConsumer.commit()."""
+
+        async def commit() -> None:
+            self._twin.ack(*self._done)
+            self._done = []
+            await self._twin.commit()
+
+        self._runner.run(commit())
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """As AsyncConsumer.committed()."""
+        return self._runner.run(self._twin.committed(queue))
+
+    def beginning(self, queue: MessageQueue) -> int:
+        """As AsyncConsumer.beginning()."""
+        return self._runner.run(self._twin.beginning(queue))
+
+    def end(self, queue: MessageQueue) -> int:
+        """As AsyncConsumer.end()."""
+        return self._runner.run(self._twin.end(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """As AsyncConsumer.offset_at()."""
+        return self._runner.run(self._twin.offset_at(queue, timestamp_ms))
+
+    def position(self, queue: MessageQueue) -> int:
+        """As AsyncConsumer.position()."""
+        return self._plain(lambda: self._twin.position(queue))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """As AsyncConsumer.seek()."""
+        self._taken = deque(m for m in self._taken if m.progress.queue != queue)
+        self._runner.run(self._twin.seek(queue, offset))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """As AsyncConsumer.pause()."""
+        self._plain(lambda: self._twin.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """As AsyncConsumer.resume()."""
+        self._plain(lambda: self._twin.resume(queues))
+
+    def _plain(self, work: Callable[[], _T]) -> _T:
+        async def on_loop() -> _T:
+            return work()
+
+        return self._runner.run(on_loop())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

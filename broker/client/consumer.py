@@ -1,0 +1,698 @@
+"""The consumer of asyncio programs.
+
+How a message goes: a task a queue pulls (``pulling.py``) and puts what came into one deque; from
+there it goes to whoever asks: the iterator, poll(), or the handler's workers (``handling.py``).
+Which queues are ours is decided in ``rebalance.py``. What is done, and what may be committed, is
+kept by queue in ``progress.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import json
+import logging
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from broker.client.allocation import Strategy, strategy_of
+from broker.client.broadcast import OffsetFile
+from broker.client.errors import (
+    ClientError,
+    Misuse,
+    Unreachable,
+)
+from broker.client.handling import ConcurrentHandling, Handling, OrderlyHandling, RetryLater
+from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.network import Network
+from broker.client.options import (
+    INNER_PRODUCER,
+    ClientOptions,
+    ClientSettings,
+    checked_group,
+    name_servers,
+)
+from broker.client.producer import refuse_unknown, settings_of
+from broker.client.progress import QueueProgress
+from broker.client.pulling import pull_forever
+from broker.client.rebalance import Rebalancer
+from broker.client.retrying import send_back
+from broker.client.routes import Route
+from broker.client.sending import with_namespace, without_namespace
+from broker.client.subscription import (
+    Subscription,
+    consumer_data,
+    heartbeat_body,
+    parse_topics,
+)
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command
+from broker.remoting.handlers import Handler, Peer
+
+__all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
+
+log = logging.getLogger("broker.client")
+
+Start = Literal["first", "last"] | dt.datetime | int
+Changed = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
+RETRY = "%RETRY%"
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """Keyword arguments of every consumer: those of ClientOptions, and the fields of
+    ConsumerSettings."""
+
+    start: Start
+    strategy: str | Strategy
+    broadcast: bool
+    orderly: bool
+    concurrency: int
+    max_retries: int
+    auto_commit_s: float
+    pull_batch: int
+    buffer_messages: int
+    buffer_bytes: int
+    poll_wait_s: float
+    handler_timeout_s: float
+    stop_timeout_s: float
+    offsets_folder: str | None
+    rebalance_s: float
+    on_assigned: Changed | None
+    on_revoked: Changed | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """start: where a group that has committed nothing begins: first, last, or a time (a datetime,
+    or milliseconds since 1970). strategy: how members divide queues, by upstream's name (AVG,
+    AVG_BY_CIRCLE, CONSISTENT_HASH) or one of broker.client.allocation. broadcast: every member
+    gets every message, and offsets are kept in a file below offsets_folder. orderly: a handler gets
+    each queue's messages one after the other. concurrency: handlers at once. max_retries: how often
+    a message comes again before it is a dead letter; of an orderly consumer, -1: for ever.
+    auto_commit_s: how often offsets are committed; 0: only by commit(). pull_batch: messages asked
+    for at once. buffer_messages, buffer_bytes: of each queue, pulled and not done. poll_wait_s: how
+    long a broker holds a pull. handler_timeout_s: after it a message is given to somebody else.
+    stop_timeout_s: how long close() waits for handlers. rebalance_s: how often queues are divided
+    without cause. on_assigned, on_revoked: called with queues that came and that go; revoked
+    queues are still ours while it runs."""
+
+    start: Start = "last"
+    strategy: str | Strategy = "AVG"
+    broadcast: bool = False
+    orderly: bool = False
+    concurrency: int = 20
+    max_retries: int = -1
+    auto_commit_s: float = 5.0
+    pull_batch: int = 32
+    buffer_messages: int = 1000
+    buffer_bytes: int = 100 << 20
+    poll_wait_s: float = 15.0
+    handler_timeout_s: float = 900.0
+    stop_timeout_s: float = 30.0
+    offsets_folder: str | None = None
+    rebalance_s: float = 20.0
+    on_assigned: Changed | None = None
+    on_revoked: Changed | None = None
+
+    def __post_init__(self) -> None:
+        strategy_of(self.strategy)
+        if isinstance(self.start, str) and self.start not in ("first", "last"):
+            raise Misuse(f"start '{self.start}' is not first, last or a time")
+        for name in ("concurrency", "pull_batch", "buffer_messages"):
+            if getattr(self, name) < 1:
+                raise Misuse(f"{name} is at least 1")
+        if self.orderly and self.broadcast:
+            raise Misuse("orderly and broadcast exclude each other: nobody locks queues for all")
+
+    @property
+    def retries(self) -> int:
+        """As brokers are told: 16 by default."""
+        return self.max_retries if self.max_retries >= 0 else 16
+
+
+class AsyncConsumer:
+    """Receives messages, for programs with an event loop. ``Consumer`` is its twin without.
+
+    group: its members divide the queues, and share how far they are. topics: one, several, or a
+    mapping to expressions (tags as ``"a || b"``, ``Sql(...)``); none: use assign(). handler: called
+    with each message; without one, iterate or poll.
+
+    ::
+
+        async with AsyncConsumer("billing", "orders", namesrv="127.0.0.1:9876") as consumer:
+            async for message in consumer:
+                print(message.body)
+    """
+
+    def __init__(
+        self,
+        group: str,
+        topics: str | Iterable[str] | Mapping[str, str] = (),
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        handler: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """Raises: Misuse, InvalidMessage (an illegal group)."""
+        refuse_unknown(type(self).__name__, options, ClientSettings, ConsumerSettings)
+        client = settings_of(ClientSettings, options)
+        self.settings = settings_of(ConsumerSettings, options)
+        self.namespace = client.namespace
+        self.group = checked_group(group, client.namespace)
+        self.network = Network(
+            f"the consumer {group}", name_servers(namesrv), client, self._handlers(), self._beat,
+            masters_only=False, route_changed=lambda topic: self._rebalancer.soon(),
+            connected_again=lambda: self._rebalancer.soon(),
+        )  # fmt: skip
+        self.strategy = strategy_of(self.settings.strategy)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.progress: dict[MessageQueue, QueueProgress] = {}
+        self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._ready: deque[ReceivedMessage] = deque()
+        self._arrived: deque[asyncio.Future[None]] = deque()
+        self._rebalancer = Rebalancer(self)
+        self._assigned_by_user = False
+        self._started = False
+        self._stopping = False
+        self._last: ReceivedMessage | None = None
+        self._failure: BaseException | None = None
+        self._closed_event: asyncio.Event | None = None
+        self._offsets: OffsetFile | None = None
+        self._handler = handler
+        self._handling: Handling | None = None
+        if handler is not None:
+            kind = OrderlyHandling if self.settings.orderly else ConcurrentHandling
+            self._handling = kind(self, handler)
+        elif self.settings.orderly:
+            raise Misuse("orderly needs a handler; a loop over the consumer has an order anyway")
+        for topic, expression in parse_topics(topics).items():
+            self._add(topic, expression)
+
+    def _add(self, topic: str, expression: str) -> None:
+        full = with_namespace(topic, self.namespace)
+        self.subscriptions[full] = Subscription.of(full, expression)
+        retry = f"{RETRY}{self.group}"
+        if not self.settings.broadcast and retry not in self.subscriptions:
+            self.subscriptions[retry] = Subscription.of(retry)
+
+    def shown(self, topic: str) -> str:
+        """A topic without the namespace."""
+        return without_namespace(topic, self.namespace)
+
+    # ---- life ----
+
+    @property
+    def client_id(self) -> str:
+        """How brokers and tools show this client."""
+        return self.network.client_id
+
+    async def start(self) -> Self:
+        """Registers with the brokers and divides the queues; ``async with`` does it.
+
+        Raises: Unreachable, NoRoute for a topic that nobody serves, BrokerRefused for an SQL
+        expression that a broker does not take, Misuse.
+        """
+        self.network.start()
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        self._closed_event = asyncio.Event()
+        if self.settings.broadcast:
+            self._offsets = OffsetFile.of(self.settings.offsets_folder, self.group)
+            await asyncio.to_thread(self._offsets.load)
+        self._started = True
+        for topic in self._wanted_topics():
+            route = await self.network.route(topic)
+            await self._check_expression(self.subscriptions[topic], route)
+        await self.network.beat()
+        if self.subscriptions:
+            await self._rebalancer.start()
+        self.network.spawn(self._keep())
+        if self._handling is not None:
+            self._handling.start()
+
+    def _wanted_topics(self) -> list[str]:
+        return [topic for topic in self.subscriptions if not topic.startswith(RETRY)]
+
+    async def _check_expression(self, subscription: Subscription, route: Route) -> None:
+        """Brokers say at once what they think of an expression in SQL."""
+        if subscription.kind == "TAG":
+            return
+        body = {
+            "clientId": self.client_id,
+            "group": self.group,
+            "subscriptionData": subscription.as_json(),
+        }
+        for address in sorted(route.addresses(masters_only=True)):
+            await self.network.request(
+                address, RequestCode.CHECK_CLIENT_CONFIG, None, json.dumps(body).encode()
+            )
+
+    async def close(self) -> None:
+        """Stops pulling, lets handlers finish, commits, leaves the group. Harmless when repeated.
+
+        Raises: HandlerStuck when a handler is still running after stop_timeout_s.
+        """
+        if self._stopping:
+            if self._closed_event is not None:
+                await self._closed_event.wait()
+            return
+        self._stopping = True
+        stuck: ClientError | None = None
+        try:
+            self._wake_all()
+            await self._rebalancer.stop()
+            await self._stop_pullers(list(self._pullers))
+            if self._handling is not None:
+                stuck = await self._handling.stop(self.settings.stop_timeout_s)
+            if self._started:
+                with contextlib.suppress(ClientError):
+                    await self._commit_now()
+                await self._rebalancer.unlock(list(self.progress))
+        finally:
+            for progress in self.progress.values():
+                progress.dropped = True
+            self._ready.clear()
+            await self.network.close([("consumerGroup", self.group)])
+            if self._closed_event is not None:
+                self._closed_event.set()
+        if stuck is not None:
+            raise stuck
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def run(self) -> None:
+        """With a handler: until close() is called elsewhere. Raises: Misuse without a handler."""
+        self.network.check()
+        if self._handling is None or self._closed_event is None:
+            raise Misuse("run() is for a consumer with a handler; iterate over this one")
+        await self._closed_event.wait()
+
+    async def _keep(self) -> None:
+        """Commits what is done, now and then."""
+        pause = self.settings.auto_commit_s
+        while pause > 0:
+            await asyncio.sleep(pause)
+            try:
+                await self._commit_now()
+            except ClientError as failed:
+                log.info("%s commits later: %s", self.network.name, failed)
+
+    # ---- what is subscribed to ----
+
+    async def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Adds a topic, or changes what is wanted of it. Raises: as start()."""
+        self._subscribed_only("subscribe()")
+        self._add(topic, expression)
+        if self._started:
+            full = with_namespace(topic, self.namespace)
+            route = await self.network.route(full)
+            await self._check_expression(self.subscriptions[full], route)
+            await self.network.beat()
+            await self._rebalancer.start()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Gives a topic up: its queues go to other members. Raises: Misuse, BrokerRefused."""
+        self._subscribed_only("unsubscribe()")
+        full = with_namespace(topic, self.namespace)
+        if self.subscriptions.pop(full, None) is None:
+            raise Misuse(f"{topic} is not subscribed to; it is one of {self._wanted_topics()}")
+        if self._started:
+            await self.revoke([q for q in self.progress if q.topic == full])
+            await self.network.beat()
+
+    def _subscribed_only(self, what: str) -> None:
+        if self._assigned_by_user:
+            raise Misuse(f"{what} and assign() exclude each other; use one of them")
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Takes these queues and no others, whoever else reads them (lite pull).
+
+        Raises: Misuse when topics are subscribed to, Unreachable, BrokerRefused.
+        """
+        self.network.check()
+        if self.subscriptions:
+            raise Misuse("assign() and topics exclude each other; use one of them")
+        self._assigned_by_user = True
+        wanted = set(queues)
+        for topic in {queue.topic for queue in wanted}:
+            await self.network.route(topic)
+        await self.revoke([queue for queue in self.progress if queue not in wanted])
+        fresh = sorted(wanted - self.progress.keys())
+        await self.take({queue: await self.start_offset(queue) for queue in fresh})
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse."""
+        self.network.check()
+        return (await self.network.route(with_namespace(topic, self.namespace), fresh=True)).read
+
+    @property
+    def assignment(self) -> frozenset[MessageQueue]:
+        """The queues that are ours now."""
+        return frozenset(self.progress)
+
+    async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Begins to pull queues at these offsets."""
+        if not offsets or self._stopping:
+            return
+        for queue, offset in offsets.items():
+            self.progress[queue] = progress = QueueProgress(queue, offset, self.shown)
+            self._pullers[queue] = self.network.spawn(pull_forever(self, progress))
+        if self._handling is not None:
+            self._handling.assigned([self.progress[queue] for queue in offsets])
+        await self._tell(self.settings.on_assigned, list(offsets))
+
+    async def revoke(self, queues: Collection[MessageQueue], *, commit: bool = True) -> None:
+        """Stops to pull queues, commits what is done of them, and lets them go."""
+        if not queues:
+            return
+        await self._stop_pullers(queues)
+        if self._handling is not None:
+            await self._handling.revoked([self.progress[q] for q in queues if q in self.progress])
+        await self._tell(self.settings.on_revoked, queues)
+        if commit:
+            with contextlib.suppress(ClientError):
+                await self._commit_now(queues)
+        for queue in queues:
+            progress = self.progress.pop(queue, None)
+            if progress is not None:
+                progress.dropped = True
+        self._ready = deque(m for m in self._ready if not m.progress.dropped)
+        await self._rebalancer.unlock(queues)
+
+    async def _stop_pullers(self, queues: Collection[MessageQueue]) -> None:
+        tasks = [self._pullers.pop(queue) for queue in list(queues) if queue in self._pullers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, callback: Changed | None, queues: Collection[MessageQueue]) -> None:
+        if callback is None:
+            return
+        try:
+            told = callback(queues)
+            if told is not None:
+                await told
+        except Exception:
+            log.exception("a rebalance callback of %s failed", self.network.name)
+
+    # ---- where a queue begins, and how far we are ----
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The address of its master. Raises: Unreachable."""
+        route = self.network.known_route(queue.topic)
+        address = route.address(queue.broker) if route is not None else None
+        if address is None:
+            raise Unreachable(f"no address of the broker {queue.broker} is known")
+        return address
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """Where to begin: what is committed, else as `start` says. Raises: ClientError."""
+        known = await self.committed(queue)
+        if known is not None:
+            return known
+        start = self.settings.start
+        retry = queue.topic.startswith(RETRY)
+        if start == "first" or (start == "last" and retry):
+            return await self.beginning(queue)
+        if start == "last" or retry:
+            return await self.end(queue)
+        when = start.timestamp() * 1000 if isinstance(start, dt.datetime) else int(start)
+        return await self.offset_at(queue, int(when))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """What the group has committed; None: nothing yet. Raises: ClientError."""
+        if self._offsets is not None:
+            return self._offsets.get(queue)
+        fields = {
+            "consumerGroup": self.group, "topic": queue.topic, "queueId": queue.queue,
+            "setZeroIfNotFound": False, "bname": queue.broker,
+        }  # fmt: skip
+        answer = await self.network.request(
+            self.broker_of(queue), RequestCode.QUERY_CONSUMER_OFFSET, fields,
+            fine=(0, ResponseCode.QUERY_NOT_FOUND),
+        )  # fmt: skip
+        return int(answer.ext["offset"]) if answer.code == 0 else None
+
+    async def _offset(self, code: int, queue: MessageQueue, **more: object) -> int:
+        fields = {"topic": queue.topic, "queueId": queue.queue, "bname": queue.broker, **more}
+        answer = await self.network.request(self.broker_of(queue), code, fields)
+        return int(answer.ext["offset"])
+
+    async def beginning(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is left. Raises: ClientError."""
+        return await self._offset(RequestCode.GET_MIN_OFFSET, queue)
+
+    async def end(self, queue: MessageQueue) -> int:
+        """The offset that the next message will get. Raises: ClientError."""
+        return await self._offset(RequestCode.GET_MAX_OFFSET, queue)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the first message stored at that time or later. Raises: ClientError."""
+        return await self._offset(
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=timestamp_ms
+        )
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message that is not done. Raises: Misuse."""
+        return self._ours(queue).commit_offset
+
+    def _ours(self, queue: MessageQueue) -> QueueProgress:
+        self.network.check()
+        progress = self.progress.get(queue)
+        if progress is None:
+            raise Misuse(f"{queue} is not assigned to this consumer; see its assignment")
+        return progress
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continues a queue at an offset; messages of it that wait are dropped. Raises: Misuse."""
+        progress = self._ours(queue)
+        await self._stop_pullers([queue])
+        progress.reset(offset)
+        self._ready = deque(m for m in self._ready if m.progress is not progress)
+        if not self._stopping:
+            self._pullers[queue] = self.network.spawn(pull_forever(self, progress))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Pulls no more of these queues, all by default, until resume(). Raises: Misuse."""
+        for queue in list(queues) if queues is not None else list(self.progress):
+            self._ours(queue).paused = True
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Ends a pause. Raises: Misuse."""
+        for queue in list(queues) if queues is not None else list(self.progress):
+            progress = self._ours(queue)
+            progress.paused = False
+            if progress.wake is not None:
+                progress.wake()
+
+    async def commit(self) -> None:
+        """Commits what is done now, and waits until the brokers know. Raises: ClientError."""
+        self.network.check()
+        await self._commit_now()
+
+    async def _commit_now(self, queues: Collection[MessageQueue] | None = None) -> None:
+        wanted = [
+            progress
+            for queue, progress in self.progress.items()
+            if (queues is None or queue in queues)
+            and not progress.dropped
+            and progress.commit_offset != progress.committed
+        ]
+        if not wanted:
+            return
+        if self._offsets is not None:
+            for progress in wanted:
+                self._offsets.put(progress.queue, progress.commit_offset)
+                progress.committed = progress.commit_offset
+            await asyncio.to_thread(self._offsets.save)
+            return
+        done = await asyncio.gather(*map(self._commit_one, wanted), return_exceptions=True)
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+
+    async def _commit_one(self, progress: QueueProgress) -> None:
+        queue, offset, epoch = progress.queue, progress.commit_offset, progress.epoch
+        fields = {
+            "consumerGroup": self.group, "topic": queue.topic, "queueId": queue.queue,
+            "commitOffset": offset, "bname": queue.broker,
+        }  # fmt: skip
+        await self.network.request(
+            self.broker_of(queue), RequestCode.UPDATE_CONSUMER_OFFSET, fields
+        )
+        if progress.epoch == epoch:
+            progress.committed = offset
+
+    # ---- receiving ----
+
+    def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Called by the pullers."""
+        if self._handling is not None and self._handling.takes(messages):
+            return
+        self._ready.extend(messages)
+        waiting = self._arrived
+        for _ in messages:
+            while waiting:
+                future = waiting.popleft()
+                if not future.done():
+                    future.set_result(None)
+                    break
+            else:
+                break
+
+    def _wake_all(self) -> None:
+        while self._arrived:
+            future = self._arrived.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def take_ready(self) -> ReceivedMessage | None:
+        """A message that waits, None when there is none."""
+        ready = self._ready
+        while ready:
+            message = ready.popleft()
+            if not message.progress.dropped:
+                return message
+        return None
+
+    async def wait_ready(self, timeout_s: float | None = None) -> bool:
+        """Until a message waits: False after the timeout, or when the consumer closes."""
+        while not self._ready:
+            if self._stopping:
+                return False
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._arrived.append(future)
+            try:
+                if timeout_s is None:
+                    await future
+                else:
+                    await asyncio.wait_for(future, timeout_s)
+            except TimeoutError:
+                return False
+        return True
+
+    def _iterating(self) -> None:
+        self.network.check()
+        if self._handling is not None:
+            raise Misuse("this consumer has a handler, which gets the messages; do not iterate too")
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Message after message. Asking for the next says that the one before is done; a loop that
+        is left by an exception leaves its message to be delivered again. Ends with close()."""
+        self._iterating()
+        return self._each()
+
+    async def _each(self) -> AsyncIterator[ReceivedMessage]:
+        while True:
+            message = self.take_ready()
+            if message is None:
+                if not await self.wait_ready():
+                    return
+                continue
+            yield message
+            self.ack(message)
+
+    async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[ReceivedMessage]]:
+        """Lists of all messages that wait. Asking for the next says that the one before is done."""
+        self._iterating()
+        while await self.wait_ready():
+            batch = self._drain(max_messages)
+            if batch:
+                yield batch
+                self.ack(*batch)
+
+    async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
+        """All messages that wait, or an empty list after the timeout. They are done once ack() says
+        so. Raises: Misuse."""
+        self._iterating()
+        if not self._ready and not await self.wait_ready(timeout_s):
+            return []
+        return self._drain(max_messages)
+
+    def _drain(self, most: int) -> list[ReceivedMessage]:
+        ready = self._ready
+        if len(ready) <= most:
+            batch = [m for m in ready if not m.progress.dropped]
+            ready.clear()
+            return batch
+        return [m for _ in range(most) if (m := self.take_ready()) is not None]
+
+    def ack(self, *messages: ReceivedMessage) -> None:
+        """Messages are done: their offsets are committed with the next commit."""
+        for message in messages:
+            message.progress.done(message.queue_offset)
+
+    async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """The message is to come again, to any member of the group. delay_level: 0 is 10 s the
+        first time and more each time, -1 makes it a dead letter at once.
+
+        Raises: Misuse in broadcasting and after assign(), where nothing comes again; ClientError.
+        """
+        self.network.check()
+        if self.settings.broadcast or self._assigned_by_user:
+            raise Misuse("nothing comes again in broadcasting, or after assign(); seek() instead")
+        if message.progress.is_open(message.queue_offset):
+            await send_back(self, message, delay_level)
+            message.progress.done(message.queue_offset)
+
+    # ---- what brokers ask ----
+
+    def _handlers(self) -> dict[int, Handler]:
+        from broker.client.inquiries import consumer_handlers
+
+        return consumer_handlers(self)
+
+    async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
+        """A message that a tool sends us, to the handler: how it went, in upstream's words."""
+        if self._handler is None:
+            return "CR_THROW_EXCEPTION", "this consumer has no handler"
+        try:
+            await self._handler(message)
+        except RetryLater as later:
+            return "CR_LATER", str(later)
+        except Exception as error:  # noqa: BLE001 - it is the tool's answer
+            return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
+        return "CR_SUCCESS", None
+
+    def members_changed(self, peer: Peer, command: Command) -> None:
+        """Somebody joined or left the group."""
+        self._rebalancer.soon()
+
+    def _beat(self) -> bytes:
+        start = self.settings.start
+        names = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+        named = names[start] if isinstance(start, str) else "CONSUME_FROM_TIMESTAMP"
+        consumer = None
+        if self.subscriptions:
+            consumer = consumer_data(
+                self.group, self.subscriptions.values(), broadcast=self.settings.broadcast,
+                active=False, start=named,
+            )  # fmt: skip
+        return heartbeat_body(self.network.client_id, [INNER_PRODUCER], consumer)

@@ -1,0 +1,297 @@
+"""Push: messages to a handler, many at once or each queue in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from broker.client.errors import ClientError, HandlerStuck
+from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.progress import QueueProgress
+from broker.client.retrying import FIRST_LEVEL, republish
+
+if TYPE_CHECKING:
+    from broker.client.consumer import AsyncConsumer
+
+__all__ = ["ConcurrentHandling", "Handling", "OrderlyHandling", "RetryLater"]
+
+log = logging.getLogger("broker.client")
+
+HandlerFunction = Callable[[ReceivedMessage], Awaitable[object]]
+#: A message that could not be sent back is given to the handler again after this time.
+AGAIN_S = 5.0
+#: An orderly queue waits so long after a failure.
+ORDERLY_PAUSE_S = 1.0
+SWEEP_S = 1.0
+
+
+class RetryLater(Exception):
+    """A handler raises it to have the message again. delay_level: as of Consumer.nack()."""
+
+    def __init__(self, delay_level: int = 0) -> None:
+        super().__init__(f"the message is to come again, delay level {delay_level}")
+        self.delay_level = delay_level
+
+
+class Running(NamedTuple):
+    message: ReceivedMessage
+    since: float
+
+
+class Handling(Protocol):
+    def start(self) -> None: ...
+
+    def takes(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Whether it keeps the messages itself."""
+
+    def assigned(self, progress: Sequence[QueueProgress]) -> None: ...
+
+    async def revoked(self, progress: Sequence[QueueProgress]) -> None: ...
+
+    async def stop(self, timeout_s: float) -> ClientError | None: ...
+
+
+class ConcurrentHandling:
+    """Workers that take whatever message is next."""
+
+    def __init__(self, consumer: AsyncConsumer, handler: HandlerFunction) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._workers: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Running] = {}
+        self._stopping = False
+
+    def start(self) -> None:
+        for _ in range(self._consumer.settings.concurrency):
+            self._add_worker()
+        self._consumer.network.spawn(self._sweep())
+
+    def _add_worker(self) -> None:
+        task = self._consumer.network.spawn(self._work())
+        self._workers.add(task)
+        task.add_done_callback(self._workers.discard)
+
+    def takes(self, messages: Sequence[ReceivedMessage]) -> bool:
+        return False
+
+    def assigned(self, progress: Sequence[QueueProgress]) -> None:
+        pass
+
+    async def revoked(self, progress: Sequence[QueueProgress]) -> None:
+        pass
+
+    async def _work(self) -> None:
+        consumer, running = self._consumer, self._running
+        task = asyncio.current_task()
+        assert task is not None
+        clock = asyncio.get_running_loop().time
+        while not self._stopping:
+            message = consumer.take_ready()
+            if message is None:
+                if not await consumer.wait_ready():
+                    return
+                continue
+            running[task] = Running(message, clock())
+            try:
+                await self._handler(message)
+            except RetryLater as later:
+                await self._failed(message, later.delay_level)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("the handler of %s failed for %s", consumer.network.name, message)
+                await self._failed(message, 0)
+            else:
+                message.progress.done(message.queue_offset)
+            finally:
+                running.pop(task, None)
+            if task not in self._workers:  # it was replaced while the handler did not return
+                return
+
+    async def _failed(self, message: ReceivedMessage, delay_level: int) -> None:
+        """Sends it back; when no broker takes it, it waits here and comes again."""
+        consumer, progress = self._consumer, message.progress
+        if consumer.settings.broadcast:
+            log.warning("broadcasting has no retries: %s is dropped", message)
+            progress.done(message.queue_offset)
+            return
+        if progress.dropped:
+            return
+        try:
+            await consumer.nack(message, delay_level)
+        except ClientError as failed:
+            log.warning("%s cannot be sent back, it comes again here: %s", message, failed)
+            asyncio.get_running_loop().call_later(AGAIN_S, consumer.arrived, [message])
+
+    async def _sweep(self) -> None:
+        """A handler that does not return must not hold up the queue for ever."""
+        limit = self._consumer.settings.handler_timeout_s
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(min(SWEEP_S, limit))
+            for task, (message, since) in list(self._running.items()):
+                if clock() - since < limit:
+                    continue
+                log.error(
+                    "the handler of %s has not returned for %g s: %s is sent back, and comes to"
+                    " another member or again", self._consumer.network.name, limit, message,
+                )  # fmt: skip
+                self._running.pop(task, None)
+                self._workers.discard(task)
+                task.cancel()
+                self._add_worker()
+                await self._failed(message, 0)
+
+    async def stop(self, timeout_s: float) -> ClientError | None:
+        self._stopping = True
+        busy = {task for task in self._workers if task in self._running}
+        if busy:
+            await asyncio.wait(busy, timeout=timeout_s)
+        stuck = [running.message for running in self._running.values()]
+        for task in list(self._workers):
+            task.cancel()
+        if not stuck:
+            return None
+        return _stuck(self._consumer, stuck, timeout_s)
+
+
+class OrderlyHandling:
+    """A worker a queue, while the broker's lock on the queue is ours; `concurrency` at once."""
+
+    def __init__(self, consumer: AsyncConsumer, handler: HandlerFunction) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._slots = asyncio.Semaphore(consumer.settings.concurrency)
+        self._buffers: dict[QueueProgress, deque[ReceivedMessage]] = {}
+        self._wakers: dict[QueueProgress, asyncio.Event] = {}
+        self._workers: dict[QueueProgress, asyncio.Task[None]] = {}
+        self._running: dict[QueueProgress, ReceivedMessage] = {}
+        #: How often a message that failed was tried, by (queue, offset).
+        self._tries: dict[tuple[MessageQueue, int], int] = {}
+        self._stopping = False
+
+    def start(self) -> None:
+        pass
+
+    def takes(self, messages: Sequence[ReceivedMessage]) -> bool:
+        progress = messages[0].progress
+        if progress in self._buffers:
+            self._buffers[progress].extend(messages)
+            self._wakers[progress].set()
+        return True
+
+    def assigned(self, progress: Sequence[QueueProgress]) -> None:
+        for each in progress:
+            self._buffers[each] = deque()
+            self._wakers[each] = asyncio.Event()
+            self._workers[each] = self._consumer.network.spawn(self._work(each))
+
+    async def revoked(self, progress: Sequence[QueueProgress]) -> None:
+        """The message under way is finished first: the next owner must come after it."""
+        for each in progress:
+            self._buffers[each].clear()
+        tasks = [self._end(each) for each in progress]
+        if tasks:
+            await asyncio.gather(*tasks)
+
+    async def _end(self, progress: QueueProgress) -> None:
+        task = self._workers.pop(progress)
+        if progress in self._running:
+            timeout = self._consumer.settings.stop_timeout_s
+            while progress in self._running and timeout > 0:
+                await asyncio.sleep(0.01)
+                timeout -= 0.01
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._buffers.pop(progress, None)
+        self._wakers.pop(progress, None)
+
+    async def _work(self, progress: QueueProgress) -> None:
+        buffer, waker = self._buffers[progress], self._wakers[progress]
+        clock = asyncio.get_running_loop().time
+        epoch = progress.epoch
+        while not self._stopping:
+            if epoch != progress.epoch:
+                buffer = self._only_open(progress, buffer)
+                epoch = progress.epoch
+            if not buffer:
+                waker.clear()
+                await waker.wait()
+                continue
+            if clock() > progress.locked_until:
+                await asyncio.sleep(0.1)
+                continue
+            message = buffer[0]
+            if not progress.is_open(message.queue_offset):
+                buffer.popleft()
+                continue
+            async with self._slots:
+                self._running[progress] = message
+                try:
+                    done = await self._handle(message)
+                finally:
+                    self._running.pop(progress, None)
+            if done and buffer and buffer[0] is message:
+                buffer.popleft()
+                progress.done(message.queue_offset)
+            elif not done:
+                await asyncio.sleep(ORDERLY_PAUSE_S)
+
+    def _only_open(
+        self, progress: QueueProgress, buffer: deque[ReceivedMessage]
+    ) -> deque[ReceivedMessage]:
+        """After seek() the messages of before do not count."""
+        kept = [m for m in buffer if progress.is_open(m.queue_offset)]
+        buffer.clear()
+        buffer.extend(kept)
+        return buffer
+
+    async def _handle(self, message: ReceivedMessage) -> bool:
+        """Whether it is done: worked on, or a dead letter by now."""
+        consumer = self._consumer
+        which = (message.queue, message.queue_offset)
+        try:
+            await self._handler(message)
+            self._tries.pop(which, None)
+            return True
+        except RetryLater:
+            pass
+        except Exception:
+            log.exception("the handler of %s failed for %s", consumer.network.name, message)
+        tries = self._tries[which] = self._tries.get(which, message.attempt) + 1
+        most = consumer.settings.max_retries
+        if most < 0 or tries <= most:
+            return False
+        try:
+            await republish(consumer, message, FIRST_LEVEL + tries)
+        except ClientError as failed:
+            log.warning("%s cannot be sent back, it is tried again: %s", message, failed)
+            return False
+        self._tries.pop(which, None)
+        return True
+
+    async def stop(self, timeout_s: float) -> ClientError | None:
+        self._stopping = True
+        busy = [self._workers[p] for p in self._running]
+        for waker in self._wakers.values():
+            waker.set()
+        if busy:
+            await asyncio.wait(busy, timeout=timeout_s)
+        stuck = list(self._running.values())
+        for task in self._workers.values():
+            task.cancel()
+        return _stuck(self._consumer, stuck, timeout_s) if stuck else None
+
+
+def _stuck(
+    consumer: AsyncConsumer, messages: Sequence[ReceivedMessage], timeout_s: float
+) -> ClientError:
+    shown = ", ".join(map(str, messages[:3]))
+    return HandlerStuck(
+        f"{len(messages)} handlers of {consumer.network.name} had not returned {timeout_s:g} s"
+        f" after close() ({shown}); they were cancelled, and their messages come again. Give handlers a"
+        " timeout of their own, or raise stop_timeout_s"
+    )

@@ -1,0 +1,85 @@
+"""Identifiers: unique keys of messages, offset ids, client ids (spec remoting.md 11.4)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import socket
+import time
+from typing import NamedTuple
+
+__all__ = ["OffsetId", "client_id", "local_address", "new_unique_key", "offset_id_of"]
+
+
+class OffsetId(NamedTuple):
+    """What an offset message id says: where a record is stored."""
+
+    host: str
+    port: int
+    offset: int
+
+
+def offset_id_of(text: str) -> OffsetId:
+    """Decodes an offset id of 32 (IPv4) or 56 (IPv6) hexadecimal digits. Raises: ValueError."""
+    raw = bytes.fromhex(text)
+    if len(raw) not in (16, 28):
+        raise ValueError(f"'{text}' is not an offset message id")
+    family = socket.AF_INET if len(raw) == 16 else socket.AF_INET6
+    address = socket.inet_ntop(family, raw[:-12])
+    port, offset = int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big")
+    return OffsetId(address, port, offset)
+
+
+def local_address() -> str:
+    """The address of this machine that others most likely see; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def client_id(instance_name: str | None, unit_name: str | None = None) -> str:
+    """``address@instance[@unit]``, as brokers and tools show it. instance_name: None makes one that
+    no other client has."""
+    name = instance_name or f"{os.getpid()}#{time.monotonic_ns()}{secrets.token_hex(2)}"
+    made = f"{local_address()}@{name}"
+    return f"{made}@{unit_name}" if unit_name else made
+
+
+class _Keys:
+    """Address, process id and a random number once a process; milliseconds since the month began
+    and a counter for each key."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        address = socket.inet_aton(local_address())
+        pid = (os.getpid() & 0xFFFF).to_bytes(2, "big")
+        self.prefix = (address + pid + secrets.token_bytes(4)).hex().upper()
+        self.count = itertools.count(secrets.randbelow(1 << 16))
+        self.month_ms = 0
+        self.next_month_ms = 0
+
+    def new(self) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        if not self.month_ms <= now_ms < self.next_month_ms:
+            self._enter_month(now_ms)
+        since = (now_ms - self.month_ms) & 0xFFFFFFFF
+        return f"{self.prefix}{since:08X}{next(self.count) & 0xFFFF:04X}"
+
+    def _enter_month(self, now_ms: int) -> None:
+        at = time.localtime(now_ms / 1000)
+        year, month = (at.tm_year, at.tm_mon + 1) if at.tm_mon < 12 else (at.tm_year + 1, 1)
+        self.month_ms = int(time.mktime((at.tm_year, at.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
+        self.next_month_ms = int(time.mktime((year, month, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+_keys = _Keys()
+os.register_at_fork(after_in_child=_keys.restart)
+
+#: A new value for the property UNIQ_KEY.
+new_unique_key = _keys.new

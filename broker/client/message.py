@@ -1,0 +1,199 @@
+"""Messages as users see them: to send, and received."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.remoting.mqjson import MessageQueue
+from pystore._messages import inflate, parse_properties
+
+if TYPE_CHECKING:
+    from broker.client.progress import QueueProgress
+    from broker.client.records import RecordHead
+
+__all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
+
+_COMPRESSED = 1
+RETRY_PREFIX = "%RETRY%"
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to send.
+
+    topic, body: what it is about, and its content. tags: one tag, which consumers select by.
+    keys: words that tools find it by. properties: the user's own names and values. delay_level:
+    1 to 18 of the broker's ``messageDelayLevel`` (1 s, 5 s, 10 s, 30 s, 1 min ... 2 h); 0: at once.
+    deliver_at_ms: milliseconds since 1970, for brokers with a timer store. flag: the user's number.
+    wait_stored: False lets the broker answer before its disk or slave has the message.
+
+    >>> Message("orders", b"12 apples", tags="fruit", keys="order-17").keys
+    'order-17'
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+    deliver_at_ms: int | None = None
+    flag: int = 0
+    wait_stored: bool = True
+
+
+class SendStatus(enum.Enum):
+    """How safely a message was stored. All four mean that it is in the broker's log."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message was stored.
+
+    message_id: the unique key that the client gave it. offset_message_id: the broker's address and
+    the place in its log. queue_offset: of a half message, its offset in the half queue.
+
+    >>> SendResult(SendStatus.SEND_OK, "id", "", MessageQueue("orders", "broker-a", 0), 7).queue
+    MessageQueue(topic='orders', broker='broker-a', queue=0)
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+
+
+class ReceivedMessage:
+    """A message that was pulled. Everything but the offsets is decoded when it is first asked for.
+
+    queue_offset: its place in the queue. physical_offset: its place in the broker's log. Times are
+    milliseconds since 1970.
+    """
+
+    __slots__ = (
+        "_body", "_data", "_end", "_head", "_properties", "_start", "physical_offset", "progress",
+        "queue_offset",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        data: memoryview,
+        start: int,
+        end: int,
+        queue_offset: int,
+        physical_offset: int,
+        progress: QueueProgress,
+    ) -> None:
+        self._data = data
+        self._start = start
+        self._end = end
+        self._head: RecordHead | None = None
+        self._properties: dict[str, str] | None = None
+        self._body: bytes | None = None
+        self.queue_offset = queue_offset
+        self.physical_offset = physical_offset
+        #: What its consumer knows of the queue; of no use to others.
+        self.progress = progress
+
+    @property
+    def head(self) -> RecordHead:
+        """The fields of its record."""
+        if self._head is None:
+            from broker.client.records import read_head
+
+            self._head = read_head(self._data, self._start)
+        return self._head
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was pulled from; of a repeat, a queue of the group's retry topic."""
+        return self.progress.queue
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to, also when it comes again after a failure."""
+        topic = self.progress.queue.topic
+        if topic.startswith(RETRY_PREFIX):
+            topic = self.properties.get("RETRY_TOPIC", topic)
+        return self.progress.shown(topic)
+
+    @property
+    def body(self) -> bytes:
+        """The content, inflated when it was compressed. Raises: ValueError when that is damaged."""
+        if self._body is None:
+            head = self.head
+            raw = self._data[head.body_start : head.body_end]
+            if head.sys_flag & _COMPRESSED:
+                self._body = inflate((head.sys_flag >> 8) & 7, raw)
+            else:
+                self._body = bytes(raw)
+        return self._body
+
+    @property
+    def body_view(self) -> memoryview:
+        """The stored bytes without a copy, compressed or not."""
+        head = self.head
+        return self._data[head.body_start : head.body_end]
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All properties, those of the protocol among them."""
+        if self._properties is None:
+            head = self.head
+            raw = bytes(self._data[head.properties_start : self._end])
+            self._properties = parse_properties(raw)
+        return self._properties
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def message_id(self) -> str:
+        """The unique key that the sending client gave it, else the offset id."""
+        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        head = self.head
+        return f"{head.store_host.hex()}{self.physical_offset:016x}".upper()
+
+    @property
+    def attempt(self) -> int:
+        """How often it was delivered to this group before: 0 the first time."""
+        return self.head.reconsume_times
+
+    @property
+    def flag(self) -> int:
+        return self.head.flag
+
+    @property
+    def born_timestamp(self) -> int:
+        return self.head.born_ms
+
+    @property
+    def store_timestamp(self) -> int:
+        return self.head.store_ms
+
+    @property
+    def record(self) -> memoryview:
+        """The whole record in its stored format."""
+        return self._data[self._start : self._end]
+
+    def __repr__(self) -> str:
+        q = self.progress.queue
+        return f"<ReceivedMessage {q.topic}/{q.queue}@{self.queue_offset} of {q.broker}>"

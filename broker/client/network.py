@@ -1,0 +1,381 @@
+"""A client's side of the network: name servers, routes, heartbeats, requests to brokers.
+
+One of these belongs to each producer and consumer. All of it happens on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from broker.client import errors
+from broker.client.errors import BrokerRefused, NoRoute, RequestTimeout, Unreachable
+from broker.client.ids import client_id
+from broker.client.options import ClientSettings
+from broker.client.routes import DEFAULT_TOPIC, Route, as_template, parse_route
+from broker.remoting.client import RemotingClient
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import BINARY, JSON, ONEWAY, Command
+from broker.remoting.connection import Connection
+from broker.remoting.handlers import Handlers
+
+__all__ = ["Network"]
+
+log = logging.getLogger("broker.client")
+
+#: Codes beyond 16 bits do not fit into a binary header.
+BINARY_MAX = 0x7FFF
+#: After a broker was lost: the first and the longest wait before it is tried again.
+BACKOFF_S = (0.2, 10.0)
+#: A route is not asked for again within this time because a send failed.
+REFRESH_S = 1.0
+_NAMED = frozenset(int(code) for code in RequestCode)
+
+
+class Network:
+    """name: shown in errors. beat: the body of a heartbeat. masters_only: whether slaves hear of
+    us too. route_changed: called with a topic whose route is another now."""
+
+    def __init__(
+        self,
+        name: str,
+        servers: Sequence[str],
+        settings: ClientSettings,
+        handlers: Handlers,
+        beat: Callable[[], bytes],
+        *,
+        masters_only: bool,
+        route_changed: Callable[[str], None] | None = None,
+        connected_again: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.client_id = client_id(settings.instance_name, settings.unit_name)
+        self._servers = list(servers)
+        self._handlers = handlers
+        self._beat_body = beat
+        self._masters_only = masters_only
+        self._route_changed = route_changed
+        self._connected_again = connected_again
+        self._remoting: RemotingClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._closed = False
+        self._routes: dict[str, Route] = {}
+        self._fetching: dict[str, asyncio.Task[Route]] = {}
+        self._fetched: dict[str, float] = {}
+        self._beaten: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._wake: asyncio.Event | None = None
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """On the running loop. Raises: Misuse when it was started before."""
+        if self._closed:
+            raise errors.AlreadyClosed(f"{self.name} is closed; make a new one")
+        if self._loop is not None:
+            raise errors.Misuse(f"{self.name} is started already")
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._wake = asyncio.Event()
+        if self._servers and len(self._servers) > 1:
+            random.shuffle(self._servers)
+        self._remoting = RemotingClient(
+            self._handlers, tls=self.settings.tls_context(), on_close=self._lost
+        )
+        self.spawn(self._keep())
+
+    def check(self) -> None:
+        """Raises: NotStarted, AlreadyClosed, WrongLoop, Forked."""
+        if asyncio._get_running_loop() is not self._loop or self._closed or self._loop is None:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        if self._closed:
+            raise errors.AlreadyClosed(f"{self.name} is closed; make a new one")
+        if self._loop is None:
+            raise errors.NotStarted(
+                f"{self.name} is not started; use it inside 'with', or call start() first"
+            )
+        if self._pid != os.getpid():
+            raise errors.Forked(
+                f"{self.name} was started in process {self._pid}, this is its child"
+                f" {os.getpid()}; make a new one after the fork"
+            )
+        raise errors.WrongLoop(
+            f"{self.name} was started on another event loop"
+            f"{', which is closed' if self._loop.is_closed() else ''}; make one for each loop"
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Runs something until it ends, or until close(). Its exceptions are logged."""
+        assert self._loop is not None
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of %s failed", self.name, exc_info=error)
+
+    async def close(self, groups: Iterable[tuple[str, str]] = ()) -> None:
+        """groups: (field, group) that brokers are told to forget. Harmless when repeated."""
+        if self._closed or self._loop is None:
+            self._closed = True
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.request_timeout_s):
+                await self._unregister(list(groups))
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._remoting is not None:
+            await self._remoting.close()
+
+    async def _unregister(self, groups: Sequence[tuple[str, str]]) -> None:
+        jobs = []
+        for address in list(self._beaten):
+            for name, group in groups:
+                fields = {"clientID": self.client_id, name: group}
+                jobs.append(self.request(address, RequestCode.UNREGISTER_CLIENT, fields))
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+    # ---- requests ----
+
+    async def exchange(self, address: str, command: Command, timeout: float) -> Command:
+        """The answer, whatever its code. Raises: Unreachable, RequestTimeout."""
+        remoting = self._remoting
+        if remoting is None or self._closed:
+            self._refuse()
+        assert remoting is not None
+        hooks = self.settings.hooks
+        for hook in hooks:
+            hook.before_request(address, command)
+        try:
+            answer = await remoting.request(address, command, timeout)
+            if answer.code == ResponseCode.GO_AWAY:
+                remoting.forget(address)
+                answer = await remoting.request(address, command, timeout)
+        except TimeoutError as late:
+            raise RequestTimeout(str(late)) from None
+        except (ConnectionError, ValueError) as failed:
+            raise Unreachable(str(failed)) from None
+        for hook in hooks:
+            hook.after_response(address, command, answer)
+        return answer
+
+    async def request(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        fine: Sequence[int] = (0,),
+        timeout: float | None = None,
+    ) -> Command:
+        """The answer, its code among `fine`. Raises: BrokerRefused, Unreachable, RequestTimeout."""
+        answer = await self.exchange(
+            address, request_of(code, fields, body), timeout or self.settings.request_timeout_s
+        )
+        if answer.code not in fine:
+            what = RequestCode(code).name if code in _NAMED else f"request {code}"
+            raise BrokerRefused(what, answer.code, answer.remark, address)
+        return answer
+
+    async def oneway(self, address: str, command: Command) -> None:
+        """Sends a request that nobody answers. Raises: Unreachable, RequestTimeout."""
+        remoting = self._remoting
+        if remoting is None or self._closed:
+            self._refuse()
+        assert remoting is not None
+        command.flag |= ONEWAY
+        for hook in self.settings.hooks:
+            hook.before_request(address, command)
+        try:
+            await remoting.oneway(address, command, self.settings.request_timeout_s)
+        except TimeoutError as late:
+            raise RequestTimeout(str(late)) from None
+        except (ConnectionError, ValueError) as failed:
+            raise Unreachable(str(failed)) from None
+
+    async def ask_servers(self, code: int, fields: Mapping[str, object]) -> Command:
+        """The first answer that one of the name servers gives. Raises: Unreachable."""
+        told = []
+        for _ in range(len(self._servers)):
+            server = self._servers[0]
+            try:
+                return await self.exchange(
+                    server, request_of(code, fields), self.settings.request_timeout_s
+                )
+            except (Unreachable, RequestTimeout) as failed:
+                told.append(str(failed))
+                self._servers.append(self._servers.pop(0))
+        raise Unreachable(
+            f"no name server answers ({'; '.join(told)}); check namesrv, and that one is running"
+        )
+
+    # ---- routes ----
+
+    def known_route(self, topic: str) -> Route | None:
+        return self._routes.get(topic)
+
+    async def route(self, topic: str, *, create_queues: int = 0, fresh: bool = False) -> Route:
+        """create_queues: for a topic that does not exist, the route on which a send creates it with
+        so many queues. fresh: asks a name server even if the route is known. Raises: NoRoute,
+        Unreachable."""
+        found = self._routes.get(topic)
+        now = time.monotonic()
+        if found is not None and (not fresh or now - self._fetched.get(topic, 0) < REFRESH_S):
+            return found
+        task = self._fetching.get(topic)
+        if task is None:
+            task = self._fetching[topic] = self.spawn(self._fetch(topic, create_queues))
+            task.add_done_callback(lambda done: self._fetching.pop(topic, None))
+        await asyncio.wait({task})
+        if task.cancelled():
+            self._refuse()
+        return task.result()
+
+    async def _fetch(self, topic: str, create_queues: int) -> Route:
+        route = await self._ask_route(topic)
+        if route is None and create_queues:
+            template = await self._ask_route(DEFAULT_TOPIC)
+            if template is not None:
+                return self._learn(topic, as_template(template, topic, create_queues), keep=False)
+        if route is None:
+            known = self._routes.get(topic)
+            if known is not None:
+                return known
+            raise NoRoute(
+                f"no broker serves the topic {topic}; create it, or let the broker create it"
+                " (autoCreateTopicEnable), and check that the broker is registered",
+                topic,
+            )
+        return self._learn(topic, route, keep=True)
+
+    async def _ask_route(self, topic: str) -> Route | None:
+        answer = await self.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code:
+            raise BrokerRefused(
+                f"the route of {topic}", answer.code, answer.remark, self._servers[0]
+            )
+        try:
+            return parse_route(answer.body, topic)
+        except (ValueError, KeyError, TypeError) as bad:
+            raise NoRoute(f"the route of {topic} cannot be read: {bad}", topic) from bad
+
+    def _learn(self, topic: str, route: Route, *, keep: bool) -> Route:
+        before = self._routes.get(topic)
+        if keep:
+            self._routes[topic] = route
+            self._fetched[topic] = time.monotonic()
+        fresh = route.addresses(masters_only=self._masters_only) - self._beaten
+        if fresh and self._wake is not None:
+            self._wake.set()
+        if keep and before is not None and before != route and self._route_changed is not None:
+            self._route_changed(topic)
+        return route
+
+    def forget_routes(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._routes.pop(topic, None)
+
+    # ---- heartbeats ----
+
+    def _targets(self) -> set[str]:
+        found: set[str] = set()
+        for route in self._routes.values():
+            found |= route.addresses(masters_only=self._masters_only)
+        return found
+
+    def _lost(self, connection: Connection) -> None:
+        """A connection closed: the server at its other end may have forgotten us."""
+        if self._closed:
+            return
+        self._beaten.clear()
+        if self._wake is not None:
+            self._wake.set()
+
+    async def beat(self, addresses: Iterable[str] | None = None) -> None:
+        """Tells brokers, those of all routes by default, that we are there. Failures are logged and
+        tried again in the background."""
+        targets = list(addresses) if addresses is not None else sorted(self._targets())
+        await asyncio.gather(*(self._beat_one(address) for address in targets))
+
+    async def _beat_one(self, address: str) -> None:
+        again = address not in self._beaten
+        try:
+            await self.request(address, RequestCode.HEART_BEAT, None, self._beat_body())
+        except (BrokerRefused, Unreachable, RequestTimeout) as failed:
+            self._beaten.discard(address)
+            log.info("no heartbeat to %s: %s", address, failed)
+            return
+        self._beaten.add(address)
+        if again and self._connected_again is not None:
+            self._connected_again()
+
+    async def registered(self, address: str) -> None:
+        """Until the broker has heard of us, or refuses to."""
+        if address not in self._beaten:
+            await self._beat_one(address)
+
+    async def _keep(self) -> None:
+        """Beats and polls routes; brokers that were lost are tried again, slower and slower."""
+        assert self._wake is not None
+        settings = self.settings
+        beat_due = time.monotonic() + settings.heartbeat_s
+        poll_due = time.monotonic() + settings.route_poll_s
+        pause = BACKOFF_S[0]
+        while True:
+            missing = self._targets() - self._beaten
+            wait = min(beat_due, poll_due) - time.monotonic()
+            if missing:
+                wait = min(wait, pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, wait)):
+                    await self._wake.wait()
+            self._wake.clear()
+            now = time.monotonic()
+            if now >= poll_due or missing:
+                await self._poll()
+                poll_due = now + settings.route_poll_s
+            if now >= beat_due:
+                await self.beat()
+                beat_due = now + settings.heartbeat_s
+            elif missing := self._targets() - self._beaten:
+                await self.beat(missing)
+            if self._targets() - self._beaten:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, BACKOFF_S[1])
+            else:
+                pause = BACKOFF_S[0]
+
+    async def _poll(self) -> None:
+        for topic in list(self._routes):
+            try:
+                await self._fetch(topic, 0)
+            except (BrokerRefused, Unreachable, NoRoute) as failed:
+                log.info("the route of %s is kept as it is: %s", topic, failed)
+
+
+def request_of(code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
+    """A request with values as the wire has them; those that are None are left out."""
+    ext: dict[str, str] = {}
+    for name, value in (fields or {}).items():
+        if value is None:
+            continue
+        ext[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    return Command(code, ext, body, serialize=BINARY if code <= BINARY_MAX else JSON)

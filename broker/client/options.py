@@ -1,0 +1,102 @@
+"""Settings that producers and consumers share, and hooks around requests."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypedDict
+
+from broker.client.errors import Misuse
+from broker.client.sending import check_name
+from broker.remoting.client import parse_address
+from broker.remoting.command import Command
+from broker.remoting.tls import client_context
+
+__all__ = ["ClientOptions", "ClientSettings", "RequestHook", "name_servers"]
+
+GROUP_MAX = 255
+#: The producer group that every client of upstream's has beside its own.
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
+
+
+class RequestHook(Protocol):
+    """Called around every request to brokers and name servers (upstream's RPCHook).
+
+    before_request may change ``request.ext``, for example to sign it. An exception there ends the
+    request.
+    """
+
+    def before_request(self, address: str, request: Command) -> None: ...
+
+    def after_response(self, address: str, request: Command, response: Command) -> None: ...
+
+
+class ClientOptions(TypedDict, total=False):
+    """Keyword arguments of every producer and consumer: the fields of ClientSettings."""
+
+    instance_name: str | None
+    unit_name: str | None
+    namespace: str
+    tls: ssl.SSLContext | bool
+    hooks: Sequence[RequestHook]
+    request_timeout_s: float
+    heartbeat_s: float
+    route_poll_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """instance_name: makes the client id; by default one that no other client has. unit_name:
+    appended to it. namespace: put before topics and groups. tls: True trusts any certificate, as
+    upstream's clients; a context of your own verifies. hooks: called around every request, in
+    order. request_timeout_s: for one answer. heartbeat_s, route_poll_s: how often brokers hear of
+    us, and name servers are asked."""
+
+    instance_name: str | None = None
+    unit_name: str | None = None
+    namespace: str = ""
+    tls: ssl.SSLContext | bool = False
+    hooks: Sequence[RequestHook] = ()
+    request_timeout_s: float = 3.0
+    heartbeat_s: float = 30.0
+    route_poll_s: float = 30.0
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        if isinstance(self.tls, ssl.SSLContext):
+            return self.tls
+        return client_context() if self.tls else None
+
+
+def name_servers(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """``host:port`` texts, of one text with ; between them, of several, or of NAMESRV_ADDR.
+
+    Raises: Misuse when there is none, or one that is malformed.
+    """
+    if given is None:
+        given = os.environ.get("NAMESRV_ADDR", "")
+    parts = given.split(";") if isinstance(given, str) else list(given)
+    found = tuple(p.strip().removeprefix("http://") for p in parts if p.strip())
+    if not found:
+        raise Misuse(
+            "no name server is given: pass namesrv='host:9876', or set the environment variable"
+            " NAMESRV_ADDR"
+        )
+    for address in found:
+        try:
+            parse_address(address)
+        except ValueError:
+            raise Misuse(
+                f"the name server '{address}' is not host:port; write for example 127.0.0.1:9876"
+            ) from None
+    return found
+
+
+def checked_group(group: str, namespace: str) -> str:
+    """The full name of a group. Raises: InvalidMessage."""
+    from broker.client.sending import with_namespace
+
+    full = with_namespace(group, namespace)
+    check_name("group", full, GROUP_MAX)
+    return full

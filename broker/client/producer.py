@@ -1,0 +1,387 @@
+"""The producer of asyncio programs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from broker.client.errors import (
+    Attempt,
+    BrokerRefused,
+    ClientError,
+    InvalidMessage,
+    Misuse,
+    RequestTimeout,
+    SendFailed,
+    Unreachable,
+)
+from broker.client.faults import FaultTable, QueueChooser
+from broker.client.message import Message, MessageQueue, SendResult
+from broker.client.network import Network
+from broker.client.options import (
+    INNER_PRODUCER,
+    ClientOptions,
+    ClientSettings,
+    checked_group,
+    name_servers,
+)
+from broker.client.routes import Route
+from broker.client.sending import (
+    STORED,
+    Outgoing,
+    SendRules,
+    cut_batches,
+    may_retry,
+    prepare,
+    result_of,
+    results_of,
+)
+from broker.client.subscription import heartbeat_body
+from broker.remoting.command import Command
+from broker.remoting.handlers import Handler
+
+__all__ = ["AsyncProducer", "ProducerOptions"]
+
+_T = TypeVar("_T")
+
+
+class ProducerOptions(ClientOptions, total=False):
+    """Keyword arguments of every producer: those of ClientOptions, and the fields of
+    ProducerSettings."""
+
+    send_timeout_s: float
+    retries: int
+    max_in_flight: int
+    compression: str
+    compress_over: int
+    message_max: int
+    batch_max: int
+    create_queues: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """send_timeout_s: for all attempts of one send together. retries: attempts after the first, on
+    other brokers where there are any. max_in_flight: sends under way; whoever sends more waits.
+    compression: zlib, lz4 or zstd, of bodies from compress_over bytes on (0: never). message_max:
+    bytes of a body. batch_max: bytes of one request of send_batch(). create_queues: of a topic that
+    the broker creates on the first send."""
+
+    send_timeout_s: float = 3.0
+    retries: int = 2
+    max_in_flight: int = 256
+    compression: str = "zlib"
+    compress_over: int = 4096
+    message_max: int = 4 << 20
+    batch_max: int = 1 << 20
+    create_queues: int = 4
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1 or self.retries < 0 or self.send_timeout_s <= 0:
+            raise Misuse(
+                "max_in_flight is at least 1, retries at least 0, and send_timeout_s more than 0"
+            )
+
+
+def settings_of(kind: type[_T], options: Mapping[str, Any]) -> _T:
+    """The settings of that class among keyword arguments."""
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in options.items() if name in names})
+
+
+def refuse_unknown(what: str, options: Mapping[str, Any], *kinds: type) -> None:
+    """Raises: Misuse for a keyword that no class of settings has."""
+    names = {f.name for kind in kinds for f in fields(kind)}
+    for name in options:
+        if name not in names:
+            raise Misuse(f"{what} has no option '{name}'; it has {', '.join(sorted(names))}")
+
+
+class AsyncProducer:
+    """Sends messages, for programs with an event loop. ``Producer`` is its twin without.
+
+    group: names the application to brokers and tools. namesrv: ``host:port`` of name servers, with
+    ; between them; by default the environment variable NAMESRV_ADDR. options: see ProducerOptions.
+
+    ::
+
+        async with AsyncProducer("orders-api", "127.0.0.1:9876") as producer:
+            result = await producer.send(Message("orders", b"12 apples"))
+    """
+
+    def __init__(
+        self,
+        group: str = "DEFAULT_PRODUCER",
+        namesrv: str | Sequence[str] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Raises: Misuse, InvalidMessage (an illegal group)."""
+        refuse_unknown(type(self).__name__, options, ClientSettings, ProducerSettings)
+        client = settings_of(ClientSettings, options)
+        self.settings = settings_of(ProducerSettings, options)
+        self.group = checked_group(group, client.namespace)
+        self._rules = SendRules(
+            self.group, self.settings.compression, self.settings.compress_over,
+            self.settings.message_max, self.settings.create_queues, client.namespace,
+        )  # fmt: skip
+        self.network = Network(
+            f"the producer {group}", name_servers(namesrv), client, self._handlers(), self._beat,
+            masters_only=True,
+        )  # fmt: skip
+        self._choosers: dict[str, QueueChooser] = {}
+        self._faults = FaultTable()
+        self._any = Choice(self._next_queue, True)
+        self._slots = asyncio.Semaphore(self.settings.max_in_flight)
+        self._in_flight: set[asyncio.Task[Any]] = set()
+
+    # ---- for subclasses ----
+
+    def _handlers(self) -> dict[int, Handler]:
+        return {}
+
+    def _beat(self) -> bytes:
+        return heartbeat_body(self.network.client_id, [self.group, INNER_PRODUCER])
+
+    # ---- life ----
+
+    @property
+    def client_id(self) -> str:
+        """How brokers and tools show this client."""
+        return self.network.client_id
+
+    async def start(self) -> Self:
+        """Must come before the first send; ``async with`` does it. Raises: Misuse."""
+        self.network.start()
+        return self
+
+    async def flush(self) -> None:
+        """Waits until everything that submit() took is acknowledged or has failed."""
+        self.network.check()
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
+
+    async def close(self) -> None:
+        """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
+        await self.network.close([("producerGroup", self.group)])
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # ---- sending ----
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Sends one message and waits until a broker has stored it.
+
+        key: messages of one key go to one queue, in the order in which their sends are awaited;
+        such a send is not tried elsewhere. queue: the one to send to. Waits first while
+        max_in_flight sends are under way.
+
+        Raises: InvalidMessage, NoRoute, Unreachable (no name server), SendFailed with the error of
+        each attempt, Misuse.
+        """
+        self.network.check()
+        outgoing = prepare(message, self._rules)
+        async with self._slots:
+            return await self._deliver(outgoing, self._choice(key, queue), timeout_s, result_of)
+
+    async def submit(
+        self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
+    ) -> asyncio.Future[SendResult]:
+        """Sends in the background. Waits only while max_in_flight sends are under way, so that a
+        fast writer does not fill the memory. The future is send()'s result.
+
+        Raises: InvalidMessage, Misuse.
+        """
+        self.network.check()
+        outgoing = prepare(message, self._rules)
+        await self._slots.acquire()
+        choice = self._choice(key, queue)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._deliver(outgoing, choice, None, result_of))
+        self._in_flight.add(task)
+        task.add_done_callback(self._submitted)
+        return task
+
+    def _submitted(self, task: asyncio.Task[Any]) -> None:
+        self._in_flight.discard(task)
+        self._slots.release()
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, timeout_s: float | None = None
+    ) -> list[SendResult]:
+        """Sends many with few requests: one per topic and batch_max bytes. The results have the
+        order of the messages.
+
+        Raises: as send(); a SendFailed may leave other requests of the same call stored.
+        """
+        self.network.check()
+        results: list[SendResult | None] = [None] * len(messages)
+        cuts = list(cut_batches(messages, self._rules, self.settings.batch_max))
+
+        async def one(indexes: Sequence[int], outgoing: Outgoing) -> None:
+            async with self._slots:
+                choice = self._choice(None, None)
+                found = await self._deliver(outgoing, choice, timeout_s, results_of)
+            for index, result in zip(indexes, found, strict=True):
+                results[index] = result
+
+        if len(cuts) == 1:
+            await one(*cuts[0])
+        else:
+            done = await asyncio.gather(*(one(*cut) for cut in cuts), return_exceptions=True)
+            for each in done:
+                if isinstance(each, BaseException):
+                    raise each
+        return [result for result in results if result is not None]
+
+    async def send_oneway(
+        self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
+    ) -> None:
+        """Writes a message to the connection and does not ask what became of it: for what may be
+        lost. Raises: InvalidMessage, NoRoute, Unreachable, Misuse."""
+        self.network.check()
+        outgoing = prepare(message, self._rules)
+        async with self._slots:
+            route = await self._route(outgoing.topic)
+            to = self._choice(key, queue)(route, outgoing.topic, ())
+            await self.network.oneway(self._master(route, to), outgoing.command(to))
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse."""
+        self.network.check()
+        return (await self._route(self._full(topic))).publish
+
+    def _full(self, topic: str) -> str:
+        from broker.client.sending import with_namespace
+
+        return with_namespace(topic, self._rules.namespace)
+
+    # ---- how ----
+
+    def _choice(self, key: str | None, queue: MessageQueue | None) -> Choice:
+        if queue is not None:
+            fixed = queue
+            return Choice(lambda route, topic, failed: fixed, False)
+        if key is not None:
+            return Choice(lambda route, topic, failed: _by_key(route, key), False)
+        return self._any
+
+    def _next_queue(self, route: Route, topic: str, failed: Sequence[str]) -> MessageQueue:
+        chooser = self._choosers.get(topic)
+        if chooser is None:
+            chooser = self._choosers[topic] = QueueChooser()
+        return chooser.choose(route.publish, self._faults, time.monotonic(), failed)
+
+    async def _route(self, topic: str) -> Route:
+        route = self.network.known_route(topic)
+        if route is None or not route.publish:
+            fresh = route is not None
+            route = await self.network.route(
+                topic, create_queues=self.settings.create_queues, fresh=fresh
+            )
+        if not route.publish:
+            raise InvalidMessage(
+                f"no broker of the topic {topic} takes messages: its queues are not writable, or"
+                " its master is away; see the topic's perm"
+            )
+        return route
+
+    @staticmethod
+    def _master(route: Route, queue: MessageQueue) -> str:
+        address = route.master(queue.broker)
+        if address is None:
+            raise Unreachable(f"the broker {queue.broker} has no master in the route")
+        return address
+
+    async def _deliver(
+        self,
+        outgoing: Outgoing,
+        choice: Choice,
+        timeout_s: float | None,
+        result: Callable[[Outgoing, MessageQueue, Command], _T],
+    ) -> _T:
+        """One message or batch to a broker, with further attempts where they make sense."""
+        began = time.monotonic()
+        end = began + (timeout_s or self.settings.send_timeout_s)
+        attempts: list[Attempt] = []
+        failed: list[str] = []
+        for number in range(1 + (self.settings.retries if choice.elsewhere else 0)):
+            route = await self._route(outgoing.topic)
+            queue = choice(route, outgoing.topic, failed)
+            address = self._master(route, queue)
+            start = time.monotonic()
+            if number and start >= end:
+                break
+            error: ClientError
+            try:
+                answer = await self.network.exchange(
+                    address, outgoing.command(queue), max(0.001, end - start)
+                )
+                now = time.monotonic()
+                if answer.code in STORED:
+                    self._faults.report(queue.broker, now - start, now)
+                    return result(outgoing, queue, answer)
+                error = BrokerRefused(
+                    f"the message to {outgoing.topic}", answer.code, answer.remark, address
+                )
+                again = may_retry(answer.code)
+            except (Unreachable, RequestTimeout) as lost:
+                error, again = lost, True
+            self._faults.report(queue.broker, 0, time.monotonic(), failed=True)
+            attempts.append(Attempt(queue.broker, address, error))
+            failed.append(queue.broker)
+            if not again:
+                break
+            await self._before_retry(outgoing.topic, error, number, end)
+        raise SendFailed(outgoing.topic, attempts)
+
+    async def _before_retry(self, topic: str, error: ClientError, number: int, end: float) -> None:
+        """A broker that went away may be in the routes no more, or back in a moment."""
+        if isinstance(error, Unreachable):
+            pause = min(0.05 * 4**number, max(0.0, end - time.monotonic()))
+            await asyncio.sleep(pause)
+            await self.network.route(topic, fresh=True)
+
+
+class Choice:
+    """How a message's queue is chosen. elsewhere: whether another attempt may go elsewhere."""
+
+    __slots__ = ("elsewhere", "of")
+
+    def __init__(
+        self, of: Callable[[Route, str, Sequence[str]], MessageQueue], elsewhere: bool
+    ) -> None:
+        self.of = of
+        self.elsewhere = elsewhere
+
+    def __call__(self, route: Route, topic: str, failed: Sequence[str]) -> MessageQueue:
+        return self.of(route, topic, failed)
+
+
+def _by_key(route: Route, key: str) -> MessageQueue:
+    """Java's SelectMessageQueueByHash, so that producers of both kinds agree."""
+    from broker.client.subscription import tag_hash
+
+    value = abs(tag_hash(key))
+    return route.publish[value % len(route.publish)]

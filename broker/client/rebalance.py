@@ -1,0 +1,192 @@
+"""Which queues are ours: asks who is in the group, divides, locks for orderly consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from broker.client.errors import ClientError
+from broker.client.message import MessageQueue
+from broker.client.routes import Route
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from broker.client.consumer import AsyncConsumer
+
+__all__ = ["Rebalancer"]
+
+log = logging.getLogger("broker.client")
+
+#: A queue that could not be started, or a group that is not yet whole, is looked at again soon.
+SOON_S = 1.0
+#: A lock of the broker is refreshed this often, and believed for so long.
+LOCK_S, LOCK_BELIEVED_S = 20.0, 30.0
+
+
+class Rebalancer:
+    """soon() may be called by anybody; one round runs at a time."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+        self._task: asyncio.Task[None] | None = None
+        self._locker: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+        self._round = asyncio.Lock()
+
+    async def start(self) -> None:
+        """The first round, then on and on in the background."""
+        await self._rebalance()
+        if self._task is None:
+            self._task = self._consumer.network.spawn(self._keep())
+            if self._consumer.settings.orderly:
+                self._locker = self._consumer.network.spawn(self._keep_locks())
+
+    def soon(self) -> None:
+        self._due.set()
+
+    async def stop(self) -> None:
+        for task in (self._task, self._locker):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._task = self._locker = None
+
+    async def _keep(self) -> None:
+        balanced = True
+        while True:
+            wait = self._consumer.settings.rebalance_s if balanced else SOON_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._due.wait()
+            self._due.clear()
+            balanced = await self._rebalance()
+
+    async def _rebalance(self) -> bool:
+        """Whether every topic was divided and every queue of ours begun."""
+        balanced = True
+        async with self._round:
+            for topic in list(self._consumer.subscriptions):
+                try:
+                    balanced &= await self._divide(topic)
+                except ClientError as failed:
+                    log.info("%s is divided later: %s", topic, failed)
+                    balanced = False
+        return balanced
+
+    async def _divide(self, topic: str) -> bool:
+        consumer = self._consumer
+        route = await consumer.network.route(topic)
+        if topic.startswith("%RETRY%") and not route.read:
+            route = await consumer.network.route(topic, fresh=True)
+        queues = route.read
+        if consumer.settings.broadcast:
+            mine: Collection[MessageQueue] = queues
+        else:
+            members = await self._members(route)
+            if consumer.client_id not in members:
+                return False
+            mine = consumer.strategy(queues, members, consumer.client_id) if queues else ()
+        held = {queue for queue in consumer.progress if queue.topic == topic}
+        await consumer.revoke([queue for queue in held if queue not in mine])
+        fresh = [queue for queue in mine if queue not in held]
+        if consumer.settings.orderly and fresh:
+            locked = await self._lock(fresh)
+            whole = len(locked) == len(fresh)
+            fresh = [queue for queue in fresh if queue in locked]
+        else:
+            whole = True
+        offsets: dict[MessageQueue, int] = {}
+        found = await asyncio.gather(
+            *(consumer.start_offset(queue) for queue in fresh), return_exceptions=True
+        )
+        for queue, offset in zip(fresh, found, strict=True):
+            if isinstance(offset, ClientError):
+                log.info("%s is begun later: %s", queue, offset)
+                whole = False
+            elif isinstance(offset, BaseException):
+                raise offset
+            else:
+                offsets[queue] = offset
+        if topic in consumer.subscriptions:
+            await consumer.take(offsets)
+            self._note_locks(offsets)
+        return whole
+
+    async def _members(self, route: Route) -> list[str]:
+        """Client ids of the group, sorted as every member sorts them. Raises: ClientError."""
+        consumer = self._consumer
+        names = list(route.brokers)
+        address = route.address(random.choice(names)) if names else None
+        if address is None:
+            return []
+        answer = await consumer.network.request(
+            address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": consumer.group}
+        )
+        found = json.loads(bytes(answer.body) or b"{}").get("consumerIdList") or []
+        return sorted(str(each) for each in found)
+
+    # ---- locks of orderly consumers ----
+
+    def _by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        found: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            with contextlib.suppress(ClientError):
+                found[self._consumer.broker_of(queue)].append(queue)
+        return found
+
+    def _lock_body(self, queues: Collection[MessageQueue]) -> bytes:
+        return mqjson.dumps(
+            {
+                "consumerGroup": self._consumer.group,
+                "clientId": self._consumer.client_id,
+                "mqSet": list(queues),
+            }
+        )
+
+    async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Those that the brokers gave us."""
+        locked: set[MessageQueue] = set()
+        for address, some in self._by_broker(queues).items():
+            try:
+                answer = await self._consumer.network.request(
+                    address, RequestCode.LOCK_BATCH_MQ, None, self._lock_body(some)
+                )
+            except ClientError as failed:
+                log.info("queues of %s are locked later: %s", address, failed)
+                continue
+            for each in mqjson.loads(answer.body).get("lockOKMQSet") or ():
+                queue = mqjson.queue_of(each)
+                if queue is not None:
+                    locked.add(queue)
+        return locked
+
+    def _note_locks(self, queues: Iterable[MessageQueue]) -> None:
+        until = asyncio.get_running_loop().time() + LOCK_BELIEVED_S
+        for queue in queues:
+            progress = self._consumer.progress.get(queue)
+            if progress is not None:
+                progress.locked_until = until
+
+    async def _keep_locks(self) -> None:
+        while True:
+            await asyncio.sleep(LOCK_S)
+            queues = list(self._consumer.progress)
+            if queues:
+                self._note_locks(await self._lock(queues))
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Other members need not wait until our locks expire."""
+        if not self._consumer.settings.orderly or not queues:
+            return
+        for address, some in self._by_broker(queues).items():
+            with contextlib.suppress(ClientError):
+                await self._consumer.network.request(
+                    address, RequestCode.UNLOCK_BATCH_MQ, None, self._lock_body(some)
+                )

@@ -1,0 +1,83 @@
+"""Messages that a consumer could not work on: back to the broker, to come again or as dead letters.
+
+Spec remoting.md 6.4. When the broker of the message does not take it back, it goes to the group's
+retry topic as an ordinary message, as upstream's clients do it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from broker.client.errors import BrokerRefused, ClientError, RequestTimeout, Unreachable
+from broker.client.message import ReceivedMessage
+from broker.client.network import request_of
+from broker.client.options import INNER_PRODUCER
+from broker.client.sending import STORED, encoded
+from broker.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from broker.client.consumer import AsyncConsumer
+
+__all__ = ["republish", "send_back"]
+
+#: The first retry takes level 3, the second level 4, and so on.
+FIRST_LEVEL = 3
+
+
+async def send_back(consumer: AsyncConsumer, message: ReceivedMessage, delay_level: int) -> None:
+    """Raises: ClientError when no broker takes it."""
+    head = message.head
+    fields = {
+        "offset": message.physical_offset, "group": consumer.group, "delayLevel": delay_level,
+        "originMsgId": message.message_id, "originTopic": message.queue.topic, "unitMode": False,
+        "maxReconsumeTimes": consumer.settings.retries, "bname": message.queue.broker,
+    }  # fmt: skip
+    try:
+        await consumer.network.request(
+            consumer.broker_of(message.queue), RequestCode.CONSUMER_SEND_MSG_BACK, fields
+        )
+    except (BrokerRefused, Unreachable, RequestTimeout):
+        await republish(consumer, message, FIRST_LEVEL + head.reconsume_times)
+
+
+async def republish(consumer: AsyncConsumer, message: ReceivedMessage, delay_level: int) -> None:
+    """To the group's retry topic, whose broker makes it a dead letter when it came too often.
+
+    Raises: ClientError.
+    """
+    head, most = message.head, consumer.settings.retries
+    topic = f"%RETRY%{consumer.group}"
+    properties = dict(message.properties)
+    origin = properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id
+    properties |= {
+        "ORIGIN_MESSAGE_ID": origin,
+        "RETRY_TOPIC": properties.get("RETRY_TOPIC") or message.queue.topic,
+        "RECONSUME_TIME": str(head.reconsume_times + 1),
+        "MAX_RECONSUME_TIMES": str(most),
+        "DELAY": str(delay_level),
+    }
+    for name in ("TRAN_MSG", "REAL_TOPIC", "REAL_QID"):
+        properties.pop(name, None)
+    fields = {
+        "a": INNER_PRODUCER, "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": head.sys_flag & 0x701,
+        "g": time.time_ns() // 1_000_000, "h": head.flag, "i": encoded(properties),
+        "j": head.reconsume_times + 1, "k": False, "l": most, "m": False,
+    }  # fmt: skip
+    body = bytes(message.body_view)
+    failure: ClientError = Unreachable(f"no broker of {topic} is known")
+    route = await consumer.network.route(topic)
+    for queue in route.publish:
+        fields["e"] = queue.queue
+        address = route.address(queue.broker) or ""
+        try:
+            answer = await consumer.network.exchange(
+                address, request_of(RequestCode.SEND_MESSAGE_V2, fields, body), 5.0
+            )
+        except (Unreachable, RequestTimeout) as lost:
+            failure = lost
+            continue
+        if answer.code in STORED:
+            return
+        failure = BrokerRefused(f"the retry of {message}", answer.code, answer.remark, address)
+    raise failure

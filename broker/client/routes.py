@@ -1,0 +1,91 @@
+"""Routes: which brokers serve a topic, with which queues (spec remoting.md 9.3). No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.remoting import mqjson
+from broker.remoting.mqjson import MessageQueue
+
+__all__ = ["DEFAULT_TOPIC", "Route", "parse_route"]
+
+#: The template of topics that brokers create on a first send.
+DEFAULT_TOPIC = "TBW102"
+_READ, _WRITE = 4, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """publish, read: queues, sorted. brokers: by name, addresses by broker id (0: the master)."""
+
+    publish: tuple[MessageQueue, ...] = ()
+    read: tuple[MessageQueue, ...] = ()
+    brokers: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    clusters: Mapping[str, str] = field(default_factory=dict)
+
+    def master(self, broker: str) -> str | None:
+        return self.brokers.get(broker, {}).get(0)
+
+    def address(self, broker: str, broker_id: int = 0) -> str | None:
+        """Of the broker with that id, else of any one of that name."""
+        known = self.brokers.get(broker, {})
+        return known.get(broker_id) or next(iter(known.values()), None)
+
+    def addresses(self, *, masters_only: bool) -> set[str]:
+        return {
+            address
+            for by_id in self.brokers.values()
+            for number, address in by_id.items()
+            if number == 0 or not masters_only
+        }
+
+
+def parse_route(body: bytes | bytearray | memoryview, topic: str) -> Route:
+    """The route of a name server's answer, JSON or fastjson. Raises: ValueError."""
+    value = mqjson.loads(body)
+    if not isinstance(value, Mapping):
+        raise ValueError("the route is not a JSON object")
+    brokers: dict[str, dict[int, str]] = {}
+    clusters: dict[str, str] = {}
+    for data in value.get("brokerDatas") or ():
+        name = str(data["brokerName"])
+        brokers[name] = {int(n): str(a) for n, a in data["brokerAddrs"].items()}
+        clusters[name] = str(data.get("cluster", ""))
+    queues: list[Any] = list(value.get("queueDatas") or ())
+    publish = _ordered(str(value.get("orderTopicConf") or ""), topic, brokers)
+    if publish is None:
+        publish = [
+            MessageQueue(topic, data["brokerName"], number)
+            for data in queues
+            if data["perm"] & _WRITE and 0 in brokers.get(data["brokerName"], {})
+            for number in range(data["writeQueueNums"])
+        ]
+    read = [
+        MessageQueue(topic, data["brokerName"], number)
+        for data in queues
+        if data["perm"] & _READ and brokers.get(data["brokerName"])
+        for number in range(data["readQueueNums"])
+    ]
+    return Route(tuple(sorted(publish)), tuple(sorted(read)), brokers, clusters)
+
+
+def _ordered(
+    conf: str, topic: str, brokers: Mapping[str, Mapping[int, str]]
+) -> list[MessageQueue] | None:
+    """The queues of an order topic (``broker:queues;...``); None when it is no order topic."""
+    if not conf:
+        return None
+    made = []
+    for part in conf.split(";"):
+        name, _, count = part.partition(":")
+        if name in brokers and count.isdigit():
+            made += [MessageQueue(topic, name, number) for number in range(int(count))]
+    return made
+
+
+def as_template(route: Route, topic: str, queues: int) -> Route:
+    """The route of the default topic as that of a topic to be created with so many queues."""
+    made = tuple(MessageQueue(topic, q.broker, q.queue) for q in route.publish if q.queue < queues)
+    return Route(made, made, route.brokers, route.clusters)

@@ -1,0 +1,120 @@
+"""What a consumer subscribes to, and the heartbeat that says so (spec remoting.md 6.1). No I/O."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.client.errors import Misuse
+
+__all__ = ["Subscription", "Topics", "heartbeat_body", "parse_topics", "tag_hash"]
+
+#: A topic, several, or topics with the expression for each: tags as ``a || b``, ``*``, or Sql.
+Topics = "str | Iterable[str] | Mapping[str, str | Sql]"
+
+
+def tag_hash(tag: str) -> int:
+    """Java's String.hashCode: over UTF-16 units, signed, 32 bits."""
+    value = 0
+    data = tag.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+class Sql(str):
+    """An SQL92 expression over properties, for a broker with ``enablePropertyFilter``.
+
+    >>> Sql("region = 'eu' AND total > 10")
+    Sql("region = 'eu' AND total > 10")
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f'Sql("{self}")'
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic and what of it is wanted. tags: None for everything. version: ms, the newer wins."""
+
+    topic: str
+    expression: str = "*"
+    kind: str = "TAG"
+    tags: frozenset[str] | None = None
+    version: int = 0
+
+    @classmethod
+    def of(cls, topic: str, expression: str = "*") -> Subscription:
+        """Raises: Misuse for a blank topic or SQL expression."""
+        if not topic.strip():
+            raise Misuse("a subscription needs the name of a topic")
+        version = time.time_ns() // 1_000_000
+        if isinstance(expression, Sql):
+            if not expression.strip():
+                raise Misuse(f"the SQL expression for {topic} is blank; subscribe to '*' instead")
+            return cls(topic, str(expression), "SQL92", None, version)
+        parts = frozenset(p.strip() for p in expression.split("||") if p.strip())
+        if not parts or "*" in parts:
+            return cls(topic, "*", "TAG", None, version)
+        return cls(topic, expression, "TAG", parts, version)
+
+    def as_json(self) -> dict[str, object]:
+        tags = sorted(self.tags or ())
+        return {
+            "classFilterMode": False,
+            "codeSet": [tag_hash(tag) for tag in tags],
+            "expressionType": self.kind,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": tags,
+            "topic": self.topic,
+        }
+
+
+def parse_topics(given: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+    """Expressions by topic."""
+    if isinstance(given, str):
+        return {given: "*"} if given else {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    return dict.fromkeys(given, "*")
+
+
+def heartbeat_body(
+    client_id: str,
+    producer_groups: Sequence[str] = (),
+    consumer: Mapping[str, object] | None = None,
+) -> bytes:
+    """consumer: of consumer_data(); None for a client that only sends."""
+    body = {
+        "clientID": client_id,
+        "consumerDataSet": [] if consumer is None else [consumer],
+        "heartbeatFingerprint": 0,
+        "producerDataSet": [{"groupName": group} for group in producer_groups],
+        "withoutSub": False,
+    }
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def consumer_data(
+    group: str,
+    subscriptions: Iterable[Subscription],
+    *,
+    broadcast: bool,
+    active: bool,
+    start: str,
+    unit_mode: bool = False,
+) -> dict[str, object]:
+    """What a heartbeat says of a consumer. active: it pulls when it wants to (lite pull)."""
+    return {
+        "consumeFromWhere": start,
+        "consumeType": "CONSUME_ACTIVELY" if active else "CONSUME_PASSIVELY",
+        "groupName": group,
+        "messageModel": "BROADCASTING" if broadcast else "CLUSTERING",
+        "subscriptionDataSet": [s.as_json() for s in subscriptions],
+        "unitMode": unit_mode,
+    }
