@@ -15,12 +15,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+    from broker.client import (
+        AsyncConsumer,
+        AsyncProducer,
+        Consumer,
+        Message,
+        MessageQueue,
+        Producer,
+        ReceivedMessage,
+        RetryLater,
+        SendResult,
+        SendStatus,
+        Sql,
+    )
     from broker.namesrv import NameServer
 
-__all__ = ["Broker", "NameServer"]
+__all__ = [
+    "AsyncConsumer", "AsyncProducer", "Broker", "Consumer", "Message", "MessageQueue", "NameServer",
+    "Producer", "ReceivedMessage", "RetryLater", "SendResult", "SendStatus", "Sql",
+]  # fmt: skip
 
 #: Public name: the module that defines it.
 _DEFINED_IN = {
+    **dict.fromkeys(__all__, "broker.client"),
     "Broker": "broker.broker",
     "NameServer": "broker.namesrv",
 }

@@ -292,6 +292,6 @@ def _stuck(
     shown = ", ".join(map(str, messages[:3]))
     return HandlerStuck(
         f"{len(messages)} handlers of {consumer.network.name} had not returned {timeout_s:g} s"
-        f" after close() ({shown}); they were cancelled, and their messages come again. Give handlers a"
-        " timeout of their own, or raise stop_timeout_s"
+        f" after close() ({shown}); they were cancelled, and their messages come again. Give"
+        " handlers a timeout of their own, or raise stop_timeout_s"
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.remoting.mqjson import MessageQueue
-from pystore._messages import inflate, parse_properties
+from pystore._messages import inflate
+from pystore.properties import parse_properties
 
 if TYPE_CHECKING:
     from broker.client.progress import QueueProgress

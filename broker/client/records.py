@@ -26,7 +26,7 @@ from broker.client.progress import QueueProgress
 __all__ = ["BadRecord", "RecordHead", "encode_batch", "read_head", "received"]
 
 _SIZES = struct.Struct(">i16xqq")
-_HEAD = struct.Struct(">i4xii8x8xiq")
+_HEAD = struct.Struct(">12xii16xiq")
 _MAGIC_V2 = 0xDAA320AB
 _BORN_V6, _STORE_V6 = 16, 32
 _FIXED_MIN = 91
@@ -77,7 +77,7 @@ def read_head(data: memoryview, start: int) -> RecordHead:
     """The fields of the record at `start`. Raises: BadRecord when lengths do not agree."""
     size = int.from_bytes(data[start : start + 4], "big")
     magic = int.from_bytes(data[start + 4 : start + 8], "big")
-    _, queue, flag, sys_flag, born_ms = _HEAD.unpack_from(data, start)
+    queue, flag, sys_flag, born_ms = _HEAD.unpack_from(data, start)
     try:
         return _read_rest(data, start, start + size, (magic, queue, flag, sys_flag, born_ms))
     except struct.error:

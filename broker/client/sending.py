@@ -141,7 +141,9 @@ def properties_of(
     if message.deliver_at_ms is not None:
         made["TIMER_DELIVER_MS"] = str(message.deliver_at_ms)
     if message.properties:
-        for name in message.properties:
+        for name, value in message.properties.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidMessage(f"names and values of properties are texts, {name!r} is not")
             if name in _RESERVED:
                 raise InvalidMessage(
                     f"the property {name} belongs to the protocol; use the fields of Message, or"
@@ -155,10 +157,7 @@ def properties_of(
 
 def encoded(properties: Mapping[str, str]) -> str:
     """Properties in the form of the wire. Raises: InvalidMessage."""
-    try:
-        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    except TypeError:
-        raise InvalidMessage("names and values of properties are texts") from None
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     count = len(properties)
     if text.count("\x01") != count or text.count("\x02") != count:
         raise InvalidMessage("a property, tag or key holds one of the characters 0x01 and 0x02")

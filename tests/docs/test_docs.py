@@ -14,7 +14,14 @@ import pytest
 from waiting import BOUND_S
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/tutorial.md", "docs/howto.md", "docs/sql92.md", "docs/broker.md", "README.md")
+PAGES = (
+    "docs/tutorial.md",
+    "docs/howto.md",
+    "docs/sql92.md",
+    "docs/broker.md",
+    "docs/client.md",
+    "README.md",
+)
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

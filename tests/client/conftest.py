@@ -1,0 +1,53 @@
+"""A broker a module: ours in this process, or Apache's (marker `long`, `make judge`)."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "interop"))
+sys.path.insert(1, str(HERE.parent / "broker"))
+
+import launch  # noqa: E402
+
+from broker import Broker  # noqa: E402
+
+MAKES = ["ours", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
+
+
+@dataclass
+class Server:
+    make: str
+    namesrv: str
+
+
+@pytest.fixture(scope="module", params=MAKES)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A running broker with its name server."""
+    folder = tmp_path_factory.mktemp("server")
+    if request.param == "java":
+        request.getfixturevalue("reference")
+        with launch.running("java", folder) as peer:
+            yield Server("java", peer.namesrv)
+        return
+    settings = launch.SETTINGS | {"brokerName": "broker-a"}
+    with Broker(folder / "store", listenPort=0, with_namesrv=True, drain_s=0.2, **settings) as made:
+        yield Server("ours", made.namesrv_address)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """name("topic") is a topic, or group, that no other test has."""
+    number = next(_numbers)
+    return lambda kind: f"{kind}-{number}"
