@@ -114,6 +114,8 @@ lint: build ## style, format, types and stale generated files; changes nothing
 	@.venv/bin/ruff check $(CODE)
 	@.venv/bin/ruff format --check -q $(CODE)
 	@.venv/bin/mypy $(PACKAGES)
+	@mkdir -p build
+	@PYTHONPATH=. .venv/bin/lint-imports --no-cache --no-logo >build/imports.log || { cat build/imports.log; exit 1; }
 	@$(PY) tools/gen_errors.py --check
 	@$(PY) tools/gen_codes.py --check
 
@@ -142,6 +144,7 @@ wheel: build ## build the wheel and try it in a clean environment
 	@build/smoke/bin/python -m pip install -q --disable-pip-version-check build/dist/*.whl
 	@cd build/smoke && bin/python -c 'import pystore, pystore._core; print(pystore.__file__)'
 	@cd build/smoke && bin/pystore --help
+	@cd build/smoke && for verb in broker namesrv tx; do bin/pystore $$verb --help >/dev/null || exit 1; done
 	@cd build/smoke && bin/python -c 'from broker import Broker; b = Broker("s", listenPort=0); \
 	  b.__enter__(); print("a broker at", b.address); b.__exit__(None, None, None)'
 	@ls -l build/dist

@@ -31,7 +31,8 @@ from broker.broker import Broker
 from broker.remoting import codec
 from broker.remoting.command import Command
 from pystore import Store
-from pystore.pending import HALF_TOPIC, find_pending
+from pystore.pending import HALF_TOPIC
+from pystore.pending_log import find_pending
 
 #: What is aimed at: seconds of a round, times the rate, part of the processor time.
 _ROUND_S, _FACTOR_RATE, _FACTOR_CPU = 2.0, 2.0, 5.0

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pystore._messages import inflate
+from pystore._results import Info
 from pystore.errors import BadArgument, NotFound
 from pystore.native import ffi, lib, raise_error, utf8
-
-if TYPE_CHECKING:
-    from pystore._reading import Base
 
 __all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
 
@@ -132,6 +130,20 @@ class ScanStats:
     first_skipped: int
 
 
+class Scanned(Protocol):
+    """What a stream needs of its store."""
+
+    def c_handle(self) -> Any: ...
+
+    def info(self) -> Info: ...
+
+    def _find_topic(self, topic: str) -> Any: ...
+
+    def _filter(self, tags: str | None, sql: str) -> Any: ...
+
+    def _tag_set(self, tags: str) -> tuple[Any, int, bytes]: ...
+
+
 class ArrowStream:
     """Messages of a queue, a topic or the whole log as Arrow record batches.
 
@@ -153,7 +165,7 @@ class ArrowStream:
 
     def __init__(
         self,
-        store: Base,
+        store: Scanned,
         topic: str | None,
         queue: int | None,
         *,

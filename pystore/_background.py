@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pystore._enums import PutStatus
 from pystore.errors import StoreClosed, StoreError
 from pystore.metadata import Metadata
-
-if TYPE_CHECKING:
-    from pystore._store import Store
+from pystore.settings import Settings
 
 _EXPORT_S = 5.0
 _EXPORT_PAUSE_S = 0.2
@@ -59,10 +57,18 @@ def _export_now_and_then(
             del metadata
 
 
+class Synced(Protocol):
+    """What a FlushQueue needs of its store."""
+
+    settings: Settings
+
+    def wait_flushed(self, offset: int, timeout: float) -> bool: ...
+
+
 class FlushQueue:
     """Awaiting puts: one thread waits for the furthest, and resolves all that a sync has served."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Synced) -> None:
         self._store = weakref.ref(store)
         self._lock = threading.Condition()
         self._waiting: list[tuple[int, asyncio.Future[PutStatus]]] = []

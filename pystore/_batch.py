@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +10,6 @@ from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
     from pystore._results import PutManyResult
-    from pystore._store import Store
 
 __all__ = ["PutBatch"]
 
@@ -23,12 +22,19 @@ class PutBatch:
     what was not flushed yet is dropped. Not for several threads at once.
     """
 
-    __slots__ = ("_bodies", "_columns", "_queue", "_size", "_store", "_topic", "_wait", "stored")
+    __slots__ = ("_bodies", "_columns", "_put_many", "_queue", "_size", "_topic", "_wait", "stored")
 
-    def __init__(self, store: Store, topic: str, size: int, queue: int | None, wait: bool) -> None:
+    def __init__(
+        self,
+        put_many: Callable[..., PutManyResult],
+        topic: str,
+        size: int,
+        queue: int | None,
+        wait: bool,
+    ) -> None:
         if size < 1:
             raise BadArgument(f"size {size} is not 1 or more")
-        self._store = store
+        self._put_many = put_many
         self._topic = topic
         self._size = size
         self._queue = queue
@@ -70,7 +76,7 @@ class PutBatch:
             return None
         self._bodies, self._columns = [], None
         tags, keys, properties = columns or (None, None, None)
-        result = self._store.put_many(
+        result = self._put_many(
             self._topic, bodies, tags=tags, keys=keys, properties=properties, queue=self._queue,
             wait=self._wait,
         )  # fmt: skip

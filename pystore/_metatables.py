@@ -1,16 +1,16 @@
 """The tables of the metadata as typed objects: topics and groups, offsets, delay offsets.
 
-Each change is one transaction of :class:`pystore.metadata.Metadata`, whose rows in memory and in
-LMDB they keep alike.
+Each change is one transaction of :class:`pystore._metastore.MetaStore`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pystore import _metadb, configfiles
+from pystore._metastore import MetaStore
 from pystore.configfiles import (
     AT,
     INT32,
@@ -21,9 +21,6 @@ from pystore.configfiles import (
 )
 from pystore.errors import BadArgument
 
-if TYPE_CHECKING:
-    from pystore.metadata import Metadata
-
 _Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)
 
 
@@ -32,7 +29,7 @@ class Table(Generic[_Row]):
 
     __slots__ = ("_meta", "_name")
 
-    def __init__(self, meta: Metadata, name: str) -> None:
+    def __init__(self, meta: MetaStore, name: str) -> None:
         self._meta = meta
         self._name = name
 
@@ -93,7 +90,7 @@ class Offsets:
 
     __slots__ = ("_meta",)
 
-    def __init__(self, meta: Metadata) -> None:
+    def __init__(self, meta: MetaStore) -> None:
         self._meta = meta
 
     def commit(
@@ -169,7 +166,7 @@ class DelayOffsets:
 
     __slots__ = ("_meta",)
 
-    def __init__(self, meta: Metadata) -> None:
+    def __init__(self, meta: MetaStore) -> None:
         self._meta = meta
 
     def commit(self, level: int, offset: int, *, reset: bool = False) -> bool:

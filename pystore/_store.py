@@ -364,7 +364,7 @@ class Store(Base):
 
         size: messages that cross into C together. See PutBatch.
         """
-        return PutBatch(self, topic, size, queue, wait)
+        return PutBatch(self.put_many, topic, size, queue, wait)
 
     # ---- delays ----
 

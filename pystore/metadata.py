@@ -16,18 +16,18 @@ import contextlib
 import fcntl
 import os
 import struct
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import lmdb
 
 from pystore import _metadb, configfiles
 from pystore._metadb import Print
+from pystore._metastore import MetaStore
 from pystore._metatables import DelayOffsets, Offsets, Table, check_number
 from pystore.configfiles import (
     RAW_FILES,
@@ -40,12 +40,9 @@ from pystore.configfiles import (
 )
 from pystore.errors import (
     NewerLayout,
-    ReadOnly,
     RecordDamaged,
-    StoreClosed,
     StoreError,
     StoreLocked,
-    UsedAfterFork,
 )
 from pystore.pending import PendingTable
 from pystore.settings import Settings, load
@@ -60,8 +57,6 @@ __all__ = [
     "TopicConfig",
     "system_topics",
 ]
-
-_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,7 @@ def system_topics(settings: Settings) -> list[TopicConfig]:
 # ---- the whole ----
 
 
-class Metadata:
+class Metadata(MetaStore):
     """The metadata of one store: ``topics``, ``groups``, ``offsets``, ``delay_offsets``.
 
     One process writes; any thread of it may. With readonly nothing is locked or written, and a
@@ -131,10 +126,8 @@ class Metadata:
         Raises: StoreLocked, NewerLayout, RecordDamaged (a config file and its ``.bak`` are both
         torn, or meta/ is damaged; nothing was changed), Forbidden, DiskFull, StoreIOError.
         """
-        self.root = Path(root)
-        self.path = self.root / "meta"
+        super().__init__(Path(root), settings if settings is not None else load(), readonly)
         self.config = self.root / "config"
-        self.readonly = readonly
         #: What opening it did about the config files.
         self.report: tuple[ConfigEvent, ...] = ()
         self.topics: Table[TopicConfig] = Table(self, "topics")
@@ -143,18 +136,8 @@ class Metadata:
         self.delay_offsets = DelayOffsets(self)
         #: Transactions that wait for their decision.
         self.pending = PendingTable(self)
-        self._settings = settings if settings is not None else load()
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._txn: Any = None
-        self._env: Any = None
         self._owner_fd = -1
-        self._dbs: dict[str, Any] = {}
-        self._changes: dict[str, int] = {}
         self._exported: dict[str, float] = {}
-        self._dirty = {*SECTIONS, *RAW_FILES}
-        self._closed = False
-        self._state = _metadb.State()
         if readonly:
             self.refresh()
         else:
@@ -264,87 +247,7 @@ class Metadata:
                 self._state = before
                 raise
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosed(f"the metadata was closed: {self.path}")
-        if not self.readonly and os.getpid() != self._pid:
-            raise UsedAfterFork(f"the metadata was opened by process {self._pid}: {self.path}")
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self.readonly:
-            raise ReadOnly(f"the metadata was opened read-only: {self.path}")
-
-    def _rows(self, name: str) -> dict[Any, Any]:
-        self._check_open()
-        return self._state.parts[name].rows
-
-    def _read_pending(self, read: Callable[[Any, Mapping[str, Any]], _Found]) -> _Found:
-        """What `read` makes of a transaction and the tables; of a copy when read-only."""
-        self._check_open()
-        if not self.readonly:
-            with self._lock, self._env.begin() as txn:
-                return read(txn, self._dbs)
-
-        def of_copy(env: Any) -> _Found:
-            dbs = _metadb.open_dbs(env)
-            with env.begin() as txn:
-                return read(txn, dbs)
-
-        found = _metadb.from_copy(self.path, of_copy)
-        return read(None, {}) if found is None else found
-
     # ---- changes ----
-
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[Metadata]:
-        """``with meta.batch():`` all changes inside are one transaction, or none when it raises.
-
-        Other threads wait meanwhile. Raises: ReadOnly, StoreClosed, DiskFull, StoreIOError.
-        """
-        with self._write():
-            yield self
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        # Before the lock as well: in a forked child nobody may ever release it.
-        self._check_writable()
-        with self._lock:
-            self._check_writable()
-            yield
-
-    @contextlib.contextmanager
-    def _write(self) -> Iterator[Any]:
-        with self._exclusive():
-            if self._txn is not None:
-                yield self._txn
-                return
-            dirty = set(self._dirty)
-            try:
-                with self._env.begin(write=True) as self._txn:
-                    yield self._txn
-            except BaseException as failed:
-                # What was changed in memory is not in LMDB: that one is right.
-                self._dirty = dirty
-                self._state = _metadb.read_state(self._env, self._dbs, self.path)
-                if isinstance(failed, lmdb.Error):
-                    raise _metadb.lmdb_error(failed, self.path) from failed
-                raise
-            finally:
-                self._txn = None
-
-    def _bump(self, name: str, txn: Any, step: int = 1) -> None:
-        """Counts a change of a table; every step-th one is a new version of its file."""
-        self._dirty.add(name)
-        count = self._changes[name] = self._changes.get(name, 0) + 1
-        if count % step == 0:
-            parts = self._state.parts[name]
-            parts.version = parts.version.bumped()
-            self._put_version(name, txn)
-
-    def _put_version(self, name: str, txn: Any) -> None:
-        version = configfiles.version_to_json(self._state.parts[name].version)
-        txn.put(f"version/{name}".encode(), _metadb.compact(version), db=self._dbs["info"])
 
     def _replace(self, name: str, parts: Parts, txn: Any) -> None:
         """Puts what a file holds in the place of a whole table."""

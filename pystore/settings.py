@@ -839,7 +839,7 @@ def fill(
     Raises: BadArgument when brokerIP1 cannot be resolved or storePathCommitLog names nothing.
     """
     if init is None:
-        from pystore._core import lib
+        from pystore.native import lib
 
         init = lib.ps_conf_init
     conf = ffi.new("ps_conf *")

@@ -1,1 +1,19 @@
-"""The verbs of the command line that start servers. pystore/cli/_verbs.py names them as text."""
+"""Verbs of the command line that need a broker or a name server; pyproject.toml announces them."""
+
+from __future__ import annotations
+
+from broker.cli import broker, namesrv, tx
+from pystore.cli.verbs import Verb
+
+__all__ = ["BROKER", "NAMESRV", "TX"]
+
+BROKER = Verb("broker", broker.run, server=True)
+NAMESRV = Verb("namesrv", namesrv.run, server=True)
+TX = (
+    Verb("tx ls", tx.ls, group="Lists, shows and decides transactions that are open."),
+    Verb("tx show", tx.show),
+    Verb("tx commit", tx.commit, writes=True),
+    Verb("tx rollback", tx.rollback, writes=True),
+    Verb("tx resume", tx.resume, writes=True),
+    Verb("tx stats", tx.stats),
+)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pystore.cli._session import Session
+from pystore.cli.verbs import Session
 
 __all__ = ["run"]
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pystore import Message
-from pystore.cli._records import message_lines, message_record
-from pystore.cli._session import Session
-from pystore.cli._values import When, usage
+from pystore.cli.verbs import Session, When, message_lines, message_record, usage
 from pystore.errors import BadArgument, NotFound
-from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, Decision, PendingHalf, find_pending
+from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, Decision, PendingHalf
+from pystore.pending_log import find_pending
 
 if TYPE_CHECKING:
     from pystore import Reader

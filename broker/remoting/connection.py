@@ -22,12 +22,12 @@ from broker.remoting import codec
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
-from broker.remoting.framer import Framer, FramerFactory, PlainFramer, plain_framers
+from broker.remoting.framer import Framer, FramerFactory, Parts, plain_framers
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
 from broker.remoting.rate_limited_log import RateLimitedLogger
 
-__all__ = ["Connection", "Framer", "FramerFactory", "Limits", "PlainFramer", "Shared"]
+__all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
 #: in work; enough of its requests wait for that.
@@ -41,8 +41,6 @@ OPAQUE_MAX = 0x7FFFFFFF
 GO_AWAY_VERSION = 476
 
 _quiet = RateLimitedLogger(logging.getLogger("broker.remoting"))
-
-Parts = list[bytes | bytearray | memoryview]
 
 
 @dataclass(frozen=True, slots=True)

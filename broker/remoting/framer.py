@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from broker.remoting import codec
 from broker.remoting.command import Command
+from broker.remoting.handlers import Peer
 
-if TYPE_CHECKING:
-    from broker.remoting.connection import Connection
-
-__all__ = ["Framer", "FramerFactory", "PlainFramer", "plain_framers"]
+__all__ = ["Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "plain_framers"]
 
 #: Bytes of one read at most. All connections of a loop share one such buffer.
 READ_MAX = 256 << 10
@@ -23,12 +21,33 @@ PART_MAX = 4096
 OWN_MIN = 64 << 10
 
 
+Parts = list[bytes | bytearray | memoryview]
+
+
+class Link(Peer, Protocol):
+    """What a framer may touch of its connection."""
+
+    #: What flush() writes.
+    parts: Parts
+
+    @property
+    def open(self) -> bool:
+        """Neither closed nor about to be."""
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is to be read for the moment."""
+
+    def flush(self) -> None:
+        """Writes what was sent and what the framer has answered."""
+
+
 class Framer(Protocol):
     """Makes commands of what one connection reads, and may answer some of them by itself.
 
     buffer() and received() come in pairs, nothing of another connection between them. received(0)
     asks for what was held back: a framer may stop while it has too much output, and is asked again
-    once that is written. Its answers go into Connection.parts; whoever called it calls flush().
+    once that is written. Its answers go into Link.parts; whoever called it calls flush().
     """
 
     def buffer(self, hint: int) -> memoryview:
@@ -42,7 +61,7 @@ class Framer(Protocol):
 
     def serve_raw(self, command: Command) -> bool:
         """Serves a request that received() had given to Python; its answer comes at once, or later:
-        the framer then calls Connection.flush(). False: it cannot."""
+        the framer then calls Link.flush(). False: it cannot."""
 
     def hand_on(self) -> None:
         """From now on received() gives every command to Python."""
@@ -51,7 +70,7 @@ class Framer(Protocol):
         """The connection is gone; nothing is called after this."""
 
 
-FramerFactory = Callable[["Connection"], Framer]
+FramerFactory = Callable[[Link], Framer]
 
 
 class PlainFramer:

@@ -10,17 +10,16 @@ import asyncio
 import ipaddress
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from broker.remoting import codec
 from broker.remoting.codec import FRAME_MAX
 from broker.remoting.command import Command
+from broker.remoting.framer import Link
+from broker.remoting.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
-
-if TYPE_CHECKING:
-    from broker.remoting.connection import Connection
 
 __all__ = ["Core", "HotFramer", "OffsetRow", "Pulled", "Statistic", "Times", "Totals"]
 
@@ -133,7 +132,7 @@ class Core:
         self._settling: asyncio.Task[None] | None = None
         #: Told which watched delay levels got messages.
         self.on_levels: Callable[[Sequence[int]], None] | None = None
-        self._on_pull: Callable[[Connection, Pulled], None] | None = None
+        self._on_pull: Callable[[Peer, Pulled], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: Pulled | None = None
@@ -160,7 +159,7 @@ class Core:
             framer.close()
         lib.ps_core_free(handle)
 
-    def framer(self, connection: Connection) -> HotFramer:
+    def framer(self, connection: Link) -> HotFramer:
         """What a connection of this broker reads through: see broker/remoting/framer.py."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id)
@@ -362,7 +361,7 @@ class Core:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         self.look_in(after[0])
 
-    def watch_pulls(self, on_pull: Callable[[Connection, Pulled], None]) -> None:
+    def watch_pulls(self, on_pull: Callable[[Peer, Pulled], None]) -> None:
         """From now on pulls all come up to Python; on_pull is told of those that have waited."""
         self._on_pull = on_pull
         lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
@@ -466,7 +465,7 @@ class HotFramer:
         "_step",
     )
 
-    def __init__(self, core: Core, connection: Connection, number: int) -> None:
+    def __init__(self, core: Core, connection: Link, number: int) -> None:
         self._core = core
         self._connection = connection
         self._id = number
@@ -580,4 +579,4 @@ def _command(frame: Any) -> Command:
 
 
 #: Makes a framer for each connection that a server accepts.
-FramerFactory = Callable[["Connection"], HotFramer]
+FramerFactory = Callable[[Link], HotFramer]

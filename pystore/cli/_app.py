@@ -14,7 +14,8 @@ import typer
 from pystore import errors
 from pystore.cli._output import Failure, Json, Output, Text
 from pystore.cli._session import Session, parse_settings
-from pystore.cli._verbs import VERBS, Verb
+from pystore.cli._verbs import VERBS, broken
+from pystore.cli.verbs import Verb
 
 __all__ = ["EXIT_CODES", "app", "exit_code_of", "main"]
 
@@ -69,9 +70,6 @@ _AsJson = Annotated[
 ]
 
 
-_GROUPS = {"tx": "Lists, shows and decides transactions that are open."}
-
-
 def exit_code_of(error: BaseException) -> int:
     """The documented exit code of an exception."""
     if isinstance(error, KeyboardInterrupt):
@@ -122,7 +120,7 @@ def _guarded(out: Output, work: Callable[[], int | None]) -> int:
 
 def _command(verb: Verb) -> Callable[..., None]:
     """The function that typer sees: the options that every verb has, then the verb's own."""
-    run = verb.function()
+    run = verb.run
     hints = get_type_hints(run, include_extras=True)
     own = list(inspect.signature(run).parameters.values())[1:]
     about = "Folder of the store: the one that holds commitlog/."
@@ -169,6 +167,18 @@ def _command(verb: Verb) -> Callable[..., None]:
     return command
 
 
+def _failing(error: errors.StoreError) -> Callable[[typer.Context], None]:
+    """The function in the place of a verb that could not be imported."""
+
+    def command(ctx: typer.Context) -> None:
+        def work() -> int:
+            raise error
+
+        raise typer.Exit(_guarded(Json() if "--json" in ctx.args else Text(), work))
+
+    return command
+
+
 def _make_app() -> typer.Typer:
     made = typer.Typer(
         help=(
@@ -192,10 +202,13 @@ def _make_app() -> typer.Typer:
         group, _, name = verb.name.rpartition(" ")
         if group not in groups:
             groups[group] = typer.Typer(
-                help=_GROUPS[group], no_args_is_help=True, rich_markup_mode=None
+                help=verb.group, no_args_is_help=True, rich_markup_mode=None
             )
             made.add_typer(groups[group], name=group)
         groups[group].command(name, epilog=_EPILOG)(_command(verb))
+    for name, error in broken.items():
+        anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+        made.command(name, hidden=True, context_settings=anything)(_failing(error))
     return made
 
 

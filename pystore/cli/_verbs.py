@@ -1,10 +1,9 @@
-"""The table of verbs: the only place that names them all. A new verb is a module and a row here."""
+"""The table of verbs: those of this package by name, those of others by their entry points."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
 
 from pystore.cli.bench import run as bench
 from pystore.cli.dump import run as dump
@@ -15,36 +14,16 @@ from pystore.cli.info import run as info
 from pystore.cli.put import run as put
 from pystore.cli.query import run as query
 from pystore.cli.tail import run as tail
+from pystore.cli.verbs import Verb
+from pystore.errors import BadArgument
+from pystore.packages import shadowed
 
-__all__ = ["VERBS", "Verb"]
+__all__ = ["GROUP", "VERBS", "broken"]
 
+#: Entry points of this group add verbs (pystore/cli/verbs.py).
+GROUP = "pystore.verbs"
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """name: as typed; two words are a verb of a group. run: its function; the first argument is the
-    Session, the others become options, the docstring becomes the help; or its module as text (with
-    :NAME unless it is called run), for packages that pystore must not import. writes: whether it
-    changes the store. store_needed: whether STORE must be given. server: it runs until it is told
-    to stop, has no STORE, and its settings are its own."""
-
-    name: str
-    run: Callable[..., int | None] | str
-    writes: bool = False
-    store_needed: bool = True
-    server: bool = False
-
-    def function(self) -> Callable[..., int | None]:
-        """run itself, imported by now."""
-        if isinstance(self.run, str):
-            module, _, name = self.run.partition(":")
-            found: Callable[..., int | None] = getattr(
-                importlib.import_module(module), name or "run"
-            )
-            return found
-        return self.run
-
-
-VERBS: tuple[Verb, ...] = (
+_OWN: tuple[Verb, ...] = (
     Verb("info", info),
     Verb("dump", dump),
     Verb("get", get),
@@ -54,12 +33,35 @@ VERBS: tuple[Verb, ...] = (
     Verb("export", export),
     Verb("import", import_, writes=True),
     Verb("bench", bench, writes=True, store_needed=False),
-    Verb("tx ls", "broker.cli.tx:ls"),
-    Verb("tx show", "broker.cli.tx:show"),
-    Verb("tx commit", "broker.cli.tx:commit", writes=True),
-    Verb("tx rollback", "broker.cli.tx:rollback", writes=True),
-    Verb("tx resume", "broker.cli.tx:resume", writes=True),
-    Verb("tx stats", "broker.cli.tx:stats"),
-    Verb("broker", "broker.cli.broker", server=True),
-    Verb("namesrv", "broker.cli.namesrv", server=True),
 )
+
+#: What stands in the way of verbs that other packages bring, by the verb's first word.
+broken: dict[str, BadArgument] = {}
+
+
+def _of_others() -> Iterator[Verb]:
+    """Verbs that cannot be imported must not keep the others from working: see `broken`."""
+    for entry in entry_points(group=GROUP):
+        try:
+            found = entry.load()
+        except Exception as error:  # noqa: BLE001 another package's module may fail in any way
+            broken[entry.name] = _why(entry, error)
+            continue
+        yield from (found,) if isinstance(found, Verb) else found
+
+
+def _why(entry: EntryPoint, error: Exception) -> BadArgument:
+    package = entry.module.partition(".")[0]
+    said = shadowed(package)
+    if said is None:
+        said = BadArgument(f"{entry.value} cannot be imported: {type(error).__name__}: {error}")
+        said.next_step = f"repair or reinstall the package '{package}'"
+    return said
+
+
+def _sorted_by_word(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
+    """Own verbs first, then the others in the order of their first words."""
+    return (*_OWN, *sorted(verbs, key=lambda verb: verb.name.split()[0]))
+
+
+VERBS: tuple[Verb, ...] = _sorted_by_word(tuple(_of_others()))

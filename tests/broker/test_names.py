@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import broker
 
@@ -40,3 +44,42 @@ def test_import_alone_loads_nothing_heavy():
 
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(broker, "Brokers")
+
+
+# ---- a module of the user's that is called broker, too ----
+
+PROGRAM = "import sys; from pystore.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def shadowing(tmp_path: Path) -> Path:
+    """A folder with a broker.py, as somebody has it who tries things out."""
+    (tmp_path / "broker.py").write_text("URL = 'amqp://localhost'\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", [["broker"], ["namesrv", "--port", "0"], ["tx", "ls", "x"]])
+def test_command_line_names_what_shadows_the_package(shadowing: Path, verb: list[str]):
+    """A verb of the broker fails with the path of that file; --json says the same."""
+    done = python("-c", PROGRAM, *verb, path=shadowing)
+    assert done.returncode == 2
+    assert str(shadowing / "broker.py") in done.stderr
+    assert "rename that file" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = python("-c", PROGRAM, *verb, "--json", path=shadowing)
+    assert json.loads(done.stderr)["error"]["where"] == str(shadowing / "broker.py")
+
+
+def test_other_verbs_work_all_the_same(shadowing: Path):
+    done = python("-c", PROGRAM, "put", "s", "t", "hello", "--create", path=shadowing)
+    assert done.returncode == 0, done.stderr
+
+
+def test_documented_fixture_names_what_shadows_the_package(shadowing: Path):
+    """The fixture of docs/broker.md fails with the path of that file."""
+    page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "fixture" in b]
+    (shadowing / "test_it.py").write_text(block + "\n\ndef test_it(broker):\n    pass\n")
+    done = python("-m", "pytest", "-p", "no:cacheprovider", "test_it.py", path=shadowing)
+    assert done.returncode != 0
+    assert str(shadowing / "broker.py") in done.stdout

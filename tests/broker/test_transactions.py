@@ -13,7 +13,7 @@ from waiting import until_async
 
 from broker.remoting.command import Command
 from pystore import Reader
-from pystore.pending import find_pending
+from pystore.pending_log import find_pending
 
 
 def scenario(path, small, **settings):

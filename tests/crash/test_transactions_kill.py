@@ -27,7 +27,7 @@ from loops import Wire
 from transacting import COMMIT, ROLLBACK, Half, Producer
 
 from pystore import Reader
-from pystore.pending import find_pending
+from pystore.pending_log import find_pending
 
 MAIN = "from pystore.cli import main; raise SystemExit(main())"
 ROUNDS = int(os.environ.get("PS_CRASH_ROUNDS", "3"))

@@ -28,18 +28,8 @@ from broker.services.topics import Topics
 from broker.services.transaction.metrics import Metrics
 from pystore import Message, PutResult, Store
 from pystore.errors import NotFound, RecordDamaged, StoreError
-from pystore.pending import (
-    DISCARD_TOPIC,
-    GROUP,
-    HALF_TOPIC,
-    OP_TOPIC,
-    Decision,
-    Mark,
-    Pending,
-    PendingHalf,
-    find_pending,
-    half_of,
-)
+from pystore.pending import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, Decision, Mark, PendingHalf
+from pystore.pending_log import Pending, find_pending, half_of
 
 __all__ = ["RoundReport", "Transactions"]
 

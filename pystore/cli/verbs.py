@@ -1,0 +1,45 @@
+"""What a verb of the command line is, and what a verb of another package may use.
+
+A package adds verbs by an entry point of the group ``pystore.verbs``. Its name is the verb's first
+word, its value one :class:`Verb` or a sequence of them, all beginning with that word::
+
+    [project.entry-points."pystore.verbs"]
+    shovel = "shovels.cli:VERBS"
+
+    VERBS = (Verb("shovel", run),)
+
+    def run(s: Session, topic: Annotated[str, typer.Argument()]) -> int | None:
+        with s.reader() as reader:
+            s.out.facts("topic", {"queues": len(reader.queues(topic))})
+
+``usage`` makes the error for an argument that cannot be; ``When`` is a time in ms that is shown as
+a date; ``message_record`` and ``message_lines`` show a message as JSON and as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pystore.cli._records import message_lines, message_record
+from pystore.cli._session import Session
+from pystore.cli._values import When, usage
+
+__all__ = ["Session", "Verb", "When", "message_lines", "message_record", "usage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """name: as typed; two words are a verb of a group. run: its function; the first argument is the
+    Session, the others become options, the docstring becomes the help; it returns the exit code,
+    None for 0. It is imported for every run of the program, so what is heavy is imported inside it.
+    writes: whether it changes the store. store_needed: whether STORE must be given. server: it runs
+    until it is told to stop, has no STORE, and its settings are its own. group: what the group of a
+    two-word name is for; the first verb of the group says it."""
+
+    name: str
+    run: Callable[..., int | None]
+    writes: bool = False
+    store_needed: bool = True
+    server: bool = False
+    group: str = ""

@@ -1,0 +1,135 @@
+"""What import-linter's contracts (pyproject.toml, `make lint`) cannot see: private names and
+attributes of other packages, imports written as text, who loads the compiled core."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq")
+#: Methods of every named tuple, whose names begin with an underscore by its own rule.
+NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
+
+
+def trees(package: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_imports(package: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Private modules and names that a file imports from another package of ours."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        elif isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        else:
+            continue
+        for name in names:
+            first, *others = name.split(".")
+            if first in PACKAGES and first != package and any(map(is_private, others)):
+                yield node.lineno, name
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """Names that a file gives to something: functions, classes, variables, attributes, slots."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def private_attributes(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            yield node.lineno, node.attr
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_private_import_of_another_package(package: str) -> None:
+    found = [
+        f"{path}:{line} imports {name}"
+        for path, tree in trees(package)
+        for line, name in private_imports(package, tree)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_private_attribute_of_another_package(package: str) -> None:
+    """A private attribute that the package itself defines nowhere belongs to somebody else."""
+    own = {name for _, tree in trees(package) for name in defined(tree)} | NAMED_TUPLE
+    found = [
+        f"{path}:{line} uses .{name}"
+        for path, tree in trees(package)
+        for line, name in private_attributes(tree)
+        if name not in own
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_tests_above_see_what_they_look_for() -> None:
+    tree = ast.parse("from pystore._lib import x\nfrom pystore import _y\nstore._put(1)\n")
+    assert list(private_imports("broker", tree)) == [(1, "pystore._lib.x"), (2, "pystore._y")]
+    assert list(private_imports("pystore", tree)) == []
+    assert list(private_attributes(tree)) == [(3, "_put")]
+
+
+def test_pystore_names_no_other_package_as_text() -> None:
+    """An import by its name as text would hide an arrow that points up."""
+    pattern = re.compile(r"""["'](broker|spark_ext|pyspark_rocketmq)\.[a-z_.:]+["']""")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in sorted((ROOT / "pystore").rglob("*.py"))
+        for match in pattern.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_only_native_loads_the_core() -> None:
+    """The check that core and Python files belong together is in pystore/native.py."""
+    found = [
+        path
+        for package in PACKAGES
+        for path, tree in trees(package)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "pystore._core"
+    ]
+    assert found == ["pystore/native.py"]
+
+
+def test_contracts_break_when_an_import_breaks_them(tmp_path: Path) -> None:
+    """The contract of ours finds a private import, and passes without one."""
+    done = subprocess.run(
+        [sys.executable, "-c", SELF_CHECK], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["True", "False"], done.stderr
+
+
+SELF_CHECK = """
+import grimp
+from tools.contracts import PrivateContract
+graph = grimp.build_graph("pystore", "broker", cache_dir=None)
+contract = PrivateContract("private", {}, {})
+print(contract.check(graph, False).kept)
+graph.add_import(importer="broker.broker", imported="pystore._store", line_number=1,
+                 line_contents="from pystore._store import Store")
+print(contract.check(graph, False).kept)
+"""
