@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pystore._messages import inflate
 from pystore._results import Info
+from pystore.compression import inflate
 from pystore.errors import BadArgument, NotFound
 from pystore.native import ffi, lib, raise_error, utf8
 

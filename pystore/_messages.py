@@ -11,11 +11,12 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any, overload
 
+from pystore.compression import inflate
 from pystore.errors import RecordDamaged
 from pystore.native import ffi, lib
 from pystore.properties import parse_properties
 
-__all__ = ["Batch", "GetStatus", "Message", "inflate"]
+__all__ = ["Batch", "GetStatus", "Message"]
 
 _COMPRESSED = 0x1
 _BORN_V6 = 0x10
@@ -23,7 +24,6 @@ _STORE_V6 = 0x20
 _INFO = struct.Struct("@3i4x4q3i")  # the head of ps_batch_info
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
-_LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an attack
 
 
 class GetStatus(enum.IntEnum):
@@ -41,41 +41,6 @@ class GetStatus(enum.IntEnum):
 
 
 _GET_STATUS = tuple(GetStatus)
-
-
-def inflate(kind: int, data: bytes | memoryview) -> bytes:
-    """A compressed body in full.
-
-    kind: bits 8 to 10 of sysFlag: 0 and 3 zlib, 1 LZ4 frame, 2 Zstandard (section 2.3).
-    Raises: ValueError when the bytes are no such stream, or inflate to more than 256 MiB.
-    """
-    if kind in (0, 3):
-        stream = zlib.decompressobj()
-        out = stream.decompress(data, _LARGEST_BODY)
-        if not stream.eof:
-            raise ValueError("the zlib stream is cut off or too large")
-        return out
-    if kind == 1:
-        import lz4.frame
-
-        reader = lz4.frame.LZ4FrameDecompressor()
-        try:
-            out = reader.decompress(data, max_length=_LARGEST_BODY)
-        except RuntimeError as e:
-            raise ValueError(f"bad LZ4 frame: {e}") from e
-        if not reader.eof:
-            raise ValueError("the LZ4 frame is cut off or too large")
-        return bytes(out)
-    if kind == 2:
-        import zstandard
-
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(bytes(data)) as source:
-                out = source.read(_LARGEST_BODY)
-        except zstandard.ZstdError as e:
-            raise ValueError(f"bad Zstandard frame: {e}") from e
-        return bytes(out)
-    raise ValueError(f"unknown compression type {kind}")
 
 
 def _host_text(raw: memoryview) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.remoting.mqjson import MessageQueue
-from pystore._messages import inflate
+from pystore.compression import inflate
 from pystore.properties import parse_properties
 
 if TYPE_CHECKING:
