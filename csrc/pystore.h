@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 2 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 3 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -170,6 +170,7 @@ typedef struct ps_info {
     int32_t flush_errno;         /* sticky: errno of the sync that failed, or 0 */
     int64_t fsyncs;              /* syncs of the commit log since open */
     int64_t puts;                /* messages put since open */
+    int64_t damaged_reads;       /* damaged messages that reads passed over since open */
     int64_t store_timestamp_min; /* of the first record, -1 when empty */
     int64_t store_timestamp_max; /* of the last record put or found at open, -1 when empty */
     int64_t checkpoint[5];       /* as on disk, section 7.1 */
@@ -351,6 +352,10 @@ typedef struct ps_batch_info {
     int32_t compressed; /* messages whose body is compressed */
     /* log reads: why it ended, 0 not at the end, else ps_rec_outcome; -1 end of log */
     int32_t outcome;
+    /* units passed over since the record they lead to is damaged, is of another queue or offset, or
+     * is not there though its segment is; and the queue offset of the first */
+    int32_t damaged;
+    int64_t first_damaged;
     const ps_view *views;
     const ps_segment_view *segments;
     /* the same positions as plain columns, for one pass without structs */

@@ -21,7 +21,7 @@ __all__ = ["Batch", "GetStatus", "Message"]
 _COMPRESSED = 0x1
 _BORN_V6 = 0x10
 _STORE_V6 = 0x20
-_INFO = struct.Struct("@3i4x4q3i")  # the head of ps_batch_info
+_INFO = struct.Struct("@3i4x4q4iq")  # the head of ps_batch_info
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
@@ -220,7 +220,8 @@ class Batch(Sequence[Message]):
     """Messages that one call read, with what the store said about the place.
 
     status: GetStatus. next_offset: where to read on (a queue offset, or a log offset for reads of
-    the log). min_offset, max_offset: of the queue at that moment.
+    the log). min_offset, max_offset: of the queue at that moment. damaged: messages passed over on
+    the way since they are damaged; first_damaged: the queue offset of the first of them.
 
     Views into it stay valid as long as the batch, or the view itself, is alive, even when the store
     is closed or the segment deleted in the meantime.
@@ -233,6 +234,8 @@ class Batch(Sequence[Message]):
         "_handle",
         "_info",
         "_segments",
+        "damaged",
+        "first_damaged",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -256,6 +259,8 @@ class Batch(Sequence[Message]):
             slave,
             self._compressed,
             self.outcome,
+            self.damaged,
+            self.first_damaged,
         ) = _INFO.unpack_from(ffi.buffer(info))
         self.status = _GET_STATUS[status]
         self.suggest_slave = bool(slave)

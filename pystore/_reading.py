@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import threading
 import time
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from pystore._arrow import ArrowStream
 
 
+_log = logging.getLogger("pystore")
 _FOLLOW_SLICE_MS = 200  # a blocking wait wakes so often that Ctrl-C is felt
 _OPEN_POLL_S = 0.05
+_DAMAGE_LINES = 100  # lines about damaged queues that one handle logs
 _FILTERS_KEPT = 100  # compiled SQL92 filters, as many as upstream keeps
 _MOST_MESSAGES = 1 << 24  # a read gives at most
 _LIVE: weakref.WeakSet[Base] = weakref.WeakSet()
@@ -124,6 +127,7 @@ class Base:
         self._topics: dict[str, Topic] = {}
         self._tags: dict[str, tuple[Any, int, bytes]] = {}
         self._filters: dict[str, Any] = {}
+        self._damaged: set[tuple[str, int]] = set()
         self._scratch = _Scratch()
         _LIVE.add(self)
 
@@ -309,16 +313,32 @@ class Base:
         A Reader sees what was there at its last ``refresh()``.
 
         Never raises for a place without messages: look at ``batch.status`` and go on at
-        ``batch.next_offset``. Raises: StoreClosed, BadArgument, ExpressionIllegal.
+        ``batch.next_offset``. A message that is damaged, or that says it is of another queue or
+        offset, is passed over alone: ``batch.damaged`` counts it and a warning is logged.
+
+        Raises: StoreClosed, BadArgument, ExpressionIllegal.
         """
         o = self._options(tags, sql, max_messages, max_bytes)
         o.transfer_limits = transfer_limits
         error = self._scratch.error
         handle = self.c_handle()
-        batch = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
-        if batch == ffi.NULL:
+        raw = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
+        if raw == ffi.NULL:
             self._fail(error)
-        return Batch(batch)
+        batch = Batch(raw)
+        if batch.damaged:
+            self._log_damage(topic, queue, batch)
+        return batch
+
+    def _log_damage(self, topic: str, queue: int, batch: Batch) -> None:
+        """One line a queue: a consumer that comes back to the place need not repeat it."""
+        if (topic, queue) not in self._damaged and len(self._damaged) < _DAMAGE_LINES:
+            self._damaged.add((topic, queue))
+            _log.warning(
+                "%s: %d damaged message(s) of queue %s/%d passed over, the first at offset %d;"
+                " info().damaged_reads counts them",
+                self.path, batch.damaged, topic, queue, batch.first_damaged,
+            )  # fmt: skip
 
     def log(
         self,

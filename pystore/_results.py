@@ -100,6 +100,7 @@ class Info:
 
     checkpoint: physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset,
     confirmPhyOffset (section 7.1). flush_errno: the sync that failed, 0 while all went well.
+    damaged_reads: damaged messages that reads of queues passed over since the store was opened.
     """
 
     path: str
@@ -122,6 +123,7 @@ class Info:
     flush_errno: int
     fsyncs: int
     puts: int
+    damaged_reads: int
     store_timestamp_min: int
     store_timestamp_max: int
     abort_present: bool

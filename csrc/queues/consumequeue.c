@@ -268,6 +268,12 @@ int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *uni
 
 /* ---- reading ---- */
 
+bool ps_queue_is_of(const ps_queue *q, const ps_record *r) {
+    const ps_topic *t = q->cq_topic;
+    return r->queue_id == q->cq_id && r->topic_len == t->tp_len &&
+           memcmp(r->topic, t->tp_name, (size_t)t->tp_len) == 0;
+}
+
 ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
     *count = 0;

@@ -15,6 +15,7 @@ typedef struct ps_unit {
 } ps_unit;
 
 struct ps_hold;
+struct ps_record;
 
 /* One queue. The dispatcher alone writes it; any thread reads it. Offsets count units. */
 typedef struct ps_queue {
@@ -78,6 +79,21 @@ bool ps_queue_begins_before(ps_queue *q, int64_t physical);
 int ps_queue_clear(struct ps_store *s, ps_queue *q, ps_error *e);
 /* Readers: the same without touching the disk; topic lock held for writing. */
 void ps_queue_forget_locked(ps_queue *q);
+
+/* Whether a record says that it is of this queue: its topic and its queue id. */
+bool ps_queue_is_of(const ps_queue *q, const struct ps_record *r);
+/* Whether the unit at `offset` may lead to this whole record: it is of the queue, and its queue
+ * offset is the unit's. A queue of Java's whose log once lost messages counts on without a gap, so
+ * that later records differ from their units by the same amount: a neighbour that differs alike
+ * makes a record belong, too. Queues of multi-dispatch (%LMQ%) hold records of other topics by
+ * design: any record belongs there. */
+bool ps_unit_belongs(struct ps_store *s, ps_queue *q, int64_t offset, const struct ps_record *r);
+
+/* A tags code below every 32-bit hash is an address in consumequeue_ext (enableConsumeQueueExt of a
+ * Java broker). It says nothing about tags or deliver time: the record does. */
+static inline bool ps_tags_code_is_address(int64_t code) {
+    return code < INT32_MIN;
+}
 
 /* One unit; false when there is none. */
 bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out);

@@ -362,7 +362,10 @@ static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size,
         *size = rec.size;
     if (o == PS_REC_BLANK || (o == PS_REC_OK && unit_size != 0 && rec.size != unit_size))
         return "not the record that the unit describes";
-    return o == PS_REC_OK ? "body does not inflate" : ps_rec_outcome_name(o);
+    if (o == PS_REC_OK && sn->sn_topic != NULL && !ps_queue_is_of(sn->sn_queue, &rec))
+        return "a record of another queue";
+    return o == PS_REC_OK ? "the body does not inflate, or the record has another queue offset"
+                          : ps_rec_outcome_name(o);
 }
 
 /* Answers 0 when the scan steps over damage, and counts it. Else the batch ends before it, or, when
@@ -527,6 +530,29 @@ static int unit_rows(scanner *sn, int32_t room, int32_t *count) {
     return BLOCK_DONE;
 }
 
+/* Whether a row of a queue scan names the queue's topic: its bytes follow the body. */
+static inline bool row_of_topic(const scanner *sn, const ps_row *r) {
+    const uint8_t *topic = r->rw_topic;
+    int32_t len = be32_get(r->rw_start + PS_AT_MAGIC) == PS_MAGIC_V2 ? (int16_t)be16_get(topic - 2)
+                                                                     : (int8_t)topic[-1];
+    return len == sn->sn_topic->tp_len && len <= r->rw_start + r->rw_size - topic &&
+           memcmp(topic, sn->sn_topic->tp_name, (size_t)len) == 0;
+}
+
+/* Whether the record is the one that the queue has at this offset. A scan that reads neither the
+ * body nor what follows it does not touch the topic. */
+static inline bool row_asked_for(scanner *sn, const candidate *c, const ps_row *r) {
+    ps_record whole;
+    if (__builtin_expect((int64_t)be64_get(r->rw_start + PS_AT_QUEUE_OFFSET) == c->ca_offset &&
+                             (int32_t)be32_get(r->rw_start + PS_AT_QUEUE_ID) ==
+                                 sn->sn_queue->cq_id &&
+                             (!(sn->sn_body || sn->sn_tail) || row_of_topic(sn, r)),
+                         1))
+        return true;
+    return ps_record_decode(r->rw_start, r->rw_size, &whole) == PS_REC_OK &&
+           ps_unit_belongs(sn->sn_store, sn->sn_queue, c->ca_offset, &whole);
+}
+
 /* Heads of the records that the next candidates point to. */
 static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
     int32_t n = 0, i = sn->sn_candidate_at, end = sn->sn_candidate_count;
@@ -543,7 +569,8 @@ static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
         if (__builtin_expect(sg == NULL || c->ca_size < PS_RECORD_FIXED ||
                                  c->ca_size > sg->sg_to - c->ca_physical ||
                                  !head_parse(sg->sg_map + (c->ca_physical - sg->sg_from),
-                                             c->ca_size, c->ca_physical, r),
+                                             c->ca_size, c->ca_physical, r) ||
+                                 !row_asked_for(sn, c, r),
                              0)) {
             if (n > 0) break;
             sn->sn_candidate_at = i;

@@ -69,14 +69,20 @@ static int deliver(ps_store *s, const ps_record *r, ps_topic *topic, int32_t que
     return 0;
 }
 
-/* One unit: 1 done with, 0 not due yet, or an error code. */
-static int take(ps_store *s, const ps_unit *u, int64_t now, int64_t delay, ps_due *out,
-                ps_error *e) {
+/* A time farther away than the level's delay comes from a clock that was set back: due now. */
+static int64_t due_of(int64_t tags_code, int64_t now, int64_t delay) {
+    return tags_code > now + delay ? now : tags_code;
+}
+
+/* The unit at out->next_offset: 1 done with, 0 not due yet, or an error code. */
+static int take(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t delay,
+                ps_due *out, ps_error *e) {
     ps_mapfile *mf = NULL;
     ps_topic *topic;
     ps_record r;
     int32_t queue_id;
-    int64_t avail, due = u->tags_code > now + delay ? now : u->tags_code;
+    int code = 1;
+    int64_t avail, due = due_of(u->tags_code, now, delay);
     if (due > now) {
         out->next_ms = due;
         return 0;
@@ -87,11 +93,20 @@ static int take(ps_store *s, const ps_unit *u, int64_t now, int64_t delay, ps_du
                            : ps_log_at(s, u->physical, end, &avail, &mf);
     bool good = p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK &&
                 r.physical_offset == u->physical && r.size == u->size &&
-                destination(s, &r, &topic, &queue_id);
-    int code = good ? deliver(s, &r, topic, queue_id, out, e) : 0;
-    if (!good) out->skipped++;
+                ps_unit_belongs(s, q, out->next_offset, &r);
+    if (good && ps_tags_code_is_address(u->tags_code))
+        due = due_of(ps_record_tags_code(&r, &s->st_levels), now, delay);
+    if (good && due > now) {
+        out->next_ms = due;
+        code = 0;
+    } else if (good && destination(s, &r, &topic, &queue_id)) {
+        code = deliver(s, &r, topic, queue_id, out, e);
+        code = code < 0 ? code : 1;
+    } else {
+        out->skipped++;
+    }
     ps_mapfile_unref(mf);
-    return code < 0 ? code : 1;
+    return code;
 }
 
 static int walk(ps_store *s, ps_queue *q, int64_t now, int64_t delay, int32_t most, ps_due *out,
@@ -102,7 +117,7 @@ static int walk(ps_store *s, ps_queue *q, int64_t now, int64_t delay, int32_t mo
     for (int32_t n = 0; code > 0 && n < most && out->next_offset < max; n++) {
         ps_unit u;
         if (!ps_queue_unit(q, out->next_offset, &u)) u = (ps_unit){-1, PS_UNIT_NONE, 0};
-        code = take(s, &u, now, delay, out, e);
+        code = take(s, q, &u, now, delay, out, e);
         if (code > 0) out->next_offset++;
     }
     if (code >= 0 && out->next_offset >= max) out->next_ms = -1;

@@ -162,7 +162,7 @@ static bool is_full(const ps_store *s, const limits *l, const ps_batch_info *b, 
 static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
     const int32_t *hashes = o->tag_hashes;
     int32_t from = 0, count = o->tag_count, hash = (int32_t)tags_code;
-    if (count == 0) return true;
+    if (count == 0 || ps_tags_code_is_address(tags_code)) return true;
     /* A client may name a hundred thousand, and each unit is compared. */
     while (count > FEW_TAGS) {
         int32_t half = count / 2;
@@ -179,7 +179,7 @@ static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
 }
 
 /* The record a unit points to, checked against the unit; its segment is cached in *mf over
- * units. */
+ * units. *mf is NULL afterwards when the log has no segment there. */
 static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record *r) {
     int64_t at = *mf != NULL ? u->physical - (*mf)->mf_base : -1;
     if (at < 0 || at >= (*mf)->mf_size) {
@@ -191,6 +191,29 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
     if (u->size > (*mf)->mf_size - at) return false;
     return ps_record_decode((*mf)->mf_map + at, u->size, r) == PS_REC_OK && r->size == u->size &&
            r->physical_offset == u->physical;
+}
+
+/* Whether the unit at offset `other` points to a whole record of q whose queue offset differs from
+ * its place by `drift`, and that lies on the same side of `physical` as the unit does. */
+static bool drifts_alike(ps_store *s, ps_queue *q, int64_t other, bool before, int64_t physical,
+                         int64_t drift) {
+    ps_mapfile *mf = NULL;
+    ps_record r;
+    ps_unit u;
+    bool alike = ps_queue_unit(q, other, &u) && u.size != PS_UNIT_NONE &&
+                 (u.physical < physical) == before && record_of(s, &u, &mf, &r) &&
+                 ps_queue_is_of(q, &r) && r.queue_offset - other == drift;
+    ps_mapfile_unref(mf);
+    return alike;
+}
+
+bool ps_unit_belongs(ps_store *s, ps_queue *q, int64_t offset, const ps_record *r) {
+    if (strncmp(q->cq_topic->tp_name, "%LMQ%", 5) == 0) return true;
+    if (!ps_queue_is_of(q, r)) return false;
+    if (r->queue_offset == offset) return true;
+    int64_t drift = r->queue_offset - offset, place = r->physical_offset;
+    return drifts_alike(s, q, offset - 1, true, place, drift) ||
+           drifts_alike(s, q, offset + 1, false, place, drift);
 }
 
 /* Equal hashes do not make equal tags ("AaAa" and "BBBB"): the text decides where it is given. */
@@ -209,13 +232,31 @@ static bool tag_equal(const ps_read_options *o, const ps_record *r) {
 
 typedef struct walk {
     ps_store *s;
+    ps_queue *q;
     ps_batch *b;
     const ps_read_options *o;
     limits l;
     ps_mapfile *log_file;
-    int64_t skip_below; /* after a hole in the log: units that point before this are passed over */
+    /* A segment that the log lacks: units that point into it are passed over without a look. */
+    int64_t gone_from, gone_to;
     int code;
 } walk;
+
+/* The unit points to nothing that can be delivered. A segment that retention has deleted takes
+ * many units with it; anything else is damage, costs this one message, and is counted. */
+static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
+    ps_batch_info *b = &w->b->info;
+    int64_t size = w->s->st_conf.commitlog_file_size;
+    if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
+    if (w->log_file == NULL && u->physical >= 0 && u->size > 0 &&
+        u->physical < atomic_load(&w->s->st_log_min)) {
+        w->gone_from = u->physical - u->physical % size;
+        w->gone_to = w->gone_from + size;
+        return;
+    }
+    if (b->damaged++ == 0) b->first_damaged = offset;
+    atomic_fetch_add_explicit(&w->s->st_damaged_reads, 1, memory_order_relaxed);
+}
 
 /* One unit of the scan of section 10; false ends it. */
 static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
@@ -223,21 +264,27 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     ps_record r;
     if (is_full(w->s, &w->l, b, u)) return false;
     b->next_offset = offset + 1;
-    if (u->physical < w->skip_below || !tag_wanted(w->o, u->tags_code)) return true;
+    int64_t code = u->tags_code;
+    if (!tag_wanted(w->o, code)) return true;
+    if (u->physical >= w->gone_from && u->physical < w->gone_to) return true;
     if (u->size == PS_UNIT_NONE) { /* no record belongs to this offset any more */
         if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
         return true;
     }
-    if (!record_of(w->s, u, &w->log_file, &r)) {
-        if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
-        w->skip_below = (u->physical / w->s->st_conf.commitlog_file_size + 1) *
-                        w->s->st_conf.commitlog_file_size;
+    if (!record_of(w->s, u, &w->log_file, &r) ||
+        (__builtin_expect(r.queue_offset != offset || !ps_queue_is_of(w->q, &r), 0) &&
+         !ps_unit_belongs(w->s, w->q, offset, &r))) {
+        pass_over(w, offset, u);
         return true;
+    }
+    if (__builtin_expect(ps_tags_code_is_address(code), 0)) {
+        code = ps_record_tags_code(&r, &w->s->st_levels);
+        if (!tag_wanted(w->o, code)) return true;
     }
     if (!tag_equal(w->o, &r)) return true;
     if (w->o->sql != NULL && !ps_sql92_match(w->o->sql, r.properties, r.properties_len))
         return true;
-    w->code = ps_batch_add(w->b, w->log_file, &r, offset, u->tags_code);
+    w->code = ps_batch_add(w->b, w->log_file, &r, offset, code);
     b->status = PS_GET_FOUND;
     b->suggest_slave = u->physical < w->l.memory_from;
     return w->code == 0;
@@ -311,8 +358,9 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
                   const ps_read_options *o, ps_error *e) {
     if (o == NULL) o = &default_options;
     if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, -1, "the store is closed");
-    walk w = {.s = s, .o = o, .l = limits_of(s, o)};
+    walk w = {.s = s, .o = o, .l = limits_of(s, o), .gone_from = -1, .gone_to = -1};
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
+    w.q = q;
     w.b = ps_batch_new(w.l.messages);
     if (w.b != NULL && q == NULL) {
         w.b->info.status = PS_GET_NO_MATCHED_LOGIC_QUEUE;

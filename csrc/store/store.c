@@ -482,6 +482,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .flush_errno = atomic_load(&s->st_flush_errno),
                      .fsyncs = atomic_load(&s->st_fsyncs),
                      .puts = atomic_load(&s->st_puts),
+                     .damaged_reads = atomic_load(&s->st_damaged_reads),
                      .store_timestamp_min = first_timestamp(s),
                      .background = s->st_thread_count > 0,
                      .abort_present = ps_abort_present(s->st_io, s->st_root)};

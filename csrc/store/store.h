@@ -64,6 +64,7 @@ struct ps_store {
     int64_t st_last_timestamp;  /* append lock: store times never go back */
     _Atomic int64_t st_stamp_published;
     _Atomic int64_t st_puts, st_fsyncs;
+    _Atomic int64_t st_damaged_reads; /* units that reads met and whose record is damaged */
     _Atomic bool st_disk_full;      /* the retention rules say so */
     _Atomic int32_t st_stall_errno; /* what the dispatcher waits out: ENOSPC, EMFILE, ..; or 0 */
     _Atomic int32_t st_flush_errno;
