@@ -127,7 +127,7 @@ class Broker:
     def services(self) -> Services:
         """To be used on the broker's loop. Raises: RuntimeError before the start."""
         if self._services is None:
-            raise RuntimeError("the broker is not started")
+            raise RuntimeError("the broker is not running")
         return self._services
 
     @property
@@ -206,7 +206,7 @@ class Broker:
         )
         keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
-        log.info("broker %s is ready at %s", services.broker_name, self.address)
+        log.info("Broker %s is ready at %s", services.broker_name, self.address)
 
     async def _remember(self, core: Core) -> Dedup | None:
         """What repeats are known by, when it is asked for. Reads the end of the log: topics and
@@ -216,9 +216,7 @@ class Broker:
             return None
         once = Dedup(core, window, self.settings["idempotentProduceKey"])
         await asyncio.to_thread(once.build)
-        log.info(
-            "%d messages are remembered, so that none is stored twice", once.state().remembered
-        )
+        log.info("Deduplication window holds %d messages", once.state().remembered)
         return once
 
     def _open(self) -> Store:
@@ -245,7 +243,7 @@ class Broker:
         try:
             vip = _bound(host, port - _VIP)
         except OSError as failed:
-            log.warning("old clients cannot send by the port %d: %s", port - _VIP, failed)
+            log.warning("Cannot listen on port %d for old clients: %s", port - _VIP, failed)
             return main, None
         self._undo.callback(vip.close)
         return main, vip
@@ -392,7 +390,7 @@ class Broker:
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs a coroutine on the loop of a broker started by ``with``, and waits for it."""
         if self._thread is None:
-            raise RuntimeError("the broker has no loop of its own: use await")
+            raise RuntimeError("the broker runs on the caller's event loop: use await")
         return self._thread.run(work)
 
     def __enter__(self) -> Self:

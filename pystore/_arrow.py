@@ -187,14 +187,14 @@ class ArrowStream:
         batch_bytes: int = 4 << 20,
     ) -> None:
         if queue is not None and topic is None:
-            raise BadArgument("a queue needs its topic")
+            raise BadArgument("queue given without a topic")
         if properties not in ("map", "json"):
             raise BadArgument(f"properties is 'map' or 'json', not '{properties}'")
         for name in columns:
             if name not in COLUMNS:
-                raise BadArgument(f"there is no column '{name}'; there are: {', '.join(COLUMNS)}")
+                raise BadArgument(f"unknown column '{name}'; columns: {', '.join(COLUMNS)}")
         if len(set(columns)) != len(columns):
-            raise BadArgument("a column is named twice")
+            raise BadArgument("duplicate column")
         self._store = store
         self._keep: list[Any] = []
         self._stats = _new_stats()

@@ -33,7 +33,7 @@ class PutBatch:
         wait: bool,
     ) -> None:
         if size < 1:
-            raise BadArgument(f"size {size} is not 1 or more")
+            raise BadArgument(f"size {size} is less than 1")
         self._put_many = put_many
         self._topic = topic
         self._size = size

@@ -82,7 +82,7 @@ class Message:
                 return inflate((self.sys_flag >> 8) & 7, self.raw_body)
             except (ValueError, zlib.error, EOFError) as e:
                 raise RecordDamaged(
-                    f"the compressed body does not inflate: {e}", offset=self.physical_offset
+                    f"cannot decompress the body: {e}", offset=self.physical_offset
                 ) from e
         return self.raw_body
 

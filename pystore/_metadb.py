@@ -108,13 +108,13 @@ def compact(value: object) -> bytes:
 
 def lmdb_error(failed: Exception, path: Path) -> StoreError:
     """The named error of what LMDB raised."""
-    text = f"the metadata failed ({failed})"
+    text = f"metadata error ({failed})"
     if isinstance(failed, lmdb.MapFullError):
-        return DiskFull(f"the metadata has reached its {MAP_SIZE} bytes", str(path))
+        return DiskFull(f"the metadata has reached its maximum size of {MAP_SIZE} bytes", str(path))
     if "No space left" in str(failed):
         return DiskFull(text, str(path))
     if "already open" in str(failed):
-        return StoreLocked("this process has the metadata open already", str(path), pid=os.getpid())
+        return StoreLocked("this process already has the metadata open", str(path), pid=os.getpid())
     damage = (
         lmdb.CorruptedError,
         lmdb.InvalidError,
@@ -124,7 +124,7 @@ def lmdb_error(failed: Exception, path: Path) -> StoreError:
     )
     if isinstance(failed, damage):
         error = RecordDamaged(f"the metadata is damaged ({failed})", str(path))
-        error.next_step = "move this folder elsewhere: it is made anew from config/*.json"
+        error.next_step = "move this directory elsewhere; it is rebuilt from config/*.json"
         return error
     return StoreIOError(text, str(path))
 
@@ -186,7 +186,7 @@ def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> State:
                 elif kind == "print":
                     state.prints[name] = Print(**json.loads(value))
     except (ValueError, KeyError, TypeError, struct.error) as bad:
-        raise lmdb_error(lmdb.CorruptedError(f"a row cannot be read: {bad}"), path) from bad
+        raise lmdb_error(lmdb.CorruptedError(f"cannot read a row: {bad}"), path) from bad
     return state
 
 
@@ -230,7 +230,7 @@ def _copy_environment(meta: Path, into: Path) -> bool:
         with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
             before = source.read(head)
             if os.fstat(source.fileno()).st_size > MAP_SIZE:
-                raise StoreIOError("this is no metadata of a store", str(meta / "data.mdb"))
+                raise StoreIOError("not the metadata of a store", str(meta / "data.mdb"))
             copy.write(before)
             shutil.copyfileobj(source, copy, 1 << 20)
             source.seek(0)
@@ -260,7 +260,7 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
         with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
             copy = Path(folder) / "data.mdb"
             if not _copy_environment(meta, copy):
-                raise StoreIOError("the metadata is written to without a pause", str(meta))
+                raise StoreIOError("the metadata changes too fast for a consistent copy", str(meta))
             try:
                 env = lmdb.open(
                     str(copy), subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS,

@@ -142,7 +142,7 @@ class Offsets:
         Raises: BadArgument when neither is given, ReadOnly, StoreClosed.
         """
         if group is None and topic is None:
-            raise BadArgument("name the group or the topic whose offsets are to go")
+            raise BadArgument("give the group or the topic whose offsets to delete")
         meta, count = self._meta, 0
         with meta._write() as txn:
             rows = meta._rows("offsets")
@@ -202,9 +202,9 @@ class DelayOffsets:
 def _check_name(name: str, table: str) -> None:
     what = "topic" if table == "topics" else "group"
     if not isinstance(name, str) or not name:
-        raise BadArgument(f"{name!r} is no name of a {what}")
+        raise BadArgument(f"{name!r} is not a valid {what} name")
     if AT in name or not name.isprintable() or len(name.encode("utf-8", "replace")) > 255:
-        raise BadArgument(f"{name!r:.300} is no name of a {what}: at most 255 bytes, without '@'")
+        raise BadArgument(f"{name!r:.300} is not a valid {what} name: up to 255 bytes, no '@'")
 
 
 def check_number(what: str, value: int, low: int, high: int) -> None:

@@ -263,7 +263,7 @@ class Base:
     def _filter(self, tags: str | None, sql: str) -> Any:
         """The compiled expression; the last ones are kept."""
         if tags is not None:
-            raise BadArgument("tags and sql are two filters: give one of them")
+            raise BadArgument("give either tags or sql, not both")
         known = self._filters.get(sql)
         if known is None:
             known = compiled(sql)
@@ -396,7 +396,7 @@ class Base:
         except ValueError:
             raw = b""
         if len(raw) not in (16, 28):
-            raise BadArgument(f"'{message_id}' is no offset message id: 32 or 56 hex digits")
+            raise BadArgument(f"'{message_id}' is not an offset message id (32 or 56 hex digits)")
         return self.message(int.from_bytes(raw[-8:], "big"))
 
     def query(

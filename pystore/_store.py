@@ -435,7 +435,7 @@ class Store(Base):
         itself, ReadOnly, DiskFull, StoreClosed.
         """
         if any(topic == row.name for row in system_topics(self.settings)):
-            raise BadArgument(f"{topic} is a topic of the store itself and cannot be deleted")
+            raise BadArgument(f"{topic} is a system topic and cannot be deleted")
         if topic not in self.metadata.topics and not self.queues(topic):
             raise NotFound(f"the store has no topic '{topic:.260}'")
         self.delete_queues(topic)

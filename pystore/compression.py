@@ -19,7 +19,7 @@ def inflate(kind: int, data: bytes | memoryview) -> bytes:
         stream = zlib.decompressobj()
         out = stream.decompress(data, _LARGEST_BODY)
         if not stream.eof:
-            raise ValueError("the zlib stream is cut off or too large")
+            raise ValueError("the zlib stream is truncated or too large")
         return out
     if kind == 1:
         import lz4.frame
@@ -30,7 +30,7 @@ def inflate(kind: int, data: bytes | memoryview) -> bytes:
         except RuntimeError as e:
             raise ValueError(f"bad LZ4 frame: {e}") from e
         if not reader.eof:
-            raise ValueError("the LZ4 frame is cut off or too large")
+            raise ValueError("the LZ4 frame is truncated or too large")
         return bytes(out)
     if kind == 2:
         import zstandard

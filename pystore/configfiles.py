@@ -154,25 +154,25 @@ def _int64(value: Any) -> int:
 
 def _between(value: Any, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{value!r:.60} is no whole number from {low} to {high}")
+        raise ValueError(f"{value!r:.60} is not an integer from {low} to {high}")
     return value
 
 
 def _bool(value: Any) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"{value!r:.60} is neither true nor false")
+        raise ValueError(f"{value!r:.60} is not true or false")
     return value
 
 
 def _str(value: Any) -> str:
     if type(value) is not str:
-        raise ValueError(f"{value!r:.60} is no text")
+        raise ValueError(f"{value!r:.60} is not a string")
     return value
 
 
 def _object(value: Any) -> Json:
     if type(value) is not dict:
-        raise ValueError(f"{value!r:.60} is no object")
+        raise ValueError(f"{value!r:.60} is not an object")
     return value
 
 
@@ -182,7 +182,7 @@ def _texts(value: Any) -> dict[str, str]:
 
 def _list(value: Any) -> tuple[Any, ...]:
     if type(value) is not list:
-        raise ValueError(f"{value!r:.60} is no list")
+        raise ValueError(f"{value!r:.60} is not a list")
     return tuple(value)
 
 
@@ -294,7 +294,7 @@ def _integer_keys(value: Any) -> dict[int, int]:
         try:
             rows[_int32(int(key))] = _int64(each)
         except ValueError:
-            raise ValueError(f"{key!r:.60}:{each!r:.60} is no number and offset") from None
+            raise ValueError(f"{key!r:.60}:{each!r:.60} is not a queue and offset") from None
     return rows
 
 
@@ -395,7 +395,7 @@ def check_json(data: bytes) -> None:
 
 def os_error(failed: OSError, path: str | os.PathLike[str]) -> StoreError:
     """The named error of a system call on a file of the metadata."""
-    text = f"the metadata could not be written or read ({failed.strerror or failed})"
+    text = f"cannot read or write the metadata ({failed.strerror or failed})"
     kind: type[StoreError] = StoreIOError
     if failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind = Forbidden
@@ -421,7 +421,7 @@ def read_file(path: Path) -> bytes | None:
         with open(fd, "rb") as file:
             about = os.fstat(fd)
             if not stat.S_ISREG(about.st_mode):
-                raise StoreIOError("this is no regular file", str(path))
+                raise StoreIOError("not a regular file", str(path))
             data = file.read(FILE_MAX_BYTES + 1)
     except OSError as failed:
         if isinstance(failed, StoreError):

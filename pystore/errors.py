@@ -98,47 +98,49 @@ class StoreError(Exception):
 
 
 class MessageIllegal(StoreError, ValueError):
-    """The message breaks a limit of the store. Next: shorten it or raise maxMessageSize."""
+    """The message exceeds a limit of the store. Next: shorten the message or raise
+    maxMessageSize.
+    """
 
     code = -1
     status = "MESSAGE_ILLEGAL"
-    meaning = "the message breaks a limit of the store"
-    next_step = "shorten it or raise maxMessageSize"
+    meaning = "the message exceeds a limit of the store"
+    next_step = "shorten the message or raise maxMessageSize"
 
 
 class TopicIllegal(MessageIllegal):
-    """The topic is empty, too long or holds a character RocketMQ refuses. Next: use letters,
+    """The topic name is empty, too long or contains an invalid character. Next: use letters,
     digits, '%', '|', '_' and '-', at most 127 bytes (255 for %RETRY% topics).
     """
 
     code = -2
     status = "MESSAGE_ILLEGAL"
-    meaning = "the topic is empty, too long or holds a character RocketMQ refuses"
+    meaning = "the topic name is empty, too long or contains an invalid character"
     next_step = (
         "use letters, digits, '%', '|', '_' and '-', at most 127 bytes (255 for %RETRY% topics)"
     )
 
 
 class QueueIllegal(MessageIllegal):
-    """The queue id is negative or absurdly large. Next: use a queue id from 0 to 65535; most
-    topics have 4 to 16 queues.
+    """The queue id is out of range. Next: use a queue id from 0 to 65535; most topics have 4
+    to 16 queues.
     """
 
     code = -3
     status = "MESSAGE_ILLEGAL"
-    meaning = "the queue id is negative or absurdly large"
+    meaning = "the queue id is out of range"
     next_step = "use a queue id from 0 to 65535; most topics have 4 to 16 queues"
 
 
 class PropertiesIllegal(MessageIllegal):
-    """A property holds one of the separators 0x01 and 0x02, or has an empty name. Next: remove
-    the control characters, or put the value into the body.
+    """A property contains a separator (0x01 or 0x02) or has an empty name. Next: remove the
+    control characters or move the value into the body.
     """
 
     code = -4
     status = "MESSAGE_ILLEGAL"
-    meaning = "a property holds one of the separators 0x01 and 0x02, or has an empty name"
-    next_step = "remove the control characters, or put the value into the body"
+    meaning = "a property contains a separator (0x01 or 0x02) or has an empty name"
+    next_step = "remove the control characters or move the value into the body"
 
 
 class PropertiesSizeExceeded(MessageIllegal):
@@ -153,14 +155,14 @@ class PropertiesSizeExceeded(MessageIllegal):
 
 
 class NotAStore(StoreError, FileNotFoundError):
-    """The path is not a RocketMQ store. Next: give the folder that holds commitlog/, usually
-    called store/.
+    """The path is not a RocketMQ store. Next: pass the directory that contains commitlog/,
+    usually named store/.
     """
 
     code = -10
     status = ""
     meaning = "the path is not a RocketMQ store"
-    next_step = "give the folder that holds commitlog/, usually called store/"
+    next_step = "pass the directory that contains commitlog/, usually named store/"
     _default_errno = _errno.ENOENT
 
 
@@ -177,223 +179,209 @@ class StoreLocked(StoreError, BlockingIOError):
 
 
 class NewerLayout(StoreError):
-    """The store was written by a newer version of this library. Next: install the newer
-    version; nothing was changed.
+    """The store was written by a newer version of this library. Next: upgrade this library;
+    the store was not changed.
     """
 
     code = -12
     status = ""
     meaning = "the store was written by a newer version of this library"
-    next_step = "install the newer version; nothing was changed"
+    next_step = "upgrade this library; the store was not changed"
 
 
 class Forbidden(StoreError, PermissionError):
-    """The process has no rights on a file of the store. Next: fix the owner or the mode of the
-    path named, or copy the store.
+    """Permission denied on a file of the store. Next: fix the owner or mode of the path, or
+    work on a copy of the store.
     """
 
     code = -13
     status = ""
-    meaning = "the process has no rights on a file of the store"
-    next_step = "fix the owner or the mode of the path named, or copy the store"
+    meaning = "permission denied on a file of the store"
+    next_step = "fix the owner or mode of the path, or work on a copy of the store"
     _default_errno = _errno.EACCES
 
 
 class FileSizeMismatch(StoreError):
-    """A file of the store has another size than its neighbours. Next: move the odd file out of
-    the folder, or work on a copy of the store.
+    """A file of the store has an unexpected size. Next: move the file out of the directory, or
+    work on a copy of the store.
     """
 
     code = -14
     status = ""
-    meaning = "a file of the store has another size than its neighbours"
-    next_step = "move the odd file out of the folder, or work on a copy of the store"
+    meaning = "a file of the store has an unexpected size"
+    next_step = "move the file out of the directory, or work on a copy of the store"
 
 
 class StrayFile(StoreError):
-    """A file that is none of the store's lies in one of its folders. Next: move the file
-    elsewhere: a Java broker would not start on it either.
+    """Unexpected file in a directory of the store. Next: move the file elsewhere; a Java
+    broker would not start with it either.
     """
 
     code = -15
     status = ""
-    meaning = "a file that is none of the store's lies in one of its folders"
-    next_step = "move the file elsewhere: a Java broker would not start on it either"
+    meaning = "unexpected file in a directory of the store"
+    next_step = "move the file elsewhere; a Java broker would not start with it either"
 
 
 class MissingSegment(StoreError):
-    """The commit log has a hole: two neighbouring files are not adjacent. Next: put the
-    missing file back, or move the files before the hole elsewhere.
+    """The commit log has a gap: a segment is missing. Next: restore the missing segment, or
+    move the segments before the gap elsewhere.
     """
 
     code = -16
     status = ""
-    meaning = "the commit log has a hole: two neighbouring files are not adjacent"
-    next_step = "put the missing file back, or move the files before the hole elsewhere"
+    meaning = "the commit log has a gap: a segment is missing"
+    next_step = "restore the missing segment, or move the segments before the gap elsewhere"
 
 
 class StoreClosed(StoreError, ValueError):
-    """The store was closed. Next: open it again with pystore.open or pystore.Reader."""
+    """The store is closed. Next: open it again with pystore.open or pystore.Reader."""
 
     code = -20
     status = "SERVICE_NOT_AVAILABLE"
-    meaning = "the store was closed"
+    meaning = "the store is closed"
     next_step = "open it again with pystore.open or pystore.Reader"
 
 
 class UsedAfterFork(StoreError):
-    """The handle was opened in the parent of this process. Next: open the store again in the
-    child, after the parent has closed it.
+    """The store was opened before this process was forked. Next: open the store in the child
+    process, after the parent has closed it.
     """
 
     code = -21
     status = "SERVICE_NOT_AVAILABLE"
-    meaning = "the handle was opened in the parent of this process"
-    next_step = "open the store again in the child, after the parent has closed it"
+    meaning = "the store was opened before this process was forked"
+    next_step = "open the store in the child process, after the parent has closed it"
 
 
 class ReadOnly(StoreError):
-    """The handle is read-only. Next: use pystore.open for writing."""
+    """The handle is read-only. Next: open the store with pystore.open to write."""
 
     code = -22
     status = "SERVICE_NOT_AVAILABLE"
     meaning = "the handle is read-only"
-    next_step = "use pystore.open for writing"
+    next_step = "open the store with pystore.open to write"
 
 
 class DiskFull(StoreError, OSError):
-    """The disk has no room for more messages. Next: free some space; the store accepts
-    messages again by itself.
-    """
+    """The disk is full. Next: free some space; the store then accepts messages again."""
 
     code = -30
     status = "SERVICE_NOT_AVAILABLE"
-    meaning = "the disk has no room for more messages"
-    next_step = "free some space; the store accepts messages again by itself"
+    meaning = "the disk is full"
+    next_step = "free some space; the store then accepts messages again"
     _default_errno = _errno.ENOSPC
 
 
 class NotWriteable(StoreError, OSError):
-    """The store takes no more messages since a queue or index could not be written. Next: read
-    the cause in the message, mend it and open the store again.
+    """The store rejects messages because a queue or the index could not be written. Next: fix
+    the cause given in the message, then open the store again.
     """
 
     code = -31
     status = "SERVICE_NOT_AVAILABLE"
-    meaning = "the store takes no more messages since a queue or index could not be written"
-    next_step = "read the cause in the message, mend it and open the store again"
+    meaning = "the store rejects messages because a queue or the index could not be written"
+    next_step = "fix the cause given in the message, then open the store again"
     _default_errno = _errno.EROFS
 
 
 class FlushFailed(StoreError, OSError):
-    """The operating system could not write the log to the disk. Next: check the disk; the
-    store takes no more messages until it is opened again.
+    """The commit log could not be synced to disk. Next: check the disk; the store rejects
+    messages until it is opened again.
     """
 
     code = -32
     status = "SERVICE_NOT_AVAILABLE"
-    meaning = "the operating system could not write the log to the disk"
-    next_step = "check the disk; the store takes no more messages until it is opened again"
+    meaning = "the commit log could not be synced to disk"
+    next_step = "check the disk; the store rejects messages until it is opened again"
     _default_errno = _errno.EIO
 
 
 class CreateMappedFileFailed(StoreError, OSError):
-    """The next file of the commit log could not be made. Next: check free space, rights and
-    the limit on open files.
+    """The next segment of the commit log could not be created. Next: check free space,
+    permissions and the limit on open files.
     """
 
     code = -33
     status = "CREATE_MAPPED_FILE_FAILED"
-    meaning = "the next file of the commit log could not be made"
-    next_step = "check free space, rights and the limit on open files"
+    meaning = "the next segment of the commit log could not be created"
+    next_step = "check free space, permissions and the limit on open files"
 
 
 class StoreIOError(StoreError, OSError):
-    """A system call on a file of the store failed. Next: read the cause in the message; the
-    path is named there.
-    """
+    """A system call on a file of the store failed. Next: check the path and the cause named."""
 
     code = -34
     status = ""
     meaning = "a system call on a file of the store failed"
-    next_step = "read the cause in the message; the path is named there"
+    next_step = "check the path and the cause named"
 
 
 class OutOfMemory(StoreError, MemoryError):
-    """The operating system gave no memory or no address space. Next: raise the limit of the
-    process (ulimit -v, vm.max_map_count).
+    """Out of memory or address space. Next: raise the limit of the process (ulimit -v,
+    vm.max_map_count).
     """
 
     code = -35
     status = ""
-    meaning = "the operating system gave no memory or no address space"
+    meaning = "out of memory or address space"
     next_step = "raise the limit of the process (ulimit -v, vm.max_map_count)"
 
 
 class RecordDamaged(StoreError, ValueError):
-    """The bytes at this place are no valid record. Next: the position is named; read on behind
-    it, or recover a copy of the store.
+    """No valid record at this offset. Next: continue reading after this offset, or recover a
+    copy of the store.
     """
 
     code = -40
     status = ""
-    meaning = "the bytes at this place are no valid record"
-    next_step = "the position is named; read on behind it, or recover a copy of the store"
+    meaning = "no valid record at this offset"
+    next_step = "continue reading after this offset, or recover a copy of the store"
 
 
 class NotFound(StoreError, LookupError):
-    """The store holds no such message, topic or queue. Next: list what is there with `pystore
-    info`.
-    """
+    """No such message, topic or queue. Next: list topics and queues with `pystore info`."""
 
     code = -41
     status = ""
-    meaning = "the store holds no such message, topic or queue"
-    next_step = "list what is there with `pystore info`"
+    meaning = "no such message, topic or queue"
+    next_step = "list topics and queues with `pystore info`"
 
 
 class BadArgument(StoreError, ValueError):
-    """An argument is out of its range. Next: read the message: it names the argument and its
-    range.
-    """
+    """An argument is invalid. Next: correct the argument."""
 
     code = -50
     status = ""
-    meaning = "an argument is out of its range"
-    next_step = "read the message: it names the argument and its range"
+    meaning = "an argument is invalid"
+    next_step = "correct the argument"
 
 
 class Interrupted(StoreError):
-    """The work was interrupted before its end. Next: run it again: nothing half done was left
-    behind.
-    """
+    """The operation was interrupted. Next: run it again; no partial result was left."""
 
     code = -51
     status = ""
-    meaning = "the work was interrupted before its end"
-    next_step = "run it again: nothing half done was left behind"
+    meaning = "the operation was interrupted"
+    next_step = "run it again; no partial result was left"
 
 
 class ExpressionIllegal(StoreError, ValueError):
-    """The text is no SQL92 filter. Next: read the message: it names the position and what was
-    expected there.
-    """
+    """Invalid SQL92 filter expression. Next: correct the expression at the position named."""
 
     code = -52
     status = ""
-    meaning = "the text is no SQL92 filter"
-    next_step = "read the message: it names the position and what was expected there"
+    meaning = "invalid SQL92 filter expression"
+    next_step = "correct the expression at the position named"
 
 
 class BadFrame(StoreError, ValueError):
-    """The bytes are no frame of the remoting protocol. Next: close the connection: what
-    follows on it has no beginning any more.
-    """
+    """Malformed frame. Next: close the connection; frame boundaries are lost."""
 
     code = -60
     status = ""
-    meaning = "the bytes are no frame of the remoting protocol"
-    next_step = "close the connection: what follows on it has no beginning any more"
+    meaning = "malformed frame"
+    next_step = "close the connection; frame boundaries are lost"
 
 
 by_code: dict[int, type[StoreError]] = {

@@ -32,13 +32,13 @@ def _quote_key(match: re.Match[str]) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of a configuration file")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text} is too large a number")
+        raise ValueError(f"{text} is out of range")
     return value
 
 
@@ -54,7 +54,7 @@ def _check_depth(value: object) -> None:
         if not below:
             return
         level = below
-    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 _STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite}
@@ -71,7 +71,7 @@ def loads(data: bytes | str) -> Any:
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     except UnicodeDecodeError as bad:
-        raise ValueError(f"byte {bad.start} is no UTF-8") from None
+        raise ValueError(f"byte {bad.start} is not valid UTF-8") from None
     if not text.strip():
         raise ValueError("it is empty")
     try:
@@ -82,7 +82,7 @@ def loads(data: bytes | str) -> Any:
     except json.JSONDecodeError as bad:
         raise ValueError(f"line {bad.lineno}: {bad.msg}") from None
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
     _check_depth(value)
     return value
 

@@ -605,18 +605,20 @@ def _choose(
         try:
             _decode(name, main)
         except ValueError as bad:
-            why = f"the file is torn ({bad})"
+            why = f"the file is damaged ({bad})"
         else:
-            said = "somebody else has written it" if known.main else "it was not read before"
+            said = "another program has written it" if known.main else "it has not been read before"
             return main, ConfigEvent(file, "imported", said)
     if bak is None:
-        return None, ConfigEvent(file, "kept", f"{why} and there is no .bak")
+        return None, ConfigEvent(file, "kept", f"{why} and there is no .bak file")
     if _metadb.digest(bak) in known.main + known.bak:
-        return None, ConfigEvent(file, "kept", f"{why} and the .bak is an older one of ours")
+        return None, ConfigEvent(
+            file, "kept", f"{why} and the .bak file is an older version of ours"
+        )
     try:
         _decode(name, bak)
     except ValueError as bad:
-        error = RecordDamaged(f"{why}, and its .bak too ({bad})", f"{path}.bak")
-        error.next_step = "mend one of the two, or move both elsewhere to do without them"
+        error = RecordDamaged(f"{why}, and so is its .bak ({bad})", f"{path}.bak")
+        error.next_step = "repair one of the two, or move both elsewhere"
         raise error from None
     return bak, ConfigEvent(file, "backup", why)

@@ -61,5 +61,5 @@ def utf8(text: str, what: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as e:
         raise errors.BadArgument(
-            f"{what} is no Unicode text: {e.reason} at character {e.start}"
+            f"{what} is not valid Unicode: {e.reason} at character {e.start}"
         ) from None

@@ -117,7 +117,7 @@ class PendingTable:
             return self._meta._read_pending(_read)
         except (ValueError, TypeError, KeyError, struct.error) as bad:
             raise RecordDamaged(
-                f"the open transactions in the metadata cannot be read ({bad})",
+                f"cannot read the open transactions in the metadata ({bad})",
                 str(self._meta.path),
             ) from bad
 

@@ -40,5 +40,5 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 def checked(text: str, pairs: int) -> bytes:
     """The joined text of so many pairs as bytes: two counts find any separator too many."""
     if text.count("\x01") != pairs or text.count("\x02") != pairs:
-        raise PropertiesIllegal("a property holds one of the separators 0x01 and 0x02")
+        raise PropertiesIllegal("a property contains a separator (0x01 or 0x02)")
     return utf8(text, "a property")

@@ -97,11 +97,11 @@ def _delay_levels_ms(text: str) -> list[int]:
         match = re.fullmatch(r"([0-9]{1,9})([smhd])", word)
         if match is None:
             raise ValueError(
-                f"'{word}' is no delay: write a number and s, m, h or d, as in 10s or 2h"
+                f"'{word}' is not a delay: use a number and s, m, h or d, as in 10s or 2h"
             )
         levels.append(int(match[1]) * units[match[2]])
     if len(levels) > _LEVELS_MAX:
-        raise ValueError(f"{len(levels)} levels are given, {_LEVELS_MAX} are possible")
+        raise ValueError(f"{len(levels)} levels given, at most {_LEVELS_MAX} allowed")
     return levels
 
 
@@ -110,9 +110,7 @@ def _hours_mask(text: str) -> int:
     mask = 0
     for word in filter(None, (part.strip() for part in text.split(";"))):
         if not re.fullmatch(r"[0-9]{1,2}", word) or int(word) > 23:
-            raise ValueError(
-                f"'{word}' is no hour: write hours from 00 to 23 with ';' between them"
-            )
+            raise ValueError(f"'{word}' is not an hour: use hours from 00 to 23, separated by ';'")
         mask |= 1 << int(word)
     return mask
 
@@ -147,17 +145,17 @@ def _row(
 
 _USED: dict[str, dict[str, Any]] = {
     # where
-    "storePathRootDir": _row("store", "path", "folder of the store", "root"),
+    "storePathRootDir": _row("store", "path", "directory of the store", "root"),
     "storePathCommitLog": _row(
         "store",
         "paths",
-        "folders of the commit log, separated by commas; default commitlog/ in the store's folder",
+        "directories of the commit log, separated by commas; default: commitlog/ in the store",
         "commitlog_dirs",
     ),
     "brokerIP1": _row(
         "store",
         "address",
-        "address written into each record as its store host, and told to clients; IPv4, IPv6",
+        "address of this host: stored in each record, announced to clients; IPv4 or IPv6",
         "store_host",
         default="127.0.0.1",
         check=_not_empty,
@@ -165,29 +163,29 @@ _USED: dict[str, dict[str, Any]] = {
     "listenPort": _row(
         "store",
         "port",
-        "port written into each record's store host; the broker listens on it, 0: on a free one",
+        "port stored in each record; the broker listens on it; 0: any free port",
         "store_host",
         low=0,
         high=65535,
     ),
     # sizes
     "mappedFileSizeCommitLog": _row(
-        "store", "bytes", "size of one commit log file", "commitlog_file_size", low=4096
+        "store", "bytes", "size of a commit log segment", "commitlog_file_size", low=4096
     ),
     "mappedFileSizeConsumeQueue": _row(
         "store",
         "bytes",
-        "size of one consume queue file, rounded up to whole units of 20",
+        "size of a consume queue file, rounded up to a multiple of 20",
         "consumequeue_file_size",
         low=20,
         high=_INT_MAX - 20,
     ),
-    "maxHashSlotNum": _row("store", "slots", "hash slots of one index file", "index_slots", low=1),
-    "maxIndexNum": _row("store", "entries", "entries of one index file", "index_entries", low=2),
+    "maxHashSlotNum": _row("store", "slots", "hash slots per index file", "index_slots", low=1),
+    "maxIndexNum": _row("store", "entries", "entries per index file", "index_entries", low=2),
     "maxMessageSize": _row(
         "store",
         "bytes",
-        "longest body; a record may be 65536 longer",
+        "maximum body size; a record may be 65536 bytes larger",
         "max_message_size",
         low=1,
         high=_INT_MAX - 65536,
@@ -196,57 +194,64 @@ _USED: dict[str, dict[str, Any]] = {
     "flushDiskType": _row(
         "store",
         "",
-        "SYNC_FLUSH acknowledges a message once it is on the disk, ASYNC_FLUSH before",
+        "SYNC_FLUSH: acknowledge a message after it is synced to disk; ASYNC_FLUSH: before",
         "sync_flush",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
         encode=lambda value: int(value == "SYNC_FLUSH"),
     ),
     "flushIntervalCommitLog": _row(
-        "store", "ms", "pause between flushes of the log", "flush_interval_ms", low=1
+        "store", "ms", "interval between flushes of the commit log", "flush_interval_ms", low=1
     ),
     "flushCommitLogLeastPages": _row(
-        "store", "pages", "dirty pages of 4096 bytes a flush waits for", "flush_least_pages", low=0
+        "store", "pages", "minimum dirty pages (4096 bytes) for a flush", "flush_least_pages", low=0
     ),
     "flushCommitLogThoroughInterval": _row(
-        "store", "ms", "after so long any dirty byte is flushed", "flush_thorough_ms", low=0
+        "store", "ms", "flush anything dirty after this time", "flush_thorough_ms", low=0
     ),
     "flushIntervalConsumeQueue": _row(
-        "store", "ms", "pause between flushes of the queues", "queue_flush_interval_ms", low=1
+        "store", "ms", "interval between flushes of the queues", "queue_flush_interval_ms", low=1
     ),
     "flushConsumeQueueLeastPages": _row(
         "store",
         "pages",
-        "dirty pages a flush of a queue waits for",
+        "minimum dirty pages for a flush of a queue",
         "queue_flush_least_pages",
         low=0,
     ),
     "flushConsumeQueueThoroughInterval": _row(
         "store",
         "ms",
-        "after so long any dirty byte of the queues is flushed",
+        "flush anything dirty in a queue after this time",
         "queue_flush_thorough_ms",
         low=0,
     ),
     "syncFlushTimeout": _row(
-        "store", "ms", "wait of a put for the disk under SYNC_FLUSH", "sync_flush_timeout_ms", low=1
+        "store",
+        "ms",
+        "how long a put waits for the sync under SYNC_FLUSH",
+        "sync_flush_timeout_ms",
+        low=1,
     ),
     # checks
     "enabledAppendPropCRC": _row(
-        "store", "", "write a CRC of the whole record into its properties", "append_prop_crc"
+        "store", "", "add a CRC of the whole record to its properties", "append_prop_crc"
     ),
     "forceVerifyPropCRC": _row(
-        "store", "", "recovery demands that CRC in place of the body's", "force_verify_prop_crc"
+        "store",
+        "",
+        "recovery verifies the property CRC instead of the body CRC",
+        "force_verify_prop_crc",
     ),
-    "checkCRCOnRecover": _row("store", "", "recovery checks body CRCs", "check_crc_on_recover"),
+    "checkCRCOnRecover": _row("store", "", "recovery verifies body CRCs", "check_crc_on_recover"),
     # form
-    "messageIndexEnable": _row("store", "", "keep the index of keys", "message_index_enable"),
+    "messageIndexEnable": _row("store", "", "maintain the key index", "message_index_enable"),
     "autoMessageVersionOnTopicLen": _row(
-        "store", "", "write records of version 2 for topics over 127 bytes", "long_topic_v2"
+        "store", "", "use record version 2 for topics longer than 127 bytes", "long_topic_v2"
     ),
     "messageDelayLevel": _row(
         "store",
         "levels",
-        "delay of each level: numbers with s, m, h or d",
+        "delay of each level: a number and s, m, h or d",
         "level_delay_ms",
         check=_delay_levels_ms,
     ),
@@ -254,17 +259,17 @@ _USED: dict[str, dict[str, Any]] = {
     "cleanResourceInterval": _row(
         "store",
         "ms",
-        "pause between rounds of cleaning; 0: none by itself",
+        "interval between retention runs; 0: no automatic retention",
         "clean_interval_ms",
         low=0,
     ),
     "fileReservedTime": _row(
-        "store", "hours", "age at which a file of the log may go", "file_reserved_hours", low=0
+        "store", "hours", "age at which a segment expires", "file_reserved_hours", low=0
     ),
     "deleteWhen": _row(
         "store",
         "hours",
-        "local hours at which expired files go, separated by ';'",
+        "hours (local time) at which expired segments are deleted, separated by ';'",
         "delete_when_hours",
         check=_hours_mask,
         encode=_hours_mask,
@@ -272,77 +277,83 @@ _USED: dict[str, dict[str, Any]] = {
     "diskMaxUsedSpaceRatio": _row(
         "store",
         "percent",
-        "disk use from which expired files go at any hour",
+        "disk use above which expired segments are deleted at any hour",
         "disk_max_used_ratio",
         clamp=_CLAMP_USED,
     ),
     "diskSpaceCleanForciblyRatio": _row(
         "store",
         "percent",
-        "disk use from which files go although not expired",
+        "disk use above which unexpired segments are deleted, too",
         "disk_clean_ratio",
         clamp=_CLAMP_FORCIBLY,
     ),
     "diskSpaceWarningLevelRatio": _row(
         "store",
         "percent",
-        "disk use from which puts are refused",
+        "disk use above which puts are rejected",
         "disk_warning_ratio",
         clamp=_CLAMP_WARNING,
     ),
     "cleanFileForciblyEnable": _row(
-        "store", "", "allow files to go although not expired", "clean_forcibly"
+        "store", "", "allow deletion of unexpired segments", "clean_forcibly"
     ),
     "deleteFileBatchMax": _row(
-        "store", "files", "files deleted in one round at most", "delete_batch_max", low=1
+        "store", "files", "maximum files deleted per run", "delete_batch_max", low=1
     ),
     # reading
     "maxTransferCountOnMessageInMemory": _row(
-        "store", "messages", "most messages of a read from memory", "max_messages_in_memory", low=0
+        "store",
+        "messages",
+        "maximum messages per read from memory",
+        "max_messages_in_memory",
+        low=0,
     ),
     "maxTransferBytesOnMessageInMemory": _row(
-        "store", "bytes", "most bytes of a read from memory", "max_bytes_in_memory", low=0
+        "store", "bytes", "maximum bytes per read from memory", "max_bytes_in_memory", low=0
     ),
     "maxTransferCountOnMessageInDisk": _row(
-        "store", "messages", "most messages of a read from disk", "max_messages_in_disk", low=0
+        "store", "messages", "maximum messages per read from disk", "max_messages_in_disk", low=0
     ),
     "maxTransferBytesOnMessageInDisk": _row(
-        "store", "bytes", "most bytes of a read from disk", "max_bytes_in_disk", low=0
+        "store", "bytes", "maximum bytes per read from disk", "max_bytes_in_disk", low=0
     ),
     "accessMessageInMemoryMaxRatio": _row(
         "store",
         "percent",
-        "part of the memory that the newest messages are taken to lie in",
+        "share of physical memory assumed to cache the newest messages",
         "memory_ratio",
         low=0,
         high=100,
     ),
     # metadata
     "brokerClusterName": _row(
-        "metadata", "", "names the built-in topics of the cluster", check=_not_empty
+        "metadata", "", "cluster name; names the built-in cluster topics", check=_not_empty
     ),
     "brokerName": _row(
         "metadata",
         "",
-        "names the built-in topics of the broker; upstream takes the host's name",
+        "broker name; names the built-in broker topics; upstream defaults to the host name",
         default="DEFAULT_BROKER",  # upstream's own when the host has no name; the same everywhere
         check=_not_empty,
     ),
     "defaultTopicQueueNums": _row(
-        "metadata", "queues", "queues of a topic that a put creates", low=1, high=65536
+        "metadata", "queues", "queues of an automatically created topic", low=1, high=65536
     ),
-    "autoCreateTopicEnable": _row("metadata", "", "a new store has the topic TBW102"),
-    "clusterTopicEnable": _row("metadata", "", "the cluster's topic may be read and written"),
-    "brokerTopicEnable": _row("metadata", "", "the broker's topic may be read and written"),
-    "traceTopicEnable": _row("metadata", "", "a new store has the trace topic"),
+    "autoCreateTopicEnable": _row(
+        "metadata", "", "create TBW102 in a new store: unknown topics are created on first send"
+    ),
+    "clusterTopicEnable": _row("metadata", "", "the cluster topic is readable and writable"),
+    "brokerTopicEnable": _row("metadata", "", "the broker topic is readable and writable"),
+    "traceTopicEnable": _row("metadata", "", "create the trace topic in a new store"),
     "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty),
-    "timerWheelEnable": _row("metadata", "", "a new store has the topic rmq_sys_wheel_timer"),
+    "timerWheelEnable": _row("metadata", "", "create rmq_sys_wheel_timer in a new store"),
     "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=65536),
     "flushConsumerOffsetInterval": _row(
-        "metadata", "ms", "pause between exports of consumerOffset.json", low=0
+        "metadata", "ms", "interval between exports of consumerOffset.json", low=0
     ),
     "flushDelayOffsetInterval": _row(
-        "metadata", "ms", "pause between exports of delayOffset.json", low=0
+        "metadata", "ms", "interval between exports of delayOffset.json", low=0
     ),
     "consumerOffsetUpdateVersionStep": _row(
         "metadata", "commits", "commits between two versions of consumerOffset.json", low=1
@@ -354,10 +365,8 @@ _USED: dict[str, dict[str, Any]] = {
     "enableDLegerCommitLog": _row(
         "store",
         "",
-        "must be false: a DLedger commit log has another layout",
-        check=_must_be(
-            False, why="a DLedger commit log has another layout, which is not supported"
-        ),
+        "must be false: the DLedger commit log layout is not supported",
+        check=_must_be(False, why="the DLedger commit log layout is not supported"),
     ),
     "storeType": _row(
         "store",
@@ -368,17 +377,21 @@ _USED: dict[str, dict[str, Any]] = {
     "readOnlyCommitLogStorePaths": _row(
         "store",
         "paths",
-        "must be empty: name all folders in storePathCommitLog",
-        check=_must_be(
-            "", why="name these folders in storePathCommitLog as well and leave this out"
-        ),
+        "must be empty: list all directories in storePathCommitLog",
+        check=_must_be("", why="list these directories in storePathCommitLog instead"),
     ),
-    "rejectTransactionMessage": _row("broker", "", "half messages are refused with 16"),
-    "transactionTimeOut": _row("broker", "ms", "age at which a half is asked about", low=0),
-    "transactionCheckInterval": _row("broker", "ms", "pause between rounds of checks", low=1),
-    "transactionCheckMax": _row("broker", "checks", "after so many a half is given up", low=0),
-    "transactionOpMsgMaxSize": _row("broker", "bytes", "decisions that one op gathers", low=1),
-    "transactionOpBatchInterval": _row("broker", "ms", "and how long it gathers them", low=0),
+    "rejectTransactionMessage": _row("broker", "", "refuse half messages (code 16)"),
+    "transactionTimeOut": _row(
+        "broker", "ms", "age of a half message before its first check", low=0
+    ),
+    "transactionCheckInterval": _row("broker", "ms", "interval between transaction checks", low=1),
+    "transactionCheckMax": _row(
+        "broker", "checks", "checks after which a half message is discarded", low=0
+    ),
+    "transactionOpMsgMaxSize": _row("broker", "bytes", "maximum size of one op message", low=1),
+    "transactionOpBatchInterval": _row(
+        "broker", "ms", "how long decisions are collected into one op message", low=0
+    ),
     # what this broker cannot do, and must not pretend to
     "brokerRole": _row(
         "broker",
@@ -386,15 +399,15 @@ _USED: dict[str, dict[str, Any]] = {
         "a master, whichever; a broker that is to be a slave does not start",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     ),
-    "aclEnable": _row("broker", "", "must be false: nobody is asked who he is"),
+    "aclEnable": _row("broker", "", "must be false: access control is not supported"),
     "authenticationEnabled": _row("broker", "", "must be false, as aclEnable"),
     "authorizationEnabled": _row("broker", "", "must be false, as aclEnable"),
-    "enableControllerMode": _row("broker", "", "must be false: there is no controller"),
+    "enableControllerMode": _row("broker", "", "must be false: controller mode is not supported"),
     # the broker
-    "namesrvAddr": _row("broker", "addresses", "name servers to register at, separated by ';'"),
-    "bindAddress": _row("broker", "address", "address it listens on"),
-    "brokerIP2": _row("broker", "address", "address of the HA service, as name servers tell it"),
-    "brokerId": _row("broker", "", "0 for a master, as name servers tell it", low=0),
+    "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
+    "bindAddress": _row("broker", "address", "address to listen on"),
+    "brokerIP2": _row("broker", "address", "HA address announced to name servers"),
+    "brokerId": _row("broker", "", "broker id announced to name servers; 0: master", low=0),
     "haListenPort": _row(
         "broker",
         "port",
@@ -403,49 +416,53 @@ _USED: dict[str, dict[str, Any]] = {
         high=65535,
     ),
     "serverChannelMaxIdleTimeSeconds": _row(
-        "broker", "s", "a connection unused for so long is closed; 0: never", low=0
+        "broker", "s", "idle connections are closed after this time; 0: never", low=0
     ),
     "channelExpiredTimeout": _row(
-        "broker", "ms", "a client that sends no heartbeat for so long has left", low=1
+        "broker", "ms", "a client without heartbeat for this long is removed", low=1
     ),
-    "brokerPermission": _row(
-        "broker", "bits", "4: it may be read, 2: written, 6: both", low=0, high=7
+    "brokerPermission": _row("broker", "bits", "4: readable, 2: writable, 6: both", low=0, high=7),
+    "startAcceptSendRequestTimeStamp": _row("broker", "ms", "refuse sends until this time"),
+    "regionId": _row("broker", "", "MSG_REGION of messages and responses"),
+    "traceOn": _row("broker", "", "TRACE_ON of messages and responses"),
+    "autoCreateSubscriptionGroup": _row(
+        "broker", "", "create unknown consumer groups on first use"
     ),
-    "startAcceptSendRequestTimeStamp": _row("broker", "ms", "sends are refused until this time"),
-    "regionId": _row("broker", "", "MSG_REGION of messages and answers"),
-    "traceOn": _row("broker", "", "TRACE_ON of messages and answers"),
-    "autoCreateSubscriptionGroup": _row("broker", "", "a group that is named is made"),
-    "enableMixedMessageType": _row("broker", "", "topics may have the type MIXED"),
-    "enablePropertyFilter": _row("broker", "", "consumers may filter by SQL92"),
+    "enableMixedMessageType": _row("broker", "", "allow topics of type MIXED"),
+    "enablePropertyFilter": _row("broker", "", "allow SQL92 filters"),
     "longPollingEnable": _row(
-        "broker", "", "a pull that finds nothing waits as long as it asks for"
+        "broker", "", "hold a pull without messages for as long as the client asks"
     ),
     "shortPollingTimeMills": _row(
-        "broker", "ms", "and so long without longPollingEnable", low=0, high=_INT_MAX
+        "broker",
+        "ms",
+        "how long such a pull is held if longPollingEnable is false",
+        low=0,
+        high=_INT_MAX,
     ),
-    "useTLS": _row("broker", "", "name servers are asked by TLS; default: as tls.enable says"),
-    "litePullMessageEnable": _row("broker", "", "LITE_PULL_MESSAGE (361) is served"),
+    "useTLS": _row("broker", "", "use TLS to name servers; default: the value of tls.enable"),
+    "litePullMessageEnable": _row("broker", "", "serve LITE_PULL_MESSAGE (361)"),
     "notifyConsumerIdsChangedEnable": _row(
-        "broker", "", "consumers are told when others of their group come and go"
+        "broker", "", "notify consumers when their group changes"
     ),
     "useServerSideResetOffset": _row(
-        "broker", "", "a reset moves the offset here; else the clients are told to"
+        "broker", "", "reset offsets at the broker instead of at the clients"
     ),
-    "storeReplyMessageEnable": _row("broker", "", "replies to requests are stored, too"),
-    "defaultQueryMaxNum": _row("broker", "messages", "most answers of a query by unique key"),
+    "storeReplyMessageEnable": _row("broker", "", "store request-reply replies"),
+    "defaultQueryMaxNum": _row("broker", "messages", "maximum results of a query by unique key"),
     "clearRetryTopicWhenDeleteTopic": _row(
-        "broker", "", "the retry topics of POP groups go with their topic"
+        "broker", "", "delete POP retry topics together with their topic"
     ),
-    "configBlackList": _row("broker", "names", "settings that tools must not change"),
+    "configBlackList": _row("broker", "names", "settings that admin tools may not change"),
     "forceRegister": _row(
-        "broker", "", "registers each time; false: only when the name server has other topics"
+        "broker", "", "always send the full registration; false: only after topics changed"
     ),
     "registerNameServerPeriod": _row(
-        "broker", "ms", "pause between registrations", clamp=(10_000, 60_000)
+        "broker", "ms", "interval between registrations", clamp=(10_000, 60_000)
     ),
-    "registerBrokerTimeoutMills": _row("broker", "ms", "wait for a name server's answer", low=1),
-    "enableSlaveActingMaster": _row("broker", "", "name servers get heartbeats, too"),
-    "brokerHeartbeatInterval": _row("broker", "ms", "pause between those", low=1),
+    "registerBrokerTimeoutMills": _row("broker", "ms", "timeout of a registration", low=1),
+    "enableSlaveActingMaster": _row("broker", "", "send heartbeats to name servers"),
+    "brokerHeartbeatInterval": _row("broker", "ms", "interval between those heartbeats", low=1),
 }
 
 #: Settings that upstream does not have. They are named in its manner, and it passes over them.
@@ -453,7 +470,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "idempotentProduceWindow": _row(
         "broker",
         "messages",
-        "so many of the last ones are remembered, and not stored again; 0: none",
+        "messages remembered for deduplication; 0: off",
         type="int",
         default=0,
         low=0,
@@ -462,7 +479,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "idempotentProduceKey": _row(
         "broker",
         "",
-        "property that a message is known again by, together with its topic",
+        "property that identifies a message, together with its topic",
         type="String",
         default="UNIQ_KEY",
         choices=("UNIQ_KEY", "KEYS"),
@@ -470,7 +487,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "idempotentProduceTopics": _row(
         "broker",
         "topics",
-        "those it holds for, with , between them; *: all but system, retry and dead letter topics",
+        "topics, separated by commas; *: all but system, retry and dead letter topics",
         type="String",
         default="*",
         check=_not_empty,
@@ -549,10 +566,10 @@ def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
             data = file.read(_CONF_MAX_BYTES + 1)
     except OSError as failed:
         raise BadArgument(
-            f"the settings cannot be read ({failed.strerror})", where=str(path)
+            f"cannot read the settings ({failed.strerror})", where=str(path)
         ) from failed
     if len(data) > _CONF_MAX_BYTES:
-        raise BadArgument(f"no settings file is larger than {_CONF_MAX_BYTES} bytes", str(path))
+        raise BadArgument(f"the settings file is larger than {_CONF_MAX_BYTES} bytes", str(path))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -569,14 +586,14 @@ def _read_conf(path: Path) -> dict[str, tuple[int, str]]:
 def _integer(value: object) -> int:
     if isinstance(value, str):
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", value.strip()):
-            raise ValueError("it is no whole number")
+            raise ValueError("it is not an integer")
         return int(value)
     if isinstance(value, bool):
-        raise ValueError("it is true or false where a number is wanted")
+        raise ValueError("expected a number, not true or false")
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ValueError("it is no whole number") from None
+        raise ValueError("it is not an integer") from None
 
 
 def _boolean(value: object) -> bool:
@@ -584,16 +601,16 @@ def _boolean(value: object) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    raise ValueError("it is neither true nor false")
+    raise ValueError("it is not true or false")
 
 
 def _text(value: object) -> str:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
-        raise ValueError("it is no text")
+        raise ValueError("it is not text")
     if "\0" in value:
-        raise ValueError("it holds a zero character")
+        raise ValueError("it contains a NUL character")
     return value.strip()
 
 
@@ -611,13 +628,13 @@ def _convert(row: Setting, value: object) -> Value:
         try:
             result = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise ValueError("it is no number") from None
+            raise ValueError("it is not a number") from None
         if not math.isfinite(result):
-            raise ValueError("it is no finite number")
+            raise ValueError("it is not a finite number")
     else:
         result = _text(value)
         if row.choices and result not in row.choices:
-            raise ValueError(f"it is none of {', '.join(row.choices)}")
+            raise ValueError(f"it is not one of {', '.join(row.choices)}")
     if row.check is not None:
         row.check(result)  # type: ignore[arg-type]
     return result
@@ -652,7 +669,7 @@ class Settings:
     def __getattr__(self, name: str) -> Any:
         # Slots that are not set yet (copying, unpickling) come here too.
         if name.startswith("_") or name not in TABLE:
-            raise AttributeError(f"there is no setting '{name}'{_nearest(name)}")
+            raise AttributeError(f"unknown setting '{name}'{_nearest(name)}")
         return self[name]
 
     def __contains__(self, name: object) -> bool:
@@ -716,7 +733,7 @@ class Settings:
                 path = here / path.relative_to(self.root)
             dirs.append(path)
         if not dirs:
-            raise BadArgument(f"storePathCommitLog = '{text}' names no folder")
+            raise BadArgument(f"storePathCommitLog = '{text}' names no directory")
         return dirs
 
     @property
@@ -760,10 +777,10 @@ def host_bytes(host: str) -> bytes:
         address, port = host, "0"  # no port, or an IPv6 address without brackets
     try:
         if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-            raise ValueError(f"'{port}' is no port")
+            raise ValueError(f"'{port}' is not a port")
         return _literal(address) + int(port).to_bytes(4, "big")
     except ValueError as bad:
-        raise BadArgument(f"'{host}' is no address:port ({bad})") from None
+        raise BadArgument(f"'{host}' is not address:port ({bad})") from None
 
 
 def _address(text: str) -> bytes:
@@ -775,7 +792,7 @@ def _address(text: str) -> bytes:
             found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as failed:
             raise BadArgument(
-                f"brokerIP1 = '{text}' is neither an address nor a host name that is known here"
+                f"brokerIP1 = '{text}' is neither an address nor a resolvable host name"
             ) from failed
         texts = sorted({str(each[4][0]) for each in found}, key=lambda each: (":" in each, each))
         return _literal(texts[0])
@@ -812,7 +829,7 @@ def load(
     for name, value, source in given:
         row = TABLE.get(name) if isinstance(name, str) else None
         if row is None:
-            raise BadArgument(f"'{name}' ({source}) is no setting{_nearest(str(name))}")
+            raise BadArgument(f"'{name}' ({source}) is not a setting{_nearest(str(name))}")
         try:
             values[name] = _convert(row, value)
         except ValueError as bad:
@@ -852,7 +869,7 @@ def fill(
         dirs = [os.fsencode(each) for each in settings.commitlog_dirs(root)]
         if any(b"," in each for each in dirs):
             raise BadArgument(
-                "a commit log folder has a comma in its path, which separates folders"
+                "a commit log directory has a comma in its path; the comma separates directories"
             )
         keepalive.append(ffi.new("char[]", b",".join(dirs)))
         conf.commitlog_dirs = keepalive[-1]

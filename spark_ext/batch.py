@@ -90,8 +90,8 @@ def _read_queue(
         kept = f"it holds offsets {low} to {high - 1}" if high > low else "it is empty"
         if options.fail_on_loss:
             raise DataLoss(
-                f"{topic}/{queue} of {part.path} does not hold offsets {start} to {end - 1}"
-                f" any more: {kept}; failOnDataLoss=false reads what is left"
+                f"{topic}/{queue} of {part.path} no longer holds offsets {start} to"
+                f" {end - 1}: {kept}; failOnDataLoss=false reads the rest"
             )
         missing = (end - start) - max(0, min(end, high) - max(start, low))
         counts.add(missing, -1)
@@ -120,8 +120,8 @@ def _read_log(
     if info.log_min > start or info.log_max < end:
         if options.fail_on_loss:
             raise DataLoss(
-                f"the log of {part.path} does not hold bytes {start} to {end} any more: it holds"
-                f" {info.log_min} to {info.log_max}; failOnDataLoss=false reads what is left"
+                f"the log of {part.path} no longer holds bytes {start} to {end}: it holds"
+                f" {info.log_min} to {info.log_max}; failOnDataLoss=false reads the rest"
             )
         counts.add(1, start)
         start, end = max(start, info.log_min), min(end, info.log_max)
@@ -171,7 +171,7 @@ def _batches(
                 _check_whole(files)
                 raise DataLoss(
                     f"on host {socket.gethostname()}: {e};"
-                    " failOnDataLoss=false steps over what cannot be read"
+                    " failOnDataLoss=false skips unreadable messages"
                 ) from None
             _check_whole(files)
             yield batch
@@ -232,8 +232,8 @@ def _check_whole(files: Sequence[tuple[Path, int]]) -> None:
             found = path.stat().st_size
             if found < size and path.is_file():
                 raise DataLoss(
-                    f"on host {socket.gethostname()}: {path} was cut off to {found} bytes while it"
-                    f" was read; it must have {size}"
+                    f"on host {socket.gethostname()}: {path} was truncated to {found} bytes while"
+                    f" it was read; expected {size}"
                 )
 
 
@@ -255,8 +255,7 @@ class _Counts:
             return
         where = f", the first at byte {self.first} of the log" if self.first >= 0 else ""
         print(
-            f"rocketmq: {self.part!r}: stepped over {self.skipped} damaged or missing"
-            f" messages{where}",
+            f"rocketmq: {self.part!r}: skipped {self.skipped} damaged or missing messages{where}",
             file=sys.stderr,
         )
         if not folder:

@@ -189,7 +189,7 @@ def _regex(name: str, value: str) -> str:
     try:
         re.compile(value)
     except re.error as e:
-        raise BadOption(f"option {name} is no regular expression: {e}") from None
+        raise BadOption(f"option {name} is not a valid regular expression: {e}") from None
     return value
 
 
@@ -212,7 +212,7 @@ def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
     try:
         read = json.loads(value)
     except ValueError as e:
-        raise BadOption(f"{shape}; this is no JSON: {e}") from None
+        raise BadOption(f"{shape}; malformed JSON: {e}") from None
     table: dict[str, dict[str, dict[int, int]]] = {}
     try:
         for topic, inner in read.items():
@@ -332,7 +332,7 @@ def _collect(
     for name in strange:
         if name.lower() not in upstream:
             near = nearest(name, known) or nearest(name, upstream.values())
-            raise BadOption(f"there is no option '{name}'{near}")
+            raise BadOption(f"unknown option '{name}'{near}")
     lower = {name.lower(): value for name, value in given.items()}
     if lower.get("nameserver"):
         raise BadOption(
@@ -375,9 +375,9 @@ def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[s
     if not found and otherwise:
         return otherwise
     if not found:
-        raise BadOption("no store is named: give its folder, e.g. .load('/data/store')")
+        raise BadOption("no store given: pass its directory, e.g. .load('/data/store')")
     if len(set(found)) != len(found):
-        raise BadOption("a store is named twice among the paths")
+        raise BadOption("a store is listed twice")
     return tuple(_plain(p) for p in found)
 
 
@@ -386,7 +386,7 @@ def _plain(path: str) -> str:
     if path.startswith("file:"):
         return "/" + path[5:].lstrip("/")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
-        raise BadOption(f"'{path}' is no local folder: a store is mapped where each executor runs")
+        raise BadOption(f"'{path}' is not a local directory: each executor maps the store")
     return path
 
 
@@ -478,13 +478,13 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
             kind, other = (
                 ("a stream", "spark.read") if streaming else ("a batch", "spark.readStream")
             )
-            raise BadOption(f"option {name} means nothing to {kind}; it is for {other}")
+            raise BadOption(f"option {name} does not apply to {kind}; it is for {other}")
     named = [n for n in ("topic", "subscribe", "subscribePattern") if n in v["given"]]
     if len(named) > 1:
         raise BadOption(f"give one of the options {' and '.join(named)}, not both")
     if v["tags"] and v["sql92"]:
         raise BadOption(
-            "give one of the options tags and sql92: TAGS IN ('a', 'b') of sql92 says tags as well"
+            "give one of the options tags and sql92: sql92 can filter tags with TAGS IN ('a', 'b')"
         )
     low, high = v["minStoreTimestamp"], v["maxStoreTimestamp"]
     if low is not None and high is not None and low > high:
@@ -516,7 +516,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if brokers and len(brokers) != len(paths):
         raise BadOption(f"option brokerName names {len(brokers)} brokers for {len(paths)} stores")
     if len(set(brokers)) != len(brokers):
-        raise BadOption("option brokerName names a broker twice")
+        raise BadOption("option brokerName lists a broker twice")
     return ReadOptions(
         paths=paths,
         settings=settings,
@@ -562,9 +562,7 @@ def _conf(text: str) -> Mapping[str, str] | str:
     try:
         return dict(json.loads(text))
     except ValueError as e:
-        raise BadOption(
-            f"option storeConf is a broker.conf or JSON; this is neither: {e}"
-        ) from None
+        raise BadOption(f"option storeConf is a broker.conf or JSON; it is neither: {e}") from None
 
 
 def parse_write(given: Mapping[str, str]) -> WriteOptions:

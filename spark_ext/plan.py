@@ -271,8 +271,8 @@ def within(span: Span, start: int, end: int, fail_on_loss: bool) -> tuple[int, i
                 raise DataLoss(f"the {what} {offset} of {name} is beyond the end: {holds}")
         if start < span.low and start < end:
             raise DataLoss(
-                f"offsets {start} to {min(end, span.low) - 1} of {name} are not there any more:"
-                f" {holds}; failOnDataLoss=false reads what is left"
+                f"offsets {start} to {min(end, span.low) - 1} of {name} no longer exist:"
+                f" {holds}; failOnDataLoss=false reads the rest"
             )
     start, end = max(start, span.low), min(end, span.high)
     return start, max(start, end)

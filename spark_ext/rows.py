@@ -144,7 +144,7 @@ class Stamper:
             topic = pc.fill_null(topic, self.topic)
         self._refuse(pc.is_null(topic), "topic is null, and there is no option topic")
         bad = pc.invert(pc.match_substring_regex(topic, TOPIC))
-        self._refuse(bad, "topic has other characters than letters, digits, '%', '|', '_', '-'")
+        self._refuse(bad, "topic has a character other than letters, digits and % | _ -")
         long = pc.greater(pc.binary_length(topic), TOPIC_MAX)
         self._refuse(long, f"topic is longer than {TOPIC_MAX} bytes")
         return topic
@@ -179,7 +179,7 @@ class Stamper:
         import pyarrow.compute as pc
 
         values = values.cast(pa.string())
-        self._refuse(pc.match_substring_regex(values, CONTROL), f"{name} holds 0x01 or 0x02")
+        self._refuse(pc.match_substring_regex(values, CONTROL), f"{name} contains 0x01 or 0x02")
         entry = pc.binary_join_element_wise(f"{name}\x01", values, "\x02", "")
         empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
         return pc.if_else(empty, "", entry)
@@ -197,7 +197,7 @@ class Stamper:
             pc.fill_null(pc.match_substring_regex(values, CONTROL), False),
         )
         if pc.any(bad).as_py():
-            raise SinkError("a property holds 0x01 or 0x02, which separate properties")
+            raise SinkError("a property contains a separator (0x01 or 0x02)")
         entries = pc.binary_join_element_wise(keys, "\x01", values, "\x02", "")
         drop = pc.or_(
             pc.is_in(keys, pa.array(OWN_NAMES)),
@@ -218,8 +218,8 @@ class Stamper:
                 )
             except (ValueError, AttributeError):
                 raise SinkError(
-                    f"row {self.rows + i} of partition {self.partition}: properties is no JSON"
-                    " object"
+                    f"row {self.rows + i} of partition {self.partition}: properties is not a"
+                    " JSON object"
                 ) from None
         return pa.array([list(r.items()) for r in rows], pa.map_(pa.string(), pa.string()))
 

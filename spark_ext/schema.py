@@ -91,23 +91,22 @@ def layout(schema: StructType) -> Layout:
                 f"column '{field.name}' is {kind}{other}, not {got}; cast it after loading"
             )
         elif isinstance(field.dataType, MapType) and not field.dataType.valueContainsNull:
-            raise BadSchema("column 'properties' is a map whose values may be null for Spark")
+            raise BadSchema("column 'properties' is a map whose values Spark treats as nullable")
         if may_be_null and not field.nullable:
             raise BadSchema(f"column '{field.name}' can be null: leave NOT NULL out of the schema")
         names.append(field.name)
         nullable.append(bool(field.nullable))
     if not names:
-        raise BadSchema("the schema names no column; ask for one, e.g. 'queueOffset long'")
+        raise BadSchema("the schema has no columns; name at least one, e.g. 'queueOffset long'")
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise BadSchema(f"column '{min(twice)}' is named twice")
+        raise BadSchema(f"column '{min(twice)}' is given twice")
     return Layout(tuple(names), tuple(nullable), properties)
 
 
 def _known(name: str) -> str:
     if name not in COLUMNS:
         raise BadSchema(
-            f"there is no column '{name}'{nearest(name, COLUMNS)} The columns are: "
-            f"{', '.join(COLUMNS)}"
+            f"unknown column '{name}'{nearest(name, COLUMNS)} The columns are: {', '.join(COLUMNS)}"
         )
     return name

@@ -170,8 +170,8 @@ def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spoole
     for spool in spools:
         if not Path(spool.path).exists():
             raise SinkError(
-                f"the driver does not see {spool.path}, which a task on host {spool.host} has"
-                " written: give option spool, a folder that all hosts share"
+                f"the driver cannot see {spool.path}, written by a task on host"
+                f" {spool.host}: give option spool, a directory that all hosts share"
             )
     _check_room(options, sum(s.bytes for s in spools))
     rows = sum(s.rows for s in spools)
@@ -183,7 +183,7 @@ def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spoole
             _finish(store, ledger, last)
             last = ledger.get(job)
         if last is not None and last.batch >= batch:
-            print(f"rocketmq: batch {batch} of job {job} is in the store already", file=sys.stderr)
+            print(f"rocketmq: batch {batch} of job {job} is already in the store", file=sys.stderr)
         elif rows:
             paths = tuple(s.path for s in spools)
             entry = Entry(job, batch, False, store.info().log_max, rows, paths)
@@ -210,7 +210,7 @@ def _check_room(options: WriteOptions, size: int) -> None:
     if free < size + (size >> 2):
         raise SinkError(
             f"{free >> 20} MiB are free at {options.path}, too little for {size >> 20} MiB of"
-            " messages; nothing was put"
+            " messages; nothing was stored"
         )
 
 
@@ -227,8 +227,8 @@ def _open(options: WriteOptions) -> Iterator[pystore.Store]:
         except pystore.StoreLocked as e:
             if time.monotonic() >= end:
                 raise SinkError(
-                    f"{e} A write puts its messages by itself, so no broker and no program may have"
-                    " the store open for writing; nothing was put"
+                    f"{e} A write opens the store itself: no broker or other program may have it"
+                    " open for writing; nothing was stored"
                 ) from e
             time.sleep(_LOCK_POLL_S)
     with store:
@@ -257,7 +257,7 @@ def _put(
     except (pystore.StoreError, OSError, pa.ArrowException) as e:
         raise SinkError(
             f"the commit of job {entry.job} stopped with {done} of {entry.rows} messages in the"
-            f" store: {e}; spark_ext.sink.finish('{store.path}') puts the rest, once"
+            f" store: {e}; spark_ext.sink.finish('{store.path}') stores the rest, once"
         ) from e
     ledger.put(entry._replace(done=True, spools=()))
 
@@ -337,7 +337,7 @@ def _finish(store: pystore.Store, ledger: Ledger, entry: Entry) -> int:
         if not Path(path).exists():
             raise SinkError(
                 f"the commit of job {entry.job} cannot be finished: its spool {path} is gone;"
-                f" delete {ledger.folder / (entry.job + '.json')} to give the rest of it up"
+                f" delete {ledger.folder / (entry.job + '.json')} to discard the rest of it"
             )
     present = stamps_since(store, entry)
     _put(store, ledger, entry, 0, present)

@@ -86,9 +86,9 @@ def _check_log(reader: pystore.Reader) -> None:
     if not any(folder.is_dir() for folder in folders):
         reader.close()
         raise SourceError(
-            f"on host {socket.gethostname()}: {reader.path} has its log not in"
-            f" {' nor in '.join(map(str, folders))}: say where storePathCommitLog is, in an option"
-            " of that name or with option conf and the broker's broker.conf"
+            f"on host {socket.gethostname()}: {reader.path} does not have its log in"
+            f" {' or '.join(map(str, folders))}: set option storePathCommitLog, or option conf to"
+            " the broker's broker.conf"
         )
 
 

@@ -140,9 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name = f"{key[0]}/{key[2]} of {key[1]}"
         if span is None:
             if self.options.fail_on_loss:
-                raise DataLoss(
-                    f"the queue {name} is not there any more; the query stood at {offset}"
-                )
+                raise DataLoss(f"the queue {name} no longer exists; the query was at {offset}")
             return offset
         if self.options.fail_on_loss:
             within(span, offset, max(offset, span.high), True)

@@ -10,7 +10,7 @@ __all__ = ["BROKER", "NAMESRV", "TX"]
 BROKER = Verb("broker", broker.run, server=True)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)
 TX = (
-    Verb("tx ls", tx.ls, group="Lists, shows and decides transactions that are open."),
+    Verb("tx ls", tx.ls, group="List, show and decide open transactions."),
     Verb("tx show", tx.show),
     Verb("tx commit", tx.commit, writes=True),
     Verb("tx rollback", tx.rollback, writes=True),

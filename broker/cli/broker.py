@@ -20,36 +20,40 @@ def run(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--store", metavar="FOLDER", help="Folder of the store, over storePathRootDir."
+            "--store", metavar="FOLDER", help="Directory of the store; overrides storePathRootDir."
         ),
     ] = None,
     namesrv: Annotated[
         str | None,
         typer.Option(
-            "--namesrv", "-n", metavar="HOST:PORT", help="Name servers, with ; between them."
+            "--namesrv", "-n", metavar="HOST:PORT", help="Name servers, separated by ';'."
         ),
     ] = None,
     with_namesrv: Annotated[
-        bool, typer.Option("--with-namesrv", help="Run a name server in the same process.")
+        bool, typer.Option("--with-namesrv", help="Also run a name server in this process.")
     ] = False,
     namesrv_port: Annotated[
         int,
-        typer.Option("--namesrv-port", min=0, max=65535, help="Its port; 0: a free one."),
+        typer.Option(
+            "--namesrv-port", min=0, max=65535, help="Port of that name server; 0: any free port."
+        ),
     ] = _NAMESRV_PORT,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one."),
+        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port."),
     ] = None,
     tls: Annotated[
         Path | None,
-        typer.Option("--tls", metavar="FILE", help="tls.server.* settings, a properties file."),
+        typer.Option(
+            "--tls", metavar="FILE", help="TLS settings file (tls.server.*, tls.client.*)."
+        ),
     ] = None,
 ) -> int | None:
-    """Runs a RocketMQ broker until SIGTERM or Ctrl-C; says in one line when it is ready.
+    """Run a RocketMQ broker until SIGTERM or Ctrl-C; print one line when it is ready.
 
-    Settings have upstream's names, in a broker.conf or by --set. The store lies in
-    storePathRootDir, by default in ~/store as upstream's does. Clients reach the broker at
-    brokerIP1, by default 127.0.0.1.
+    Settings have upstream's names; pass them in a broker.conf or with --set. The store is at
+    storePathRootDir, by default ~/store as upstream. Clients reach the broker at brokerIP1, by
+    default 127.0.0.1.
 
     \b
     Examples:

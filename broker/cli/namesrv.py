@@ -17,13 +17,13 @@ def run(
     s: Session,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one."),
+        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port."),
     ] = None,
 ) -> int | None:
-    """Runs a RocketMQ name server until SIGTERM or Ctrl-C; says in one line when it is ready.
+    """Run a RocketMQ name server until SIGTERM or Ctrl-C; print one line when it is ready.
 
-    Settings have upstream's names, in a file or by --set: see docs/namesrv.md. Without kvConfigPath
-    and configStorePath, both files lie in ~/namesrv, as upstream's do.
+    Settings have upstream's names; pass them in a file or with --set: see docs/namesrv.md. By
+    default, kvConfigPath and configStorePath are files in ~/namesrv, as upstream.
 
     \b
     Examples:

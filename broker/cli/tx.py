@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["commit", "ls", "resume", "rollback", "show", "stats"]
 
-_Offset = Annotated[
-    int, typer.Argument(metavar="OFFSET", min=0, help="Half queue offset, as `tx ls` shows it.")
+_Offset = Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Offset shown by `tx ls`.")]
+_Dry = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything and print the plan; change nothing.")
 ]
-_Dry = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")]
 _Broker = Annotated[
     str | None,
-    typer.Option("--broker", metavar="HOST:PORT", help="Ask the broker that holds the store."),
+    typer.Option(
+        "--broker", metavar="HOST:PORT", help="Ask this broker instead of opening the store."
+    ),
 ]
 
 
@@ -77,19 +79,21 @@ def _wanted(
 
 def ls(
     s: Session,
-    topic: Annotated[str | None, typer.Option(help="Those of one topic.")] = None,
-    group: Annotated[str | None, typer.Option(help="Those of one producer group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only this producer group.")] = None,
     older: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Those at least so old.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Only transactions at least this old.")
     ] = 0,
-    max_: Annotated[int, typer.Option("--max", min=0, help="The oldest so many; 0: all.")] = 0,
+    max_: Annotated[
+        int, typer.Option("--max", min=0, help="Show at most this many, oldest first; 0: all.")
+    ] = 0,
     discarded: Annotated[
-        bool, typer.Option("--discarded", help="Those that were given up instead.")
+        bool, typer.Option("--discarded", help="Show discarded transactions instead.")
     ] = False,
 ) -> int | None:
-    """Lists the transactions that are open: since when, and how often their producer was asked.
+    """List open transactions with their age and number of checks.
 
-    The store may be in use: what was decided within the last second may still be shown.
+    The store may be in use: transactions decided within the last second may still be listed.
 
     \b
     Examples:
@@ -107,7 +111,7 @@ def ls(
                 _record(half, message),
                 lambda h=half, m=message: _line(h, m),  # type: ignore[misc]
             )
-        s.out.note(f"{len(halves)} transactions are open")
+        s.out.note(f"{len(halves)} open transactions")
         return 0
 
 
@@ -134,7 +138,7 @@ def _ls_discarded(s: Session, reader: Reader, most: int) -> int:
                 s.out.record(record, _discarded_line(message))
                 count += 1
             at = batch.next_offset
-    s.out.note(f"{count} transactions were given up; `pystore tx resume STORE ID` asks again")
+    s.out.note(f"{count} discarded transactions; `pystore tx resume STORE ID` checks one again")
     return 0
 
 
@@ -143,13 +147,13 @@ def _found(reader: Reader, offset: int) -> PendingHalf:
     for half in find_pending(reader).rows.values():
         if offset in (half.offset, half.root):
             return half
-    error = NotFound(f"no transaction is open at {offset}", str(reader.path))
-    error.next_step = "list those that are with `pystore tx ls`"
+    error = NotFound(f"no open transaction at {offset}", str(reader.path))
+    error.next_step = "list open transactions with `pystore tx ls`"
     raise error
 
 
 def show(s: Session, offset: _Offset) -> int | None:
-    """Shows one open transaction with its message.
+    """Show one open transaction with its message.
 
     \b
     Examples:
@@ -169,9 +173,8 @@ def show(s: Session, offset: _Offset) -> int | None:
 
 
 def stats(s: Session, broker: _Broker = None) -> int | None:
-    """Counts the open transactions by topic and group, with the age of the oldest; of a running
-    broker also decisions and how long commits took since their message was born, under the names of
-    upstream's metrics.
+    """Count open transactions by topic and group, with the age of the oldest; of a running
+    broker also decisions and commit latencies, under the names of upstream's metrics.
 
     \b
     Examples:
@@ -213,7 +216,7 @@ def stats(s: Session, broker: _Broker = None) -> int | None:
 def commit(
     s: Session, offset: _Offset, broker: _Broker = None, dry_run: _Dry = False
 ) -> int | None:
-    """Commits one open transaction by hand: its message goes to its topic.
+    """Commit one open transaction by hand: deliver its message.
 
     \b
     Examples:
@@ -226,7 +229,7 @@ def commit(
 def rollback(
     s: Session, offset: _Offset, broker: _Broker = None, dry_run: _Dry = False
 ) -> int | None:
-    """Rolls one open transaction back by hand: its message goes nowhere.
+    """Roll back one open transaction by hand: discard its message.
 
     \b
     Examples:
@@ -258,7 +261,7 @@ def _decide(
     else:
         with _opened(s) as transactions:
             if transactions.halves.decide(half.offset, decision) is None:
-                raise NotFound(f"no transaction is open at {offset}", str(s.path))
+                raise NotFound(f"no open transaction at {offset}", str(s.path))
     s.out.facts("decided", plan)
     return 0
 
@@ -266,12 +269,12 @@ def _decide(
 def resume(
     s: Session,
     message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Offset message id, as `tx ls --discarded` has it.")
+        str, typer.Argument(metavar="ID", help="Offset message id shown by `tx ls --discarded`.")
     ],
     broker: _Broker = None,
     dry_run: _Dry = False,
 ) -> int | None:
-    """Has a transaction that was given up checked again, from the beginning.
+    """Check a discarded transaction again, starting from zero checks.
 
     \b
     Examples:
@@ -283,8 +286,8 @@ def resume(
         message = reader.message_by_id(message_id)
         if message.topic not in (DISCARD_TOPIC, HALF_TOPIC):
             raise usage(
-                f"the message {message_id} was not given up: it lies in {message.topic}",
-                "list those that were with `pystore tx ls STORE --discarded`",
+                f"message {message_id} was not discarded: it is in {message.topic}",
+                "list discarded transactions with `pystore tx ls STORE --discarded`",
             )
         plan = message_record(message)
     if dry_run:
@@ -295,7 +298,7 @@ def resume(
     else:
         with _opened(s) as transactions:
             if transactions.resume(transactions.store.message_by_id(message_id)) is None:
-                raise NotFound("that transaction is open no longer", str(s.path))
+                raise NotFound("the transaction is no longer open", str(s.path))
     s.out.facts("resumed", plan)
     return 0
 
@@ -312,8 +315,10 @@ def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
 
     answer = asyncio.run(ask())
     if answer.code != 0:
-        error = BadArgument(f"the broker refused it with code {answer.code}: {answer.remark}")
-        error.next_step = "look at the transaction with `pystore tx show`"
+        error = BadArgument(
+            f"the broker refused the request with code {answer.code}: {answer.remark}"
+        )
+        error.next_step = "see `pystore tx show`"
         raise error
     return bytes(answer.body)
 

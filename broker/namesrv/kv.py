@@ -81,10 +81,10 @@ def _tables(value: object) -> Table:
     if tables is None:
         return {}
     if not isinstance(tables, dict):
-        raise ValueError("configTable is no object")
+        raise ValueError("configTable is not an object")
     made: Table = {}
     for namespace, table in tables.items():
         if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
-            raise ValueError(f"the namespace {namespace:.40} is no table of texts")
+            raise ValueError(f"namespace {namespace:.40} does not map strings to strings")
         made[namespace] = dict(table)
     return made

@@ -60,7 +60,7 @@ def parse(data: bytes, compressed: bool, version: int) -> Body:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 
@@ -90,7 +90,7 @@ def _topic(row: Mapping[str, Any]) -> Topic:
 def _checked(*numbers: Any) -> Topic:
     for number in numbers:
         if type(number) is not int or not 0 <= number <= QUEUES_MAX:
-            raise ValueError(f"a topic has a number of {number!r:.40}")
+            raise ValueError(f"a topic has the invalid number {number!r:.40}")
     return Topic(*numbers)
 
 
@@ -103,7 +103,7 @@ class _Parts:
 
     def number(self) -> int:
         if self._at + 4 > len(self._data):
-            raise ValueError("the unpacked body ends within a number")
+            raise ValueError("the decompressed body ends within a number")
         (value,) = struct.unpack_from(">i", self._data, self._at)
         self._at += 4
         if value < 0:
@@ -113,7 +113,7 @@ class _Parts:
     def text(self) -> str:
         size = self.number()
         if self._at + size > len(self._data):
-            raise ValueError("a part is longer than the unpacked body")
+            raise ValueError("a part is longer than the decompressed body")
         self._at += size
         return self._data[self._at - size : self._at].decode()
 
@@ -123,9 +123,9 @@ def _unpacked(data: bytes) -> bytes:
     try:
         made = unpack.decompress(data, UNPACKED_MAX)
     except zlib.error as bad:
-        raise ValueError(f"the body cannot be unpacked ({bad})") from None
+        raise ValueError(f"the body cannot be decompressed ({bad})") from None
     if not unpack.eof:
-        raise ValueError("the packed body is cut, or unpacks to too much")
+        raise ValueError("the compressed body is truncated or decompresses to too much")
     return made
 
 
@@ -137,9 +137,9 @@ def _compressed(data: bytes, version: int) -> Body:
     for _ in range(parts.number()):
         words = parts.text().split(" ", 5)
         if len(words) < 5:
-            raise ValueError("a topic has fewer than five words")
+            raise ValueError("a topic has fewer than five fields")
         if not all(word.isascii() and word.isdigit() for word in words[1:4]):
-            raise ValueError(f"a topic has numbers that are none: {' '.join(words[1:4]):.60}")
+            raise ValueError(f"a topic has invalid numbers: {' '.join(words[1:4]):.60}")
         made.topics[words[0]] = _checked(*map(int, words[1:4]), 0)
     filters = json.loads(parts.text() or "null")
     made.filters = [str(each) for each in filters or ()]

@@ -140,7 +140,7 @@ class NameServer:
     def _expire(self) -> None:
         changes, peers = self.routes.expire()
         for peer in peers:
-            _log.warning("the broker at %s gave no sign of life and is dropped", peer)
+            _log.warning("No heartbeat from the broker at %s: broker removed", peer)
             peer.close()
         self._tell(changes)
         self._arm()
@@ -170,5 +170,8 @@ class NameServer:
             await self._client.oneway(address, command, NOTIFY_S)
         except (OSError, TimeoutError, ValueError) as failed:
             _log.warning(
-                "%s was not told that broker %d is the first: %s", address, change.broker_id, failed
+                "Cannot notify %s that broker %d now has the lowest id: %s",
+                address,
+                change.broker_id,
+                failed,
             )

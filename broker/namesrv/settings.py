@@ -20,27 +20,33 @@ _FILE_MAX_BYTES = 4 << 20
 
 #: What acts here: name to (default, what it does). The type is the default's.
 USED: dict[str, tuple[Value, str]] = {
-    "bindAddress": ("0.0.0.0", "address it listens on"),
-    "listenPort": (9876, "port it listens on; 0 takes a free one"),
-    "serverSocketBacklog": (1024, "connections that wait to be accepted"),
-    "serverChannelMaxIdleTimeSeconds": (120, "a connection unused for so long is closed; 0: never"),
-    "shutdownWaitTimeSeconds": (30, "most seconds that a stop waits for requests in work"),
-    "kvConfigPath": ("", "file of the key-value configuration; empty: kept in memory alone"),
-    "configStorePath": ("", "file that a change of settings by mqadmin goes to; empty: to none"),
+    "bindAddress": ("0.0.0.0", "address to listen on"),
+    "listenPort": (9876, "port to listen on; 0: any free port"),
+    "serverSocketBacklog": (1024, "backlog of the listening socket"),
+    "serverChannelMaxIdleTimeSeconds": (
+        120,
+        "idle connections are closed after this time; 0: never",
+    ),
+    "shutdownWaitTimeSeconds": (30, "how long a stop waits for requests in progress"),
+    "kvConfigPath": ("", "file of the key-value configuration; empty: memory only"),
+    "configStorePath": ("", "file that mqadmin changes of settings are saved to; empty: not saved"),
     "configBlackList": (
         "configBlackList;configStorePath;kvConfigPath",
-        "settings that mqadmin must not change, separated by ';'",
+        "settings that mqadmin may not change, separated by ';'",
     ),
     "orderMessageEnable": (False, "routes carry orderTopicConf"),
-    "returnOrderTopicConfigToBroker": (True, "a registration is answered with the order topics"),
-    "scanNotActiveBrokerInterval": (5000, "ms between looks for brokers that give no sign of life"),
-    "supportActingMaster": (False, "a slave stands in for a master that is gone"),
-    "enableAllTopicList": (True, "the list of all topics is given out (206)"),
-    "enableTopicList": (True, "the lists of a cluster's and of unit topics are given out"),
-    "notifyMinBrokerIdChanged": (False, "brokers are told when the smallest id of them changes"),
-    "needWaitForService": (False, "routes are refused for waitSecondsForService after the start"),
-    "waitSecondsForService": (45, "seconds of that"),
-    "deleteTopicWithBrokerRegistration": (False, "topics that a registration lacks are dropped"),
+    "returnOrderTopicConfigToBroker": (True, "responses to registrations carry the order topics"),
+    "scanNotActiveBrokerInterval": (5000, "interval of the scan for brokers without heartbeat"),
+    "supportActingMaster": (False, "a slave may act for a missing master"),
+    "enableAllTopicList": (True, "serve the list of all topics (206)"),
+    "enableTopicList": (True, "serve the lists of cluster and unit topics"),
+    "notifyMinBrokerIdChanged": (False, "notify brokers when the lowest broker id changes"),
+    "needWaitForService": (
+        False,
+        "refuse route requests for waitSecondsForService after the start",
+    ),
+    "waitSecondsForService": (45, "how long needWaitForService refuses"),
+    "deleteTopicWithBrokerRegistration": (False, "remove topics missing from a registration"),
 }
 
 #: Accepted and shown, without effect here: threads and their queues, and parts that do not exist.
@@ -128,7 +134,7 @@ class NamesrvSettings:
         if name not in self._values:
             near = difflib.get_close_matches(name, [*DEFAULTS, *TLS_NAMES], n=1)
             hint = f"; the nearest name is '{near[0]}'" if near else ""
-            raise BadArgument(f"a name server has no setting '{name}'{hint}", where)
+            raise BadArgument(f"unknown name server setting '{name}'{hint}", where)
         self._values[name] = _converted(name, value, where)
 
     @property
@@ -163,18 +169,18 @@ def _converted(name: str, value: object, where: str) -> Value:
     text = str(value).strip()
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
-            raise BadArgument(f"{name} = '{text}' is neither true nor false", where)
+            raise BadArgument(f"{name} = '{text}' is not true or false", where)
         return text.lower() == "true"
     if isinstance(default, int):
         if not text.lstrip("-").isdigit() or not text.isascii():
-            raise BadArgument(f"{name} = '{text}' is no whole number", where)
+            raise BadArgument(f"{name} = '{text}' is not an integer", where)
         number = int(text)
         high = 65535 if name == "listenPort" else _INT_MAX
         if not 0 <= number <= high:
             raise BadArgument(f"{name} = {number} is not between 0 and {high}", where)
         return number
     if "\n" in text or "\0" in text:
-        raise BadArgument(f"{name} holds a line break or a zero character", where)
+        raise BadArgument(f"{name} contains a line break or a NUL character", where)
     return text
 
 
@@ -183,10 +189,12 @@ def _read(path: Path) -> dict[str, tuple[int, str]]:
         with path.open("rb") as file:
             data = file.read(_FILE_MAX_BYTES + 1)
         if len(data) > _FILE_MAX_BYTES:
-            raise BadArgument(f"no settings file is larger than {_FILE_MAX_BYTES} bytes", str(path))
+            raise BadArgument(
+                f"the settings file is larger than {_FILE_MAX_BYTES} bytes", str(path)
+            )
         return parse_java_properties(data.decode("utf-8-sig"))
     except OSError as failed:
-        raise BadArgument(f"the settings cannot be read ({failed.strerror})", str(path)) from failed
+        raise BadArgument(f"cannot read the settings ({failed.strerror})", str(path)) from failed
     except ValueError as bad:
         if isinstance(bad, BadArgument):
             raise

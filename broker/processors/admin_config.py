@@ -41,7 +41,7 @@ class ConfigProcessor:
             }
         except ValueError as bad:
             raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"the body is no name=value lines: {bad}"
+                ResponseCode.SYSTEM_ERROR, f"the body is not a list of name=value lines: {bad}"
             ) from None
         if not changes:
             raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is empty")

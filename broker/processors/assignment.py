@@ -102,7 +102,7 @@ def divide(
         return list(queues[i::n])
     if strategy != "AVG":
         raise Refused(
-            ResponseCode.SYSTEM_ERROR, f"no strategy is called {strategy:.60}: AVG, AVG_BY_CIRCLE"
+            ResponseCode.SYSTEM_ERROR, f"unknown strategy {strategy:.60}: use AVG or AVG_BY_CIRCLE"
         )
     share, more = divmod(len(queues), n)
     start = i * share + min(i, more)

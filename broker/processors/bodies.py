@@ -22,9 +22,9 @@ def json_object(command: Command) -> dict[str, Any]:
     try:
         found = mqjson.loads(command.body)
     except ValueError as problem:
-        raise bad(f"the body of request {command.code} is no JSON: {problem}") from None
+        raise bad(f"the body of request {command.code} is not valid JSON: {problem}") from None
     if not isinstance(found, dict):
-        raise bad(f"the body of request {command.code} is no JSON object")
+        raise bad(f"the body of request {command.code} is not a JSON object")
     return found
 
 
@@ -36,7 +36,7 @@ def text(value: Mapping[str, Any], name: str, default: str | None = None) -> str
             raise bad(f"the body lacks {name}")
         return default
     if not isinstance(found, str):
-        raise bad(f"{name} in the body is no text")
+        raise bad(f"{name} in the body is not a string")
     return found
 
 
@@ -50,7 +50,7 @@ def integer(value: Mapping[str, Any], name: str, default: int) -> int:
     except ValueError:
         number = None
     if number is None or not -(1 << 63) <= number < 1 << 63:
-        raise bad(f"{name} in the body is no number")
+        raise bad(f"{name} in the body is not a number")
     return number
 
 
@@ -60,7 +60,7 @@ def items(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise bad(f"{name} in the body is no list of objects")
+        raise bad(f"{name} in the body is not a list of objects")
     return found
 
 
@@ -68,5 +68,5 @@ def message_queues(value: Mapping[str, Any], name: str) -> list[MessageQueue]:
     """A member that is a list of message queues. Raises: Refused."""
     queues = [queue_of(each) for each in items(value, name)]
     if None in queues:
-        raise bad(f"{name} in the body holds what is no message queue")
+        raise bad(f"{name} in the body contains an invalid message queue")
     return [queue for queue in queues if queue is not None]

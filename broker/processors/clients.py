@@ -114,11 +114,11 @@ def _subscription(item: dict[str, Any]) -> Subscription:
     """SubscriptionData. Go sends codes as texts, and may leave the sets out."""
     tags, codes = item.get("tagsSet") or [], item.get("codeSet") or []
     if not isinstance(tags, list) or not isinstance(codes, list):
-        raise bad("tagsSet or codeSet in the body is no list")
+        raise bad("tagsSet or codeSet in the body is not a list")
     try:
         numbers = tuple(int(code) for code in codes)
     except (TypeError, ValueError):
-        raise bad("codeSet in the body holds what is no number") from None
+        raise bad("codeSet in the body contains a non-number") from None
     return Subscription(
         topic=text(item, "topic"),
         expression=text(item, "subString", "*"),

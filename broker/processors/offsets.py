@@ -77,7 +77,7 @@ class OffsetProcessor:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic:.260} not exist!")
         queue, offset = queue_id(command), command.number("commitOffset", -1)
         if offset < 0:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is no offset")
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is invalid")
         self.s.offsets.commit(group, topic, queue, offset)
         return command.reply()
 
@@ -111,7 +111,7 @@ def queue_id(command: Command) -> int:
     """The field queueId. Raises: Refused."""
     queue = command.number("queueId")
     if not 0 <= queue <= _INT32_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId {queue} is no queue")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId {queue} does not exist")
     return queue
 
 

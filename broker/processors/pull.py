@@ -66,9 +66,7 @@ class PullProcessor:
             return None
         for name in ("queueId", "queueOffset", "maxMsgNums"):
             command.number(name)  # names what is missing
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR, "the pull cannot be served: one of its fields is unusable"
-        )
+        raise Refused(ResponseCode.SYSTEM_ERROR, "the pull request has an invalid field")
 
     # ---- hooks ----
 
@@ -169,7 +167,7 @@ class PullProcessor:
         if found is None:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: {group.name} does not take {topic}",
+                f"the consumer's subscription not exist: {group.name} does not include {topic}",
             )
         if found.version < command.number("subVersion", 0):
             raise Refused(

@@ -63,7 +63,7 @@ class RelayProcessor:
                 body = bytes(self.s.store.message_by_id(command.ext["msgId"]).record)
             except StoreError as failed:
                 raise Refused(
-                    ResponseCode.SYSTEM_ERROR, f"no message has this id: {failed.text}"
+                    ResponseCode.SYSTEM_ERROR, f"no message with this id: {failed.text}"
                 ) from failed
         topic = self.s.topics.get(command.ext.get("topic", ""))
         if topic is not None:

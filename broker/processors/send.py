@@ -220,8 +220,8 @@ class SendProcessor:
         if transactions.full:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{transactions.halves.state().open} transactions are open; no more are taken"
-                " until some are decided. See `pystore tx ls`.",
+                f"{transactions.halves.state().open} transactions are open; new ones are"
+                " refused until some are decided. See `pystore tx ls`.",
             )
         properties = {k: v for k, v in properties.items() if k not in _OF_HALVES}
         properties |= {
@@ -252,7 +252,7 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 "timer message illegal, the delay time should not be bigger than the max delay"
                 f" {_TIMER_MAX_MS}ms; or if set del msg, the delay time should be bigger than the"
-                f" current time: {asked[0]} is no number",
+                f" current time: {asked[0]} is not a number",
             )
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

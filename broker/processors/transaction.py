@@ -98,7 +98,7 @@ class TransactionProcessor:
         if message.topic != HALF_TOPIC or properties.get("TRAN_MSG", "").lower() != "true":
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"The message at {message.physical_offset} is no half message",
+                f"The message at {message.physical_offset} is not a half message",
             )
         topic = command.ext.get("topic")
         if topic and topic not in (properties.get("REAL_TOPIC"), HALF_TOPIC):

@@ -24,7 +24,7 @@ def parse_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port``. Raises: ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"'{address}' is no host:port")
+        raise ValueError(f"'{address}' is not host:port")
     return host.strip("[]"), int(port)
 
 
@@ -75,7 +75,7 @@ class RemotingClient:
             return await connection.request(command, max(0.0, end - loop.time()))
         except TimeoutError:
             if connection.reads == reads:
-                connection.abort("it did not answer", f"request {command.code}")
+                connection.abort("no response", f"request {command.code}")
             raise
 
     async def oneway(self, address: str, command: Command, timeout: float = 3.0) -> None:

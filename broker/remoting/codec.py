@@ -52,7 +52,7 @@ def frame_size(head: bytes | bytearray | memoryview, frame_max: int = FRAME_MAX)
         return 0
     total: int = int.from_bytes(head[:4], "big", signed=True)
     if not 4 <= total <= frame_max - 4:
-        raise BadFrame(f"a frame says it has {total} bytes, {frame_max} are allowed")
+        raise BadFrame(f"frame of {total} bytes exceeds the limit of {frame_max}")
     return total + 4
 
 
@@ -70,7 +70,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
     if took != size or not size:
         if took < 0:
             raise_error(error)
-        raise BadFrame(f"{size} bytes are not one whole frame")
+        raise BadFrame(f"{size} bytes are not one complete frame")
     (
         serialize,
         code,
@@ -146,7 +146,7 @@ def encode(command: Command) -> bytes:
             nul,
         )
     except struct.error as bad:
-        raise BadFrame(f"a number of the command does not fit: {bad}") from None
+        raise BadFrame(f"a number of the command is out of range: {bad}") from None
     body_len = len(body)
     room = _ROOM
     size = lib.ps_packed_encode(packed, texts, body_len, out, room, error)

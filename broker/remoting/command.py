@@ -86,7 +86,7 @@ class Command:
         if found:
             return found
         if default is None:
-            raise Refused(1, f"the request {self.code} lacks its field {name}")
+            raise Refused(1, f"request {self.code} lacks the field {name}")
         return default
 
     def number(self, name: str, default: int | None = None) -> int:
@@ -100,7 +100,9 @@ class Command:
         except ValueError:
             value = 1 << 63
         if not -(1 << 63) <= value < 1 << 63:
-            raise Refused(1, f"the field {name} of request {self.code} is no number: {found:.40}")
+            raise Refused(
+                1, f"the field {name} of request {self.code} is not a number: {found:.40}"
+            )
         return value
 
     def flag_of(self, name: str, default: bool = False) -> bool:

@@ -207,10 +207,10 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.flush()
         except BadFrame as bad:
-            self.abort("a frame that is none", str(bad))
+            self.abort("malformed frame", str(bad))
         except Exception as error:  # noqa: BLE001 - one peer's bytes must not end the server
             _quiet.error(type(error), error, "Reading from %s failed", self)
-            self.abort("an error while reading", str(error))
+            self.abort("read error", str(error))
 
     def pause_writing(self) -> None:
         self._hold(WRITES)
@@ -284,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, Refused):
             return request.reply(error.code, error.remark)
         kind = (request.code, type(error))
-        _quiet.error(kind, error, "Request %d of %s failed", request.code, self)
+        _quiet.error(kind, error, "Request %d from %s failed", request.code, self)
         return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
 
     def _start(self, command: Command, work: Awaitable[Command | None]) -> None:
@@ -426,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._held & WRITES:
             unsent = transport.get_write_buffer_size()
             if unsent > self._shared.limits.unsent_max:
-                self.abort("too much that it does not read", f"{unsent} bytes")
+                self.abort("responses not read by the client", f"{unsent} bytes")
 
     # ---- requests of ours ----
 
@@ -494,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self._closing = True
-        _quiet.warning(why, "%s is closed: %s%s", self, why, f" ({detail})" if detail else "")
+        _quiet.warning(why, "Closed %s: %s%s", self, why, f" ({detail})" if detail else "")
         self._transport.abort()
 
     def kill(self) -> None:
@@ -507,7 +507,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the wheel: nothing was read or written for idle_s."""
         if not self._closing and self._transport is not None:
             self._closing = True
-            _quiet.log(logging.INFO, "idle", "%s is closed: it was idle", self)
+            _quiet.log(logging.INFO, "idle", "Closed %s: idle", self)
             self._transport.abort()
 
     def __str__(self) -> str:

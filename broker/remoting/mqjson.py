@@ -61,7 +61,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     try:
         text = bytes(data).decode()
     except UnicodeDecodeError as bad:
-        raise ValueError(f"byte {bad.start} of the body is no UTF-8") from None
+        raise ValueError(f"byte {bad.start} of the body is not valid UTF-8") from None
     try:
         return json.loads(text)
     except RecursionError:
@@ -69,7 +69,9 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     except ValueError:
         value, end = _value(text, _skip(text, 0), 0)
         if _skip(text, end) != len(text):
-            raise ValueError(f"the body goes on behind its end, at {end}") from None
+            raise ValueError(
+                f"unexpected bytes after the JSON value, at byte {end} of the body"
+            ) from None
         return value
 
 
@@ -91,7 +93,7 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
         return made
     found = _SCALAR.match(text, at)
     if found is None:
-        raise ValueError(f"the body holds no JSON at {at}")
+        raise ValueError(f"the body is not valid JSON at byte {at}")
     return json.loads(found[0]), found.end()
 
 
@@ -127,7 +129,7 @@ def _array(text: str, at: int, depth: int) -> tuple[list[Any], int]:
 def _expect(text: str, at: int, sign: str) -> int:
     at = _skip(text, at)
     if text[at : at + 1] != sign:
-        raise ValueError(f"the body has no '{sign}' at {at}")
+        raise ValueError(f"expected '{sign}' at byte {at} of the body")
     return _skip(text, at + 1)
 
 

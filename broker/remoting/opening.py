@@ -73,7 +73,7 @@ def _text(head: bytes) -> Proxied | None:
     end = head.find(b"\r\n")
     if end < 0:
         if len(head) >= V1_MAX:
-            raise BadFrame("a PROXY line has no end")
+            raise BadFrame("unterminated PROXY line")
         return None
     words = head[:end].split(b" ")
     if words[1] == b"UNKNOWN":
@@ -86,7 +86,7 @@ def _text(head: bytes) -> Proxied | None:
         if address.version != int(words[1][3:]) or not 0 <= port <= 65535:
             raise ValueError
     except ValueError:
-        raise BadFrame(f"a PROXY line cannot be read: {head[:end]!r}") from None
+        raise BadFrame(f"malformed PROXY line: {head[:end]!r}") from None
     return Proxied(end + 2, (str(address), port))
 
 
@@ -95,9 +95,9 @@ def _binary(data: bytes) -> Proxied | None:
         return None
     kind, family, length = struct.unpack_from(">BBH", data, len(V2))
     if kind >> 4 != 2 or kind & 15 > 1:
-        raise BadFrame(f"a PROXY header has version and command {kind:#04x}")
+        raise BadFrame(f"unknown PROXY version and command {kind:#04x}")
     if length > V2_MAX:
-        raise BadFrame(f"a PROXY header of {length} bytes is longer than any")
+        raise BadFrame(f"PROXY header of {length} bytes is too long")
     if len(data) < V2_HEAD + length:
         return None
     size = V2_HEAD + length
@@ -105,7 +105,7 @@ def _binary(data: bytes) -> Proxied | None:
     if kind & 15 == 0 or width is None:  # the proxy's own check, or no internet address
         return Proxied(size)
     if length < 2 * width + 4:
-        raise BadFrame("a PROXY header is shorter than its addresses")
+        raise BadFrame("the PROXY header is shorter than its addresses")
     address = ipaddress.ip_address(data[V2_HEAD : V2_HEAD + width])
     (port,) = struct.unpack_from(">H", data, V2_HEAD + 2 * width)
     return Proxied(size, (str(address), port))
@@ -138,7 +138,7 @@ class Opening:
         connection = self._connection
         if self._timer is None:
             late = asyncio.get_running_loop().call_later
-            self._timer = late(self._seconds, connection.abort, "it did not finish its first bytes")
+            self._timer = late(self._seconds, connection.abort, "handshake timed out")
         data = memoryview(self._room)[: self._filled]
         at = 0
         if not self._proxy_done:
@@ -159,7 +159,7 @@ class Opening:
         if data[0] == TLS_HANDSHAKE:
             if mode == "disabled":
                 self.closed()
-                connection.abort("it speaks TLS, and tls.server.mode is disabled")
+                connection.abort("TLS refused: tls.server.mode is disabled")
                 return
             tls = TlsIntake(connection, self._tls.server_context(), True, self.closed)
             connection.intake = tls
@@ -167,7 +167,7 @@ class Opening:
             return
         self.closed()
         if mode == "enforcing":
-            connection.abort("it does not speak TLS, and tls.server.mode is enforcing")
+            connection.abort("plain text refused: tls.server.mode is enforcing")
             return
         connection.intake = None
         connection.opened()

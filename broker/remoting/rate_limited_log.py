@@ -32,7 +32,7 @@ class RateLimitedLogger:
             self._kinds.clear()
         self._kinds[kind] = [now, 0]
         if seen is not None and seen[1]:
-            text, args = text + " (%d more of these since the last line)", (*args, int(seen[1]))
+            text, args = text + " (%d more since the last line)", (*args, int(seen[1]))
         self._logger.log(level, text, *args, exc_info=error)
 
     def warning(self, kind: object, text: str, *args: object) -> None:

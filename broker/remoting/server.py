@@ -92,7 +92,7 @@ class RemotingServer:
             shared = self._shared
         else:
             _quiet.warning(
-                "too many connections", "%d connections are open, more are refused", count
+                "too many connections", "%d connections are open; new ones are refused", count
             )
             shared = self._refusing()
             if len(shared.connections) >= REFUSED_MAX:

@@ -81,20 +81,20 @@ class TlsSettings:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise BadArgument(f"tls.server.mode '{self.mode}' is none of {', '.join(MODES)}")
+            raise BadArgument(f"tls.server.mode '{self.mode}' is not one of {', '.join(MODES)}")
         if self.need_client_auth not in _CLIENT_AUTH:
             choices = ", ".join(_CLIENT_AUTH)
             raise BadArgument(
-                f"tls.server.need.client.auth '{self.need_client_auth}' is none of {choices}"
+                f"tls.server.need.client.auth '{self.need_client_auth}' is not one of {choices}"
             )
         if bool(self.cert_path) != bool(self.key_path):
-            raise BadArgument("tls.server.certPath and tls.server.keyPath belong together")
+            raise BadArgument("set both tls.server.certPath and tls.server.keyPath")
         if self.mode == "enforcing" and not self.cert_path and not self.test_mode:
-            raise BadArgument("tls.server.mode is enforcing, and no tls.server.certPath is given")
+            raise BadArgument("tls.server.mode is enforcing, but tls.server.certPath is not set")
         if self.cert_path:
             self.server_context()  # what cannot be read is told at the start
         if bool(self.client_cert_path) != bool(self.client_key_path):
-            raise BadArgument("tls.client.certPath and tls.client.keyPath belong together")
+            raise BadArgument("set both tls.client.certPath and tls.client.keyPath")
 
     @classmethod
     def from_names(cls, given: Mapping[str, str]) -> TlsSettings:
@@ -123,7 +123,7 @@ class TlsSettings:
                 f"the TLS settings cannot be read ({failed.strerror})", os.fspath(path)
             ) from failed
         except UnicodeDecodeError:
-            raise BadArgument("the TLS settings are no text", os.fspath(path)) from None
+            raise BadArgument("the TLS settings are not text", os.fspath(path)) from None
         try:
             given = {name: value for name, (_, value) in parse_java_properties(text).items()}
         except BadArgument:
@@ -163,7 +163,7 @@ class TlsSettings:
         elif self.test_mode:
             _load_self_signed(context)
         else:
-            raise BadArgument("a client speaks TLS, and no tls.server.certPath is given")
+            raise BadArgument("a client uses TLS, but tls.server.certPath is not set")
         want = _CLIENT_AUTH[self.need_client_auth]
         if self.auth_client and want is ssl.CERT_NONE:
             want = ssl.CERT_REQUIRED
@@ -282,7 +282,7 @@ class TlsIntake:
         except ssl.SSLZeroReturnError:
             connection.close()
         except ssl.SSLError as failed:
-            connection.abort("its TLS is broken", str(failed))
+            connection.abort("TLS error", str(failed))
         self._carry()
 
     def _shake(self) -> bool:
@@ -318,7 +318,7 @@ class TlsIntake:
                 while len(view):
                     view = view[self._tls.write(view) :]
         except ssl.SSLError as failed:
-            self._connection.abort("its TLS is broken", str(failed))
+            self._connection.abort("TLS error", str(failed))
         self._carry()
 
     def finish(self) -> None:

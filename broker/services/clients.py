@@ -314,7 +314,9 @@ class Clients:
             seen[channel.peer] = max(channel.seen, seen.get(channel.peer, 0.0))
         for peer, when in seen.items():
             if when < oldest or peer.closed:
-                log.info("no heartbeat from %s for %d s: dropped", peer.address, self._expire_s)
+                log.info(
+                    "No heartbeat from %s for %d s: client removed", peer.address, self._expire_s
+                )
                 peer.close()
                 self.departed(peer)
 

@@ -73,9 +73,7 @@ class Config:
         for name in sorted(names):
             at_start = TABLE[name].used_by == "store" and name not in RETENTION
             if at_start or name in _FIXED:
-                raise BadArgument(
-                    f"{name} is taken over at the start only: write it to broker.conf"
-                )
+                raise BadArgument(f"{name} takes effect only at a start: write it to broker.conf")
         return made, names
 
     def as_text(self) -> str:

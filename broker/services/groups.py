@@ -130,7 +130,7 @@ class Groups:
         """Raises: Refused with INVALID_PARAMETER."""
         try:
             if not isinstance(value, dict) or not isinstance(value.get("groupName"), str):
-                raise ValueError("a SubscriptionGroupConfig has a groupName")
+                raise ValueError("the SubscriptionGroupConfig has no groupName")
             return group_from_json(value["groupName"], value)
         except ValueError as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None

@@ -121,14 +121,14 @@ class Hooks(Generic[_Of]):
             except AbortProcessException:
                 raise
             except Exception:
-                log.exception("the hook %s failed before a request", hook.name)
+                log.exception("Hook %s failed before a request", hook.name)
 
     def after(self, context: _Of) -> None:
         for hook in self._hooks:
             try:
                 hook.after(context)
             except Exception:
-                log.exception("the hook %s failed after a request", hook.name)
+                log.exception("Hook %s failed after a request", hook.name)
 
 
 def message_type(properties: dict[str, str]) -> str:

@@ -70,7 +70,7 @@ class Housekeeping:
             try:
                 duty.work()
             except Exception:
-                log.exception("a duty of the broker failed")
+                log.exception("A periodic job of the broker failed")
         self._arm()
 
     # ---- what waits for the disk ----
@@ -92,6 +92,6 @@ class Housekeeping:
             try:
                 await work()
             except Exception:
-                log.exception("the %s could not be saved; they are tried again", what)
+                log.exception("Cannot save the %s; will retry", what)
 
         self.add(begin, pause_s)

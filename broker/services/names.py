@@ -82,7 +82,7 @@ def check_offsets_may_change(group: str) -> None:
     if group.startswith(_SYSTEM_GROUP):
         raise Refused(
             ResponseCode.NO_PERMISSION,
-            f"The group[{group:.260}] is the broker's own; its offsets follow what it has done.",
+            f"The group[{group:.260}] belongs to the broker; its offsets cannot be changed.",
         )
 
 

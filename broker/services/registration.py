@@ -250,12 +250,12 @@ class Registration:
         else:
             if answer.code == ResponseCode.SUCCESS:
                 if server.failing:
-                    log.info("the name server %s answers again", server.address)
+                    log.info("Name server %s answers again", server.address)
                 server.failing = False
                 return answer
             problem = f"code {answer.code}: {answer.remark}"
         if not server.failing:
-            log.warning("the name server %s did not register us: %s", server.address, problem)
+            log.warning("Name server %s did not register this broker: %s", server.address, problem)
         server.failing = True
         return None
 

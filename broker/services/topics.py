@@ -239,7 +239,7 @@ class Topics:
             if not 0 <= queues <= _QUEUES_MAX:
                 problem = f"a topic has from 0 to {_QUEUES_MAX} queues, not {queues}"
         if not 0 <= config.perm < 16:
-            problem = f"perm {config.perm} is none: 2 write, 4 read, 6 both"
+            problem = f"perm {config.perm} is invalid: 2 write, 4 read, 6 both"
         if attributes.get("queue.type") == "BatchCQ":
             problem = "this store keeps one record a message: queue.type BatchCQ is not supported"
         if attributes.get("cleanup.policy") == "COMPACTION":
@@ -302,7 +302,7 @@ class Topics:
         """Raises: Refused with INVALID_PARAMETER."""
         try:
             if not isinstance(value, dict) or not isinstance(value.get("topicName"), str):
-                raise ValueError("a TopicConfig has a topicName")
+                raise ValueError("the TopicConfig has no topicName")
             return topic_from_json(value["topicName"], value)
         except ValueError as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(bad)) from None

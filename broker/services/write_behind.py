@@ -110,7 +110,7 @@ class WriteBehindTable(Generic[_Row]):
                 if not isinstance(failed, StoreError):
                     raise
                 if not failing:
-                    log.error("%s cannot be written, and are tried again: %s", self._name, failed)
+                    log.error("Cannot write %s; will retry: %s", self._name, failed)
                 failing = True
                 await asyncio.sleep(_RETRY_S)
 

@@ -59,7 +59,7 @@ int ps_sigbus_install(ps_error *e) {
     sigemptyset(&action.sa_mask);
     if (sigaction(SIGBUS, &action, &guard.gd_before) < 0) {
         atomic_store(&guard.gd_state, 0);
-        return ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot install a handler of SIGBUS");
+        return ps_fail(e, PS_E_IO, errno, -1, NULL, "cannot install the SIGBUS handler");
     }
     atomic_store(&guard.gd_state, 2);
     return 0;

@@ -87,7 +87,7 @@ static int checkpoint_fill(ps_io *io, int fd, const uint8_t head[CP_USED], const
     *made = st.st_size == 0;
     if (st.st_size != PS_CHECKPOINT_SIZE && io->ftruncate(io, fd, PS_CHECKPOINT_SIZE) < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path,
-                       "cannot give the checkpoint its size");
+                       "cannot resize the checkpoint");
     if (ps_write_head(io, fd, head, CP_USED) < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the checkpoint");
     if (io->fdatasync(io, fd) < 0)
@@ -134,7 +134,7 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     int len = snprintf(text, sizeof text, "%lld", (long long)getpid());
     int fd = io->open(io, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0)
-        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the abort file");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot create the abort file");
     if (ps_write_head(io, fd, text, (size_t)len) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot write the abort file");
     else if (io->fsync(io, fd) < 0)

@@ -40,9 +40,9 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     int fd = io->open(io, path, mode, 0644);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path,
-                       make ? "cannot make the file" : "cannot open the file");
+                       make ? "cannot create the file" : "cannot open the file");
     if (make && io->ftruncate(io, fd, size) < 0) {
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot give the file its size");
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot resize the file");
         goto out;
     }
     if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0) goto out;
@@ -113,7 +113,7 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
      * disk is caught by the ratio check of the retention rules alone. */
     if (rc < 0 && err != EOPNOTSUPP && err != ENOSYS)
         return ps_fail(e, ps_errno_code(err), err, -1, mf->mf_path,
-                       "cannot reserve room for the file");
+                       "cannot allocate disk space for the file");
     atomic_store_explicit(&mf->mf_reserved, want, memory_order_release);
     return 0;
 }
@@ -238,7 +238,7 @@ ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
     pthread_rwlock_unlock(&ss->ss_lock);
     if (mf == NULL && listed) mf = segment_map(ss, offset, e);
     if (mf == NULL || !atomic_load_explicit(&mf->mf_cut, memory_order_relaxed)) return mf;
-    ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path, "the file was cut off while it was mapped");
+    ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path, "the file was truncated while it was mapped");
     ps_mapfile_unref(mf);
     return NULL;
 }
@@ -312,7 +312,7 @@ static int list_odd(const char *folder, const struct dirent *d, int err, ps_erro
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
     return ps_fail(e, ps_errno_code(err), err == EINVAL ? 0 : err, -1, path,
-                   err == EINVAL ? "this has the name of a file of the store and is none"
+                   err == EINVAL ? "not a regular file"
                                  : "cannot stat the file");
 }
 
@@ -333,7 +333,7 @@ static int list_one(const char *folder, const struct dirent *d, int dir_fd, bool
     if (!all_digits(d->d_name)) {
         if (!strict) return 0;
         snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
-        return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "this file does not belong here");
+        return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "unexpected file");
     }
     if (out->count == *room) {
         int32_t more = *room ? *room * 2 : 16;
@@ -360,7 +360,7 @@ int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps
     DIR *dir = opendir(path);
     if (dir == NULL) {
         if (errno == ENOENT) return 0;
-        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot list the folder");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot list the directory");
     }
     while (code == 0 && (d = readdir(dir)) != NULL)
         code = list_one(path, d, dirfd(dir), strict, out, &room, e);
@@ -389,7 +389,7 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
         char kept = part[i];
         part[i] = 0;
         if (io->mkdir(io, part, 0755) < 0 && errno != EEXIST)
-            return ps_fail(e, ps_errno_code(errno), errno, -1, part, "cannot make the folder");
+            return ps_fail(e, ps_errno_code(errno), errno, -1, part, "cannot create the directory");
         part[i] = kept;
     }
     return 0;
@@ -398,10 +398,11 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e) {
     int fd = io->open(io, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     int code = 0;
-    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the folder");
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                               "cannot open the directory");
     /* Some file systems refuse to sync a folder (EINVAL); they order it themselves. */
     if (io->fsync(io, fd) < 0 && errno != EINVAL)
-        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the folder");
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the directory");
     io->close(io, fd);
     return code;
 }

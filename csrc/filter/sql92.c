@@ -225,7 +225,7 @@ static token text_token(parser *p) {
         i = end;
     }
     if (end < 0) {
-        refuse(p, p->start, "the string has no end: expected another '");
+        refuse(p, p->start, "unterminated string: expected '");
         return T_END;
     }
     p->at = end;
@@ -254,7 +254,7 @@ static token mark_token(parser *p, uint8_t c) {
         p->at += next == '=' || next == '>';
         return next == '=' ? T_LESS_EQUAL : next == '>' ? T_NOT_EQUAL : T_LESS;
     default:
-        refuse(p, p->start, "no part of an expression begins with this character");
+        refuse(p, p->start, "unexpected character");
     }
     return T_END;
 }
@@ -308,7 +308,7 @@ static ps_sql92_instruction *emit(parser *p, ps_sql92_op op, int32_t effect) {
     if (code == NULL) return &p->spare;
     sql->code = code;
     p->stack += effect;
-    if (p->stack > PS_SQL92_STACK_MAX) refuse(p, p->start, "too many parts within one another");
+    if (p->stack > PS_SQL92_STACK_MAX) refuse(p, p->start, "nested too deeply");
     ps_sql92_instruction *in = &sql->code[sql->code_count++];
     *in = (ps_sql92_instruction){.op = (uint8_t)op};
     return in;
@@ -473,7 +473,7 @@ static void parse_unary(parser *p, operand *o) {
     token kind = p->kind;
     o->role = R_CONSTANT;
     o->code = p->sql->code_count;
-    if (++p->depth > PS_SQL92_DEPTH_MAX) refuse(p, start, "too many parts within one another");
+    if (++p->depth > PS_SQL92_DEPTH_MAX) refuse(p, start, "nested too deeply");
     if (p->failed == 0 && (kind == T_PLUS || kind == T_MINUS || kind == T_NOT)) {
         next_token(p);
         parse_unary(p, o);

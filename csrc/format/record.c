@@ -420,12 +420,13 @@ static int properties_measure(ps_draft *d, const char **why) {
         return refuse(why, PS_E_PROPERTIES_SIZE_EXCEEDED, "the properties exceed 32767 bytes");
     }
     if (has_separator(d->tags, d->tags_len) || has_separator(d->keys, d->keys_len)) {
-        return refuse(why, PS_E_PROPERTIES_ILLEGAL, "tags or keys hold a byte 0x01 or 0x02");
+        return refuse(why, PS_E_PROPERTIES_ILLEGAL,
+                      "tags or keys contain a separator (0x01 or 0x02)");
     }
     if (!properties_good(d->properties, d->properties_len) ||
         !properties_good(d->extra, d->extra_len)) {
         return refuse(why, PS_E_PROPERTIES_ILLEGAL,
-                      "the encoded properties are not NAME 0x01 VALUE 0x02 one after another");
+                      "the encoded properties are not a sequence of NAME 0x01 VALUE 0x02");
     }
     d->properties_total = total;
     return 0;
@@ -445,7 +446,7 @@ int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why) {
     }
     if ((d->born_host_len != HOST_V4 && d->born_host_len != HOST_V6) ||
         (d->store_host_len != HOST_V4 && d->store_host_len != HOST_V6)) {
-        return refuse(why, PS_E_ARGUMENT, "a host is neither 8 nor 20 bytes long");
+        return refuse(why, PS_E_ARGUMENT, "a host address is neither 8 nor 20 bytes long");
     }
     int code = properties_measure(d, why);
     if (code != 0) return code;
@@ -599,7 +600,7 @@ int ps_topic_check(const uint8_t *topic, int64_t len, const char **why) {
     for (int64_t i = 0; i < len; i++) {
         if (!topic_char(topic[i])) {
             return refuse(why, PS_E_TOPIC_ILLEGAL,
-                          "the topic holds a character beside letters, digits, '%', '|', '_', '-'");
+                          "the topic has a character other than letters, digits and % | _ -");
         }
     }
     return 0;

@@ -238,7 +238,7 @@ int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries,
     *out = NULL;
     if (slots < 1 || entries < 2)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, folder,
-                       "an index needs 1 slot and 2 entries at least, not %" PRId32 " and %" PRId32,
+                       "an index needs at least 1 slot and 2 entries, not %" PRId32 " and %" PRId32,
                        slots, entries);
     ps_index *ix = calloc(1, sizeof *ix);
     if (ix == NULL || (ix->ix_folder = strdup(folder)) == NULL) {
@@ -466,7 +466,7 @@ static int file_make(ps_index *ix, int32_t entries, ix_file **out, ps_error *e) 
     for (int32_t i = 0; i < NAME_TRIES; i++) {
         if (ix->ix_newest >= NAME_HIGHEST)
             return ps_fail(e, PS_E_STRAY_FILE, 0, -1, ix->ix_folder,
-                           "no name sorts behind the newest");
+                           "no name sorts after the newest");
         number = number_new(ix);
         snprintf(name, sizeof name, "%017" PRId64, number);
         if ((code = path_of(ix, name, path, e)) < 0) return code;

@@ -72,7 +72,7 @@ int ps_log_open(ps_store *s, ps_error *e) {
         if (items[i].sg_base % s->st_conf.commitlog_file_size != 0 ||
             (i > 0 && items[i].sg_base != items[i - 1].sg_base + s->st_conf.commitlog_file_size))
             return ps_fail(e, PS_E_NOT_ADJACENT, 0, items[i].sg_base, items[i].sg_path,
-                           "the file does not follow the one before it");
+                           "the segment does not follow the previous one");
     if (s->st_log.ss_count > 0) atomic_store(&s->st_log_min, items[0].sg_base);
     return 0;
 }
@@ -149,7 +149,7 @@ static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_error *e) {
     memset(mf->mf_map + at, 0, (size_t)dirty);
     if (mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd) < 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, errno, mf->mf_base + at, mf->mf_path,
-                       "the cut could not be synced");
+                       "the truncated file could not be synced");
     return 0;
 }
 

@@ -37,7 +37,8 @@ static int load_topic(ps_store *s, const char *folder, const char *name, bool li
     if (dir == NULL)
         return errno == ENOTDIR || errno == ENOENT
                    ? 0
-                   : ps_fail(e, ps_errno_code(errno), errno, -1, folder, "cannot list the folder");
+                   : ps_fail(e, ps_errno_code(errno), errno, -1, folder,
+                             "cannot list the directory");
     while (code == 0 && (d = readdir(dir)) != NULL) {
         int id = queue_id_of(d->d_name);
         ps_queue *q;

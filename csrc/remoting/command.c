@@ -85,7 +85,7 @@ static bool json_fields(ps_json *j, ps_command *c) {
     int byte = ps_json_peek(j);
     ps_slice null;
     if (byte == 'n') return ps_json_scalar(j, &null);
-    if (!ps_json_take(j, '{', "extFields is no object")) return false;
+    if (!ps_json_take(j, '{', "extFields is not an object")) return false;
     c->no_fields = 0;
     c->field_count = 0;
     if (ps_json_peek(j) == '}') {
@@ -108,7 +108,7 @@ static bool json_fields(ps_json *j, ps_command *c) {
         else
             c->field_count++;
         byte = ps_json_peek(j);
-        if (byte != ',' && byte != '}') return ps_json_fail(j, "a comma was expected");
+        if (byte != ',' && byte != '}') return ps_json_fail(j, "expected a comma");
         j->at++;
         if (byte == '}') return true;
     }
@@ -169,17 +169,17 @@ static bool json_header(ps_json *j, ps_command *c) {
     c->remark = (ps_slice){NULL, 0};
     c->no_fields = 1;
     c->field_count = 0;
-    if (!ps_json_take(j, '{', "the header is no object")) return false;
+    if (!ps_json_take(j, '{', "the header is not an object")) return false;
     for (int byte = ps_json_peek(j) == '}' ? '}' : ','; byte != '}'; j->at++) {
         ps_slice key;
         if (!ps_json_key(j, &key) || !json_member(j, key, c)) return false;
         byte = ps_json_peek(j);
-        if (byte != ',' && byte != '}') return ps_json_fail(j, "a comma was expected");
+        if (byte != ',' && byte != '}') return ps_json_fail(j, "expected a comma");
         if (byte == '}') break;
     }
     j->at++;
     ps_json_peek(j);
-    return j->at == j->end || ps_json_fail(j, "something follows the header's object");
+    return j->at == j->end || ps_json_fail(j, "unexpected bytes after the header object");
 }
 
 /* ---- decoding a binary header ---- */
@@ -201,16 +201,16 @@ static const char *binary_fields(const uint8_t *p, const uint8_t *end, ps_comman
     for (int32_t seen = 0; p < end; seen++) {
         if (seen == PS_FIELDS_MAX) return "too many fields";
         ps_field *field = &c->fields[c->field_count];
-        if (end - p < 2) return "a field is cut off";
+        if (end - p < 2) return "a field is truncated";
         ps_slice name = {p + 2, (int16_t)be16_get(p)};
-        if (name.len < 0 || end - p - 6 < name.len) return "a name is longer than its room";
+        if (name.len < 0 || end - p - 6 < name.len) return "a name exceeds the header";
         p = name.data + name.len;
         ps_slice value = {p + 4, (int32_t)be32_get(p)};
         p += 4;
-        if (value.len < 0 || end - p < value.len) return "a value is longer than its room";
+        if (value.len < 0 || end - p < value.len) return "a value exceeds the header";
         p += value.len;
         if (!plain && !(ps_utf8_valid(name.data, name.len) && ps_utf8_valid(value.data, value.len)))
-            return "a text is not UTF-8";
+            return "a string is not valid UTF-8";
         if (value.len == 0) {
             fields_drop(c, name);
         } else {
@@ -222,7 +222,7 @@ static const char *binary_fields(const uint8_t *p, const uint8_t *end, ps_comman
 }
 
 static const char *binary_header(const uint8_t *p, int32_t len, ps_command *c) {
-    if (len < BINARY_MIN) return "it is shorter than its fixed part";
+    if (len < BINARY_MIN) return "shorter than the fixed part";
     c->code = (int16_t)be16_get(p);
     c->language = p[AT_BINARY_LANGUAGE];
     c->version = (int16_t)be16_get(p + AT_BINARY_VERSION);
@@ -231,14 +231,14 @@ static const char *binary_header(const uint8_t *p, int32_t len, ps_command *c) {
     c->field_count = 0;
     int32_t remark_len = (int32_t)be32_get(p + AT_BINARY_REMARK_LEN);
     if (remark_len < 0 || remark_len > len - BINARY_MIN)
-        return "the remark is longer than its room";
+        return "the remark exceeds the header";
     const uint8_t *remark = p + AT_BINARY_REMARK, *end = p + len;
     c->remark = (ps_slice){remark_len > 0 ? remark : NULL, remark_len};
-    if (!ps_utf8_valid(remark, remark_len)) return "the remark is not UTF-8";
+    if (!ps_utf8_valid(remark, remark_len)) return "the remark is not valid UTF-8";
     p = remark + remark_len;
     int32_t ext_len = (int32_t)be32_get(p);
     p += 4;
-    if (ext_len < 0 || ext_len > end - p) return "the fields are longer than their room";
+    if (ext_len < 0 || ext_len > end - p) return "the fields exceed the header";
     /* Upstream reads nothing behind the fields either. */
     const char *why = binary_fields(p, p + ext_len, c);
     c->no_fields = c->field_count == 0;
@@ -256,16 +256,16 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
     *wanted = 0;
     if (avail < 4) return 0;
     int64_t total = (int32_t)be32_get(in);
-    if (total < 4) return refuse(error, "a frame says that so many bytes follow", total);
-    if (total + 4 > frame_max) return refuse(error, "a frame is too large, in bytes", total + 4);
+    if (total < 4) return refuse(error, "invalid frame length", total);
+    if (total + 4 > frame_max) return refuse(error, "frame too large, bytes", total + 4);
     *wanted = total + 4;
     if (avail < AT_HEADER) return 0;
     int32_t kind = in[AT_HEADER_WORD];
     int32_t len = (int32_t)(be32_get(in + AT_HEADER_WORD) & 0xFFFFFF);
     if (kind != PS_SERIALIZE_JSON && kind != PS_SERIALIZE_ROCKETMQ)
-        return refuse(error, "a header of a kind that nobody knows", kind);
-    if (len > total - 4) return refuse(error, "a header longer than its frame, in bytes", len);
-    if (len > PS_HEADER_MAX) return refuse(error, "a header is too large, in bytes", len);
+        return refuse(error, "unknown header encoding", kind);
+    if (len > total - 4) return refuse(error, "header longer than its frame, bytes", len);
+    if (len > PS_HEADER_MAX) return refuse(error, "header too large, bytes", len);
     if (avail < total + 4) return 0;
 
     const uint8_t *header = in + AT_HEADER;
@@ -274,11 +274,13 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
     if (kind == PS_SERIALIZE_JSON) {
         ps_json j = {header, header + len, scratch, NULL, 0};
         if (!json_header(&j, out))
-            return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "a JSON header, near its byte %lld: %s",
+            return ps_fail(error, PS_E_FRAME, 0, -1, NULL,
+                           "malformed JSON header near byte %lld: %s",
                            (long long)(j.at - header), j.why);
     } else {
         const char *why = binary_header(header, len, out);
-        if (why != NULL) return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "a binary header: %s", why);
+        if (why != NULL) return ps_fail(error, PS_E_FRAME, 0, -1, NULL,
+                                        "malformed binary header: %s", why);
     }
     return total + 4;
 }
@@ -376,9 +378,10 @@ static uint8_t *binary_put(uint8_t *to, const ps_command *c) {
 
 /* Why the command has no binary form, or NULL. */
 static const char *binary_check(const ps_command *c) {
-    if (c->code != (int16_t)c->code) return "a binary header has no room for this code";
-    if (c->version != (int16_t)c->version) return "a binary header has no room for this version";
-    if (c->language != (uint8_t)c->language) return "a binary header has no room for this language";
+    if (c->code != (int16_t)c->code) return "the code does not fit into a binary header";
+    if (c->version != (int16_t)c->version) return "the version does not fit into a binary header";
+    if (c->language != (uint8_t)c->language)
+        return "the language does not fit into a binary header";
     for (int32_t i = 0; i < c->field_count; i++)
         if (c->fields[i].name.len > INT16_MAX) return "a name is too long for a binary header";
     return NULL;
@@ -404,7 +407,7 @@ int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *
     const ps_command *c = command;
     bool json = c->serialize == PS_SERIALIZE_JSON;
     if (!json && c->serialize != PS_SERIALIZE_ROCKETMQ)
-        return refuse(error, "a header of a kind that nobody knows", c->serialize);
+        return refuse(error, "unknown header encoding", c->serialize);
     if (c->field_count < 0 || c->field_count > PS_FIELDS_MAX)
         return refuse(error, "a command has at most 256 fields, not", c->field_count);
     const char *why = json ? NULL : binary_check(c);
@@ -414,13 +417,13 @@ int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *
     if (AT_HEADER + size > room || size > HEADER_ENCODED_MAX) {
         size = header_size(c, true);
         if (size > HEADER_ENCODED_MAX)
-            return refuse(error, "a header is too large, in bytes", size);
+            return refuse(error, "header too large, bytes", size);
         if (AT_HEADER + size > room) return AT_HEADER + size;
     }
     uint8_t *header = out + AT_HEADER;
     int64_t len = (json ? json_put(header, c) : binary_put(header, c)) - header;
     if (body_len < 0 || body_len > INT32_MAX - 4 - len)
-        return refuse(error, "a frame cannot hold a body of so many bytes", body_len);
+        return refuse(error, "body too large for a frame, bytes", body_len);
     be32_put(out, (uint32_t)(4 + len + body_len));
     be32_put(out + AT_HEADER_WORD, (uint32_t)c->serialize << 24 | (uint32_t)len);
     return AT_HEADER + len;

@@ -80,7 +80,8 @@ int ps_core_dedup_set(ps_core *c, int64_t window, const char *key, ps_error *e) 
     }
     if (o == NULL || o->on_ring == NULL || o->on_buckets == NULL) {
         ps_dedup_free(c);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to remember %lld messages",
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                       "no memory for a deduplication window of %lld messages",
                        (long long)window);
     }
     o->on_bucket_count = buckets;

@@ -65,7 +65,7 @@ static bool escape(ps_json *j, const uint8_t **p, uint8_t **to) {
     int name = j->end - *p < 2 ? 0 : (*p)[1];
     if (name == 'u') return unicode(j, p, to);
     const char *found = name == 0 ? NULL : strchr(NAMES, name);
-    if (found == NULL) return ps_json_fail(j, "an escape that JSON does not have");
+    if (found == NULL) return ps_json_fail(j, "invalid escape sequence");
     *(*to)++ = (uint8_t)VALUES[found - NAMES];
     *p += 2;
     return true;
@@ -89,7 +89,7 @@ static bool unescape(ps_json *j, const uint8_t *p, ps_slice *out) {
             *to++ = *p++;
         }
     }
-    if (p == j->end) return ps_json_fail(j, "a text without end");
+    if (p == j->end) return ps_json_fail(j, "unterminated string");
     *out = (ps_slice){start, (int32_t)(to - start)};
     j->scratch = to;
     j->at = p + 1;
@@ -99,14 +99,14 @@ static bool unescape(ps_json *j, const uint8_t *p, ps_slice *out) {
 bool ps_json_text_rest(ps_json *j, const uint8_t *clean, ps_slice *out) {
     const uint8_t *p = clean;
     while (p < j->end && *p != '"' && *p != '\\') p++;
-    if (p == j->end) return ps_json_fail(j, "a text without end");
+    if (p == j->end) return ps_json_fail(j, "unterminated string");
     if (*p == '"') {
         *out = (ps_slice){j->at, (int32_t)(p - j->at)};
         j->at = p + 1;
     } else if (!unescape(j, p, out)) {
         return false;
     }
-    return ps_utf8_valid(out->data, out->len) || ps_json_fail(j, "a text is not UTF-8");
+    return ps_utf8_valid(out->data, out->len) || ps_json_fail(j, "a string is not valid UTF-8");
 }
 
 static const uint8_t *digits(const uint8_t *p, const uint8_t *end) {
@@ -123,13 +123,13 @@ static bool number(ps_json *j, ps_slice *out) {
     if (p < end && *p == '.') {
         const uint8_t *fraction = ++p;
         p = digits(p, end);
-        if (p == fraction) return ps_json_fail(j, "a number ends at its point");
+        if (p == fraction) return ps_json_fail(j, "a number ends after its decimal point");
     }
     if (p < end && (*p == 'e' || *p == 'E')) {
         if (++p < end && (*p == '+' || *p == '-')) p++;
         const uint8_t *exponent = p;
         p = digits(p, end);
-        if (p == exponent) return ps_json_fail(j, "a number lacks its exponent");
+        if (p == exponent) return ps_json_fail(j, "a number has no exponent digits");
     }
     *out = (ps_slice){j->at, (int32_t)(p - j->at)};
     j->at = p;
@@ -138,7 +138,7 @@ static bool number(ps_json *j, ps_slice *out) {
 
 static bool word(ps_json *j, const char *text, size_t len) {
     if ((size_t)(j->end - j->at) < len || memcmp(j->at, text, len) != 0)
-        return ps_json_fail(j, "a value was expected");
+        return ps_json_fail(j, "expected a value");
     j->at += len;
     return true;
 }
@@ -161,7 +161,7 @@ bool ps_json_scalar(ps_json *j, ps_slice *out) {
         return word(j, "false", 5);
     case '{':
     case '[':
-        return ps_json_fail(j, "an object or an array where a text belongs");
+        return ps_json_fail(j, "expected a string, not an object or array");
     default:
         return number(j, out);
     }
@@ -175,14 +175,14 @@ bool ps_json_int32(ps_json *j, int32_t *out) {
     bool negative = p < end && *p == '-';
     p += negative;
     int64_t value = 0;
-    if (p == end || end - p > 10) return ps_json_fail(j, "no whole number of 32 bits");
+    if (p == end || end - p > 10) return ps_json_fail(j, "not a 32-bit integer");
     for (; p < end; p++) {
-        if (*p < '0' || *p > '9') return ps_json_fail(j, "no whole number of 32 bits");
+        if (*p < '0' || *p > '9') return ps_json_fail(j, "not a 32-bit integer");
         value = value * 10 + (*p - '0');
     }
     if (negative) value = -value;
     if (value < INT32_MIN || value > INT32_MAX)
-        return ps_json_fail(j, "no whole number of 32 bits");
+        return ps_json_fail(j, "not a 32-bit integer");
     *out = (int32_t)value;
     return true;
 }
@@ -194,7 +194,7 @@ bool ps_json_skip(ps_json *j) {
     for (;;) {
         int byte = ps_json_peek(j);
         if (byte == '{' || byte == '[') {
-            if (++depth > PS_JSON_DEPTH_MAX) return ps_json_fail(j, "nested too deep");
+            if (++depth > PS_JSON_DEPTH_MAX) return ps_json_fail(j, "nested too deeply");
             objects = objects << 1 | (byte == '{');
             j->at++;
             if (ps_json_peek(j) != (byte == '{' ? '}' : ']')) {
@@ -210,7 +210,7 @@ bool ps_json_skip(ps_json *j) {
             byte = ps_json_peek(j);
             if (byte == ',') break;
             if (byte != ((objects & 1) != 0 ? '}' : ']'))
-                return ps_json_fail(j, "a comma was expected");
+                return ps_json_fail(j, "expected a comma");
             j->at++;
             depth--;
             objects >>= 1;

@@ -106,8 +106,8 @@ static inline bool ps_json_text(ps_json *j, ps_slice *out) {
 
 /* A member's name and its colon. */
 static inline bool ps_json_key(ps_json *j, ps_slice *out) {
-    return ps_json_take(j, '"', "a name was expected") && ps_json_text(j, out) &&
-           ps_json_take(j, ':', "a colon was expected");
+    return ps_json_take(j, '"', "expected a name") && ps_json_text(j, out) &&
+           ps_json_take(j, ':', "expected a colon");
 }
 
 /* A text, or a number or a boolean as the text it is written with; null is a slice whose data is

@@ -80,6 +80,6 @@ int64_t ps_packed_encode(const ps_packed *packed, const uint8_t *texts, int64_t 
         whole = text_next(packed, texts, &at, &index, &c.fields[i].name) &&
                 text_next(packed, texts, &at, &index, &c.fields[i].value);
     if (!whole || at != packed->text_len)
-        return ps_fail(error, PS_E_ARGUMENT, 0, -1, NULL, "the packed texts do not add up");
+        return ps_fail(error, PS_E_ARGUMENT, 0, -1, NULL, "inconsistent lengths of packed strings");
     return ps_command_encode(&c, body_len, out, room, error);
 }

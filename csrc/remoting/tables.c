@@ -31,7 +31,7 @@ static uint32_t pair_hash(const uint8_t *group, int32_t group_len, const uint8_t
 
 static int no_memory(ps_error *e) {
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
-                   "no memory for the tables of the broker, or a million pairs of group and topic");
+                   "no memory for the tables, or over a million (group, topic) pairs");
 }
 
 /* ---- topics ---- */

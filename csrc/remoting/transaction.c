@@ -100,11 +100,12 @@ int ps_core_tx_add(ps_core *c, const ps_half_row *row, int32_t saved, ps_error *
     ps_slice group = {(const uint8_t *)row->group, row->group_len};
     ps_slice topic = {(const uint8_t *)row->topic, row->topic_len};
     if (row->offset < 0 || row->root < 0)
-        return ps_fail(e, PS_E_ARGUMENT, 0, row->offset, NULL, "a half has no offset below 0");
+        return ps_fail(e, PS_E_ARGUMENT, 0, row->offset, NULL,
+                       "the offset of a half message is negative");
     if (ps_halves_find(x, row->offset) != 0) return 1;
     if (!ps_halves_reserve(x, group, topic))
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, row->physical, NULL,
-                       "no room for more than %lld open transactions", (long long)x->tx_state.open);
+                       "limit of %lld open transactions reached", (long long)x->tx_state.open);
     ps_halves_add(x, row, saved ? PS_HALF_SAVED : 0);
     return 0;
 }
@@ -196,7 +197,7 @@ static int final_place(ps_core *c, const ps_record *r, ps_topic **topic, int32_t
     if (!property(r, "REAL_TOPIC", &name) || !property(r, "REAL_QID", &queue) ||
         !ps_slice_number(queue, &id) || id < 0 || id > PS_QUEUE_ID_MAX)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, r->physical_offset, NULL,
-                       "the half message does not say where it is to go");
+                       "the half message has no real topic or queue");
     if (property(r, "DELAY", &delay) && ps_slice_number(delay, &level) && level > 0) {
         *topic = c->co_schedule;
         *queue_id = (int32_t)(level < levels ? level : levels) - 1;
@@ -374,13 +375,13 @@ int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_resul
     ps_record r;
     *out = (ps_put_result){.physical_offset = -1};
     if (at == 0)
-        return ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no half at %lld is open",
+        return ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no open half message at %lld",
                        (long long)offset);
     if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
     int code = 0;
     if (decision != PS_TX_LOST && !record_of(c, ps_halves_at(x, at), &r, &mf))
         code = ps_fail(&out->error, PS_E_NOT_FOUND, 0, ps_halves_at(x, at)->hf_physical, NULL,
-                       "the record of the half at %lld cannot be read", (long long)offset);
+                       "cannot read the half message at %lld", (long long)offset);
     if (code == 0) code = decide(c, at, &r, decision, out);
     ps_mapfile_unref(mf);
     ps_leave(c->co_store);
@@ -619,7 +620,7 @@ int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_
     ps_leave(c->co_store);
     round->at = place < x->tx_places ? (int64_t)place : -1;
     *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = -1};
-    if (code < 0) return ps_fail(e, code, ENOMEM, -1, NULL, "a check could not be made");
+    if (code < 0) return ps_fail(e, code, ENOMEM, -1, NULL, "cannot compose a check request");
     return 0;
 }
 
@@ -651,7 +652,7 @@ int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int
         }
         ps_mapfile_unref(mf);
         if (outcome != PS_REC_OK && outcome != PS_REC_BLANK) {
-            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "no whole record: %s",
+            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "no valid record: %s",
                         ps_rec_outcome_name(outcome));
             break;
         }

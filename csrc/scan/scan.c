@@ -120,7 +120,7 @@ static bool cut_any(scanner *sn) {
 }
 
 static int cut_failed(scanner *sn) {
-    return sn->sn_failed = fail(sn, EIO, "the file was cut off while it was read: %s",
+    return sn->sn_failed = fail(sn, EIO, "the file was truncated while it was read: %s",
                                 sn->sn_cut->mf_path);
 }
 
@@ -361,7 +361,7 @@ static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size,
         rec.size >= PS_RECORD_FIXED && rec.size <= avail)
         *size = rec.size;
     if (o == PS_REC_BLANK || (o == PS_REC_OK && unit_size != 0 && rec.size != unit_size))
-        return "not the record that the unit describes";
+        return "the record does not match its queue unit";
     if (o == PS_REC_OK && sn->sn_topic != NULL && !ps_queue_is_of(sn->sn_queue, &rec))
         return "a record of another queue";
     return o == PS_REC_OK ? "the body does not inflate, or the record has another queue offset"
@@ -665,7 +665,7 @@ static int rows_bodies(scanner *sn, int32_t *count) {
         int code = sn->sn_spec.check_crc && !row_crc_good(r) ? PS_E_DAMAGED : 0;
         if (code == 0 && inflate) code = row_inflate(sn, r);
         if (code == PS_E_NO_MEMORY)
-            return sn->sn_failed = fail(sn, ENOMEM, "no memory to inflate a body");
+            return sn->sn_failed = fail(sn, ENOMEM, "no memory to decompress a body");
         if (code < 0) {
             *count = i;
             return row_damaged(sn, i);
@@ -732,7 +732,7 @@ static bool more_to_read(const scanner *sn) {
 }
 
 static int closed(scanner *sn) {
-    return fail(sn, EBADF, "the store was closed while it was scanned");
+    return fail(sn, EBADF, "the store was closed during the scan");
 }
 
 /* Fills one batch. 0, with *out released when the scan is at its end, or a negative errno. */

@@ -34,7 +34,7 @@ static int names_split(names *ns, const char *what, const char *text, int32_t le
     int32_t at = 0, found = 0;
     if (text == NULL || count == 0) return 0;
     if (count < 0 || len < 0 || count > len + 1)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: %d names cannot be %d bytes", what,
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%s: %d names cannot take %d bytes", what,
                        count, len);
     ns->ns_text = malloc((size_t)len + 1);
     ns->ns_items = malloc((size_t)count * sizeof *ns->ns_items);
@@ -63,7 +63,7 @@ int ps_scanner_check(const ps_store *s, const ps_scan *spec, ps_error *e) {
                        spec->column_count, PS_COLUMNS_MAX);
     for (int32_t i = 0; i < spec->column_count; i++)
         if (spec->columns[i] < 0 || spec->columns[i] >= PS_COL_COUNT)
-            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "there is no column %d",
+            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "no column %d",
                            spec->columns[i]);
     if (spec->from_at < 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "from_at %lld is negative",

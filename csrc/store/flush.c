@@ -68,7 +68,7 @@ static int wait_outcome(ps_store *s, int64_t physical, int rc, ps_error *e) {
         return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_flushed), s->st_root,
                        "the message is in the log but could not be synced: %s", strerror(err));
     if (atomic_load(&s->st_stopping))
-        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store was closed during the wait");
+        return ps_fail(e, PS_E_CLOSED, 0, -1, s->st_root, "the store was closed while waiting");
     return rc == ETIMEDOUT ? PS_FLUSH_DISK_TIMEOUT : 1;
 }
 

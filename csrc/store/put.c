@@ -35,7 +35,7 @@ static int take_next_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error 
         *e = s->st_next_error;
     else if (*out == NULL)
         ps_fail(e, PS_E_CREATE_MAPPED_FILE_FAILED, ETIMEDOUT, base, NULL,
-                "the next file was not there within %d ms", NEXT_FILE_WAIT_MS);
+                "the next segment was not ready within %d ms", NEXT_FILE_WAIT_MS);
     pthread_mutex_unlock(&s->st_alloc_lock);
     return *out == NULL ? e->code : 0;
 }
@@ -50,7 +50,7 @@ static int roll_locked(ps_store *s, ps_error *e) {
     if (code == 0 && ps_segments_add(&s->st_log, base, next->mf_path, next) < 0) {
         s->st_io->unlink(s->st_io, next->mf_path);
         ps_mapfile_unref(next);
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, base, NULL, "no memory for the next file");
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, base, NULL, "no memory for the next segment");
     }
     if (code < 0) return code;
     if (mf != NULL) {
@@ -171,10 +171,10 @@ static int refuse_slow(ps_store *s, ps_error *e) {
     err = atomic_load(&s->st_stall_errno);
     if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
         return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
-                       "queues or index cannot grow: %s; tried again each second", strerror(err));
+                       "cannot extend a queue or the index: %s; will retry", strerror(err));
     return ps_fail(e, PS_E_DISK_FULL, err, -1, s->st_root,
-                   err != 0 ? "queues or index have no room on the disk"
-                            : "the disk is fuller than diskSpaceWarningLevelRatio");
+                   err != 0 ? "no disk space for queues or index"
+                            : "disk use exceeds diskSpaceWarningLevelRatio");
 }
 
 static inline int refused(ps_store *s, ps_error *e) {
@@ -224,7 +224,7 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
                        (long long)d->body_len, (long long)s->st_conf.max_message_size);
     if (__builtin_expect(d->size + PS_RECORD_SPARE > s->st_conf.commitlog_file_size, 0))
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
-                       "a record of %d bytes does not fit into a file of %lld", d->size,
+                       "a record of %d bytes does not fit into a segment of %lld", d->size,
                        (long long)s->st_conf.commitlog_file_size);
     return 0;
 }
@@ -391,7 +391,7 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
         if (code == 0 && (i == 0 || rich)) code = measure(s, &d, i, e);
         if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
-                           "message %lld does not fit into one file of the log", (long long)i);
+                           "message %lld does not fit into a segment", (long long)i);
         if (code == 0) code = check_queue_id(d.queue_id, e);
         if (code < 0) return code;
     }
@@ -416,7 +416,7 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     }
     if (code == 0 && m->together && total + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
         code = ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
-                       "a batch of %lld bytes does not fit into one file", (long long)total);
+                       "a batch of %lld bytes does not fit into a segment", (long long)total);
     if (code < 0) return code;
     pthread_mutex_lock(&s->st_append_lock);
     stamp = stamp_locked(s, now);
@@ -465,9 +465,9 @@ static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
 
 static int many_arguments(const ps_put_many *m, ps_error *e) {
     if (m->count < 0 || (m->count > 0 && !column_there(&m->bodies)))
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the bodies have no data or no offsets");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the bodies lack data or offsets");
     if (m->queue_ids == NULL && (m->queue_count < 0 || m->queue_count > PS_QUEUE_ID_MAX + 1))
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the number of queues is not sensible");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the number of queues is out of range");
     if (m->together && (m->queue_ids != NULL || m->queue_count > 1))
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a batch goes to one queue");
     return 0;
@@ -539,7 +539,7 @@ int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64
     if ((m->sys_flag & PS_SYS_TX_MASK) != 0 || topic->tp_len > PS_TOPIC_MAX_V1 ||
         strncmp(topic->tp_name, "%RETRY%", 7) == 0)
         return ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
-                       "a batch can be neither transactional nor go to a retry topic");
+                       "a batch cannot be transactional or go to a retry topic");
     int code = split_batch(m, &parts, &out->error);
     if (code < 0) return code;
     ps_put_many many = {.count = parts.count,

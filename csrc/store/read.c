@@ -433,10 +433,10 @@ ps_batch *ps_message_at(ps_store *s, int64_t physical, ps_error *e) {
     ps_rec_outcome outcome = damaged ? (ps_rec_outcome)b->info.outcome : PS_REC_END;
     ps_batch_free(b);
     if (damaged)
-        ps_fail(e, PS_E_DAMAGED, 0, physical, s->st_root, "no record stands there: %s",
+        ps_fail(e, PS_E_DAMAGED, 0, physical, s->st_root, "no valid record at this offset: %s",
                 ps_rec_outcome_name(outcome));
     else
-        ps_fail(e, PS_E_NOT_FOUND, 0, physical, s->st_root, "the log does not reach there");
+        ps_fail(e, PS_E_NOT_FOUND, 0, physical, s->st_root, "the offset is outside the log");
     return NULL;
 }
 
@@ -639,7 +639,7 @@ int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t tim
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     int64_t at = PS_E_NOT_FOUND;
     if (q == NULL) {
-        ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "there is no queue %d", queue_id);
+        ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no queue %d", queue_id);
     } else {
         int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
         at = upper && timestamp < INT64_MAX ? first_at(s, q, min, max, timestamp + 1) - 1

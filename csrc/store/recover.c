@@ -179,7 +179,7 @@ static int scan_record(scan *c, const ps_record *r, ps_error *e) {
     c->report->entries_written += counts[1];
     if (counts[2] > 0)
         ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
-                      "a record whose topic or queue id cannot be");
+                      "a record with an impossible topic or queue id");
     c->report->records++;
     c->last_start = c->at;
     c->last_stamp = r->store_timestamp;
@@ -298,7 +298,7 @@ static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error 
 static int rebuild_all(scan *c, ps_error *e) {
     c->s->st_strict_queues = false; /* what the log itself has lost is filled */
     ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log_min), c->at, -1,
-                  "consumequeue", "a queue lacked a unit that the log has");
+                  "consumequeue", "a queue was missing a unit");
     c->report->units_written = c->report->entries_written = c->report->records = 0;
     int64_t code = cut_queues(c->s, 0, c->report, NULL, e);
     if (code >= 0) code = cut_index(c->s, 0, c->report, e);
@@ -313,7 +313,8 @@ static void report_end(scan *c, int64_t bytes_cut) {
     bool blank = c->outcome == PS_REC_BLANK || c->outcome == PS_REC_OK;
     c->report->bytes_cut = blank ? 0 : bytes_cut;
     if (bytes_cut == 0 || blank) return;
-    snprintf(why, sizeof why, "no whole record stands there: %s", ps_rec_outcome_name(c->outcome));
+    snprintf(why, sizeof why,
+             "no valid record at this offset: %s", ps_rec_outcome_name(c->outcome));
     ps_report_add(c->report, PS_ACTION_CUT, c->at, c->at + bytes_cut, -1, "commitlog", why);
 }
 
@@ -376,7 +377,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0) code = scan_log(c, e);
     if (code == PS_E_DAMAGED && c->hole) code = rebuild_all(c, e);
     if (code >= 0)
-        code = cut_queues(s, c->at, c->report, "the records are behind the end of the log", e);
+        code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
     if (code >= 0) code = ps_log_set_end(s, c->at, &bytes_cut, e);
     if (code >= 0) code = ps_tombstones_trim(s, c->at, e);

@@ -111,7 +111,8 @@ static int check_conf(const ps_conf *c, ps_error *e) {
     if (c->index_slots < 1 || c->index_entries < 2)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "maxHashSlotNum or maxIndexNum is too small");
     if (c->store_host_len != 8 && c->store_host_len != 20)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the store host has no 8 or 20 bytes");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "the store host is neither 8 nor 20 bytes long");
     if (c->reserve_window < 4096 || c->level_count < 0 || c->level_count > 64)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "reserve window or delay levels out of range");
@@ -195,17 +196,18 @@ static int check_root(ps_store *s, ps_error *e) {
     if (stat(s->st_root, &st) < 0) {
         if (errno == ENOENT && !s->st_readonly) return 0;
         return ps_fail(e, errno == EACCES ? PS_E_FORBIDDEN : PS_E_NOT_A_STORE, errno, -1,
-                       s->st_root, "cannot open the folder: %s", strerror(errno));
+                       s->st_root, "cannot open the directory: %s", strerror(errno));
     }
     if (!S_ISDIR(st.st_mode))
-        return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root, "this is no folder");
+        return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root, "not a directory");
     if (access(s->st_root, R_OK | X_OK | (s->st_readonly ? 0 : W_OK)) < 0)
-        return ps_fail(e, PS_E_FORBIDDEN, errno, -1, s->st_root, "no rights on the folder");
+        return ps_fail(e, PS_E_FORBIDDEN, errno, -1, s->st_root,
+                       "permission denied on the directory");
     for (int32_t i = 0; i < s->st_dirs.count; i++) known = known || is_folder(s->st_dirs.path[i]);
     if (known || holds(s, "consumequeue") || holds(s, "checkpoint") || holds(s, "lock")) return 0;
     if (!s->st_readonly && folder_empty(s->st_root)) return 0;
     return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root,
-                   "the folder holds neither commitlog nor consumequeue");
+                   "the directory contains neither commitlog nor consumequeue");
 }
 
 /* ---- opening ---- */
@@ -220,7 +222,7 @@ static int open_index(ps_store *s, ps_report *report, ps_error *e) {
                       s->st_conf.adopt_sizes != 0, s->st_readonly, &skipped, &s->st_index, e);
     if (code == 0 && skipped > 0)
         ps_report_add(report, PS_ACTION_SKIPPED, 0, 0, skipped, "index",
-                      "files that are no index files");
+                      "files that are not index files");
     return code;
 }
 

@@ -67,7 +67,7 @@ static int read_entries(ps_store *s, int fd, int64_t len, ps_report *r) {
     free(bytes);
     if (!good)
         ps_report_add(r, PS_ACTION_SKIPPED, 0, len, 0, FILE_NAME,
-                      "damaged: queues of deleted topics may come back");
+                      "damaged: queues of deleted topics may reappear");
     return 0;
 }
 
@@ -118,7 +118,7 @@ static int replace_file(ps_store *s, const uint8_t *bytes, int64_t len, ps_error
     path_in_root(s, FILE_NAME, path);
     path_in_root(s, FILE_NAME ".tmp", made);
     int fd = io->open(io, made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
-    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot make the file");
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot create the file");
     if (ps_write_head(io, fd, bytes, (size_t)len) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot write the file");
     else if (io->fsync(io, fd) < 0)

@@ -23,12 +23,12 @@ OK, NOTHING, USAGE, NO_STORE, LOCKED, DAMAGED, TROUBLE, INTERRUPTED = 0, 1, 2, 3
 
 EXIT_CODES: dict[int, str] = {
     OK: "done",
-    NOTHING: "nothing was found, or the result is empty",
-    USAGE: "bad usage or bad input; nothing was stored of it",
-    NO_STORE: "the path is missing, is no store, or is one of a newer version",
+    NOTHING: "nothing found, or the result is empty",
+    USAGE: "bad usage or input; nothing was stored",
+    NO_STORE: "the path does not exist, is not a store, or is from a newer version",
     LOCKED: "another process has the store open for writing",
-    DAMAGED: "damaged data was met; what could be read was shown",
-    TROUBLE: "the disk, the operating system or the rights on a file stood in the way",
+    DAMAGED: "damaged data found; what could be read was shown",
+    TROUBLE: "disk, operating system or permission error",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -53,20 +53,20 @@ _ClickError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "
 
 _Conf = Annotated[
     Path | None,
-    typer.Option("--conf", metavar="FILE", help="A broker.conf with the store's settings."),
+    typer.Option("--conf", metavar="FILE", help="Settings file (broker.conf)."),
 ]
 _ServerConf = Annotated[
     Path | None,
-    typer.Option("--conf", "-c", metavar="FILE", help="A properties file with the settings."),
+    typer.Option("--conf", "-c", metavar="FILE", help="Settings file (Java properties)."),
 ]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="One setting, over those of --conf. Repeatable."
+        "--set", metavar="NAME=VALUE", help="Set one setting; overrides --conf. Repeatable."
     ),
 ]
 _AsJson = Annotated[
-    bool, typer.Option("--json", help="JSON on stdout, and errors as JSON on stderr.")
+    bool, typer.Option("--json", help="Write JSON to stdout, errors as JSON to stderr.")
 ]
 
 
@@ -109,7 +109,7 @@ def _guarded(out: Output, work: Callable[[], int | None]) -> int:
             return code
         except UnicodeEncodeError:
             # Bytes of the command line that are no UTF-8 came in as half characters.
-            out.error(Failure("Usage", "an argument is no UTF-8 text", "use --body-file", USAGE))
+            out.error(Failure("Usage", "an argument is not valid UTF-8", "use --body-file", USAGE))
             return USAGE
     except BrokenPipeError:
         # The reader of the pipe has seen enough (`| head`). What is still buffered must not fail
@@ -123,9 +123,9 @@ def _command(verb: Verb) -> Callable[..., None]:
     run = verb.run
     hints = get_type_hints(run, include_extras=True)
     own = list(inspect.signature(run).parameters.values())[1:]
-    about = "Folder of the store: the one that holds commitlog/."
+    about = "Directory of the store (contains commitlog/)."
     if not verb.store_needed:
-        about = "Folder for the store. Default: a temporary one, removed afterwards."
+        about = "Directory for the store. Default: temporary, removed at the end."
     store: Any = Annotated[
         Path if verb.store_needed else Path | None,
         typer.Argument(metavar="STORE", help=about, show_default=False),
@@ -182,9 +182,10 @@ def _failing(error: errors.StoreError) -> Callable[[typer.Context], None]:
 def _make_app() -> typer.Typer:
     made = typer.Typer(
         help=(
-            "Looks into an Apache RocketMQ message store, follows it, fills it.\n\n"
-            "A store may be live, stopped or crashed, and may belong to a Java broker: verbs that"
-            " read take no lock and write nothing. put, import and bench write; each has --dry-run."
+            "Inspect, follow and fill an Apache RocketMQ message store.\n\n"
+            "The store may be live, stopped or crashed, and may belong to a Java broker: commands"
+            " that read take no lock and write nothing. put, import and bench write, and have"
+            " --dry-run."
             "\n\n\b\nExamples:\n"
             "  pystore info /data/rocketmq/store\n"
             "  pystore tail /data/rocketmq/store orders --follow\n"

@@ -52,7 +52,7 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             raise usage(
-                f"--set '{pair}' is no NAME=VALUE", "write for example --set maxMessageSize=65536"
+                f"--set '{pair}' is not NAME=VALUE", "for example: --set maxMessageSize=65536"
             )
         found[name.strip()] = value
     return found
@@ -105,8 +105,8 @@ class Session:
         Raises: NotAStore.
         """
         if not create and not self.exists():
-            error = NotAStore("there is no store to write to", str(self.path))
-            error.next_step = "check the path, or add --create to make a new store there"
+            error = NotAStore("no store at this path", str(self.path))
+            error.next_step = "check the path, or add --create to create a store there"
             raise error
 
     def check_free(self) -> None:

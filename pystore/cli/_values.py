@@ -55,8 +55,8 @@ def parse_time(text: str, option: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise usage(
-            f"{option} '{text}' is no time",
-            "write milliseconds since 1970, or ISO 8601 such as 2026-11-21T05:40:00Z",
+            f"{option} '{text}' is not a time",
+            "use milliseconds since 1970, or ISO 8601 such as 2026-11-21T05:40:00Z",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

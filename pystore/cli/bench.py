@@ -30,21 +30,21 @@ _READ = 1024
 
 def run(
     s: Session,
-    messages: Annotated[int, typer.Option(min=1, help="Messages of each kind of work.")] = 200_000,
-    size: Annotated[int, typer.Option(min=0, help="Bytes of a body.")] = 128,
-    threads: Annotated[int, typer.Option(min=1, max=256, help="Threads that put.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Messages of one put_many.")] = 1024,
+    messages: Annotated[int, typer.Option(min=1, help="Messages per measurement.")] = 200_000,
+    size: Annotated[int, typer.Option(min=0, help="Body size in bytes.")] = 128,
+    threads: Annotated[int, typer.Option(min=1, max=256, help="Number of putting threads.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Messages per put_many call.")] = 1024,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Wait for the disk at each put (SYNC_FLUSH).")
+        bool, typer.Option("--sync", help="Sync each put to disk (SYNC_FLUSH).")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print machine and plan; store nothing.")
     ] = False,
 ) -> int | None:
-    """Measures put, put_many, read and query, and names machine, payload and mode.
+    """Measure put, put_many, read and query, and print machine, payload and mode.
 
-    A STORE that is given must be empty or missing, and stays afterwards; without one a temporary
-    folder is used and removed. Machines are noisy: compare two runs side by side, as a ratio.
+    STORE must be empty or missing, and is kept. Without it a temporary directory is used and
+    removed. Machines are noisy: compare runs side by side, as a ratio.
 
     \b
     Examples:
@@ -54,8 +54,8 @@ def run(
     """
     if s.named and s.exists():
         raise usage(
-            f"'{s.path}' holds a store, and a bench would fill it with its own messages",
-            "give an empty folder, or none",
+            f"'{s.path}' already contains a store; bench would fill it with test messages",
+            "pass an empty directory, or none",
         )
     with ExitStack() as stack:
         if not s.named:

@@ -34,21 +34,21 @@ def run(
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="Only this queue id.")] = None,
     from_: Annotated[
-        int | None, typer.Option("--from", min=0, help="Only records from this byte of the log on.")
+        int | None, typer.Option("--from", min=0, help="Start at this byte of the log.")
     ] = None,
     to: Annotated[
-        int | None, typer.Option("--to", min=0, help="Only records before this byte of the log.")
+        int | None, typer.Option("--to", min=0, help="Stop before this byte of the log.")
     ] = None,
     kind: Annotated[
         Kind | None, typer.Option(help="Only records (msg) or only queue units (cq).")
     ] = None,
 ) -> int | None:
-    """Prints every record of the log, then every unit of the consume queues.
+    """Print every record of the log, then every unit of the consume queues.
 
-    With --json the lines are those of the reference's dump, made by Apache's own store: limits
-    ({"at":"store"}), records ({"at":"msg"}), units ({"at":"cq"}), in the same order and with the
-    same letters, so that diff can compare the two. A place without a whole record is printed as
-    {"at":"bad","phy":N}; the records end there, the units follow, and the exit code is 5.
+    With --json, prints the same lines as the dump of Apache's own store (tests/reference), byte for
+    byte: limits ({"at":"store"}), records ({"at":"msg"}) and queue units ({"at":"cq"}), so diff can
+    compare the two. The first invalid record is printed as {"at":"bad","phy":N} and ends the
+    records; the units follow, and the exit code is 5.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def run(
       pystore dump /data/rocketmq/store --from 1073741824 --to 1074000000
     """
     if from_ is not None and to is not None and to < from_:
-        raise usage(f"--to {to} lies before --from {from_}", "give a range [from, to)")
+        raise usage(f"--to {to} is less than --from {from_}", "pass a range [from, to)")
     filtered = not (topic is None and queue is None and from_ is None and to is None)
     with s.reader() as reader:
         if kind is None:

@@ -27,23 +27,26 @@ _BATCH = 1024
 def run(
     s: Session,
     messages: Annotated[
-        str | None, typer.Option("--messages", metavar="FILE|-", help="Write messages there.")
+        str | None,
+        typer.Option(
+            "--messages", metavar="FILE|-", help="Write messages to this file; -: stdout."
+        ),
     ] = None,
     metadata: Annotated[
         Path | None,
-        typer.Option("--metadata", metavar="DIR", help="Write the config/*.json into this folder."),
+        typer.Option("--metadata", metavar="DIR", help="Write config/*.json to this directory."),
     ] = None,
     topic: Annotated[str | None, typer.Option(help="Only messages of this topic.")] = None,
     begin: Annotated[
-        str | None, typer.Option(help="Stored at or after: ms, or ISO 8601 (UTC if no zone).")
+        str | None, typer.Option(help="Stored at or after: ms or ISO 8601 (default zone UTC).")
     ] = None,
     end: Annotated[str | None, typer.Option(help="Stored at or before.")] = None,
 ) -> int | None:
-    """Writes messages as JSON lines, in the order of the log, and metadata as config files.
+    """Export messages as JSON lines, in log order, and metadata as config/*.json.
 
-    A message has the fields of a dump's msg line and its body as stored: "body", with
-    "body_encoding" utf-8 or base64. Files appear whole or not at all. A damaged place ends the
-    export with exit code 5 and leaves no file.
+    A message has the fields of a dump's msg line plus its body as stored: "body", with
+    "body_encoding" utf-8 or base64. Files are written atomically. A damaged record stops the export
+    with exit code 5 and leaves no file.
 
     \b
     Examples:
@@ -52,7 +55,9 @@ def run(
       pystore export STORE --metadata ./config --messages all.jsonl
     """
     if messages is None and metadata is None:
-        raise usage("say what to export: --messages FILE|-, --metadata DIR, or both", "see --help")
+        raise usage(
+            "nothing to export: pass --messages FILE|-, --metadata DIR, or both", "see --help"
+        )
     low = 0 if begin is None else parse_time(begin, "--begin")
     high = (1 << 63) - 1 if end is None else parse_time(end, "--end")
     facts: dict[str, object] = {}
@@ -120,6 +125,6 @@ def _write(
             bar.update(at - info.log_min, info.log_max - info.log_min)
             if batch.outcome > 0:
                 reader.message(at)  # raises with the right words
-                raise RecordDamaged("no whole record stands here", offset=at)
+                raise RecordDamaged("no valid record at this offset", offset=at)
             if batch.outcome or at >= info.log_max:
                 return count, size

@@ -32,27 +32,27 @@ def run(
     s: Session,
     topic: Annotated[str | None, typer.Option(help="Topic of the queue.")] = None,
     queue: Annotated[int, typer.Option(min=0, help="Queue id.")] = 0,
-    offset: Annotated[int | None, typer.Option(min=0, help="Offset in the queue.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="Messages at most.")] = 1,
+    offset: Annotated[int | None, typer.Option(min=0, help="Queue offset.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 1,
     tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,
     sql: Annotated[
-        str | None, typer.Option(help='Only what this SQL92 filter matches: "a > 3".')
+        str | None, typer.Option(help='Only messages matching this SQL92 filter: "a > 3".')
     ] = None,
     id_: Annotated[
-        str | None, typer.Option("--id", help="offsetMsgId: 32 or 56 hexadecimal digits.")
+        str | None, typer.Option("--id", help="offsetMsgId, 32 or 56 hex digits.")
     ] = None,
     at: Annotated[
-        int | None, typer.Option("--at", min=0, help="Byte of the log where the record starts.")
+        int | None, typer.Option("--at", min=0, help="Log offset of the record, in bytes.")
     ] = None,
     body: Annotated[
         Body,
-        typer.Option(help="auto: text, or a hex dump; raw: the bytes alone to stdout; none."),
+        typer.Option(help="auto: text or hex dump; raw: only the bytes, to stdout; none: nothing."),
     ] = Body.auto,
     hex_: Annotated[bool, typer.Option("--hex", help="The same as --body hex.")] = False,
 ) -> int | None:
-    """Shows messages by queue offset, by offset message id, or by place in the log.
+    """Show messages by queue offset, offset message id or log offset.
 
-    All fields are shown, and the body: inflated where it is compressed, as text where it is UTF-8.
+    Shows all fields and the body, decompressed, as text if it is UTF-8.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def run(
     ways = [way for way in (id_, at, offset) if way is not None]
     if len(ways) != 1 or (offset is not None) != (topic is not None):
         raise usage(
-            "say which message: --topic T --queue Q --offset N, or --id ID, or --at N",
+            "no message given: pass --topic T --queue Q --offset N, --id ID or --at N",
             "see pystore get --help",
         )
     if hex_:
@@ -87,7 +87,7 @@ def _by_id(reader: Reader, id_: str) -> Message:
     message = reader.message_by_id(id_)
     if message.offset_message_id != id_.upper():
         raise NotFound(
-            f"the message there has the id {message.offset_message_id}: another broker stored it",
+            f"the message there has the id {message.offset_message_id}, stored by another broker",
             offset=message.physical_offset,
         )
     return message

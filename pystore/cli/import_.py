@@ -38,22 +38,24 @@ def run(
     ] = None,
     metadata: Annotated[
         Path | None,
-        typer.Option("--metadata", metavar="DIR", help="A folder of config/*.json to take over."),
+        typer.Option("--metadata", metavar="DIR", help="Directory of config/*.json to import."),
     ] = None,
     skip: Annotated[
-        int, typer.Option(min=0, help="Leave out the first N lines, to go on after a stop.")
+        int, typer.Option(min=0, help="Skip the first N lines, to continue after a stop.")
     ] = 0,
-    create: Annotated[bool, typer.Option("--create", help="Make the store if missing.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the store if it does not exist.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check every line and print counts; store nothing.")
     ] = False,
 ) -> int | None:
-    """Puts exported messages into a store, and takes over exported metadata.
+    """Import exported messages and metadata into a store.
 
-    Topic, queue, body (compressed ones stay so), flag, system flag, properties, born time and host
-    and reconsume times are kept, and the order; offsets and store time are new. Each metadata file
-    of the folder replaces that table of the store. A line that is wrong ends the import with its
-    number; what came before it is stored, and --skip goes on behind it.
+    Keeps topic, queue, body (compressed bodies stay compressed), flag, system flag, properties,
+    born time and host, reconsume times and order; assigns new offsets and store times. Each
+    metadata file replaces that table of the store. A malformed line stops the import and is named;
+    earlier lines are stored, and --skip continues after them.
 
     \b
     Examples:
@@ -62,13 +64,15 @@ def run(
       zcat today.jsonl.gz | pystore import STORE --messages -
     """
     if messages is None and metadata is None:
-        raise usage("say what to import: --messages FILE|-, --metadata DIR, or both", "see --help")
+        raise usage(
+            "nothing to import: pass --messages FILE|-, --metadata DIR, or both", "see --help"
+        )
     s.check_target(create)
     config = _check_metadata(metadata)
     facts: dict[str, object] = {"store": str(s.path)}
     if dry_run:
         s.check_free()
-        facts |= {"makes the store": not s.exists(), "config files": config}
+        facts |= {"creates the store": not s.exists(), "config files": config}
         if messages is not None:
             count = _each(s, messages, skip, _Scratch(s))
             facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
@@ -92,7 +96,10 @@ def _check_metadata(folder: Path | None) -> list[str]:
     if folder is None:
         return []
     if not folder.is_dir():
-        raise usage(f"--metadata {folder} is no folder", "give the one that holds topics.json")
+        raise usage(
+            f"--metadata {folder} is not a directory",
+            "pass the directory that contains topics.json",
+        )
     found = []
     for section in configfiles.SECTIONS.values():
         data = configfiles.read_file(folder / section.file)
@@ -101,13 +108,14 @@ def _check_metadata(folder: Path | None) -> list[str]:
         try:
             section.loads(data)
         except ValueError as bad:
-            raise BadArgument(
-                f"the file cannot be read: {bad}", str(folder / section.file)
-            ) from None
+            raise BadArgument(f"cannot read the file: {bad}", str(folder / section.file)) from None
         found.append(section.file)
     found += [name for name in configfiles.RAW_FILES if (folder / name).is_file()]
     if not found:
-        raise usage(f"--metadata {folder} holds no config file", "give the folder of topics.json")
+        raise usage(
+            f"--metadata {folder} contains no config file",
+            "pass the directory that contains topics.json",
+        )
     return found
 
 
@@ -178,11 +186,11 @@ def _each(s: Session, messages: str, skip: int, target: _Target) -> _Count:
         except StoreError as error:
             error.text = f"line {line} of {messages}: {error.text}"
             if not isinstance(target, _Scratch) and line > skip + 1:
-                error.next_step += f"; the lines before are stored: go on with --skip {line - 1}"
+                error.next_step += f"; earlier lines are stored: continue with --skip {line - 1}"
             raise
         except KeyboardInterrupt:
             if not isinstance(target, _Scratch):
-                s.out.note(f"stopped after line {line}: go on with --skip {line}")
+                s.out.note(f"stopped after line {line}: continue with --skip {line}")
             raise
     return count
 
@@ -203,14 +211,14 @@ def _message(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as bad:
-        raise BadArgument(f"this is no JSON ({bad})") from None
+        raise BadArgument(f"malformed JSON ({bad})") from None
     if not isinstance(value, dict):
-        raise BadArgument("this is no JSON object")
+        raise BadArgument("this is not a JSON object")
     properties = value.get("props") or {}
     if not isinstance(properties, dict) or not all(
         isinstance(v, str) and _is_unicode(k + v) for k, v in properties.items()
     ):
-        raise BadArgument("'props' is no object of texts")
+        raise BadArgument("'props' does not map strings to strings")
     message = {
         "topic": _text(value, "topic"),
         "queue": _number(value, "queue", _INT32, needed=True),
@@ -233,7 +241,7 @@ def _message(text: bytes) -> dict[str, Any]:
 def _text(value: dict[str, Any], name: str) -> str:
     found = value.get(name)
     if not isinstance(found, str) or not _is_unicode(found):
-        raise BadArgument(f"'{name}' is no text")
+        raise BadArgument(f"'{name}' is not a string")
     return found
 
 
@@ -251,7 +259,7 @@ def _number(
 ) -> int:
     found = value.get(name, None if needed else 0)
     if type(found) is not int or not limits[0] <= found <= limits[1]:
-        raise BadArgument(f"'{name}' is no whole number from {limits[0]} to {limits[1]}")
+        raise BadArgument(f"'{name}' is not an integer from {limits[0]} to {limits[1]}")
     return found
 
 
@@ -264,5 +272,5 @@ def _body(value: dict[str, Any]) -> bytes:
         if encoding == "base64":
             return base64.b64decode(text, validate=True)
     except (UnicodeEncodeError, binascii.Error) as bad:
-        raise BadArgument(f"'body' is no {encoding} ({bad})") from None
-    raise BadArgument(f"'body_encoding' is utf-8 or base64, not {encoding!r:.40}")
+        raise BadArgument(f"'body' is not valid {encoding} ({bad})") from None
+    raise BadArgument(f"'body_encoding' must be utf-8 or base64, not {encoding!r:.40}")

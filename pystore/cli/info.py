@@ -22,11 +22,11 @@ _CHECKPOINT = ("physic", "logics", "index")
 
 def run(
     s: Session,
-    topic: Annotated[str | None, typer.Option(help="Only what concerns this topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Show only this topic.")] = None,
 ) -> int | None:
-    """Shows sizes, ends and times, what recovery would do, who holds the store, its topics, groups.
+    """Show sizes, limits, what recovery would do, who holds the lock, topics and groups.
 
-    It takes no lock and writes nothing, so it is safe on a live broker's folder.
+    Takes no lock and writes nothing, so it is safe on a live broker's store.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def _facts(s: Session, reader: Reader, trouble: str) -> None:
     holder = holder_of(s.path)
     held = "no"
     if holder.locked:
-        held = f"process {holder.pid}" if holder.pid else "a process that left no number"
+        held = f"process {holder.pid}" if holder.pid else "an unknown process"
     facts: dict[str, object] = {
         "path": str(reader.path.resolve()),
         "held": holder.locked,
@@ -80,8 +80,8 @@ def _facts(s: Session, reader: Reader, trouble: str) -> None:
         "queue file size": Size(info.consumequeue_file_size),
         "index files": info.index_files,
         "index entries": info.index_used,
-        "index slots a file": info.index_slots,
-        "index entries a file": info.index_entries,
+        "index slots per file": info.index_slots,
+        "index entries per file": info.index_entries,
         "topics": info.topics,
         "queues": info.queues,
         "first stored": When(info.store_timestamp_min),

@@ -18,19 +18,20 @@ __all__ = ["run"]
 
 def run(
     s: Session,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to put to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the message.")],
     body: Annotated[
         str | None,
-        typer.Argument(metavar="BODY", show_default=False, help="The body; - reads it from stdin."),
+        typer.Argument(metavar="BODY", show_default=False, help="Message body; -: read stdin."),
     ] = None,
     body_file: Annotated[
-        Path | None, typer.Option("--body-file", metavar="FILE", help="A file that is the body.")
+        Path | None,
+        typer.Option("--body-file", metavar="FILE", help="Read the body from this file."),
     ] = None,
-    tags: Annotated[str | None, typer.Option(help="The tag.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Tag of the message.")] = None,
     keys: Annotated[str | None, typer.Option(help="Keys, separated by spaces.")] = None,
     property_: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable."),
+        typer.Option("--property", metavar="NAME=VALUE", help="Set a property. Repeatable."),
     ] = None,
     queue: Annotated[
         int | None, typer.Option(min=0, help="Queue id; default: each queue in turn.")
@@ -38,19 +39,21 @@ def run(
     delay_level: Annotated[
         int, typer.Option("--delay-level", min=0, help="Delay level, 1 to 18; 0: none.")
     ] = 0,
-    flag: Annotated[int, typer.Option(help="The user's own number.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="Put it so many times.")] = 1,
+    flag: Annotated[int, typer.Option(help="User-defined flag.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Put the message this many times.")] = 1,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Return when the disk has it (SYNC_FLUSH).")
+        bool, typer.Option("--sync", help="Sync to disk before returning (SYNC_FLUSH).")
     ] = False,
-    create: Annotated[bool, typer.Option("--create", help="Make the store if missing.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the store if it does not exist.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the plan; store nothing.")
     ] = False,
 ) -> int | None:
-    """Puts a message, or the same one many times, and prints where it went.
+    """Put a message, once or many times, and print where it was stored.
 
-    No other process may have the store open for writing: a running broker is asked over the
+    No other process may have the store open for writing. Send to a running broker over the
     network instead.
 
     \b
@@ -77,7 +80,7 @@ def run(
             result = put(store)
         s.out.plan(
             {
-                "store": str(s.path), "makes the store": not s.exists(), "topic": topic,
+                "store": str(s.path), "creates the store": not s.exists(), "topic": topic,
                 "queue": "in turn" if queue is None else queue, "messages": count,
                 "body": Size(len(content)), "log": Size(result.size * count), "sync": sync,
             }
@@ -93,7 +96,7 @@ def run(
 def _body(text: str | None, file: Path | None) -> bytes:
     if (text is None) == (file is None):
         raise usage(
-            "give the body once: as an argument, with --body-file, or - for stdin",
+            "pass the body once: as an argument, with --body-file, or - for stdin",
             "see pystore put --help",
         )
     if file is not None:
@@ -109,7 +112,7 @@ def _properties(pairs: list[str]) -> dict[str, str] | None:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise usage(f"--property '{pair}' is no NAME=VALUE", "write for example region=eu")
+            raise usage(f"--property '{pair}' is not NAME=VALUE", "for example: region=eu")
         found[name] = value
     return found or None
 

@@ -17,19 +17,20 @@ def run(
     s: Session,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the messages.")],
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="A word of KEYS, or the client's message id.")
+        str,
+        typer.Argument(metavar="KEY", help="Message key, or the client's message id (UNIQ_KEY)."),
     ],
     begin: Annotated[
-        str | None, typer.Option(help="Stored at or after: ms, or ISO 8601 (UTC if no zone).")
+        str | None, typer.Option(help="Stored at or after: ms or ISO 8601 (default zone UTC).")
     ] = None,
     end: Annotated[str | None, typer.Option(help="Stored at or before.")] = None,
     max_: Annotated[
-        int, typer.Option("--max", min=0, help="The newest so many at most; 0: all.")
+        int, typer.Option("--max", min=0, help="Return at most this many, newest first; 0: all.")
     ] = 64,
 ) -> int | None:
-    """Finds messages by a key or by the client's message id (UNIQ_KEY), through the index files.
+    """Find messages by key or by the client's message id (UNIQ_KEY), using the index.
 
-    Unlike upstream, which returns whatever has the same hash, the key itself is compared.
+    Compares the key itself; upstream returns every message with the same hash.
 
     \b
     Examples:

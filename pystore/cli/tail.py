@@ -30,7 +30,7 @@ def run(
     s: Session,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to show.")],
     queue: Annotated[
-        int | None, typer.Option(min=0, help="Only this queue id; default: all of the topic.")
+        int | None, typer.Option(min=0, help="Only this queue; default: all queues.")
     ] = None,
     from_: Annotated[
         str,
@@ -45,21 +45,21 @@ def run(
             "-n",
             "--count",
             min=0,
-            help="From latest: show the last so many first (10). Else: end after so many.",
+            help="With --from latest: show this many messages first [10]; else stop after.",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more; Ctrl-C ends it.")
+        bool, typer.Option("--follow", "-f", help="Wait for new messages; stop with Ctrl-C.")
     ] = False,
     tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,
     sql: Annotated[
-        str | None, typer.Option(help='Only what this SQL92 filter matches: "a > 3".')
+        str | None, typer.Option(help='Only messages matching this SQL92 filter: "a > 3".')
     ] = None,
 ) -> int | None:
-    """Shows the last messages of a topic, oldest first, and with --follow those to come.
+    """Show the last messages of a topic, oldest first; with --follow also new ones.
 
-    It takes no lock and writes nothing: the store may belong to a live broker. Ctrl-C with --follow
-    is the way to end it, and the exit code is 0; without --follow it is 130.
+    Takes no lock and writes nothing: the store may belong to a live broker. Ctrl-C ends --follow
+    with exit code 0; without --follow the exit code is 130.
 
     \b
     Examples:

@@ -281,13 +281,13 @@ def test_certificates_are_verified_on_both_sides(certificates):
 
 def test_settings_of_tls_that_cannot_work_are_refused(tmp_path):
     for given, text in (
-        ({"tls.server.mode": "perhaps"}, "tls.server.mode 'perhaps' is none of"),
-        ({"tls.server.need.client.auth": "maybe"}, "is none of none, optional, require"),
-        ({"tls.server.certPath": "x"}, "belong together"),
+        ({"tls.server.mode": "perhaps"}, "tls.server.mode 'perhaps' is not one of"),
+        ({"tls.server.need.client.auth": "maybe"}, "is not one of none, optional, require"),
+        ({"tls.server.certPath": "x"}, "set both"),
         ({"tls.server.certPath": "x", "tls.server.keyPath": "y"}, "cannot be used"),
         (
             {"tls.server.mode": "enforcing", "tls.test.mode.enable": "false"},
-            "no tls.server.certPath is given",
+            "tls.server.certPath is not set",
         ),
     ):
         with pytest.raises(BadArgument, match=text):

@@ -61,7 +61,7 @@ def test_the_same_without_a_single_row(load, path):
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ("queueOffse long", "there is no column 'queueOffse'; did you mean 'queueOffset'?"),
+        ("queueOffse long", "unknown column 'queueOffse'; did you mean 'queueOffset'?"),
         ("queueOffset int", "column 'queueOffset' is bigint, not int; cast it after loading"),
         ("body string", "column 'body' is binary, not string"),
         ("storeTimestamp timestamp_ntz", "column 'storeTimestamp' is timestamp, not timestamp_ntz"),

@@ -132,7 +132,7 @@ def test_a_failed_job_leaves_nothing(spark, save, store_path):
 def test_a_store_that_is_open_elsewhere_is_named(spark, save, store_path):
     with (
         pystore.open(store_path, **SMALL),
-        pytest.raises(Exception, match="no broker and no program may have the store open"),
+        pytest.raises(Exception, match="no broker or other program may have it open"),
     ):
         save(spark.sql("SELECT 'x' AS body"), topic="t", lockTimeout="200ms")
     assert bodies(store_path) == []
@@ -148,7 +148,7 @@ def test_a_store_that_is_open_elsewhere_is_named(spark, save, store_path):
         ("SELECT 'x' AS body", "name the topic"),
         ("SELECT 'x' AS body, 'a b' AS topic", "row 0 of partition 0: topic has other characters"),
         ("SELECT 'x' AS body, repeat('a', 128) AS topic", "topic is longer than 127 bytes"),
-        ("SELECT 'x' AS body, 't' AS topic, 'a\\u0001' AS tags", "TAGS holds 0x01 or 0x02"),
+        ("SELECT 'x' AS body, 't' AS topic, 'a\\u0001' AS tags", "TAGS contains 0x01 or 0x02"),
         ("SELECT 'x' AS body, 't' AS topic, -1 AS delayLevel", "delayLevel is negative"),
         ("SELECT 'x' AS body, 't' AS topic, repeat('a', 40000) AS tags", "longer than 32255 bytes"),
     ],
@@ -226,7 +226,7 @@ def test_a_commit_that_stopped_inside_a_batch_is_finished_by_hand(store_path, mo
         raise pystore.DiskFull("the disk is full")
 
     monkeypatch.setattr(pystore.Store, "put_many", half)
-    with pytest.raises(SinkError, match=r"stopped with 0 of 100 .* puts the rest, once"):
+    with pytest.raises(SinkError, match=r"stopped with 0 of 100 .* stores the rest, once"):
         sink._commit(options, "job", 0, [spool])
     monkeypatch.undo()
     assert sink.finish(store_path) == 50

@@ -48,7 +48,7 @@ def test_a_log_on_other_disks_by_the_name_of_the_setting(load, spread, disks):
     frame = load(spread, storePathCommitLog=disks, maxRecordsPerPartition=1000)
     assert sorted(r.queueOffset for r in frame.collect()) == list(range(COUNT))
     assert load(spread, STOREPATHCOMMITLOG=disks, scan="log").count() == COUNT
-    with pytest.raises(Exception, match="say where storePathCommitLog is") as failure:
+    with pytest.raises(Exception, match="set option storePathCommitLog") as failure:
         load(spread).count()
     assert str(spread / "commitlog") in said(failure)
 
@@ -123,7 +123,7 @@ def test_a_segment_cut_off_on_another_disk_is_told(spread, disks):
     segment = Path(disks.split(",")[1]) / f"{1 << 18:020d}"
     with segment.open("r+b") as file:
         file.truncate(4096)
-    with pytest.raises(DataLoss, match=f"{segment} was cut off to 4096 bytes while it was read"):
+    with pytest.raises(DataLoss, match=f"{segment} was truncated to 4096 bytes while it was read"):
         list(scan)
 
 

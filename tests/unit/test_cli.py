@@ -475,11 +475,11 @@ def test_put(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_put_dry_run(run: Run, store: Path, tmp_path: Path) -> None:
     """A dry run prints the plan, refuses what the store would refuse, and makes nothing."""
     result = run("put", tmp_path / "new", "t", "body", "--create", "--count", 3, "--dry-run")
-    assert result.code == 0 and "makes the store  yes" in result.out
+    assert result.code == 0 and "creates the store  yes" in result.out
     assert not (tmp_path / "new").exists()
     assert run("put", store, "t", "b" * 99, "--set", "maxMessageSize=50", "--dry-run").code == 2
     plan = run("put", store, "t", "body", "--count", 3, "--dry-run", "--json").one["plan"]
-    assert (plan["messages"], plan["body"], plan["makes_the_store"]) == (3, 4, False)
+    assert (plan["messages"], plan["body"], plan["creates_the_store"]) == (3, 4, False)
 
 
 def fields(path: Path) -> list[tuple[object, ...]]:
@@ -537,9 +537,9 @@ def test_export_chooses(run: Run, store: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("nonsense", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("[]", "no JSON object"),
+        ("nonsense", "malformed JSON"),
+        ("[" * 100_000, "malformed JSON"),
+        ("[]", "not a JSON object"),
         ('{"queue":0,"body":""}', "'topic'"),
         ('{"topic":"t","body":""}', "'queue'"),
         ('{"topic":"t","queue":true,"body":""}', "'queue'"),

@@ -495,7 +495,7 @@ def test_a_damaged_environment_is_named(root, damage):
         assert reader.offsets.get("bill", "orders", 0) == 41
         assert damage == b"" or reader.report[0].file == "meta"
     if damage:
-        with pytest.raises(RecordDamaged, match=r"move this folder elsewhere"):
+        with pytest.raises(RecordDamaged, match=r"move this directory elsewhere"):
             Metadata(root)
 
 
@@ -805,7 +805,7 @@ def test_what_is_no_file_is_a_named_error(root, name):
     path = root / "config" / name
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
-    with pytest.raises(StoreIOError, match="no regular file"):
+    with pytest.raises(StoreIOError, match="not a regular file"):
         Metadata(root)
     path.unlink()
     path.mkdir()

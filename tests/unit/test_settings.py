@@ -220,10 +220,10 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
     path = tmp_path / "broker.conf"
     path.write_text("\nflushDiscType=SYNC_FLUSH\n")
     assert refusal(path) == (
-        f"'flushDiscType' ({path}:2) is no setting; the nearest name is 'flushDiskType'"
+        f"'flushDiscType' ({path}:2) is not a setting; the nearest name is 'flushDiskType'"
     )
     assert refusal(FLUSHDISKTYPE="x").endswith("the nearest name is 'flushDiskType'")
-    assert refusal(qqqqqqqq=1) == "'qqqqqqqq' (keyword) is no setting"
+    assert refusal(qqqqqqqq=1) == "'qqqqqqqq' (keyword) is not a setting"
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_the_commit_log_may_lie_in_several_folders():
     """A comma list, as upstream has it; empty parts are passed over."""
     settings = load(None, {"storePathCommitLog": "/disk1/log, /disk2/log,"})
     assert conf_of(settings)["commitlog_dirs"] == "/disk1/log,/disk2/log"
-    with pytest.raises(BadArgument, match="names no folder"):
+    with pytest.raises(BadArgument, match="names no directory"):
         conf_of(load(None, {"storePathCommitLog": ","}))
 
 

@@ -132,7 +132,7 @@ class Transactions:
             try:
                 kept += halves.add(found.rows[offset], saved=not found.changed)
             except (StoreError, MemoryError) as failed:
-                log.error("%d transactions find no room: %s", len(found.rows) - kept, failed)
+                log.error("Cannot track %d more transactions: %s", len(found.rows) - kept, failed)
                 break
         halves.half_seen(found.half_next)
         for op, largest in found.spans:
@@ -145,8 +145,8 @@ class Transactions:
             self._write_ops()
         if found.rows or found.owed:
             log.info(
-                "%d transactions are open%s; %d decisions were lacking their op",
-                kept, ", found in the log" if found.from_log else "", len(found.owed),
+                "%d open transactions%s; wrote %d missing op messages",
+                kept, ", read from the log" if found.from_log else "", len(found.owed),
             )  # fmt: skip
 
     def _later(self) -> None:
@@ -179,7 +179,7 @@ class Transactions:
         try:
             self.halves.write_ops()
         except StoreError as failed:
-            log.error("Decisions could not be noted in the op topic, which is tried again: %s",
+            log.error("Cannot write decisions to the op topic; will retry: %s",
                       failed)  # fmt: skip
 
     async def stop(self) -> None:
@@ -204,7 +204,7 @@ class Transactions:
                 self._anew, more = False, len(changed) >= TAKE_MAX
             self.metrics.write()
         except StoreError as failed:
-            log.error("Open transactions could not be saved; the log has them: %s", failed)
+            log.error("Cannot save open transactions; they remain in the log: %s", failed)
 
     # ---- to the metadata ----
 
@@ -242,7 +242,7 @@ class Transactions:
             self._anew = True
             if not isinstance(failed, StoreError):
                 raise
-            log.error("Open transactions could not be saved; the log has them: %s", failed)
+            log.error("Cannot save open transactions; they remain in the log: %s", failed)
 
     @staticmethod
     def _same(old: Mark | None, new: Mark) -> bool:
@@ -277,7 +277,7 @@ class Transactions:
         asked, unheard = self.halves.round_sums
         if given_up or lost:
             log.warning(
-                "%d transactions were given up (copies are in %s), the records of %d are gone",
+                "Discarded %d transactions (copies in %s); the records of %d are gone",
                 given_up, DISCARD_TOPIC, lost,
             )  # fmt: skip
         return RoundReport(asked, unheard, given_up, lost, time.monotonic() - began)
@@ -321,9 +321,13 @@ class Transactions:
             done = self.halves.decide(offset, Decision.DISCARD)
             return Decision.DISCARD if done is not None else None
         except (NotFound, RecordDamaged) as gone:
-            log.error("The transaction at %d is lost, nobody can decide it: %s", offset, gone)
+            log.error(
+                "The half message at %d is lost; its transaction can no longer be decided: %s",
+                offset,
+                gone,
+            )
         except StoreError as failed:
-            log.error("The transaction at %d could not be given up: %s", offset, failed)
+            log.error("Cannot discard the transaction at %d: %s", offset, failed)
             return None
         self.halves.decide(offset, Decision.LOST)
         return Decision.LOST
