@@ -23,6 +23,7 @@ HEADERS = (
     "remoting/remoting.h",
     "remoting/transaction.h",
     "remoting/dedup.h",
+    "audit/audit.h",
 )
 FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]
 

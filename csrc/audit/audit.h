@@ -1,0 +1,134 @@
+/* Auditing: every check that the files of a store allow, by whoever wrote it, live, stopped or
+ * crashed. It opens no store, takes no lock, maps nothing and writes nothing: files are read piece
+ * by piece, so that one that shrinks or lies about itself costs a finding and not the process.
+ *
+ * Order of use: ps_audit_new; ps_audit_queue for each queue folder; ps_audit_index for each index
+ * file, oldest first; ps_audit_segment for each segment, in any order and from several threads at
+ * once; ps_audit_queue_recount for each queue whose counts differ. What the records of the log ask
+ * for is compared with the units and index entries that are there, and the other way round.
+ *
+ * Facts: docs/internals/format.md. Upstream has nothing like it. */
+#ifndef PS_AUDIT_H
+#define PS_AUDIT_H
+
+#include "pystore.h"
+
+/* cdef begin */
+typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files are known */
+
+/* What a finding is about. from_at and to_at: bytes of the log (1 to 19), queue offsets (20 to 39),
+ * numbers of index entries (40 to 59). */
+#define PS_FIND_DAMAGED 1          /* no whole record stands here; whole ones follow or the file ends */
+#define PS_FIND_HOLE 2             /* the same, and every byte is zero */
+#define PS_FIND_TAIL 3             /* the same at the end of the log: nothing whole follows */
+#define PS_FIND_AFTER_BLANK 4      /* whole records after the blank that should end the file */
+#define PS_FIND_SHORT_BLANK 5      /* a blank that does not reach the end of its file */
+#define PS_FIND_NO_BLANK 6         /* a segment ends without the blank that closes it */
+#define PS_FIND_UNREADABLE 7       /* the disk refused to read these bytes; value: errno */
+#define PS_FIND_PROPERTIES 8       /* properties that readers drop; value: how many in the record */
+#define PS_FIND_NO_QUEUE 9         /* topic or queue id can name no queue; value: the queue id */
+#define PS_FIND_QUEUE_OFFSET 10    /* a queue offset that cannot be; value: the offset */
+#define PS_FIND_TIME 11            /* store times go back; value: by how many ms at most */
+#define PS_FIND_UNIT_MISSING 20    /* records without a unit; physical: the first of them */
+#define PS_FIND_UNIT_FOREIGN 21    /* the unit points to another record; value: where */
+#define PS_FIND_UNIT_SIZE 22       /* the unit has another size; value: that size */
+#define PS_FIND_UNIT_TAGS 23       /* the unit has another tags code; value: that code */
+#define PS_FIND_SAME_OFFSET 24     /* two records on one queue offset; value: the other's place */
+#define PS_FIND_UNIT_ZERO 25       /* zero units before written ones */
+#define PS_FIND_UNIT_GHOST 26      /* units that point to no record; value: where the first does */
+#define PS_FIND_UNIT_BEYOND 27     /* units that point past the end of the log */
+#define PS_FIND_UNIT_ORDER 28      /* units that point before the one before them */
+#define PS_FIND_UNIT_LOST 29       /* units that say that the log lost their messages */
+#define PS_FIND_QUEUE_GAP 30       /* a file of the queue is missing between others */
+#define PS_FIND_QUEUE_FILE_SIZE 31 /* a queue file of another size; value: its bytes */
+#define PS_FIND_QUEUE_STRAY 32     /* files in a queue folder that are not its own; value: how many */
+#define PS_FIND_INDEX_HEADER 40    /* the header disagrees with the entries */
+#define PS_FIND_INDEX_CHAIN 41     /* entries from here on are unsound or unreachable */
+#define PS_FIND_INDEX_SLOT 42      /* slots that lead to the wrong entry; value: the first slot */
+#define PS_FIND_INDEX_GHOST 43     /* entries that point to no record with that key */
+#define PS_FIND_KEY_MISSING 44     /* keys that no entry leads to; from_at, to_at: bytes of the log */
+
+typedef struct ps_finding {
+    int32_t kind;     /* PS_FIND_ */
+    int32_t outcome;  /* damage in the log: why no record stands there (ps_rec_outcome), else 0 */
+    int32_t queue_id; /* queue concerned, or -1 */
+    int32_t topic_len;
+    int64_t from_at, to_at; /* [from_at, to_at) */
+    int64_t count;          /* records, units, entries or keys concerned; -1: nobody knows */
+    int64_t physical;       /* record concerned, or -1 */
+    int64_t value;          /* as the kind says */
+    char topic[256];        /* bytes as stored, topic_len of them */
+} ps_finding;
+
+typedef struct ps_findings {
+    ps_finding *items; /* free with ps_findings_free */
+    int64_t count, room;
+    int64_t dropped; /* found, and left out since there were too many */
+} ps_findings;
+
+typedef struct ps_audit_conf {
+    const char *root;               /* holds consumequeue/ */
+    int64_t consumequeue_file_size; /* bytes */
+    int64_t log_min, log_end;       /* physical: first byte of the first, end of the last segment */
+    int32_t check_crc;              /* 1: sum bodies, and properties that carry a sum */
+    int32_t level_count;            /* messageDelayLevel */
+    int64_t level_delay_ms[64];
+} ps_audit_conf;
+
+/* Facts of one queue folder, and what the segments have asked of it since. */
+typedef struct ps_audit_queue_facts {
+    int64_t min_offset, max_offset; /* of its units, as the files have them */
+    int64_t units;                  /* that point into the log as it is */
+    int64_t matched;                /* of them, asked for by a record */
+    int64_t last_physical_end;      /* end of the furthest record that a unit points to, -1 none */
+    int32_t files;
+} ps_audit_queue_facts;
+
+typedef struct ps_audit_segment_facts {
+    int64_t bytes;      /* read */
+    int64_t records;    /* whole */
+    int64_t end;        /* physical: after the last whole record or blank */
+    int64_t first_time, last_time; /* ms: store times of the first and last record, -1 none */
+    int64_t units_pending; /* records after the furthest unit of all queues, without a unit */
+    int64_t pending_from;  /* physical, of the first of them; -1 none */
+    int64_t keys;          /* that the records carry */
+    int64_t keys_pending;  /* of them, after the last index entry */
+    int64_t keys_pending_from;
+    int32_t blank; /* 1: a blank ends it */
+} ps_audit_segment_facts;
+
+/* io NULL: the system's. NULL: no memory. */
+ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io);
+void ps_audit_free(ps_audit *audit);
+void ps_findings_free(ps_findings *findings);
+
+/* Records of `topic` before `physical` belong to a life of it that was deleted: no unit is asked
+ * for. Before ps_audit_segment. */
+int ps_audit_forget(ps_audit *audit, const char *topic, int32_t topic_len, int64_t physical,
+                    ps_error *error);
+/* One queue folder. PS_E_IO, PS_E_FORBIDDEN, PS_E_NO_MEMORY; damage is a finding. */
+int ps_audit_queue(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
+                   ps_findings *out, ps_error *error);
+void ps_audit_queue_get(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
+                        ps_audit_queue_facts *out);
+/* Units of a queue one by one against the log: those that no record asked for. */
+int ps_audit_queue_recount(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
+                           ps_findings *out, ps_error *error);
+/* One index file; slots and entries as the file is laid out. */
+int ps_audit_index(ps_audit *audit, const char *path, int32_t slots, int32_t entries,
+                   ps_findings *out, ps_error *error);
+/* A segment of the log, told before the first is audited, for the recount. */
+int ps_audit_add_segment(ps_audit *audit, const char *path, int64_t base, int64_t size,
+                         ps_error *error);
+/* One segment. last: it may end without a blank. done: bytes so far, for whoever watches, and
+ * stop: set by it to interrupt; may be NULL. */
+int ps_audit_segment(ps_audit *audit, int32_t number, int32_t last, ps_progress *progress,
+                     ps_audit_segment_facts *facts, ps_findings *out, ps_error *error);
+/* The next place at or after `from` of the file, whose first byte is at `base` of the log, where a
+ * whole record stands by its own place and sums, or the blank that ends the file; -1: none.
+ * *size: bytes of it. */
+int64_t ps_audit_resync(ps_audit *audit, const char *path, int64_t base, int64_t from,
+                        int64_t *size, ps_error *error);
+/* cdef end */
+
+#endif

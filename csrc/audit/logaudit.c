@@ -1,0 +1,380 @@
+/* One segment of the log: each record by itself, then against its queue and the index.
+ *
+ * Where no whole record stands, the walk looks for the next place where one does, by its magic, its
+ * own place in the log and its sums, so that damage costs just what is damaged. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "audit/cursor.h"
+#include "base/bytes.h"
+#include "index/keys.h"
+
+#define PROGRESS_STEP (4 << 20)
+#define HEAD 8          /* size and magic */
+#define HEAD_MOST 256   /* all before the body, of any record */
+#define KEYS_MOST 64    /* keys of a record that are compared one by one */
+#define INNER_BATCH 0x80
+
+typedef struct segment_walk {
+    ps_audit *a;
+    ps_window file;
+    au_cursors queues;
+    au_entries entries;
+    ps_audit_segment_facts *facts;
+    ps_findings *out;
+    int64_t base;
+    bool last;
+    int64_t time;                /* store time of the record before */
+    int64_t back_from, back_ms;  /* first record whose time went back, and the most */
+    int64_t back_count;
+    int64_t keys_missing;        /* number of the open finding of missing keys, -1 */
+    int64_t ghosts;              /* number of the open finding of ghost entries, -1 */
+} segment_walk;
+
+/* ---- finding records ---- */
+
+/* Reads a whole record only when its lengths add up, so that a size that lies costs no memory. */
+static bool lengths_add_up(ps_window *w, int64_t at, int32_t size) {
+    int64_t count, left;
+    const uint8_t *p = ps_window_get(w, at, HEAD_MOST, &count);
+    if (p == NULL || count < PS_RECORD_FIXED) return false;
+    int32_t sys_flag = (int32_t)be32_get(p + 36);
+    int32_t hosts = (sys_flag & PS_SYS_BORN_V6 ? 20 : 8) + (sys_flag & PS_SYS_STORE_V6 ? 20 : 8);
+    int32_t v2 = be32_get(p + 4) == PS_MAGIC_V2, fixed = PS_RECORD_FIXED + v2 + hosts - 16;
+    int32_t body_at = fixed - 3 - v2; /* after bodyLen: topic and properties have their lengths */
+    int64_t body_len = (int32_t)be32_get(p + body_at - 4);
+    left = (int64_t)size - fixed - body_len;
+    if (body_len < 0 || left < 0) return false;
+    p = ps_window_get(w, at + body_at + body_len, HEAD_MOST * 2, &count);
+    if (p == NULL || count < 1 + v2) return false;
+    int32_t topic_len = v2 ? (int16_t)be16_get(p) : (int8_t)p[0];
+    if (topic_len < 0 || topic_len > left || count < 3 + v2 + topic_len) return false;
+    return (int16_t)be16_get(p + 1 + v2 + topic_len) == left - topic_len;
+}
+
+/* What stands at `at` of the file. The bytes of *r are valid until the window moves. */
+static ps_rec_outcome record_at(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
+                                ps_record *r) {
+    int64_t count, rest = w->wd_size - at;
+    const uint8_t *p = ps_window_get(w, at, HEAD, &count);
+    if (p == NULL || count < HEAD) return rest <= 0 ? PS_REC_END : PS_REC_SHORT;
+    int32_t size = (int32_t)be32_get(p);
+    uint32_t magic = be32_get(p + 4);
+    if (magic == PS_MAGIC_V1 || magic == PS_MAGIC_V2) {
+        if (size < PS_RECORD_FIXED) return PS_REC_SIZE;
+        if (size > rest) return PS_REC_SHORT;
+        if (size > count && !lengths_add_up(w, at, size)) return PS_REC_SIZE;
+        p = ps_window_get(w, at, size, &count);
+        if (p == NULL || count < size) return PS_REC_SHORT;
+    }
+    return ps_record_check(p, count, base + at, a->au_checks, r);
+}
+
+static bool is_zero(const uint8_t *p, int64_t len) {
+    return len == 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)len - 1) == 0);
+}
+
+/* The next place from `at` on where a whole record stands, or the blank that ends the file; -1:
+ * none. *zeros: every byte before it is zero. */
+static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at, int64_t *size,
+                      bool *zeros) {
+    *zeros = true;
+    while (at + HEAD <= w->wd_size) {
+        int64_t count, data = ps_window_next_data(w, at);
+        if (data > at) {
+            at = data - data % HEAD > at ? data - data % HEAD : data;
+            continue;
+        }
+        const uint8_t *p = ps_window_get(w, at, HEAD, &count);
+        if (p == NULL || count < HEAD) break;
+        /* The second byte of all magics differs, the last byte of a blank's is a '4'. */
+        int64_t n = 0, room = count - HEAD + 1;
+        for (; n < room; n++) {
+            const uint8_t *m = p + n + 4;
+            if (m[0] != 0xDA && m[0] != 0xCB) continue;
+            uint32_t magic = be32_get(m);
+            if (magic == PS_MAGIC_V1 || magic == PS_MAGIC_V2 || magic == PS_MAGIC_BLANK) break;
+        }
+        if (*zeros) *zeros = is_zero(p, n);
+        at += n;
+        if (n == room) continue;
+        ps_record r;
+        ps_rec_outcome o = record_at(w, a, base, at, &r);
+        *size = r.size;
+        if (o == PS_REC_OK || (o == PS_REC_BLANK && r.size == w->wd_size - at)) return at;
+        *zeros = false;
+        at++;
+    }
+    return -1;
+}
+
+int64_t ps_audit_resync(ps_audit *a, const char *path, int64_t base, int64_t from, int64_t *size,
+                        ps_error *e) {
+    ps_window w;
+    bool zeros;
+    int code = ps_window_open(&w, a->au_io, path, e);
+    if (code < 0) return code;
+    int64_t found = resync(&w, a, base, from, size, &zeros);
+    ps_window_close(&w);
+    return found;
+}
+
+/* ---- one whole record ---- */
+
+static void check_fields(segment_walk *w, const ps_record *r) {
+    int64_t dropped = 0, at = r->physical_offset;
+    const uint8_t *p = r->properties, *end = p + r->properties_len;
+    while (p < end) {
+        const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
+        if (stop == NULL) stop = end;
+        const uint8_t *name = memchr(p, PS_NAME_SEPARATOR, (size_t)(stop - p));
+        if (stop > p && (name == NULL || name == p)) dropped++;
+        p = stop < end ? stop + 1 : end;
+    }
+    if (dropped > 0) au_find(w->out, PS_FIND_PROPERTIES, at, at + r->size, 1, at, dropped);
+    if (r->store_timestamp < w->time) {
+        if (w->back_count++ == 0) w->back_from = at;
+        if (w->time - r->store_timestamp > w->back_ms) w->back_ms = w->time - r->store_timestamp;
+    }
+    w->time = r->store_timestamp;
+    if (w->facts->first_time < 0) w->facts->first_time = r->store_timestamp;
+    w->facts->last_time = r->store_timestamp;
+}
+
+/* Extends the open finding of a cursor, or opens one. */
+static void unit_missing(segment_walk *w, au_cursor *c, const ps_record *r) {
+    if (r->physical_offset >= w->a->au_dispatched) {
+        if (w->facts->units_pending++ == 0) w->facts->pending_from = r->physical_offset;
+        return;
+    }
+    ps_finding *open = c->cu_missing >= 0 ? &w->out->items[c->cu_missing] : NULL;
+    if (open != NULL && open->to_at == r->queue_offset) {
+        open->to_at++;
+        open->count++;
+        return;
+    }
+    if (au_find_queue(w->out, PS_FIND_UNIT_MISSING, c->cu_topic, c->cu_topic_len, c->cu_id,
+                      r->queue_offset, r->queue_offset + 1, r->physical_offset,
+                      c->cu_queue == NULL) != NULL)
+        c->cu_missing = w->out->count - 1;
+}
+
+/* Whether the record at `physical` claims the queue offset of r, too. */
+static bool same_claim(segment_walk *w, const ps_record *r, int64_t physical) {
+    const au_segment *s = au_segment_at(w->a, physical);
+    ps_window other;
+    ps_record x;
+    if (s == NULL || ps_window_open(&other, w->a->au_io, s->sg_path, NULL) < 0) return false;
+    bool same = record_at(&other, w->a, s->sg_base, physical - s->sg_base, &x) == PS_REC_OK &&
+                x.queue_id == r->queue_id && x.queue_offset == r->queue_offset &&
+                x.topic_len == r->topic_len &&
+                memcmp(x.topic, r->topic, (size_t)x.topic_len) == 0;
+    ps_window_close(&other);
+    return same;
+}
+
+static void check_unit(segment_walk *w, const ps_record *r) {
+    if (!ps_record_has_unit(r) || (r->sys_flag & INNER_BATCH) != 0 || au_gone(w->a, r)) return;
+    int64_t at = r->physical_offset, q = r->queue_offset;
+    if (!ps_record_names_queue(r)) {
+        au_find(w->out, PS_FIND_NO_QUEUE, at, at + r->size, 1, at, r->queue_id);
+        return;
+    }
+    /* Every message took some bytes of the log, so no queue is longer than the log has records. */
+    if (q < 0 || q > INT64_MAX / PS_UNIT - 1) {
+        au_find(w->out, PS_FIND_QUEUE_OFFSET, at, at + r->size, 1, at, q);
+        return;
+    }
+    ps_unit u;
+    au_cursor *c = au_cursor_of(&w->queues, r);
+    if (c == NULL) return;
+    if (!au_cursor_unit(&w->queues, c, q, &u) || u.size == PS_UNIT_NONE) {
+        unit_missing(w, c, r);
+        return;
+    }
+    int kind = 0;
+    int64_t tags = ps_record_tags_code(r, &w->a->au_levels), value = 0;
+    if (u.physical != at) {
+        kind = same_claim(w, r, u.physical) ? PS_FIND_SAME_OFFSET : PS_FIND_UNIT_FOREIGN;
+        value = u.physical;
+    } else if (u.size != r->size) {
+        kind = PS_FIND_UNIT_SIZE;
+        value = u.size;
+    } else if (u.tags_code != tags && u.tags_code >= INT32_MIN) { /* below: an extension */
+        kind = PS_FIND_UNIT_TAGS;
+        value = u.tags_code;
+    }
+    if (u.physical == at) c->cu_matched++;
+    if (kind != 0) au_find_queue(w->out, kind, c->cu_topic, c->cu_topic_len, c->cu_id, q, q + 1, at, value);
+}
+
+/* ---- keys ---- */
+
+static void key_missing(segment_walk *w, const ps_record *r, int64_t count) {
+    ps_finding *open = w->keys_missing >= 0 ? &w->out->items[w->keys_missing] : NULL;
+    if (open != NULL) {
+        open->to_at = r->physical_offset + r->size;
+        open->count += count;
+    } else if (au_find(w->out, PS_FIND_KEY_MISSING, r->physical_offset,
+                       r->physical_offset + r->size, count, r->physical_offset, 0) != NULL)
+        w->keys_missing = w->out->count - 1;
+}
+
+/* Entries that no record in order asks for. */
+static void entry_ghost(segment_walk *w, const au_entry *e) {
+    ps_finding *open = w->ghosts >= 0 ? &w->out->items[w->ghosts] : NULL;
+    if (open != NULL)
+        open->count++;
+    else if (au_find(w->out, PS_FIND_INDEX_GHOST, w->entries.en_at, w->entries.en_at + 1, 1,
+                     e->physical, e->hash) != NULL)
+        w->ghosts = w->out->count - 1;
+}
+
+static void skip_ghosts(segment_walk *w, int64_t before) {
+    au_entry e;
+    while (au_entries_peek(&w->entries, &e) && e.physical < before) {
+        entry_ghost(w, &e);
+        w->entries.en_at++;
+    }
+}
+
+static void check_keys(segment_walk *w, const ps_record *r) {
+    int32_t wanted[KEYS_MOST], count = 0, len;
+    const uint8_t *key;
+    ix_keys k;
+    au_entry e;
+    /* Rolled back messages are never indexed. */
+    bool none = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || !ix_keys_of(r, &k);
+    skip_ghosts(w, r->physical_offset);
+    if (none) return;
+    int32_t topic = ix_topic_hash(r->topic, r->topic_len);
+    int64_t all = 0;
+    while (ix_key_next(&k, &key, &len)) {
+        if (count < KEYS_MOST) wanted[count++] = ix_key_hash(topic, key, len);
+        all++;
+    }
+    w->facts->keys += all;
+    while (au_entries_peek(&w->entries, &e) && e.physical == r->physical_offset) {
+        int32_t i = 0;
+        while (i < count && wanted[i] != e.hash) i++;
+        if (i < count)
+            wanted[i] = wanted[--count];
+        else if (all <= KEYS_MOST)
+            entry_ghost(w, &e);
+        w->entries.en_at++;
+        all--;
+    }
+    if (count == 0 || all <= 0) return;
+    if (r->physical_offset > w->a->au_indexed) {
+        if (w->facts->keys_pending == 0) w->facts->keys_pending_from = r->physical_offset;
+        w->facts->keys_pending += count;
+    } else
+        key_missing(w, r, count);
+}
+
+/* ---- the walk ---- */
+
+static void record_found(segment_walk *w, const ps_record *r) {
+    w->facts->records++;
+    w->facts->end = r->physical_offset + r->size;
+    check_fields(w, r);
+    check_unit(w, r);
+    check_keys(w, r);
+}
+
+/* Damage from `at` on: reports it and returns where the walk continues, the file's size at the
+ * end. */
+static int64_t step_over(segment_walk *w, int64_t at, ps_rec_outcome why) {
+    int64_t size = 0;
+    bool zeros, from_zero = why == PS_REC_END;
+    int64_t next = resync(&w->file, w->a, w->base, at + (from_zero ? 0 : 1), &size, &zeros);
+    zeros = zeros && from_zero;
+    if (next < 0 && from_zero && zeros && w->last) return w->file.wd_size; /* the end of the log */
+    int64_t to = next < 0 ? w->file.wd_size : next;
+    int kind = zeros ? PS_FIND_HOLE : PS_FIND_DAMAGED;
+    if (next < 0 && w->last) kind = PS_FIND_TAIL;
+    ps_finding *x = au_find(w->out, kind, w->base + at, w->base + to, -1, -1, 0);
+    if (x != NULL) x->outcome = (int32_t)why;
+    w->keys_missing = -1;
+    return to;
+}
+
+/* A blank at `at`: the file should end with it. */
+static int64_t blank_found(segment_walk *w, int64_t at, int32_t says) {
+    int64_t size, rest = w->file.wd_size - at;
+    bool zeros;
+    int64_t next = resync(&w->file, w->a, w->base, at + HEAD, &size, &zeros);
+    if (says != rest)
+        au_find(w->out, PS_FIND_SHORT_BLANK, w->base + at, w->base + w->file.wd_size, -1, -1, says);
+    if (next >= 0) {
+        au_find(w->out, PS_FIND_AFTER_BLANK, w->base + at, w->base + next, -1, w->base + next, says);
+        return next;
+    }
+    w->facts->blank = 1;
+    w->facts->end = w->base + w->file.wd_size;
+    return w->file.wd_size;
+}
+
+static int walk_segment(segment_walk *w, ps_progress *progress) {
+    int64_t at = 0, told = 0;
+    while (at < w->file.wd_size) {
+        ps_record r;
+        ps_rec_outcome o = record_at(&w->file, w->a, w->base, at, &r);
+        if (o == PS_REC_OK) {
+            record_found(w, &r);
+            at += r.size;
+        } else
+            at = o == PS_REC_BLANK ? blank_found(w, at, r.size) : step_over(w, at, o);
+        if (at - told < PROGRESS_STEP) continue;
+        if (progress != NULL) {
+            __atomic_fetch_add(&progress->done, at - told, __ATOMIC_RELAXED);
+            if (progress->stop) return PS_E_INTERRUPTED;
+        }
+        told = at;
+    }
+    if (progress != NULL) __atomic_fetch_add(&progress->done, at - told, __ATOMIC_RELAXED);
+    return 0;
+}
+
+static void walk_end(segment_walk *w) {
+    ps_audit_segment_facts *f = w->facts;
+    int64_t end = w->base + w->file.wd_size;
+    if (!w->last) skip_ghosts(w, end);
+    if (w->back_count > 0)
+        au_find(w->out, PS_FIND_TIME, w->back_from, f->end, w->back_count, w->back_from, w->back_ms);
+    if (w->file.wd_unreadable >= 0)
+        au_find(w->out, PS_FIND_UNREADABLE, w->base + w->file.wd_unreadable,
+                w->base + w->file.wd_unreadable_upto, -1, -1, w->file.wd_errno);
+    if (!w->last && !f->blank && f->end == end)
+        au_find(w->out, PS_FIND_NO_BLANK, end, end, -1, -1, 0);
+}
+
+int ps_audit_segment(ps_audit *a, int32_t number, int32_t last, ps_progress *progress,
+                     ps_audit_segment_facts *facts, ps_findings *out, ps_error *e) {
+    if (number < 0 || number >= a->au_segment_count)
+        return ps_fail(e, PS_E_ARGUMENT, 0, number, a->au_root, "no segment of that number");
+    const au_segment *s = &a->au_segments[number];
+    *facts = (ps_audit_segment_facts){.end = s->sg_base, .first_time = -1, .last_time = -1,
+                                      .pending_from = -1, .keys_pending_from = -1};
+    segment_walk w = {.a = a, .facts = facts, .out = out, .base = s->sg_base, .last = last != 0,
+                      .time = INT64_MIN, .keys_missing = -1, .ghosts = -1};
+    int code = ps_window_open(&w.file, a->au_io, s->sg_path, e);
+    if (code < 0) return code;
+    if (au_cursors_init(&w.queues, a) < 0) {
+        ps_window_close(&w.file);
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->sg_path, "no memory for the audit");
+    }
+    if (w.file.wd_size > s->sg_size) w.file.wd_size = s->sg_size;
+    au_entries_seek(&w.entries, a, s->sg_base);
+    code = walk_segment(&w, progress);
+    walk_end(&w);
+    facts->bytes = w.file.wd_size;
+    au_entries_close(&w.entries);
+    au_cursors_end(&w.queues);
+    ps_window_close(&w.file);
+    if (code == PS_E_INTERRUPTED)
+        return ps_fail(e, code, 0, s->sg_base, s->sg_path, "the audit was interrupted");
+    return code;
+}

@@ -1,0 +1,81 @@
+/* What an audit knows: the queues that are there, the index files, the segments. Private to
+ * csrc/audit/. */
+#ifndef PS_AUDIT_TABLE_H
+#define PS_AUDIT_TABLE_H
+
+#include <stdatomic.h>
+
+#include "audit/audit.h"
+#include "audit/window.h"
+#include "format/record.h"
+
+/* One queue folder. Written by ps_audit_queue, then only its counters change. */
+typedef struct au_queue {
+    struct au_queue *qu_next; /* chain of its bucket */
+    int64_t qu_min, qu_max;   /* offsets that the files hold */
+    int64_t qu_units;         /* that point into the log */
+    int64_t qu_end;           /* end of the furthest record that a unit points to, -1 none */
+    _Atomic int64_t qu_matched;
+    int32_t qu_files;
+    int32_t qu_id;
+    int32_t qu_topic_len;
+    bool qu_there; /* false: named by a deletion alone */
+    uint8_t qu_topic[];
+} au_queue;
+
+/* Records of a topic that belong to a life that was deleted. */
+typedef struct au_forgotten {
+    struct au_forgotten *fo_next;
+    int64_t fo_below;
+    int32_t fo_topic_len;
+    uint8_t fo_topic[];
+} au_forgotten;
+
+/* One index file: how far it is sound, and what its sound entries cover. */
+typedef struct au_index {
+    char *xi_path;
+    int32_t xi_slots;
+    int32_t xi_keep;                /* entries 1 to xi_keep - 1 are sound */
+    int64_t xi_begin, xi_end;       /* places of the first and last of them; -1 none */
+} au_index;
+
+typedef struct au_segment {
+    char *sg_path;
+    int64_t sg_base, sg_size;
+} au_segment;
+
+struct ps_audit {
+    ps_io *au_io;
+    char *au_root;
+    ps_audit_conf au_conf; /* root above */
+    ps_levels au_levels;
+    int au_checks;           /* for ps_record_check */
+    int64_t au_dispatched;   /* end of the furthest record that any queue holds, -1 none */
+    int64_t au_indexed;      /* place of the last record that the index holds, -1 none */
+    au_queue **au_buckets;
+    int64_t au_bucket_count, au_queue_count;
+    au_forgotten *au_gone;
+    au_index *au_indexes;
+    int32_t au_index_count;
+    au_segment *au_segments; /* by base */
+    int32_t au_segment_count;
+};
+
+/* The queue, NULL when its folder is not there. */
+au_queue *au_queue_find(ps_audit *a, const uint8_t *topic, int32_t topic_len, int32_t id);
+au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t topic_len, int32_t id);
+/* Whether a record belongs to a life of its topic that was deleted. */
+bool au_gone(const ps_audit *a, const ps_record *r);
+/* The segment that holds `physical`, NULL: none. */
+const au_segment *au_segment_at(const ps_audit *a, int64_t physical);
+
+/* Adds a finding and returns it, to be filled further; NULL when there are too many. Lengths and
+ * offsets that do not apply are given as -1. */
+ps_finding *au_find(ps_findings *f, int32_t kind, int64_t from, int64_t to, int64_t count,
+                    int64_t physical, int64_t value);
+/* The same for a queue. */
+ps_finding *au_find_queue(ps_findings *f, int32_t kind, const uint8_t *topic, int32_t topic_len,
+                          int32_t queue_id, int64_t from, int64_t to, int64_t physical,
+                          int64_t value);
+
+#endif
