@@ -1,0 +1,227 @@
+"""What an audit finds: severities, kinds, findings, the report."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["KINDS", "Audit", "Finding", "Kind", "Severity"]
+
+
+class Severity(enum.IntEnum):
+    """``ERROR``: messages are damaged, hidden or served wrongly. ``WARNING``: nothing is hidden, or
+    the next open mends it. ``INFO``: worth knowing."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of finding.
+
+    name: what programs compare. severity: unless the state of the store softens it. where: what
+    ``start`` and ``end`` count ("log": bytes of the log, "queue": queue offsets, "index": entries,
+    "file": bytes of the file, "": nothing). meaning: what it means and what is lost. java: what
+    Apache RocketMQ does with it. fix: the command that mends it, ``STORE`` standing for the path.
+    """
+
+    name: str
+    severity: Severity
+    where: str
+    meaning: str
+    java: str
+    fix: str
+
+
+_REPAIR = "pystore repair STORE"
+_QUEUES = "pystore rebuild STORE --queues"
+_INDEX = "pystore rebuild STORE --index"
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+#: By name.
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        # ---- the log ----
+        Kind("damaged-record", _E, "log", "no whole record stands here, whole ones follow",
+             "truncates the log here when recovery reaches it; else serves what follows", _REPAIR),
+        Kind("log-hole", _E, "log", "zeros where records should be, whole records follow",
+             "takes the first zero for the end of the log and drops what follows", _REPAIR),
+        Kind("torn-tail", _W, "log", "the log ends with bytes that are not a whole record",
+             "truncates them at the next start", "the next open cuts them off"),
+        Kind("records-after-blank", _E, "log", "whole records follow the blank that ends the file",
+             "never reads them, and overwrites them when it is the last file", _REPAIR),
+        Kind("short-blank", _W, "log", "the blank record does not reach the end of its file",
+             "continues in the next file all the same", _REPAIR),
+        Kind("no-blank", _W, "log", "the segment ends without the blank record that closes it",
+             "continues in the next file", _REPAIR),
+        Kind("unreadable", _E, "file", "the disk cannot read these bytes",
+             "stops with a read error or a SIGBUS", "copy the disk with ddrescue, then repair"),
+        Kind("bad-properties", _W, "log", "malformed properties: readers drop them",
+             "drops them without a word", "none: the record is whole"),
+        Kind("no-queue", _E, "log", "topic or queue id of the record cannot name a queue",
+             "fails to dispatch the record, or makes a queue nobody reads", _REPAIR),
+        Kind("bad-queue-offset", _E, "log", "the record claims a queue offset that cannot be",
+             "logs an error and does not dispatch it", _REPAIR),
+        Kind("time-goes-back", _I, "log", "store times decrease",
+             "searches by time may miss these records", "none: the records are whole"),
+        Kind("missing-segment", _E, "log", "a file of the log is missing between others",
+             "starts, and stops reading at the gap", "put the file back, or pystore repair STORE"),
+        Kind("segment-size", _E, "file", "a segment of another size than the others",
+             "does not start", _REPAIR),
+        Kind("stray-file", _E, "", "an unexpected file among the segments",
+             "does not start", "move the file elsewhere, or pystore repair STORE"),
+        # ---- consume queues ----
+        Kind("missing-units", _E, "queue", "records are in the log and not in their queue:"
+             " consumers never get them", "does not notice: they stay undelivered", _QUEUES),
+        Kind("not-dispatched", _E, "log", "the last records are not in their queues although the"
+             " store was closed cleanly", "dispatches those after the furthest unit", _QUEUES),
+        Kind("foreign-unit", _E, "queue", "the unit of this message points to another record",
+             "delivers the wrong message", _QUEUES),
+        Kind("unit-size", _E, "queue", "the unit says another size than its record has",
+             "delivers a cut record, or none", _QUEUES),
+        Kind("unit-tags", _W, "queue", "the unit carries another tags code than its record",
+             "filters by the wrong tag, or delivers a delayed message at the wrong time", _QUEUES),
+        Kind("same-offset", _E, "queue", "two records claim one queue offset: one is delivered",
+             "delivers the one that its queue holds", "none mends it: read both with pystore get"),
+        Kind("zero-units", _E, "queue", "units are zero and written ones follow",
+             "skips them without a word, or loops on an empty file", _QUEUES),
+        Kind("ghost-units", _E, "queue", "units point to no record that belongs to them",
+             "delivers nothing, or another message", _QUEUES),
+        Kind("units-beyond", _E, "queue", "units point past the end of the log",
+             "cuts them off at the next start", _QUEUES),
+        Kind("unit-order", _E, "queue", "a unit points before the one before it",
+             "delivers out of order; searches by time fail", _QUEUES),
+        Kind("lost-messages", _I, "queue", "these messages were lost with their part of the log"
+             " earlier; units without a record stand for them", "skips them", "none"),
+        Kind("queue-gap", _E, "queue", "a file of the queue is missing between others",
+             "answers OFFSET_FOUND_NULL and jumps over it", _QUEUES),
+        Kind("queue-file-size", _E, "queue", "a queue file of another size than the others",
+             "does not start", _QUEUES),
+        Kind("queue-stray", _W, "", "unexpected files in a queue folder", "does not start",
+             "move the files elsewhere, or pystore repair STORE"),
+        Kind("deleted-topic", _I, "queue", "records of a topic that no configuration names and that"
+             " has no queues: it was deleted", "the same", "none"),
+        # ---- index ----
+        Kind("index-header", _W, "index", "the header disagrees with the entries",
+             "searches the wrong times", _INDEX),
+        Kind("index-chain", _E, "index", "entries from here on are damaged or unreachable",
+             "does not find these keys", _INDEX),
+        Kind("index-slots", _E, "index", "slots lead to the wrong entries",
+             "does not find keys of these slots", _INDEX),
+        Kind("index-ghosts", _W, "index", "entries point to no record with that key",
+             "returns nothing, or another message, for these keys", _INDEX),
+        Kind("missing-keys", _E, "log", "keys of whole records are not in the index",
+             "does not find them", _INDEX),
+        Kind("index-size", _E, "file", "an index file of a size that slots and entries cannot have",
+             "does not start, or reads it wrongly", _INDEX),
+        # ---- the rest ----
+        Kind("checkpoint", _W, "", "the checkpoint is missing, damaged or ahead of the log",
+             "recovers from the first file, or from too late a file",
+             "pystore rebuild STORE --checkpoint"),
+        Kind("config-json", _E, "", "a configuration file cannot be read",
+             "takes the .bak beside it, or starts without what it held", _REPAIR),
+        Kind("config-bak", _W, "", "the backup of a configuration file cannot be read",
+             "never looks at it while the file itself is whole", "the next export replaces it"),
+        Kind("metadata-db", _E, "", "the metadata database is damaged",
+             "does not know it", "pystore rebuild STORE --metadata"),
+        Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
+             " queue: it will skip new messages", "the same", _REPAIR),
+        Kind("tombstones", _E, "", "the list of deleted topics is damaged: their queues may"
+             " come back",
+             "does not know it", _REPAIR),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth knowing.
+
+    kind: a name of :data:`KINDS`. file: relative to the store's root. start, end: the range
+    concerned, counted as the kind says (:attr:`Kind.where`), None when there is none. count:
+    records, units, entries or keys concerned, None when nobody knows. topic, queue: whose queue, or
+    None. text: the details of this one.
+    """
+
+    kind: str
+    severity: Severity
+    file: str
+    start: int | None = None
+    end: int | None = None
+    count: int | None = None
+    topic: str | None = None
+    queue: int | None = None
+    text: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """What it means and what is lost."""
+        return KINDS[self.kind].meaning
+
+    @property
+    def java(self) -> str:
+        """What Apache RocketMQ does with it."""
+        return KINDS[self.kind].java
+
+    @property
+    def fix(self) -> str:
+        """The command that mends it."""
+        return KINDS[self.kind].fix
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        out = asdict(self)
+        out["severity"] = self.severity.name
+        return {**out, "meaning": self.meaning, "java": self.java, "fix": self.fix}
+
+
+@dataclass(slots=True)
+class Audit:
+    """What :func:`pystore.audit.verify` saw.
+
+    state: "live", "closed" or "crashed". bytes: of the log that were read. records: whole ones.
+    not_dispatched, not_indexed: records and keys at the end of the log that queues and index do not
+    hold yet, which is normal for a live store and mended by the next open of a crashed one.
+    dropped: findings beyond what is kept. seconds: wall time.
+    """
+
+    path: str
+    state: str
+    findings: list[Finding] = field(default_factory=list)
+    segments: int = 0
+    queues: int = 0
+    index_files: int = 0
+    bytes: int = 0
+    records: int = 0
+    units: int = 0
+    keys: int = 0
+    log_min: int = 0
+    log_max: int = 0
+    not_dispatched: int = 0
+    not_indexed: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings of severity ``ERROR``."""
+        return [f for f in self.findings if f.severity is Severity.ERROR]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged, hidden or served wrongly."""
+        return not self.errors
+
+    def counts(self) -> dict[str, int]:
+        """How many findings of each kind, by name."""
+        return dict(Counter(f.kind for f in self.findings))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        out = {k: v for k, v in asdict(self).items() if k != "findings"}
+        return {**out, "sound": self.sound, "findings": [f.as_dict() for f in self.findings]}

@@ -1,0 +1,215 @@
+"""The files of a store before anything is read of them: which are there, how long they are."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from pystore._errors import NotAStore
+from pystore._settings import Settings
+from pystore.audit.findings import KINDS, Finding
+from pystore.audit.quiet import open_quietly
+
+__all__ = ["File", "Layout", "look"]
+
+_DIGITS = re.compile(r"[0-9]{1,20}")
+_RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
+_HEADER, _SLOT, _ENTRY = 40, 4, 20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file named by a number. size: bytes."""
+
+    path: Path
+    number: int
+    size: int
+
+
+@dataclass(slots=True)
+class Layout:
+    """What lies in a store's folders.
+
+    segments: of the log, by first byte. queues: (topic, queue id) of each queue folder.
+    index: path, slots and entries of each index file, oldest first.
+    """
+
+    root: Path
+    segments: list[File] = field(default_factory=list)
+    segment_size: int = 0
+    queues: list[tuple[str, int]] = field(default_factory=list)
+    queue_file_size: int = 0
+    index: list[tuple[Path, int, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def log_min(self) -> int:
+        return self.segments[0].number if self.segments else 0
+
+    @property
+    def log_end(self) -> int:
+        """End of the last segment, whatever it holds."""
+        return self.segments[-1].number + self.segments[-1].size if self.segments else 0
+
+    def name(self, path: Path) -> str:
+        """The path as findings show it."""
+        return (
+            path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+        )
+
+    def segment_of(self, physical: int) -> str:
+        """Name of the file that holds a byte of the log."""
+        for file in self.segments:
+            if file.number <= physical < file.number + max(file.size, self.segment_size):
+                return self.name(file.path)
+        return "commitlog"
+
+    def queue_file_of(self, topic: str, queue: int, offset: int) -> str:
+        """Name of the file that holds a unit."""
+        base = offset * 20 - offset * 20 % self.queue_file_size
+        return f"consumequeue/{topic}/{queue}/{base:020d}"
+
+    def found(self, kind: str, file: Path | str, **details: object) -> None:
+        named = self.name(file) if isinstance(file, Path) else file
+        self.findings.append(Finding(kind, KINDS[kind].severity, named, **details))  # type: ignore[arg-type]
+
+
+def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    try:
+        with os.scandir(folder) as found:
+            items = sorted(found, key=lambda e: e.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in items:
+        try:
+            yield entry, entry.stat(follow_symlinks=True)
+        except OSError:
+            continue  # gone meanwhile, or a link to nothing
+
+
+def _numbered(folder: Path) -> tuple[list[File], list[Path]]:
+    """Regular files named by digits; what else lies there, folders apart."""
+    files, others = [], []
+    for entry, info in _entries(folder):
+        if stat.S_ISDIR(info.st_mode):
+            continue
+        if stat.S_ISREG(info.st_mode) and _DIGITS.fullmatch(entry.name):
+            files.append(File(Path(entry.path), int(entry.name), info.st_size))
+        else:
+            others.append(Path(entry.path))
+    files.sort(key=lambda file: file.number)
+    return files, others
+
+
+def _usual_size(files: list[File], configured: int, explicit: bool) -> int:
+    if explicit or not files:
+        return configured
+    sizes = Counter(file.size for file in files if file.size)
+    return sizes.most_common(1)[0][0] if sizes else configured
+
+
+def _segments(layout: Layout, settings: Settings) -> None:
+    files: list[File] = []
+    for folder in settings.commitlog_dirs(layout.root):
+        found, others = _numbered(folder)
+        files += found
+        for path in others:
+            layout.found("stray-file", path, text="not a segment of the log")
+    files.sort(key=lambda file: file.number)
+    if files and files[-1].size == 0:
+        files.pop()  # left by a crash between making a file and giving it its length
+    name = "mappedFileSizeCommitLog"
+    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit)
+    layout.segment_size = size
+    for file in files:
+        if file.size != size:
+            layout.found("segment-size", file.path, start=0, end=file.size,
+                         text=f"{file.size} bytes, the others have {size}")  # fmt: skip
+    for before, after in pairwise(files):
+        if before.number + size < after.number:
+            layout.found("missing-segment", f"commitlog/{before.number + size:020d}",
+                         start=before.number + size, end=after.number)  # fmt: skip
+    layout.segments = files
+
+
+def _queues(layout: Layout, settings: Settings) -> None:
+    files: list[File] = []
+    base = layout.root / "consumequeue"
+    for topic, info in _entries(base):
+        if not stat.S_ISDIR(info.st_mode):
+            continue
+        for queue, inner in _entries(base / topic.name):
+            number = int(queue.name) if _DIGITS.fullmatch(queue.name) else -1
+            if not stat.S_ISDIR(inner.st_mode) or not 0 <= number <= 65535:
+                continue
+            layout.queues.append((topic.name, number))
+            found, others = _numbered(base / topic.name / queue.name)
+            files += found
+            if others:
+                names = ", ".join(path.name for path in others[:5])
+                layout.found("queue-stray", others[0].parent, topic=topic.name, queue=number,
+                             count=len(others), text=names)  # fmt: skip
+    name = "mappedFileSizeConsumeQueue"
+    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit)
+    layout.queue_file_size = -(-size // 20) * 20
+
+
+def _slots_fit(path: Path, slots: int, entries: int) -> bool:
+    """Whether the first entries are chained as that many slots would have them."""
+    with open_quietly(path) as file:
+        head = file.read(_HEADER)
+        count = min(int.from_bytes(head[36:40], "big", signed=True), entries, 2000)
+        heads: dict[int, int] = {}
+        file.seek(_HEADER + slots * _SLOT + _ENTRY)
+        data = file.read(_ENTRY * max(0, count - 1))
+    for n, (hash_, _, _, previous) in enumerate(struct.iter_unpack(">iqii", data), 1):
+        if hash_ < 0 or previous != heads.get(hash_ % slots, 0):
+            return n > 4  # damage further on says nothing of the layout
+        heads[hash_ % slots] = n
+    return True
+
+
+def _index_layout(file: File, settings: Settings) -> tuple[int, int] | None:
+    """Slots and entries of an index file; None when its size fits none."""
+    wanted = (int(settings["maxHashSlotNum"] or 0), int(settings["maxIndexNum"] or 0))
+    rest = file.size - _HEADER
+    tried = [wanted] if rest == wanted[0] * _SLOT + wanted[1] * _ENTRY else []
+    for ratio in _RATIOS:
+        unit = _SLOT + ratio * _ENTRY
+        if rest > 0 and rest % unit == 0:
+            tried.append((rest // unit, rest // unit * ratio))
+    for slots, entries in tried:
+        if _slots_fit(file.path, slots, entries):
+            return slots, entries
+    return tried[0] if tried else None
+
+
+def _index(layout: Layout, settings: Settings) -> None:
+    files, _ = _numbered(layout.root / "index")
+    for file in files:
+        if file.size == 0:
+            layout.found("index-size", file.path, start=0, end=0, text="the file is empty")
+            continue
+        shape = _index_layout(file, settings)
+        if shape is None:
+            layout.found("index-size", file.path, start=0, end=file.size, text=f"{file.size} bytes")
+        else:
+            layout.index.append((file.path, *shape))
+
+
+def look(root: Path, settings: Settings) -> Layout:
+    """Lists the folders of a store. Raises: NotAStore."""
+    if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
+        raise NotAStore("there is no commitlog folder", str(root))
+    layout = Layout(root)
+    _segments(layout, settings)
+    _queues(layout, settings)
+    _index(layout, settings)
+    return layout

@@ -1,0 +1,185 @@
+"""What lies beside the log: configuration files, the metadata database, checkpoint, tombstones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pystore._configfiles import RAW_FILES, SECTIONS, check_json
+from pystore.audit.layout import Layout
+from pystore.audit.quiet import open_quietly, read_quietly
+
+__all__ = ["Beside", "check_checkpoint", "check_offsets", "read_beside"]
+
+_JSON_MAX = 256 << 20
+_DB_MAX = 64 << 30
+_DB_SECONDS = 120
+_CHECKPOINT = struct.Struct(">5q")
+_CHECKPOINT_SIZE = 4096
+_TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
+_HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Beside:
+    """topics: names that any configuration knows, None when none could be read. offsets: (group,
+    topic, queue) to a committed offset. deleted: topics and the places of the log before which
+    their records belong to a deleted life."""
+
+    topics: set[str] | None = None
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    deleted: list[tuple[str, int]] = field(default_factory=list)
+
+
+def _decoded(layout: Layout, name: str, path: Path) -> Any:
+    """The parsed content of a configuration file, None when it is missing or damaged."""
+    bak = path.with_name(path.name + ".bak")
+    section = SECTIONS.get(name)
+    parsed: Any = None
+    for file, kind in ((path, "config-json"), (bak, "config-bak")):
+        try:
+            data = read_quietly(file, _JSON_MAX)
+        except OSError as error:
+            layout.found(kind, file, text=error.strerror or str(error))
+            continue
+        if not data:
+            continue
+        try:
+            if section is None:
+                check_json(data)
+                continue
+            found = section.loads(data)
+        except ValueError as bad:
+            layout.found(kind, file, text=str(bad))
+            continue
+        if parsed is None:
+            parsed = found
+    return parsed
+
+
+def _read_database(layout: Layout, meta: Path) -> dict[str, Any]:
+    """What the database holds; {} when there is none or when it is damaged."""
+    data = meta / "data.mdb"
+    if not data.exists() and not data.is_symlink():
+        return {}
+    try:
+        with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
+            with open_quietly(data) as source, open(Path(folder) / "data.mdb", "wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+            done = subprocess.run(
+                [sys.executable, "-m", "pystore.audit.readdb", folder],
+                capture_output=True, text=True, timeout=_DB_SECONDS, check=False,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        layout.found("metadata-db", data, text=str(error))
+        return {}
+    if done.returncode != 0:
+        why = f"reading it ended with {done.returncode}"
+        layout.found("metadata-db", data, text=why)
+        return {}
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "error" in found:
+        layout.found("metadata-db", data, text=found["error"])
+        return {}
+    return found
+
+
+def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
+    path = layout.root / "deletedTopics"
+    try:
+        data = read_quietly(path, 64 << 20)
+    except OSError as error:
+        layout.found("tombstones", path, text=str(error))
+        return []
+    if data is None:
+        return []
+    found: list[tuple[str, int]] = []
+    good = len(data) >= 8 and struct.unpack_from(">II", data) == (_TOMBSTONES, zlib.crc32(data[8:]))
+    at = 8
+    while good and at < len(data):
+        good = len(data) - at >= 12
+        if good:
+            physical, length = struct.unpack_from(">qi", data, at)
+            at += 12
+            good = 0 < length <= len(data) - at
+            if good:
+                found.append((data[at : at + length].decode("utf-8", "surrogateescape"), physical))
+                at += length
+    if not good:
+        layout.found("tombstones", path, text="magic, sum or lengths do not fit")
+        return []
+    return found
+
+
+def read_beside(layout: Layout) -> Beside:
+    """Reads all of it; what cannot be read becomes a finding."""
+    config = layout.root / "config"
+    beside = Beside()
+    parts = {name: _decoded(layout, name, config / s.file) for name, s in SECTIONS.items()}
+    for file in RAW_FILES:
+        _decoded(layout, file, config / file)
+    known: set[str] = set()
+    if parts["topics"] is not None:
+        known |= set(parts["topics"].rows)
+    pairs: list[tuple[str, int, int]] = []
+    if parts["offsets"] is not None:
+        pairs += [(p, q, o) for p, rows in parts["offsets"].rows.items() for q, o in rows.items()]
+    database = _read_database(layout, layout.root / "meta")
+    known |= set(database.get("topics", ()))
+    pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]
+    if parts["topics"] is not None or "topics" in database:
+        beside.topics = known
+    for pair, queue, offset in pairs:  # the database is the newer of the two
+        topic, _, group = pair.partition("@")
+        beside.offsets[group, topic, int(queue)] = int(offset)
+    beside.deleted = _read_tombstones(layout)
+    return beside
+
+
+def check_offsets(
+    layout: Layout, beside: Beside, ends: dict[tuple[str, int], int], live: bool
+) -> None:
+    """Committed offsets against the ends of their queues."""
+    for (group, topic, queue), offset in sorted(beside.offsets.items()):
+        end = ends.get((topic, queue))
+        if end is None or offset <= end or live:
+            continue  # a live store moves on while it is read
+        layout.found(
+            "offset-past-end", "config/consumerOffset.json", start=end, end=offset,
+            count=offset - end, topic=topic, queue=queue,
+            text=f"group {group} stands at {offset}, the queue ends at {end}",
+        )  # fmt: skip
+
+
+def check_checkpoint(layout: Layout, last_time: int) -> None:
+    """The checkpoint against the log and the clock. last_time: store time of the last record, ms,
+    -1 when there is none."""
+    path = layout.root / "checkpoint"
+    try:
+        data = read_quietly(path, _CHECKPOINT_SIZE + 1)
+    except OSError as error:
+        layout.found("checkpoint", path, text=str(error))
+        return
+    if data is None:
+        if last_time >= 0:
+            layout.found("checkpoint", path, text="the file is missing")
+        return
+    if len(data) != _CHECKPOINT_SIZE:
+        layout.found("checkpoint", path, text=f"{len(data)} bytes, not {_CHECKPOINT_SIZE}")
+        return
+    ahead = max(last_time, 0)
+    now = int(time.time() * 1000)
+    times = _CHECKPOINT.unpack_from(data)[:3]
+    for name, value in zip(("physic", "logics", "index"), times, strict=True):
+        if value < 0 or value > now + _HOUR_MS or (ahead and value > ahead + _HOUR_MS):
+            why = f"{name}MsgTimestamp {value} is past the log's last record"
+            layout.found("checkpoint", path, text=why)

@@ -1,0 +1,137 @@
+"""``pystore.audit.verify``: all checks of one store, in one call."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pystore import _settings
+from pystore._lib import ffi, lib
+from pystore.audit.core import CoreAudit, soften
+from pystore.audit.findings import KINDS, Audit, Finding, Severity
+from pystore.audit.layout import Layout, look
+from pystore.audit.metadata import Beside, check_checkpoint, check_offsets, read_beside
+
+__all__ = ["verify"]
+
+
+def verify(
+    path: str | os.PathLike[str],
+    conf: str | os.PathLike[str] | None = None,
+    *,
+    jobs: int = 0,
+    progress: Callable[[str, int, int | None], object] | None = None,
+    **settings: Any,
+) -> Audit:
+    """Checks every file of a store: live, stopped or crashed, ours or a Java broker's.
+
+    Nothing is locked, mapped or written, and no time stamp of a file changes. The log is compared
+    with queues and index both ways, and all of it with the metadata.
+
+    path: folder that holds ``commitlog/``. conf, settings: as :func:`pystore.open` takes them.
+    jobs: threads, 0 one a processor. progress: called with a phase ("queues", "log"), what is done
+    and the total.
+
+    Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error.
+    """
+    started = time.monotonic()
+    root = Path(path)
+    given = _settings.load(conf, settings)
+    layout = look(root, given)
+    audit = Audit(str(root), _state(root))
+    live = audit.state == "live"
+    beside = read_beside(layout)
+    core = CoreAudit(layout, given, audit, progress or (lambda phase, done, total: None))
+    for topic, physical in beside.deleted:
+        core.forget(topic, physical)
+    core.queues()
+    core.index()
+    facts = core.segments(jobs or os.cpu_count() or 1)
+    if not live:
+        core.recount()
+    _sum_up(audit, layout, facts)
+    check_checkpoint(layout, max((int(f.last_time) for f in facts), default=-1))
+    check_offsets(layout, beside, core.max_offsets(), live)
+    indexed = bool(given["messageIndexEnable"])
+    _pending(audit, layout, facts, indexed)
+    audit.findings = [
+        weighed for each in layout.findings + audit.findings
+        if (weighed := _weigh(each, audit, layout, beside, indexed)) is not None
+    ]  # fmt: skip
+    audit.findings.sort(key=lambda f: (-f.severity, f.file, f.start or 0))
+    audit.seconds = time.monotonic() - started
+    return audit
+
+
+def _state(root: Path) -> str:
+    if lib.ps_lock_holder(ffi.NULL, os.fsencode(root)) != 0:
+        return "live"
+    return "crashed" if (root / "abort").exists() else "closed"
+
+
+def _sum_up(audit: Audit, layout: Layout, facts: list[Any]) -> None:
+    audit.segments, audit.queues = len(layout.segments), len(layout.queues)
+    audit.index_files = len(layout.index)
+    audit.log_min = layout.log_min
+    audit.log_max = max((int(f.end) for f in facts if f.records or f.blank), default=layout.log_min)
+    audit.bytes = sum(int(f.bytes) for f in facts)
+    audit.records = sum(int(f.records) for f in facts)
+    audit.keys = sum(int(f.keys) for f in facts)
+    audit.not_dispatched = sum(int(f.units_pending) for f in facts)
+    audit.not_indexed = sum(int(f.keys_pending) for f in facts)
+
+
+def _pending(audit: Audit, layout: Layout, facts: list[Any], indexed: bool) -> None:
+    """The end of the log that queues or index do not hold: normal unless the store was closed, or
+    unless there are no derived files at all."""
+    if audit.not_dispatched and (audit.state == "closed" or not layout.queues):
+        start = min(int(f.pending_from) for f in facts if f.pending_from >= 0)
+        _add(audit, "not-dispatched", layout.segment_of(start), start, audit.log_max,
+             audit.not_dispatched)  # fmt: skip
+    if indexed and audit.not_indexed and (audit.state == "closed" or not layout.index):
+        start = min(int(f.keys_pending_from) for f in facts if f.keys_pending_from >= 0)
+        why = "" if layout.index else "there is no index file"
+        _add(audit, "missing-keys", layout.segment_of(start), start, audit.log_max,
+             audit.not_indexed, why)  # fmt: skip
+
+
+def _add(
+    audit: Audit, kind: str, file: str, start: int, end: int, count: int, text: str = ""
+) -> None:
+    audit.findings.append(
+        Finding(kind, KINDS[kind].severity, file, start, end, count, None, None, text)
+    )
+
+
+def _weigh(
+    f: Finding, audit: Audit, layout: Layout, beside: Beside, indexed: bool
+) -> Finding | None:
+    """A finding as the state of the store makes it look; None when it means nothing there."""
+    live = audit.state == "live"
+    if f.kind == "torn-tail" and live:
+        return None  # a record that is being written just now
+    if f.kind == "missing-units" and "folder is missing" in f.text:
+        known: Mapping[str, object] | set[str] | None = beside.topics
+        if known and f.topic not in known:
+            return soften(f, Severity.INFO, "deleted-topic")
+    if f.kind in ("missing-keys", "index-ghosts") and not indexed:
+        return None
+    if f.kind == "units-beyond" and audit.state != "closed":
+        # The log is cut where its last whole record ends; so are the queues, at the next open.
+        return None if live else soften(f, Severity.WARNING)
+    if f.kind == "ghost-units" and audit.state == "crashed" and _after(f, audit):
+        return soften(f, Severity.WARNING)
+    if f.kind == "index-slots" and live:
+        return None
+    if f.kind == "checkpoint" and live:
+        return None
+    return f
+
+
+def _after(f: Finding, audit: Audit) -> bool:
+    """Whether a finding points past the end of the log."""
+    word = f.text.split(" ")
+    return len(word) > 2 and word[2].isdigit() and int(word[2]) >= audit.log_max
