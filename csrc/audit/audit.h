@@ -106,9 +106,11 @@ void ps_findings_free(ps_findings *findings);
  * for. Before ps_audit_segment. */
 int ps_audit_forget(ps_audit *audit, const char *topic, int32_t topic_len, int64_t physical,
                     ps_error *error);
-/* One queue folder. PS_E_IO, PS_E_FORBIDDEN, PS_E_NO_MEMORY; damage is a finding. */
+/* One queue folder: `count` files, by the first byte that their names say, and their sizes.
+ * PS_E_IO, PS_E_FORBIDDEN, PS_E_NO_MEMORY; damage is a finding. */
 int ps_audit_queue(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
-                   ps_findings *out, ps_error *error);
+                   const int64_t *numbers, const int64_t *sizes, int32_t count, ps_findings *out,
+                   ps_error *error);
 void ps_audit_queue_get(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
                         ps_audit_queue_facts *out);
 /* Units of a queue one by one against the log: those that no record asked for. */

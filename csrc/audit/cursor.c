@@ -115,14 +115,21 @@ static void cursor_read(const ps_audit *a, au_cursor *c, int64_t offset) {
     if (got > 0) c->cu_count = got / PS_UNIT;
 }
 
-bool au_cursor_unit(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out) {
-    if (c->cu_queue == NULL || offset < 0 || offset > INT64_MAX / PS_UNIT - 1) return false;
-    if (offset >= c->cu_queue->qu_max) return false;
-    if (offset < c->cu_from || offset >= c->cu_from + c->cu_count)
-        cursor_read(cs->cs_audit, c, offset);
+static bool unit_in_stretch(const au_cursor *c, int64_t offset, ps_unit *out) {
     if (offset < c->cu_from || offset >= c->cu_from + c->cu_count) return false;
     ps_unit_get(c->cu_units + (offset - c->cu_from) * PS_UNIT, out);
     return out->size > 0;
+}
+
+bool au_cursor_unit(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out) {
+    if (c->cu_queue == NULL || offset < 0 || offset > INT64_MAX / PS_UNIT - 1) return false;
+    bool fresh = offset < c->cu_from || offset >= c->cu_from + c->cu_count;
+    if (fresh) cursor_read(cs->cs_audit, c, offset);
+    if (unit_in_stretch(c, offset, out)) return true;
+    /* A live writer may have put the unit since the stretch was read. */
+    if (fresh || offset < c->cu_queue->qu_max) return false;
+    cursor_read(cs->cs_audit, c, offset);
+    return unit_in_stretch(c, offset, out);
 }
 
 /* ---- index entries ---- */

@@ -256,22 +256,25 @@ static void check_keys(segment_walk *w, const ps_record *r) {
         all++;
     }
     w->facts->keys += all;
+    int64_t missing = all;
     while (au_entries_peek(&w->entries, &e) && e.physical == r->physical_offset) {
         int32_t i = 0;
         while (i < count && wanted[i] != e.hash) i++;
-        if (i < count)
+        if (i < count) {
             wanted[i] = wanted[--count];
-        else if (all <= KEYS_MOST)
+            missing--;
+        } else if (all > KEYS_MOST)
+            missing--; /* of so many keys the rest are only counted */
+        else
             entry_ghost(w, &e);
         w->entries.en_at++;
-        all--;
     }
-    if (count == 0 || all <= 0) return;
+    if (missing <= 0) return;
     if (r->physical_offset > w->a->au_indexed) {
         if (w->facts->keys_pending == 0) w->facts->keys_pending_from = r->physical_offset;
-        w->facts->keys_pending += count;
+        w->facts->keys_pending += missing;
     } else
-        key_missing(w, r, count);
+        key_missing(w, r, missing);
 }
 
 /* ---- the walk ---- */

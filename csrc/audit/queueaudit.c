@@ -10,7 +10,6 @@
 
 #include "audit/table.h"
 #include "base/bytes.h"
-#include "files/mapfile.h"
 #include "queues/consumequeue.h"
 
 
@@ -118,43 +117,36 @@ static int walk_file(unit_walk *w, int64_t base, ps_error *e) {
 }
 
 /* Sizes and names of the files, before their bytes. */
-static void check_listing(unit_walk *w, const ps_listing *l) {
+static void check_listing(unit_walk *w, const int64_t *numbers, const int64_t *sizes, int32_t n) {
     const au_queue *q = w->q;
     int64_t size = w->a->au_conf.consumequeue_file_size;
-    for (int32_t i = 0; i < l->count; i++) {
-        const struct ps_listed *f = &l->items[i];
-        if (f->size != size && !(f->size == 0 && i == l->count - 1))
+    for (int32_t i = 0; i < n; i++) {
+        if (sizes[i] != size && !(sizes[i] == 0 && i == n - 1))
             au_find_queue(w->out, PS_FIND_QUEUE_FILE_SIZE, q->qu_topic, q->qu_topic_len, q->qu_id,
-                          f->number / PS_UNIT, f->number / PS_UNIT + 1, -1, f->size);
-        if (i > 0 && l->items[i - 1].number + size != f->number)
+                          numbers[i] / PS_UNIT, numbers[i] / PS_UNIT + 1, -1, sizes[i]);
+        if (i > 0 && numbers[i - 1] + size != numbers[i])
             au_find_queue(w->out, PS_FIND_QUEUE_GAP, q->qu_topic, q->qu_topic_len, q->qu_id,
-                          (l->items[i - 1].number + size) / PS_UNIT, f->number / PS_UNIT, -1,
-                          f->number);
+                          (numbers[i - 1] + size) / PS_UNIT, numbers[i] / PS_UNIT, -1, numbers[i]);
     }
 }
 
 int ps_audit_queue(ps_audit *a, const char *topic, int32_t topic_len, int32_t queue_id,
-                   ps_findings *out, ps_error *e) {
-    char path[PATH_MAX];
-    ps_listing l = {0};
+                   const int64_t *numbers, const int64_t *sizes, int32_t count, ps_findings *out,
+                   ps_error *e) {
     au_queue *q = au_queue_add(a, (const uint8_t *)topic, topic_len, queue_id);
     if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the audit");
-    q->qu_there = true;
-    if (queue_path(a, q, -1, path) < 0)
-        return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, a->au_root, "the path is too long");
-    int code = ps_list_folder(a->au_io, path, false, &l, e);
-    if (code < 0) return code;
     unit_walk w = {.a = a, .q = q, .out = out, .before = -1, .zero_from = -1};
-    check_listing(&w, &l);
-    q->qu_files = l.count;
-    q->qu_min = q->qu_max = l.count > 0 ? l.items[0].number / PS_UNIT : 0;
-    for (int32_t i = 0; i < l.count && code == 0; i++) {
-        code = walk_file(&w, l.items[i].number, e);
+    int code = 0;
+    check_listing(&w, numbers, sizes, count);
+    q->qu_files = count;
+    q->qu_first = count > 0 ? numbers[0] : 0;
+    q->qu_min = q->qu_max = q->qu_first / PS_UNIT;
+    for (int32_t i = 0; i < count && code == 0; i++) {
+        code = walk_file(&w, numbers[i], e);
         if (code == PS_E_NOT_FOUND) code = 0; /* retention took it just now */
     }
     if (q->qu_min > q->qu_max) q->qu_min = q->qu_max;
     if (q->qu_end > a->au_dispatched) a->au_dispatched = q->qu_end;
-    ps_listing_free(&l);
     return code;
 }
 
@@ -219,28 +211,24 @@ static void recount_unit(recount *rc, int64_t offset, const ps_unit *u) {
 int ps_audit_queue_recount(ps_audit *a, const char *topic, int32_t topic_len, int32_t queue_id,
                            ps_findings *out, ps_error *e) {
     char path[PATH_MAX];
-    ps_listing l = {0};
     au_queue *q = au_queue_find(a, (const uint8_t *)topic, topic_len, queue_id);
-    if (q == NULL || queue_path(a, q, -1, path) < 0)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, a->au_root, "the queue was not audited");
-    int code = ps_list_folder(a->au_io, path, false, &l, e);
+    if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, a->au_root, "the queue was not audited");
     recount rc = {.walk = {.a = a, .q = q, .out = out}};
     int64_t size = a->au_conf.consumequeue_file_size, count;
-    for (int32_t i = 0; i < l.count && code == 0; i++) {
+    for (int64_t base = q->qu_first; base / PS_UNIT < q->qu_max; base += size) {
         ps_window file;
-        int64_t base = l.items[i].number;
         if (queue_path(a, q, base, path) < 0 || ps_window_open(&file, a->au_io, path, NULL) < 0)
             continue;
-        for (int64_t at = 0; at + PS_UNIT <= size; at += PS_UNIT) {
+        for (int64_t at = 0; at + PS_UNIT <= size && (base + at) / PS_UNIT < q->qu_max;) {
             ps_unit u;
             const uint8_t *p = ps_window_get(&file, at, PS_UNIT, &count);
             if (p == NULL || count < PS_UNIT) break;
             ps_unit_get(p, &u);
             recount_unit(&rc, (base + at) / PS_UNIT, &u);
+            at += PS_UNIT;
         }
         ps_window_close(&file);
     }
     if (rc.segment != NULL) ps_window_close(&rc.log);
-    ps_listing_free(&l);
-    return code;
+    return 0;
 }

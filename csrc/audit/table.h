@@ -16,10 +16,10 @@ typedef struct au_queue {
     int64_t qu_units;         /* that point into the log */
     int64_t qu_end;           /* end of the furthest record that a unit points to, -1 none */
     _Atomic int64_t qu_matched;
+    int64_t qu_first;         /* first byte of the first file */
     int32_t qu_files;
     int32_t qu_id;
     int32_t qu_topic_len;
-    bool qu_there; /* false: named by a deletion alone */
     uint8_t qu_topic[];
 } au_queue;
 

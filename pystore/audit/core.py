@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any
 
-from pystore._errors import NotFound
-from pystore._lib import ffi, lib, raise_error
-from pystore._settings import Settings, fill
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
 from pystore.audit.layout import Layout
 from pystore.audit.quiet import open_quietly
+from pystore.errors import NotFound
+from pystore.native import ffi, lib, raise_error
+from pystore.settings import Settings, fill
 
 __all__ = ["CoreAudit", "soften"]
 
@@ -75,7 +75,9 @@ class CoreAudit:
         given = ffi.new("ps_audit_conf *")
         given.root = root
         given.consumequeue_file_size = layout.queue_file_size
-        given.log_min, given.log_end = layout.log_min, layout.log_end
+        # A live log grows while it is read: what points past its end today may be right.
+        end = (1 << 62) if audit.state == "live" else layout.log_end
+        given.log_min, given.log_end = layout.log_min, end
         given.check_crc = 1
         given.level_count = conf.level_count
         for i in range(conf.level_count):
@@ -94,10 +96,24 @@ class CoreAudit:
 
     def queues(self) -> None:
         total = len(self._layout.queues)
-        for i, (topic, queue) in enumerate(self._layout.queues):
+        for i, ((topic, queue), files) in enumerate(self._layout.queues.items()):
             name = _bytes(topic)
+            numbers = ffi.new("int64_t[]", [file.number for file in files])
+            sizes = ffi.new("int64_t[]", [file.size for file in files])
             with self._findings() as out:
-                self._check(lib.ps_audit_queue(self._raw, name, len(name), queue, out, self._error))
+                self._check(
+                    lib.ps_audit_queue(
+                        self._raw,
+                        name,
+                        len(name),
+                        queue,
+                        numbers,
+                        sizes,
+                        len(files),
+                        out,
+                        self._error,
+                    )
+                )
             self._audit.units += self._facts(topic, queue).units
             self._progress("queues", i + 1, total)
 
@@ -150,12 +166,14 @@ class CoreAudit:
             teller.join()
         return facts
 
-    def recount(self) -> None:
+    def recount(self, *, everywhere: bool) -> None:
         """Looks at each unit of the queues whose counts differ from what the log asks for."""
-        for topic, queue in self._layout.queues:
+        total = len(self._layout.queues)
+        for i, (topic, queue) in enumerate(self._layout.queues):
             facts = self._facts(topic, queue)
-            if facts.units == facts.matched:
+            if facts.units == facts.matched and not everywhere:
                 continue
+            self._progress("units", i, total)
             name = _bytes(topic)
             with self._findings() as out:
                 self._check(

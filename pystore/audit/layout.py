@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from pystore._errors import NotAStore
-from pystore._settings import Settings
 from pystore.audit.findings import KINDS, Finding
 from pystore.audit.quiet import open_quietly
+from pystore.errors import NotAStore
+from pystore.settings import Settings
 
 __all__ = ["File", "Layout", "look"]
 
@@ -37,14 +37,14 @@ class File:
 class Layout:
     """What lies in a store's folders.
 
-    segments: of the log, by first byte. queues: (topic, queue id) of each queue folder.
-    index: path, slots and entries of each index file, oldest first.
+    segments: of the log, by first byte. queues: the files of each queue folder, by topic and queue
+    id. index: path, slots and entries of each index file, oldest first.
     """
 
     root: Path
     segments: list[File] = field(default_factory=list)
     segment_size: int = 0
-    queues: list[tuple[str, int]] = field(default_factory=list)
+    queues: dict[tuple[str, int], list[File]] = field(default_factory=dict)
     queue_file_size: int = 0
     index: list[tuple[Path, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -149,8 +149,8 @@ def _queues(layout: Layout, settings: Settings) -> None:
             number = int(queue.name) if _DIGITS.fullmatch(queue.name) else -1
             if not stat.S_ISDIR(inner.st_mode) or not 0 <= number <= 65535:
                 continue
-            layout.queues.append((topic.name, number))
             found, others = _numbered(base / topic.name / queue.name)
+            layout.queues[topic.name, number] = found
             files += found
             if others:
                 names = ", ".join(path.name for path in others[:5])

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pystore._configfiles import RAW_FILES, SECTIONS, check_json
 from pystore.audit.layout import Layout
 from pystore.audit.quiet import open_quietly, read_quietly
+from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 
 __all__ = ["Beside", "check_checkpoint", "check_offsets", "read_beside"]
 
@@ -88,7 +88,7 @@ def _read_database(layout: Layout, meta: Path) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = json.loads(done.stdout)
     if "error" in found:
-        layout.found("metadata-db", data, text=found["error"])
+        layout.found("metadata-db", data, text=found["error"].replace(folder, "meta"))
         return {}
     return found
 

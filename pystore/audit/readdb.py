@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pystore._errors import StoreError
 from pystore._metadb import read_copy
+from pystore.errors import StoreError
 
 __all__ = ["read"]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pystore import _settings
-from pystore._lib import ffi, lib
+from pystore import settings as _settings
 from pystore.audit.core import CoreAudit, soften
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
 from pystore.audit.layout import Layout, look
 from pystore.audit.metadata import Beside, check_checkpoint, check_offsets, read_beside
+from pystore.native import ffi, lib
 
 __all__ = ["verify"]
 
@@ -23,6 +23,7 @@ def verify(
     conf: str | os.PathLike[str] | None = None,
     *,
     jobs: int = 0,
+    deep: bool = False,
     progress: Callable[[str, int, int | None], object] | None = None,
     **settings: Any,
 ) -> Audit:
@@ -32,8 +33,9 @@ def verify(
     with queues and index both ways, and all of it with the metadata.
 
     path: folder that holds ``commitlog/``. conf, settings: as :func:`pystore.open` takes them.
-    jobs: threads, 0 one a processor. progress: called with a phase ("queues", "log"), what is done
-    and the total.
+    jobs: threads, 0 one a processor. deep: each unit is compared with its record, also where the
+    counts agree. progress: called with a phase ("queues", "log", "units"), what is done and the
+    total.
 
     Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error.
     """
@@ -51,7 +53,7 @@ def verify(
     core.index()
     facts = core.segments(jobs or os.cpu_count() or 1)
     if not live:
-        core.recount()
+        core.recount(everywhere=deep)
     _sum_up(audit, layout, facts)
     check_checkpoint(layout, max((int(f.last_time) for f in facts), default=-1))
     check_offsets(layout, beside, core.max_offsets(), live)

@@ -57,6 +57,10 @@ class Output(ABC):
         """Rows under columns, as a block called `name`."""
 
     @abstractmethod
+    def objects(self, name: str, objects: Sequence[Mapping[str, object]]) -> None:
+        """Nested values for programs; people get none of it."""
+
+    @abstractmethod
     def record(self, record: Mapping[str, object], text: Callable[[], str]) -> None:
         """One item of a stream; text makes its other face."""
 
@@ -109,6 +113,9 @@ class Json(Output):
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         self._whole[name] = [_members(dict(zip(columns, row, strict=True))) for row in rows]
 
+    def objects(self, name: str, objects: Sequence[Mapping[str, object]]) -> None:
+        self._whole[name] = list(objects)
+
     def record(self, record: Mapping[str, object], text: Callable[[], str]) -> None:
         self._out.write(compact(record) + "\n")
 
@@ -154,6 +161,9 @@ class Text(Output):
 
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         self._block(name, columns, list(rows))
+
+    def objects(self, name: str, objects: Sequence[Mapping[str, object]]) -> None:
+        pass
 
     def _block(self, name: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         if self._blocks:

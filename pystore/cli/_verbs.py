@@ -15,6 +15,7 @@ from pystore.cli.put import run as put
 from pystore.cli.query import run as query
 from pystore.cli.tail import run as tail
 from pystore.cli.verbs import Verb
+from pystore.cli.verify import run as verify
 from pystore.errors import BadArgument
 from pystore.packages import shadowed
 
@@ -29,6 +30,7 @@ _OWN: tuple[Verb, ...] = (
     Verb("get", get),
     Verb("query", query),
     Verb("tail", tail),
+    Verb("verify", verify),
     Verb("put", put, writes=True),
     Verb("export", export),
     Verb("import", import_, writes=True),

@@ -1,0 +1,139 @@
+"""Sound stores have no findings, whoever wrote them and whoever is writing; nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from pystore.audit import verify
+from pystore.cli import main
+
+
+@pytest.mark.parametrize("name", ["normal-exit", "killed"])
+def test_java_stores_are_sound(golden: Callable[[str], Path], name: str):
+    audit = verify(golden(name))
+    assert audit.findings == []
+    assert audit.records > 1000
+
+
+def test_a_killed_store_says_what_is_not_dispatched(golden: Callable[[str], Path]):
+    audit = verify(golden("killed"))
+    assert audit.state == "crashed"
+    assert audit.records - audit.units == audit.not_dispatched
+
+
+def fill(store: pystore.Store, rng: random.Random) -> None:
+    for _ in range(rng.randrange(1, 12)):
+        topic = f"t{rng.randrange(3)}"
+        count = rng.randrange(1, 400)
+        keys = [f"k{rng.randrange(50)} q{i}" for i in range(count)] if rng.random() < 0.7 else None
+        bodies = [rng.randbytes(rng.randrange(0, 300)) for _ in range(count)]
+        store.put_many(topic, bodies, keys=keys, tags=rng.choice([None, "a", "b"]))
+        if rng.random() < 0.3:
+            store.put(topic, b"later", delay_level=3)
+    if rng.random() < 0.3:
+        store.delete_topic(topic)
+
+
+def test_stores_of_ours_are_sound(tmp_path: Path, small: dict[str, Any], seed: int):
+    rng = random.Random(seed)
+    for i in range(20):
+        path = tmp_path / str(i)
+        with pystore.open(path, **small) as store:
+            fill(store, rng)
+            store.flush()
+            assert verify(path, deep=True).findings == []
+        closed = verify(path, deep=True)
+        assert closed.findings == []
+        assert closed.not_dispatched == 0
+
+
+def test_a_store_that_is_written_to_is_sound(tmp_path: Path, small: dict[str, Any]):
+    stop = threading.Event()
+    with pystore.open(tmp_path / "s", **small) as store:
+
+        def write() -> None:
+            n = 0
+            while not stop.wait(0.003):  # as fast as that, or the log outgrows the test
+                store.put_many("busy", [b"x" * 80] * 50, keys=[f"k{n + i}" for i in range(50)])
+                n += 50
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(5):
+                assert verify(tmp_path / "s").findings == []
+        finally:
+            stop.set()
+            writer.join()
+
+
+def stamps(root: Path) -> dict[str, tuple[int, int, int, int]]:
+    found = {}
+    for path in root.rglob("*"):
+        if path.is_file():
+            s = path.stat()
+            found[str(path)] = (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_atime_ns)
+    return found
+
+
+def test_no_byte_and_no_time_stamp_changes(golden: Callable[[str], Path]):
+    root = golden("killed")
+    for path in root.rglob("*"):
+        if path.is_file():
+            os.utime(path, ns=(1, path.stat().st_mtime_ns))  # an old access, that reading renews
+    before = stamps(root)
+    verify(root, deep=True)
+    assert stamps(root) == before
+
+
+def test_missing_store_is_named(tmp_path: Path):
+    with pytest.raises(pystore.NotAStore):
+        verify(tmp_path / "nothing")
+
+
+def test_command_line_tells_damage_by_its_exit_code(
+    store_path: Path, small: dict[str, Any], capsys: pytest.CaptureFixture[str]
+):
+    with pystore.open(store_path, **small) as store:
+        store.put_many("orders", [b"x"] * 100)
+    assert main(["verify", str(store_path)]) == 0
+    assert "sound" in capsys.readouterr().out
+    queue = store_path / "consumequeue/orders/0/00000000000000000000"
+    with queue.open("r+b") as file:
+        file.write(bytes(20))
+    assert main(["verify", str(store_path), "--json"]) == 5
+    seen = json.loads(capsys.readouterr().out)
+    assert seen["audit"]["sound"] is False
+    assert {f["kind"] for f in seen["findings"]} == {"zero-units", "missing-units"}
+    assert all(f["fix"] and f["java"] and f["meaning"] for f in seen["findings"])
+
+
+def test_ctrl_c_ends_it(golden: Callable[[str], Path]):
+    """An interrupt during the walk ends the command with the documented code."""
+    program = (
+        "import os, signal, sys\n"
+        "from pystore import audit\n"
+        "import pystore.audit.core as core\n"
+        "walk = core.CoreAudit._segment\n"
+        "def segment(self, number, last, watch):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return walk(self, number, last, watch)\n"
+        "core.CoreAudit._segment = segment\n"
+        "from pystore.cli import main\n"
+        "sys.exit(main(['verify', sys.argv[1]]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(golden("normal-exit"))], timeout=300, check=False
+    )
+    assert done.returncode == 130
