@@ -18,7 +18,7 @@ typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files
 
 /* What a finding is about. from_at and to_at: bytes of the log (1 to 19), queue offsets (20 to 39),
  * numbers of index entries (40 to 59). */
-#define PS_FIND_DAMAGED 1          /* no whole record stands here; whole ones follow or the file ends */
+#define PS_FIND_DAMAGED 1          /* no whole record here; whole ones follow or the file ends */
 #define PS_FIND_HOLE 2             /* the same, and every byte is zero */
 #define PS_FIND_TAIL 3             /* the same at the end of the log: nothing whole follows */
 #define PS_FIND_AFTER_BLANK 4      /* whole records after the blank that should end the file */
@@ -41,12 +41,12 @@ typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files
 #define PS_FIND_UNIT_LOST 29       /* units that say that the log lost their messages */
 #define PS_FIND_QUEUE_GAP 30       /* a file of the queue is missing between others */
 #define PS_FIND_QUEUE_FILE_SIZE 31 /* a queue file of another size; value: its bytes */
-#define PS_FIND_QUEUE_STRAY 32     /* files in a queue folder that are not its own; value: how many */
+#define PS_FIND_QUEUE_STRAY 32     /* unexpected files in a queue folder; value: how many */
 #define PS_FIND_INDEX_HEADER 40    /* the header disagrees with the entries */
 #define PS_FIND_INDEX_CHAIN 41     /* entries from here on are unsound or unreachable */
 #define PS_FIND_INDEX_SLOT 42      /* slots that lead to the wrong entry; value: the first slot */
 #define PS_FIND_INDEX_GHOST 43     /* entries that point to no record with that key */
-#define PS_FIND_KEY_MISSING 44     /* keys that no entry leads to; from_at, to_at: bytes of the log */
+#define PS_FIND_KEY_MISSING 44     /* keys without an entry; from_at, to_at: bytes of the log */
 
 typedef struct ps_finding {
     int32_t kind;     /* PS_FIND_ */

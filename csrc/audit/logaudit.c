@@ -207,7 +207,8 @@ static void check_unit(segment_walk *w, const ps_record *r) {
         value = u.tags_code;
     }
     if (u.physical == at) c->cu_matched++;
-    if (kind != 0) au_find_queue(w->out, kind, c->cu_topic, c->cu_topic_len, c->cu_id, q, q + 1, at, value);
+    if (kind != 0)
+        au_find_queue(w->out, kind, c->cu_topic, c->cu_topic_len, c->cu_id, q, q + 1, at, value);
 }
 
 /* ---- keys ---- */
@@ -312,7 +313,8 @@ static int64_t blank_found(segment_walk *w, int64_t at, int32_t says) {
     if (says != rest)
         au_find(w->out, PS_FIND_SHORT_BLANK, w->base + at, w->base + w->file.wd_size, -1, -1, says);
     if (next >= 0) {
-        au_find(w->out, PS_FIND_AFTER_BLANK, w->base + at, w->base + next, -1, w->base + next, says);
+        au_find(w->out, PS_FIND_AFTER_BLANK, w->base + at, w->base + next, -1, w->base + next,
+                says);
         return next;
     }
     w->facts->blank = 1;
@@ -346,7 +348,8 @@ static void walk_end(segment_walk *w) {
     int64_t end = w->base + w->file.wd_size;
     if (!w->last) skip_ghosts(w, end);
     if (w->back_count > 0)
-        au_find(w->out, PS_FIND_TIME, w->back_from, f->end, w->back_count, w->back_from, w->back_ms);
+        au_find(w->out, PS_FIND_TIME, w->back_from, f->end, w->back_count, w->back_from,
+                w->back_ms);
     if (w->file.wd_unreadable >= 0)
         au_find(w->out, PS_FIND_UNREADABLE, w->base + w->file.wd_unreadable,
                 w->base + w->file.wd_unreadable_upto, -1, -1, w->file.wd_errno);

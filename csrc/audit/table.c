@@ -82,7 +82,8 @@ au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t len, int32_t i
     au_queue *q = calloc(1, sizeof *q + (size_t)len);
     if (q == NULL) return NULL;
     if (a->au_queue_count++ >= a->au_bucket_count) buckets_double(a);
-    au_queue **head = &a->au_buckets[queue_hash(topic, len, id) & (uint32_t)(a->au_bucket_count - 1)];
+    uint32_t h = queue_hash(topic, len, id);
+    au_queue **head = &a->au_buckets[h & (uint32_t)(a->au_bucket_count - 1)];
     q->qu_id = id;
     q->qu_topic_len = len;
     memcpy(q->qu_topic, topic, (size_t)len);

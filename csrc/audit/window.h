@@ -1,5 +1,5 @@
-/* A file read piece by piece: what is asked for is brought into a buffer, ahead of it as much as the
- * buffer holds. Private to csrc/audit/. */
+/* A file read piece by piece: what is asked for is brought into a buffer, and as much after it as
+ * the buffer holds. Private to csrc/audit/. */
 #ifndef PS_WINDOW_H
 #define PS_WINDOW_H
 

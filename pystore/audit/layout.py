@@ -78,7 +78,8 @@ class Layout:
 
     def found(self, kind: str, file: Path | str, **details: object) -> None:
         named = self.name(file) if isinstance(file, Path) else file
-        self.findings.append(Finding(kind, KINDS[kind].severity, named, **details))  # type: ignore[arg-type]
+        found = Finding(kind, KINDS[kind].severity, named, **details)  # type: ignore[arg-type]
+        self.findings.append(found)
 
 
 def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
