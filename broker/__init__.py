@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from broker.client import (
         AsyncConsumer,
         AsyncProducer,
+        AsyncTransactionProducer,
         Consumer,
+        LocalState,
         Message,
         MessageQueue,
         Producer,
@@ -27,12 +29,17 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
         Sql,
+        Transaction,
+        TransactionListener,
+        TransactionProducer,
     )
     from broker.namesrv import NameServer
 
 __all__ = [
-    "AsyncConsumer", "AsyncProducer", "Broker", "Consumer", "Message", "MessageQueue", "NameServer",
-    "Producer", "ReceivedMessage", "RetryLater", "SendResult", "SendStatus", "Sql",
+    "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "Broker", "Consumer",
+    "LocalState", "Message", "MessageQueue", "NameServer", "Producer", "ReceivedMessage",
+    "RetryLater", "SendResult", "SendStatus", "Sql", "Transaction", "TransactionListener",
+    "TransactionProducer",
 ]  # fmt: skip
 
 #: Public name: the module that defines it.

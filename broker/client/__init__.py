@@ -7,7 +7,7 @@ docs/client.md.
 from __future__ import annotations
 
 from broker.client.allocation import by_config, machine_room, machine_room_nearby
-from broker.client.blocking import Consumer, Producer
+from broker.client.blocking import Consumer, Producer, TransactionProducer
 from broker.client.consumer import AsyncConsumer
 from broker.client.errors import (
     AlreadyClosed,
@@ -29,12 +29,22 @@ from broker.client.handling import RetryLater
 from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from broker.client.options import RequestHook
 from broker.client.producer import AsyncProducer
+from broker.client.requests import Reply
 from broker.client.subscription import Sql
+from broker.client.transactions import (
+    AsyncTransactionProducer,
+    LocalState,
+    Transaction,
+    TransactionListener,
+    TransactionResult,
+)
 
 __all__ = [
-    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "BrokerRefused", "ClientError", "Consumer",
-    "Forked", "HandlerStuck", "InvalidMessage", "Message", "MessageQueue", "Misuse", "NoRoute",
-    "NotStarted", "Producer", "ReceivedMessage", "RequestHook", "RequestTimeout", "RetryLater",
-    "SendFailed", "SendResult", "SendStatus", "Sql", "TransactionNotStarted", "Unreachable",
-    "WrongLoop", "by_config", "machine_room", "machine_room_nearby",
+    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BrokerRefused",
+    "ClientError", "Consumer", "Forked", "HandlerStuck", "InvalidMessage", "LocalState", "Message",
+    "MessageQueue", "Misuse", "NoRoute", "NotStarted", "Producer", "ReceivedMessage", "Reply",
+    "RequestHook", "RequestTimeout", "RetryLater", "SendFailed", "SendResult", "SendStatus", "Sql",
+    "Transaction", "TransactionListener", "TransactionNotStarted", "TransactionProducer",
+    "TransactionResult", "Unreachable", "WrongLoop", "by_config", "machine_room",
+    "machine_room_nearby",
 ]  # fmt: skip

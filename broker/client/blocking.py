@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import inspect
+import logging
 import os
 import threading
 import time
@@ -25,12 +27,30 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.consumer import AsyncConsumer, ConsumerOptions
-from broker.client.errors import AlreadyClosed, Forked, Misuse, NotStarted
-from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
+from broker.client.errors import AlreadyClosed, Forked, HandlerStuck, Misuse, NotStarted
+from broker.client.message import (
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+)
 from broker.client.producer import AsyncProducer, ProducerOptions
+from broker.client.requests import Reply
+from broker.client.transactions import (
+    CHECKS_AT_ONCE,
+    AsyncTransactionProducer,
+    LocalState,
+    Transaction,
+    TransactionListener,
+    TransactionResult,
+    text_of,
+)
 from broker.remoting.thread import LoopThread
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["Consumer", "Producer", "TransactionProducer"]
+
+log = logging.getLogger("broker.client")
 
 _T = TypeVar("_T")
 
@@ -238,6 +258,14 @@ class Producer:
         """As AsyncProducer.send_oneway()."""
         self._runner.run(self._twin.send_oneway(message, key=key, queue=queue))
 
+    def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
+        """As AsyncProducer.request()."""
+        return self._runner.run(self._twin.request(message, timeout_s))
+
+    def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
+        """As AsyncProducer.reply()."""
+        return self._runner.run(self._twin.reply(request, body))
+
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As AsyncProducer.queues()."""
         return self._runner.run(self._twin.queues(topic))
@@ -329,20 +357,24 @@ class Consumer:
         if not self._runner.started:
             self._runner.stop()
             return
+        wait = True
         try:
             self._runner.run(self._finish())
+        except HandlerStuck:
+            wait = False
+            raise
         finally:
-            self._end()
+            self._end(wait)
 
     async def _finish(self) -> None:
         self._twin.ack(*self._done)
         self._done = []
         await self._twin.close()
 
-    def _end(self) -> None:
+    def _end(self, wait: bool = True) -> None:
         self._runner.stop()
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=wait, cancel_futures=True)
             self._pool = None
 
     def run(self) -> None:
@@ -502,3 +534,83 @@ class Consumer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class TransactionProducer(Producer):
+    """Sends messages that are delivered only if local work succeeds. The twin of
+    AsyncTransactionProducer: local work runs in the calling thread, checks in threads of their own.
+
+    ::
+
+        with TransactionProducer("orders-tx", check=was_stored) as producer:
+            with producer.transaction(Message("orders", b"12 apples")) as tx:
+                store_order(tx.transaction_id)
+    """
+
+    _twin: AsyncTransactionProducer
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        listener: TransactionListener | None = None,
+        check: Callable[[ReceivedMessage], LocalState | None] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Raises: Misuse without listener and check, InvalidMessage (an illegal group)."""
+        self._listener = listener
+        self._function: Callable[[ReceivedMessage], object] | None = (
+            listener.check if listener is not None else check
+        )
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        asked = self._asked if self._function is not None else None
+        self._twin = AsyncTransactionProducer(group, namesrv, check=asked, **options)
+        self._runner = Runner(self._twin.network.name)
+
+    async def _asked(self, message: ReceivedMessage) -> LocalState | None:
+        assert self._pool is not None and self._function is not None
+        loop = asyncio.get_running_loop()
+        found: Any = await loop.run_in_executor(self._pool, self._function, message)
+        return LocalState(found) if found is not None else None
+
+    def start(self) -> Self:
+        """As AsyncProducer.start()."""
+        self._pool = concurrent.futures.ThreadPoolExecutor(CHECKS_AT_ONCE, "rocketmq-check")
+        return super().start()
+
+    def close(self) -> None:
+        """As AsyncProducer.close()."""
+        super().close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=not self._twin.checks_waiting, cancel_futures=True)
+            self._pool = None
+
+    def send_in_transaction(self, message: Message, argument: object = None) -> TransactionResult:
+        """As AsyncTransactionProducer.send_in_transaction()."""
+        if self._listener is None:
+            raise Misuse("send_in_transaction() needs a listener; use 'with transaction(message)'")
+        run, twin = self._runner.run, self._twin
+        tx = run(twin.begin(message))
+        if tx.send_result.status is not SendStatus.SEND_OK:
+            return run(twin.end(tx, LocalState.ROLLBACK))
+        remark = None
+        try:
+            state: Any = self._listener.execute(tx, argument)
+        except Exception as error:
+            log.exception("the local work of %s failed", tx.transaction_id)
+            state, remark = LocalState.UNKNOWN, text_of(error)
+        return run(twin.end(tx, state or LocalState.UNKNOWN, remark))
+
+    @contextlib.contextmanager
+    def transaction(self, message: Message) -> Iterator[Transaction]:
+        """As AsyncTransactionProducer.transaction()."""
+        run, twin = self._runner.run, self._twin
+        tx = run(twin.begin(message))
+        run(twin.check_status(tx))
+        try:
+            yield tx
+        except BaseException as error:
+            run(twin.end(tx, LocalState.ROLLBACK, text_of(error)))
+            raise
+        run(twin.end(tx, tx.state))

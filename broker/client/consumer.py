@@ -83,7 +83,6 @@ class ConsumerOptions(ClientOptions, total=False):
     auto_commit_s: float
     pull_batch: int
     buffer_messages: int
-    buffer_bytes: int
     poll_wait_s: float
     handler_timeout_s: float
     stop_timeout_s: float
@@ -102,8 +101,8 @@ class ConsumerSettings:
     each queue's messages one after the other. concurrency: handlers at once. max_retries: how often
     a message comes again before it is a dead letter; of an orderly consumer, -1: for ever.
     auto_commit_s: how often offsets are committed; 0: only by commit(). pull_batch: messages asked
-    for at once. buffer_messages, buffer_bytes: of each queue, pulled and not done. poll_wait_s: how
-    long a broker holds a pull. handler_timeout_s: after it a message is given to somebody else.
+    for at once. buffer_messages: of each queue, pulled and not done. poll_wait_s: how long a broker
+    holds a pull. handler_timeout_s: after it a message is given to somebody else.
     stop_timeout_s: how long close() waits for handlers. rebalance_s: how often queues are divided
     without cause. on_assigned, on_revoked: called with queues that came and that go; revoked
     queues are still ours while it runs."""
@@ -117,7 +116,6 @@ class ConsumerSettings:
     auto_commit_s: float = 5.0
     pull_batch: int = 32
     buffer_messages: int = 1000
-    buffer_bytes: int = 100 << 20
     poll_wait_s: float = 15.0
     handler_timeout_s: float = 900.0
     stop_timeout_s: float = 30.0
@@ -500,7 +498,8 @@ class AsyncConsumer:
             self._pullers[queue] = self.network.spawn(pull_forever(self, progress))
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Pulls no more of these queues, all by default, until resume(). Raises: Misuse."""
+        """Brings no more of these queues, all by default, until resume(). What was pulled before
+        still comes. Raises: Misuse."""
         for queue in list(queues) if queues is not None else list(self.progress):
             self._ours(queue).paused = True
 

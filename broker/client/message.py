@@ -169,6 +169,11 @@ class ReceivedMessage:
         return self.properties.get("UNIQ_KEY") or self.offset_message_id
 
     @property
+    def transaction_id(self) -> str:
+        """Of a message sent in a transaction: its unique key."""
+        return self.message_id
+
+    @property
     def offset_message_id(self) -> str:
         head = self.head
         return f"{head.store_host.hex()}{self.physical_offset:016x}".upper()

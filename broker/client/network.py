@@ -152,6 +152,11 @@ class Network:
 
     # ---- requests ----
 
+    def before(self, address: str, command: Command) -> None:
+        """Shows a request to the hooks."""
+        for hook in self.settings.hooks:
+            hook.before_request(address, command)
+
     async def exchange(self, address: str, command: Command, timeout: float) -> Command:
         """The answer, whatever its code. Raises: Unreachable, RequestTimeout."""
         remoting = self._remoting
@@ -159,8 +164,8 @@ class Network:
             self._refuse()
         assert remoting is not None
         hooks = self.settings.hooks
-        for hook in hooks:
-            hook.before_request(address, command)
+        if hooks:
+            self.before(address, command)
         try:
             answer = await remoting.request(address, command, timeout)
             if answer.code == ResponseCode.GO_AWAY:
@@ -200,8 +205,7 @@ class Network:
             self._refuse()
         assert remoting is not None
         command.flag |= ONEWAY
-        for hook in self.settings.hooks:
-            hook.before_request(address, command)
+        self.before(address, command)
         try:
             await remoting.oneway(address, command, self.settings.request_timeout_s)
         except TimeoutError as late:

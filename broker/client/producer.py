@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,7 +21,7 @@ from broker.client.errors import (
     Unreachable,
 )
 from broker.client.faults import FaultTable, QueueChooser
-from broker.client.message import Message, MessageQueue, SendResult
+from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from broker.client.network import Network
 from broker.client.options import (
     INNER_PRODUCER,
@@ -29,6 +30,7 @@ from broker.client.options import (
     checked_group,
     name_servers,
 )
+from broker.client.requests import Reply, Waiting, reply_properties, request_properties
 from broker.client.routes import Route
 from broker.client.sending import (
     STORED,
@@ -41,6 +43,7 @@ from broker.client.sending import (
     results_of,
 )
 from broker.client.subscription import heartbeat_body
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler
 
@@ -124,6 +127,7 @@ class AsyncProducer:
         client = settings_of(ClientSettings, options)
         self.settings = settings_of(ProducerSettings, options)
         self.group = checked_group(group, client.namespace)
+        self._replies = Waiting()
         self._rules = SendRules(
             self.group, self.settings.compression, self.settings.compress_over,
             self.settings.message_max, self.settings.create_queues, client.namespace,
@@ -141,7 +145,7 @@ class AsyncProducer:
     # ---- for subclasses ----
 
     def _handlers(self) -> dict[int, Handler]:
-        return {}
+        return {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._replies.pushed}
 
     def _beat(self) -> bytes:
         return heartbeat_body(self.network.client_id, [self.group, INNER_PRODUCER])
@@ -266,6 +270,46 @@ class AsyncProducer:
             route = await self._route(outgoing.topic)
             to = self._choice(key, queue)(route, outgoing.topic, ())
             await self.network.oneway(self._master(route, to), outgoing.command(to))
+
+    async def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
+        """Sends a message and waits until a consumer has replied to it.
+
+        Raises: as send(); RequestTimeout when no reply comes in time.
+        """
+        self.network.check()
+        key, future = self._replies.add()
+        try:
+            extra = request_properties(key, self.client_id, timeout_s)
+            outgoing = prepare(message, self._rules, extra=extra)
+            route = await self._route(outgoing.topic)
+            # The broker pushes the reply to a client that it has heard of.
+            masters = route.addresses(masters_only=True)
+            await asyncio.gather(*map(self.network.registered, masters))
+            async with self._slots:
+                await self._deliver(outgoing, self._any, timeout_s, result_of)
+            return await self._replies.result(key, future, timeout_s)
+        finally:
+            self._replies.drop(key)
+
+    async def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
+        """Answers a message that somebody sent with request().
+
+        Raises: InvalidMessage when nobody waits for an answer, SendFailed when the broker cannot
+        hand it over.
+        """
+        self.network.check()
+        topic, extra = reply_properties(request)
+        rules = dataclasses.replace(self._rules, namespace="")
+        outgoing = prepare(
+            Message(topic, body), rules, extra=extra, code=RequestCode.SEND_REPLY_MESSAGE_V2
+        )
+        near = request.queue.broker
+
+        def same_broker(route: Route, topic: str, failed: Sequence[str]) -> MessageQueue:
+            return next((q for q in route.publish if q.broker == near), route.publish[0])
+
+        async with self._slots:
+            return await self._deliver(outgoing, Choice(same_broker, False), None, result_of)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse."""

@@ -20,7 +20,7 @@ class QueueProgress:
 
     __slots__ = (
         "_done", "_open", "committed", "dropped", "epoch", "locked_until", "next_offset", "paused",
-        "pending_bytes", "queue", "shown", "wake",
+        "queue", "shown", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, offset: int, shown: Callable[[str], str] = str) -> None:
@@ -38,7 +38,6 @@ class QueueProgress:
         self.shown = shown
         #: Called when room comes free; set by whoever waits for that.
         self.wake: Callable[[], None] | None = None
-        self.pending_bytes = 0
         self._open: deque[int] = deque()
         self._done: set[int] = set()
 

@@ -57,19 +57,19 @@ async def _refresh(consumer: AsyncConsumer, progress: QueueProgress) -> None:
 
 async def _room(consumer: AsyncConsumer, progress: QueueProgress) -> None:
     """Until there is room for what the next pull may bring, and no pause."""
-    settings = consumer.settings
-    loop = asyncio.get_running_loop()
-    while (
-        progress.paused
-        or progress.pending >= settings.buffer_messages
-        or progress.pending_bytes >= settings.buffer_bytes
-    ):
-        future: asyncio.Future[None] = loop.create_future()
-        progress.wake = lambda: None if future.done() else future.set_result(None)  # noqa: B023
-        try:
-            await future
-        finally:
-            progress.wake = None
+    most = consumer.settings.buffer_messages
+    while progress.paused or progress.pending >= most:
+        await _woken(progress)
+
+
+async def _woken(progress: QueueProgress) -> None:
+    """Until something about the queue has changed."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    progress.wake = lambda: None if future.done() else future.set_result(None)
+    try:
+        await future
+    finally:
+        progress.wake = None
 
 
 async def _pull_once(
@@ -88,6 +88,8 @@ async def _pull_once(
     answer = await consumer.network.exchange(
         address, request_of(RequestCode.PULL_MESSAGE, fields), settings.poll_wait_s + GRACE_S
     )
+    while progress.paused:  # it began while the pull was held
+        await _woken(progress)
     if progress.dropped or progress.epoch != epoch:
         return
     if answer.code == ResponseCode.SUCCESS:

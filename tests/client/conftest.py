@@ -12,7 +12,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "interop"))
-sys.path.insert(1, str(HERE.parent / "broker"))
+sys.path[1:1] = [str(HERE.parent / "broker"), str(HERE.parent)]
 
 import launch  # noqa: E402
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from loops import run
+from waiting import BOUND_S
 
 from broker import AsyncConsumer, AsyncProducer, Message, Producer, SendStatus
 from broker.client import InvalidMessage, Misuse, NoRoute, SendFailed
@@ -18,7 +19,7 @@ async def fetch(server, topic, count, group="reader", **options):
     async with AsyncConsumer(
         f"{group}-{topic}", topic, namesrv=server.namesrv, start="first", **options
     ) as consumer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND_S):
             async for message in consumer:
                 found.append(message)
                 if len(found) == count:

@@ -1,0 +1,86 @@
+"""Request and reply over topics (spec remoting.md 2.2): the asking side waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker.client.errors import InvalidMessage, RequestTimeout
+from broker.client.message import ReceivedMessage
+from broker.remoting.command import Command
+from broker.remoting.handlers import Peer
+from pystore._messages import inflate
+from pystore.properties import parse_properties
+
+__all__ = ["Reply", "Waiting", "reply_properties", "request_properties"]
+
+_COMPRESSED = 1
+CORRELATION = "CORRELATION_ID"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a consumer answered to Producer.request()."""
+
+    body: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class Waiting:
+    """Requests whose answer has not come, by correlation id."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, asyncio.Future[Reply]] = {}
+
+    def add(self) -> tuple[str, asyncio.Future[Reply]]:
+        key = secrets.token_hex(16)
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._futures[key] = future
+        return key, future
+
+    async def result(self, key: str, future: asyncio.Future[Reply], timeout_s: float) -> Reply:
+        """Raises: RequestTimeout."""
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no consumer replied within {timeout_s:g} s; check that one is running and calls"
+                " reply()"
+            ) from None
+        finally:
+            self._futures.pop(key, None)
+
+    def drop(self, key: str) -> None:
+        self._futures.pop(key, None)
+
+    def pushed(self, peer: Peer, command: Command) -> Command:
+        """PUSH_REPLY_MESSAGE_TO_CLIENT: the answer of a request."""
+        properties = parse_properties(command.ext.get("properties", "").encode())
+        future = self._futures.get(properties.get(CORRELATION, ""))
+        if future is None or future.done():
+            return command.reply(1, "nobody waits for this reply any more")
+        body = bytes(command.body)
+        flag = command.number("sysFlag", 0)
+        if flag & _COMPRESSED:
+            body = inflate((flag >> 8) & 7, body)
+        future.set_result(Reply(body, properties))
+        return command.reply()
+
+
+def request_properties(key: str, client_id: str, timeout_s: float) -> dict[str, str]:
+    return {CORRELATION: key, "REPLY_TO_CLIENT": client_id, "TTL": str(int(timeout_s * 1000))}
+
+
+def reply_properties(message: ReceivedMessage) -> tuple[str, dict[str, str]]:
+    """Topic and properties of the reply to a message. Raises: InvalidMessage when nobody waits for
+    one."""
+    given = message.properties
+    cluster, key, client = (given.get(n) for n in ("CLUSTER", CORRELATION, "REPLY_TO_CLIENT"))
+    if not cluster or not key or not client:
+        raise InvalidMessage(f"{message} is not a request: nobody waits for a reply to it")
+    found = {"MSG_TYPE": "reply", CORRELATION: key, "REPLY_TO_CLIENT": client}
+    if ttl := given.get("TTL"):
+        found["TTL"] = ttl
+    return f"{cluster}_REPLY_TOPIC", found

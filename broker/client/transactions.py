@@ -1,0 +1,276 @@
+"""Transactional messages: a half message, local work, commit or rollback (spec services.md a.1).
+
+A broker that does not hear how a transaction ended asks any producer of the group: check() answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Unpack, runtime_checkable
+
+from broker.client.errors import ClientError, InvalidMessage, Misuse, TransactionNotStarted
+from broker.client.ids import offset_id_of
+from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from broker.client.network import request_of
+from broker.client.producer import AsyncProducer, ProducerOptions
+from broker.client.progress import QueueProgress
+from broker.client.records import BadRecord, received
+from broker.client.routes import Route
+from broker.client.sending import HALF, prepare, result_of, without_namespace
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import ONEWAY, Command
+from broker.remoting.handlers import Handler, Peer
+
+__all__ = [
+    "AsyncTransactionProducer", "Check", "LocalState", "Transaction", "TransactionListener",
+    "TransactionResult", "text_of",
+]  # fmt: skip
+
+log = logging.getLogger("broker.client")
+
+#: Checks at once, and how many may wait for that; the broker repeats what is dropped.
+CHECKS_AT_ONCE = 4
+CHECKS_WAITING_MAX = 2000
+REMARK_MAX = 1000
+
+
+class LocalState(enum.Enum):
+    """How local work ended. UNKNOWN: the broker asks later."""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+class Transaction:
+    """A half message that a broker has stored. It commits when the ``with`` block ends normally."""
+
+    def __init__(self, message: Message, result: SendResult) -> None:
+        self.message = message
+        self.send_result = result
+        self.state = LocalState.COMMIT
+
+    @property
+    def transaction_id(self) -> str:
+        """The message's unique key; a check brings it as ``message.transaction_id``."""
+        return self.send_result.message_id
+
+    def rollback(self) -> None:
+        """The message is not delivered, although the block ends normally."""
+        self.state = LocalState.ROLLBACK
+
+    def leave_open(self) -> None:
+        """Nothing is decided at the end of the block: the broker will ask check()."""
+        self.state = LocalState.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """send_result: of the half message. state: what the broker was told."""
+
+    send_result: SendResult
+    state: LocalState
+
+
+@runtime_checkable
+class TransactionListener(Protocol):
+    """Local work of send_in_transaction(), and the answer to checks. Both may be coroutines in an
+    AsyncTransactionProducer. An exception in execute() leaves the transaction open."""
+
+    def execute(
+        self, transaction: Transaction, argument: object
+    ) -> LocalState | Awaitable[LocalState | None] | None: ...
+
+    def check(self, message: ReceivedMessage) -> LocalState | Awaitable[LocalState | None] | None:
+        """Whether the local work of the message was done. It must look at something durable: the
+        process that did the work may be gone."""
+
+
+Check = Callable[[ReceivedMessage], "LocalState | Awaitable[LocalState | None] | None"]
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """Sends messages that are delivered only if local work succeeds.
+
+    listener: for send_in_transaction(). check: for transaction() alone, in the listener's place.
+
+    ::
+
+        async with AsyncTransactionProducer("orders-tx", check=was_stored) as producer:
+            async with producer.transaction(Message("orders", b"12 apples")) as tx:
+                await store_order(tx.transaction_id)
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        listener: TransactionListener | None = None,
+        check: Check | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Raises: Misuse without listener and check, InvalidMessage (an illegal group)."""
+        if (listener is None) == (check is None):
+            raise Misuse(
+                "a transaction producer needs either a listener, or check=, a function that says"
+                " whether a message's local work was done: brokers ask when they hear nothing"
+            )
+        super().__init__(group, namesrv, **options)
+        self._listener = listener
+        self._check: Check = listener.check if listener is not None else check  # type: ignore[assignment]
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
+        #: Checks that are not answered yet.
+        self.checks_waiting = 0
+
+    # ---- sending ----
+
+    async def send_in_transaction(
+        self, message: Message, argument: object = None
+    ) -> TransactionResult:
+        """Stores the half message, runs the listener's execute(), and tells the broker.
+
+        execute() is not run, and the message rolled back, when the half message was stored unsafely
+        (a status other than SEND_OK). Raises: as send(), Misuse without a listener.
+        """
+        if self._listener is None:
+            raise Misuse("send_in_transaction() needs a listener; use 'with transaction(message)'")
+        tx = await self.begin(message)
+        if tx.send_result.status is not SendStatus.SEND_OK:
+            return await self.end(tx, LocalState.ROLLBACK)
+        remark = None
+        try:
+            told = self._listener.execute(tx, argument)
+            state = await told if inspect.isawaitable(told) else told
+        except Exception as error:
+            log.exception("the local work of %s failed", tx.transaction_id)
+            state, remark = LocalState.UNKNOWN, text_of(error)
+        return await self.end(tx, state or LocalState.UNKNOWN, remark)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
+        """The half message is stored; the block does the local work. Leaving it normally commits,
+        an exception rolls back.
+
+        Raises: as send(); TransactionNotStarted when it was stored unsafely.
+        """
+        tx = await self.begin(message)
+        await self.check_status(tx)
+        try:
+            yield tx
+        except BaseException as error:
+            await self.end(tx, LocalState.ROLLBACK, text_of(error))
+            raise
+        await self.end(tx, tx.state)
+
+    async def begin(self, message: Message) -> Transaction:
+        """Stores a half message; end() must follow. Raises: as send()."""
+        self.network.check()
+        if message.delay_level or message.deliver_at_ms is not None:
+            raise InvalidMessage("a message in a transaction has no delay; brokers ignore it")
+        extra = {"TRAN_MSG": "true", "PGROUP": self.group}
+        outgoing = prepare(message, self._rules, extra=extra, sys_flag=HALF)
+        await self._introduce(await self._route(outgoing.topic))
+        async with self._slots:
+            result = await self._deliver(outgoing, self._any, None, result_of)
+        return Transaction(message, result)
+
+    async def check_status(self, tx: Transaction) -> None:
+        """Raises: TransactionNotStarted, after a rollback, when the half is stored unsafely."""
+        status = tx.send_result.status
+        if status is not SendStatus.SEND_OK:
+            await self.end(tx, LocalState.ROLLBACK)
+            raise TransactionNotStarted(
+                f"the half message to {tx.message.topic} was stored unsafely ({status.name}) and is"
+                " rolled back; try again"
+            )
+
+    async def _introduce(self, route: Route) -> None:
+        """A broker can only ask producers that it has heard of."""
+        masters = route.addresses(masters_only=True)
+        await asyncio.gather(*map(self.network.registered, masters))
+
+    async def end(
+        self, tx: Transaction, state: LocalState, remark: str | None = None
+    ) -> TransactionResult:
+        """Tells the broker how it ended. When that fails, the broker asks check() later."""
+        result = tx.send_result
+        fields = {
+            "topic": self._full(tx.message.topic), "producerGroup": self.group,
+            "tranStateTableOffset": result.queue_offset,
+            "commitLogOffset": offset_id_of(result.offset_message_id).offset,
+            "commitOrRollback": state.value, "fromTransactionCheck": False,
+            "msgId": result.message_id, "transactionId": result.transaction_id,
+            "bname": result.queue.broker,
+        }  # fmt: skip
+        command = request_of(RequestCode.END_TRANSACTION, fields)
+        command.remark = remark
+        try:
+            route = await self._route(self._full(tx.message.topic))
+            await self.network.oneway(self._master(route, result.queue), command)
+        except ClientError as failed:
+            log.warning(
+                "%s of %s did not reach the broker, which will ask: %s", state.name,
+                tx.transaction_id, failed,
+            )  # fmt: skip
+        return TransactionResult(result, state)
+
+    # ---- checks ----
+
+    def _handlers(self) -> dict[int, Handler]:
+        return super()._handlers() | {RequestCode.CHECK_TRANSACTION_STATE: self._asked}
+
+    def _asked(self, peer: Peer, command: Command) -> None:
+        queue = MessageQueue(command.ext.get("topic", ""), command.ext.get("bname", ""), 0)
+        shown = lambda topic: without_namespace(topic, self._rules.namespace)  # noqa: E731
+        try:
+            (message,) = received(memoryview(bytes(command.body)), QueueProgress(queue, 0, shown))
+            message.progress.queue = queue._replace(
+                topic=message.head.topic, queue=message.head.queue
+            )
+        except (BadRecord, ValueError) as bad:
+            log.warning("a check cannot be read: %s", bad)
+            return
+        if message.properties.get("PGROUP") != self.group:
+            log.warning("a check of the group %s came here", message.properties.get("PGROUP"))
+        elif self.checks_waiting >= CHECKS_WAITING_MAX:
+            log.warning("%d checks wait, one more is dropped", CHECKS_WAITING_MAX)
+        else:
+            self.checks_waiting += 1
+            self.network.spawn(self._answer(peer, command, message))
+
+    async def _answer(self, peer: Peer, command: Command, message: ReceivedMessage) -> None:
+        remark = None
+        try:
+            async with self._checks:
+                told = self._check(message)
+                state = await told if inspect.isawaitable(told) else told
+        except Exception as error:
+            log.exception("the check of %s failed", message.transaction_id)
+            state, remark = LocalState.UNKNOWN, text_of(error)
+        finally:
+            self.checks_waiting -= 1
+        ext = command.ext
+        fields = {
+            "topic": message.queue.topic, "producerGroup": self.group,
+            "tranStateTableOffset": ext.get("tranStateTableOffset"),
+            "commitLogOffset": ext.get("commitLogOffset"),
+            "commitOrRollback": (state or LocalState.UNKNOWN).value, "fromTransactionCheck": True,
+            "msgId": message.message_id, "transactionId": ext.get("transactionId"),
+            "bname": ext.get("bname"),
+        }  # fmt: skip
+        answer = request_of(RequestCode.END_TRANSACTION, fields)
+        answer.remark = remark
+        answer.flag |= ONEWAY
+        self.network.before(str(peer), answer)
+        peer.send(answer)
+
+
+def text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:REMARK_MAX]

@@ -1,0 +1,263 @@
+"""Misuse, ends and restarts: named errors with the way out, nothing lost, and nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from loops import run, until
+from waiting import BOUND_S
+
+from broker import AsyncConsumer, AsyncProducer, Broker, Consumer, Message, Producer
+from broker.client import (
+    AlreadyClosed,
+    Forked,
+    HandlerStuck,
+    Misuse,
+    NoRoute,
+    NotStarted,
+    SendFailed,
+    Unreachable,
+    WrongLoop,
+)
+
+
+def test_use_before_the_start_and_after_the_end(server, name):
+    async def scenario():
+        producer = AsyncProducer("p", server.namesrv)
+        with pytest.raises(NotStarted, match="inside 'with'"):
+            await producer.send(Message("t", b"x"))
+        await producer.start()
+        with pytest.raises(Misuse, match="started already"):
+            await producer.start()
+        await producer.close()
+        await producer.close()
+        with pytest.raises(AlreadyClosed, match="make a new one"):
+            await producer.send(Message("t", b"x"))
+        consumer = AsyncConsumer("g", "t", namesrv=server.namesrv)
+        with pytest.raises(NotStarted):
+            await consumer.poll()
+        with pytest.raises(Misuse, match="with a handler"):
+            async with AsyncConsumer(name("g"), namesrv=server.namesrv) as idle:
+                await idle.run()
+
+    run(scenario())
+    producer = Producer("p", server.namesrv)
+    with pytest.raises(NotStarted):
+        producer.send(Message("t", b"x"))
+    with producer:
+        pass
+    with pytest.raises(AlreadyClosed):
+        producer.send(Message("t", b"x"))
+
+
+def test_another_event_loop_is_refused(server, name):
+    made = []
+
+    async def first():
+        made.append(await AsyncProducer("p", server.namesrv).start())
+        await made[0].send(Message(name("t"), b"x"))
+
+    async def second():
+        with pytest.raises(WrongLoop, match="one for each loop"):
+            await made[0].send(Message("t", b"x"))
+
+    async def both():
+        await first()
+        await asyncio.to_thread(asyncio.run, second())
+        await made[0].close()
+
+    run(both())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told(server, name):
+    with Producer("p", server.namesrv) as producer:
+        producer.send(Message(name("t"), b"x"))
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            said = b"nothing"
+            try:
+                producer.send(Message("t", b"x"))
+            except Forked as forked:
+                said = str(forked).encode()
+            finally:
+                os.write(writer, said)
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert b"make a new one after the fork" in os.read(reader, 1000)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_nobody_there_is_said_with_what_to_check():
+    said = pytest.raises(Unreachable, match="check namesrv")
+    with Producer("p", "127.0.0.1:1") as producer, said:
+        producer.send(Message("t", b"x"))
+    with pytest.raises(Unreachable, match="no name server answers"):
+        Consumer("g", "t", namesrv="127.0.0.1:1").start()
+
+
+def test_a_topic_that_is_not_there_ends_the_start(server, name):
+    with pytest.raises(NoRoute), Consumer("g", name("nowhere"), namesrv=server.namesrv):
+        pass
+
+
+def test_a_handler_that_never_returns_is_named_at_the_end(server, name):
+    topic = name("topic")
+
+    async def scenario():
+        async with AsyncProducer("p", server.namesrv) as producer:
+            await producer.send(Message(topic, b"x"))
+        began = asyncio.Event()
+
+        async def handle(message):
+            began.set()
+            await asyncio.Event().wait()
+
+        consumer = AsyncConsumer(
+            name("g"), topic, namesrv=server.namesrv, start="first", handler=handle,
+            stop_timeout_s=0.1,
+        )  # fmt: skip
+        with pytest.raises(HandlerStuck, match="Give handlers a timeout"):
+            async with consumer:
+                await began.wait()
+
+    run(scenario())
+
+
+def test_a_stop_waits_for_handlers_and_commits(server, name):
+    topic, group = name("topic"), name("group")
+
+    async def scenario():
+        async with AsyncProducer("p", server.namesrv) as producer:
+            await producer.send(Message(topic, b"x"))
+        began = asyncio.Event()
+
+        async def handle(message):
+            began.set()
+            await asyncio.sleep(0.2)
+
+        options = {"namesrv": server.namesrv, "start": "first"}
+        async with AsyncConsumer(group, topic, handler=handle, **options):
+            await began.wait()
+        async with AsyncConsumer(group, topic, **options) as consumer:
+            assert await consumer.poll(0.5) == []
+
+    run(scenario())
+
+
+def test_a_loop_over_a_consumer_ends_with_its_close(server, name):
+    topic = name("topic")
+
+    async def scenario():
+        async with AsyncProducer("p", server.namesrv) as producer:
+            await producer.send(Message(topic, b"x"))
+        consumer = AsyncConsumer(name("g"), topic, namesrv=server.namesrv, start="first")
+        async with consumer:
+            asyncio.get_running_loop().call_later(
+                0.3, lambda: asyncio.ensure_future(consumer.close())
+            )
+            assert [m.body async for m in consumer] == [b"x"]
+
+    run(scenario())
+
+
+def test_blocking_clients_leave_no_thread(server, name):
+    topic = name("topic")
+    before = {thread.name for thread in threading.enumerate()}
+    for _ in range(10):
+        with Producer("p", server.namesrv) as producer:
+            producer.send(Message(topic, b"x"))
+        with Consumer(
+            name("g"), topic, namesrv=server.namesrv, start="first", handler=lambda m: None
+        ):
+            pass
+    left = {t.name for t in threading.enumerate() if t.name.startswith("rocketmq")}
+    assert not left - before
+
+
+def test_many_clients_leave_no_socket_and_no_task(tmp_path):
+    def files():
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    async def scenario():
+        settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
+        async with Broker(
+            tmp_path / "s", listenPort=0, with_namesrv=True, drain_s=0.1, **settings
+        ) as broker:
+            counts = []
+            for turn in range(40):
+                async with AsyncProducer("p", broker.namesrv_address) as producer:
+                    await producer.send(Message("t", b"x"))
+                async with AsyncConsumer("g", "t", namesrv=broker.namesrv_address) as consumer:
+                    await consumer.poll(0.0)
+                if turn in (4, 39):
+                    await until(lambda: len(asyncio.all_tasks()) < 20)
+                    counts.append((files(), len(asyncio.all_tasks())))
+            first, last = counts
+            assert last[0] <= first[0] + 2
+            assert last[1] <= first[1]
+
+    run(scenario())
+
+
+def test_a_broker_that_comes_back_is_found_again(tmp_path):
+    """Nothing acknowledged is lost, and both sides go on by themselves."""
+    settings = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000}
+
+    async def scenario():
+        names = Broker(tmp_path / "n", listenPort=0, with_namesrv=True, drain_s=0.1, **settings)
+        async with names:
+            options = {"namesrvAddr": names.namesrv_address, "brokerName": "b", "drain_s": 0.1}
+            options |= settings
+            broker = Broker(tmp_path / "s", listenPort=0, brokerClusterName="x", **options)
+            await broker.start()
+            port = broker.port
+            sent, seen = set(), set()
+
+            async def handle(message):
+                seen.add(message.body)
+
+            async def sending(producer):
+                number = 0
+                while not stop.is_set():
+                    body = b"%d" % number
+                    try:
+                        await producer.send(Message("t", body))
+                        sent.add(body)
+                    except (SendFailed, Unreachable, NoRoute):
+                        await asyncio.sleep(0.05)
+                    number += 1
+                    await asyncio.sleep(0.002)
+
+            stop = asyncio.Event()
+            namesrv = names.namesrv_address
+            async with AsyncProducer("p", namesrv, route_poll_s=0.5) as producer:
+                await producer.send(Message("t", b"first"))
+                task = asyncio.create_task(sending(producer))
+                async with AsyncConsumer(
+                    "g", "t", namesrv=namesrv, start="first", handler=handle, rebalance_s=0.5
+                ):
+                    await until(lambda: len(seen) > 20)
+                    await broker.stop()
+                    await asyncio.sleep(0.3)
+                    broker = Broker(
+                        tmp_path / "s", listenPort=port, brokerClusterName="x", **options
+                    )
+                    await broker.start()
+                    known = len(seen)
+                    await until(lambda: len(seen) > known + 20)
+                    stop.set()
+                    await task
+                    async with asyncio.timeout(BOUND_S):
+                        await until(lambda: sent <= seen)
+            await broker.stop()
+
+    run(scenario())

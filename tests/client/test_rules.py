@@ -1,0 +1,225 @@
+"""The parts without I/O: records, routes, allocation, progress, choosing brokers, identifiers."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+import broker.client
+from broker.client import MessageQueue, Misuse, by_config, machine_room, machine_room_nearby
+from broker.client.allocation import STRATEGIES, average, strategy_of
+from broker.client.consumer import ConsumerOptions, ConsumerSettings
+from broker.client.errors import ClientError
+from broker.client.faults import FaultTable, QueueChooser
+from broker.client.ids import new_unique_key, offset_id_of
+from broker.client.options import ClientOptions, ClientSettings
+from broker.client.producer import ProducerOptions, ProducerSettings
+from broker.client.progress import QueueProgress
+from broker.client.records import BadRecord, received
+from broker.client.routes import parse_route
+from broker.client.sending import with_namespace, without_namespace
+from broker.client.subscription import tag_hash
+
+FOLDER = Path(broker.client.__file__).parent
+WITHOUT_IO = (
+    "allocation", "errors", "faults", "message", "progress", "records", "routes", "sending",
+    "subscription",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_IO)
+def test_rules_do_no_io(name):
+    """Neither directly nor through another file of the folder."""
+    tree = ast.parse((FOLDER / f"{name}.py").read_text())
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    assert not imported & {"asyncio", "socket", "threading", "broker.client.network"}
+    allowed = {f"broker.client.{each}" for each in (*WITHOUT_IO, "ids")}
+    assert {each for each in imported if each.startswith("broker.client")} <= allowed
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (ClientOptions, [ClientSettings]),
+        (ProducerOptions, [ClientSettings, ProducerSettings]),
+        (ConsumerOptions, [ClientSettings, ConsumerSettings]),
+    ],
+)
+def test_keyword_arguments_are_the_fields_of_the_settings(options, settings):
+    fields = set().union(*(each.__dataclass_fields__ for each in settings))
+    assert set(options.__annotations__) | set(ClientOptions.__annotations__) == fields
+
+
+def test_every_public_name_is_documented_and_importable():
+    for name in broker.client.__all__:
+        assert getattr(broker.client, name).__doc__, name
+        if name in broker.__all__:
+            assert getattr(broker, name) is getattr(broker.client, name)
+
+
+def test_every_error_is_a_client_error():
+    for name in broker.client.__all__:
+        found = getattr(broker.client, name)
+        if isinstance(found, type) and issubclass(found, Exception) and name != "RetryLater":
+            assert issubclass(found, ClientError)
+
+
+# ---- dividing queues ----
+
+
+def queues(count, topic="t", name="b"):
+    return [MessageQueue(topic, name, n) for n in range(count)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("count", "members"), [(0, 3), (1, 3), (4, 3), (8, 3), (7, 1), (16, 5)])
+def test_every_queue_goes_to_one_member(strategy, count, members):
+    ids = sorted(f"10.0.0.{n}@{n}" for n in range(members))
+    given = [STRATEGIES[strategy](queues(count), ids, each) for each in ids]
+    assert sorted(itertools.chain(*given)) == queues(count)
+
+
+def test_average_gives_neighbours_and_the_rest_to_the_first():
+    shares = [[q.queue for q in average(queues(8), list("abc"), each)] for each in "abc"]
+    assert shares == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+def test_strategies_of_rooms():
+    near, far = queues(4, name="r1@a"), queues(4, name="r2@b")
+    both = sorted(near + far)
+    shares = [machine_room(["r1"])(both, ["c1", "c2", "c3"], c) for c in ("c1", "c2", "c3")]
+    assert sorted(itertools.chain(*shares)) == near
+    nearby = machine_room_nearby(
+        average, lambda queue: queue.broker.split("@")[0], lambda client: client.split("-")[0]
+    )
+    ids = ["r1-x", "r1-y"]
+    shares = [nearby(both, ids, each) for each in ids]
+    assert sorted(itertools.chain(*shares)) == both
+    assert by_config(near)(both, ids, "r1-x") == tuple(near)
+    with pytest.raises(Misuse, match="use one of AVG"):
+        strategy_of("RANDOM")
+
+
+# ---- progress ----
+
+
+def test_what_is_committed_never_skips_an_open_message(rng: random.Random):
+    """Against a plain set: messages are done in any order, some twice."""
+    for _ in range(50):
+        progress = QueueProgress(MessageQueue("t", "b", 0), 100)
+        offsets = sorted(rng.sample(range(100, 160), 30))
+        progress.pulled(offsets, 160)
+        left = set(offsets)
+        order = offsets + rng.sample(offsets, 10)
+        rng.shuffle(order)
+        for offset in order:
+            assert progress.is_open(offset) == (offset in left)
+            progress.done(offset)
+            left.discard(offset)
+            assert progress.commit_offset == min(left, default=160)
+            assert progress.pending == len(left)
+
+
+def test_a_reset_forgets_what_was_pulled():
+    progress = QueueProgress(MessageQueue("t", "b", 0), 0)
+    progress.pulled([0, 1, 2], 3)
+    progress.done(1)
+    progress.reset(7)
+    assert (progress.commit_offset, progress.pending, progress.epoch) == (7, 0, 1)
+
+
+# ---- records, routes, identifiers ----
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 90, struct.pack(">i", 5) + b"\0" * 90, b"\x7f" * 95])
+def test_bytes_that_are_no_records_are_named(damage):
+    with pytest.raises(BadRecord):
+        received(memoryview(damage), QueueProgress(MessageQueue("t", "b", 0), 0))
+
+
+def test_a_route_is_read_in_both_notations():
+    body = (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"a:1",1:"a:2"},"brokerName":"b","cluster":"c"},'
+        b'{"brokerAddrs":{"1":"z:2"},"brokerName":"z","cluster":"c"}],"queueDatas":['
+        b'{"brokerName":"b","perm":6,"readQueueNums":2,"writeQueueNums":1},'
+        b'{"brokerName":"z","perm":6,"readQueueNums":1,"writeQueueNums":1}]}'
+    )
+    route = parse_route(body, "t")
+    assert route.publish == (MessageQueue("t", "b", 0),)  # z has no master
+    assert route.read == (*queues(2), MessageQueue("t", "z", 0))
+    assert (route.master("b"), route.address("b", 1), route.address("z")) == ("a:1", "a:2", "z:2")
+    assert route.addresses(masters_only=True) == {"a:1"}
+
+
+def test_an_order_topic_has_the_queues_of_its_configuration():
+    body = (
+        b'{"orderTopicConf":"b:3","brokerDatas":[{"brokerAddrs":{"0":"a:1"},"brokerName":"b"}],'
+        b'"queueDatas":[{"brokerName":"b","perm":4,"readQueueNums":1,"writeQueueNums":1}]}'
+    )
+    assert parse_route(body, "t").publish == tuple(queues(3))
+
+
+def test_unique_keys_are_unique_and_have_upstreams_length():
+    keys = {new_unique_key() for _ in range(10_000)}
+    assert len(keys) == 10_000
+    assert {len(key) for key in keys} == {32}
+    int(min(keys), 16)
+
+
+def test_an_offset_id_says_where_a_record_lies():
+    assert offset_id_of("7F00000100002A9F00000000001147BF") == ("127.0.0.1", 10911, 0x1147BF)
+    assert offset_id_of("0" * 30 + "01" + "00002A9F" + "0" * 15 + "5") == ("::1", 10911, 5)
+    with pytest.raises(ValueError, match="not an offset message id"):
+        offset_id_of("7F00")
+
+
+@pytest.mark.parametrize(
+    ("tag", "value"),
+    [("", 0), ("AaAa", 2031744), ("BBBB", 2031744), ("水果", 885224),
+     ("polygenelubricants", -(1 << 31))],
+)  # fmt: skip
+def test_tags_hash_as_in_java(tag, value):
+    assert tag_hash(tag) == value
+
+
+@pytest.mark.parametrize(
+    ("plain", "full"),
+    [("t", "n%t"), ("%RETRY%g", "%RETRY%n%g"), ("%DLQ%g", "%DLQ%n%g"), ("n%t", "n%t")],
+)
+def test_namespaces_stand_behind_the_prefix(plain, full):
+    assert with_namespace(plain, "n") == full
+    assert without_namespace(full, "n") == plain.replace("n%", "")
+    assert with_namespace(plain, "") == plain
+
+
+# ---- choosing brokers ----
+
+
+def test_slow_and_lost_brokers_are_avoided_for_a_while():
+    both = sorted(queues(2, name="a") + queues(2, name="b"))
+    faults, chooser = FaultTable(), QueueChooser()
+
+    def chosen(now, failed=()):
+        return {chooser.choose(both, faults, now, failed).broker for _ in range(8)}
+
+    assert chosen(0) == {"a", "b"}
+    faults.report("a", 0.6, 0)
+    assert chosen(1.9) == {"b"}
+    assert chosen(2.1) == {"a", "b"}
+    faults.report("a", 0, 10, failed=True)
+    assert chosen(19) == {"b"}
+    assert chosen(19, ["b"]) == {"a"}  # one that has failed just now is worse
+    faults.report("b", 0, 10, failed=True)
+    assert chosen(19) == {"a", "b"}  # when all are to be avoided, none is
+    faults.report("a", 0.001, 19)
+    assert chosen(19) == {"a"}
