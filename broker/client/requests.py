@@ -11,7 +11,7 @@ from broker.client.errors import InvalidMessage, RequestTimeout
 from broker.client.message import ReceivedMessage
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
-from pystore._messages import inflate
+from pystore.compression import inflate
 from pystore.properties import parse_properties
 
 __all__ = ["Reply", "Waiting", "reply_properties", "request_properties"]

@@ -124,7 +124,9 @@ class AsyncTransactionProducer(AsyncProducer):
             )
         super().__init__(group, namesrv, **options)
         self._listener = listener
-        self._check: Check = listener.check if listener is not None else check  # type: ignore[assignment]
+        asked = listener.check if listener is not None else check
+        assert asked is not None
+        self._check: Check = asked
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         #: Checks that are not answered yet.
         self.checks_waiting = 0
