@@ -24,12 +24,20 @@ C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/
 C_FUZZERS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/fuzz_*.c)))
 C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h)
 
+C_RUNS := $(patsubst build/ctests/%,run/%,$(C_TESTS) $(C_FUZZERS))
+C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
+
+# The Python suite: files go to this many workers side by side (tests/conftest.py says how).
+WORKERS ?= 2
+PYTEST := $(PY) -m pytest -q -n $(WORKERS)
+
 PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py judge crash campaign fuzz bench bench-c \
-        bench-peers bench-broker lint format typecheck errors codes docs-check wheel clean c-tests-built c-tsan-built
+.PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
+        campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck errors codes \
+        docs-check wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -63,20 +71,26 @@ demo: build ## the round trip of the README, on the flights of 2013
 ##@ Test
 
 test: build ## everything: C under sanitizers, threads, then the Python suite
-	@$(MAKE) test-c
-	@$(MAKE) tsan
-	@$(PY) -m pytest -q
+	@$(MAKE) -s -j$$(($(JOBS) + 1)) prepare $(C_RUNS) $(C_TSAN_RUNS)
+	@$(PYTEST)
 
 test-py: build ## the Python suite alone
-	@$(PY) -m pytest -q
+	@$(PYTEST)
 
 test-c: ## C tests under the address and undefined behaviour sanitizers
-	@$(MAKE) -s -j$(JOBS) c-tests-built
-	@$(call run_each,$(C_TESTS) $(C_FUZZERS),)
+	@$(MAKE) -s -j$(JOBS) $(C_RUNS)
 
 tsan: ## C tests of the threads under the thread sanitizer
-	@$(MAKE) -s -j$(JOBS) c-tsan-built
-	@$(call run_each,$(C_TSAN_TESTS),$(FIXED))
+	@$(MAKE) -s -j$(JOBS) $(C_TSAN_RUNS)
+
+test-busy: build ## the suite beside four processes that take all they get and one that syncs
+	@$(PY) tools/busy.py $(PYTEST) --durations=30
+
+test-order: build ## the suite in a random order; PS_ORDER_SEED=n repeats one
+	@PS_ORDER_SEED=$${PS_ORDER_SEED:-$$RANDOM} $(PYTEST)
+
+test-dev: build ## the suite in Python's development mode: more checks, slower
+	@PYTHONDEVMODE=1 $(PYTEST)
 
 judge: build ## minutes with Java: takeovers in both directions, mixed clusters, name servers
 	@$(PY) -m pytest -q -m long
@@ -159,20 +173,25 @@ clean: ## remove what builds left; .venv stays
 # These tests watch memory and threads, not the disk, which a sync of theirs would only wait for.
 MEMORY := $(shell test -w /dev/shm && echo env TMPDIR=/dev/shm)
 
-# $(call run_each,PROGRAMS,PREFIX): runs each, prints its name and result, stops at the first failure.
-define run_each
-set -e; for program in $(1); do \
-  name=$${program##*/}; start=$$(date +%s.%N); \
-  if $(MEMORY) $(2) $$program >build/ctests/$$name.log 2>&1; then \
-    printf '%-28s ok      %6.2f s\n' $$name $$(echo "$$(date +%s.%N) $$start" | awk '{print $$1 - $$2}'); \
-  else \
-    printf '%-28s FAILED (exit %d)\n' $$name $$?; cat build/ctests/$$name.log; exit 1; \
-  fi; \
-done
-endef
+# run/NAME runs that program and prints its name and result.
+$(C_TSAN_RUNS): PREFIX := $(FIXED)
+$(C_RUNS) $(C_TSAN_RUNS): run/%: build/ctests/%
+	@start=$$(date +%s.%N); \
+	if $(MEMORY) $(PREFIX) $< >$<.log 2>&1; then \
+	  printf '%-28s ok      %6.2f s\n' $* $$(echo "$$(date +%s.%N) $$start" | awk '{print $$1 - $$2}'); \
+	else \
+	  code=$$?; { printf '%-28s FAILED (exit %d)\n' $* $$code; cat $<.log; }; exit 1; \
+	fi
 
-c-tests-built: $(C_TESTS) $(C_FUZZERS)
-c-tsan-built: $(C_TSAN_TESTS)
+# What tests fetch once into the user's caches is fetched while the C tests run; tests that need it
+# skip, or fetch it themselves, where this fails.
+prepare: .venv/.stamp
+	@if command -v mvn java >/dev/null; then \
+	  for version in 5.3.3 4.9.7; do RMQ_VERSION=$$version tests/reference/reference setup || true; done; \
+	fi >build/prepare.log 2>&1
+	@if command -v go >/dev/null; then \
+	  cd tests/go && go build -o /dev/null . || true; \
+	fi >>build/prepare.log 2>&1
 
 # Objects that only a chain of rules names are kept.
 .SECONDARY: $(ASAN_OBJECTS) $(TSAN_OBJECTS)
