@@ -47,7 +47,7 @@ static ps_conn *conns[CONNS];
 static int conn_of[PUTTERS];
 static int64_t next_of[PUTTERS]; /* offset to be pulled */
 static bool waits_for[PUTTERS];
-static bool news; /* a step said that held pulls have something: nothing more comes on the eventfd */
+static bool news; /* a step said that held pulls have something; the eventfd does not */
 
 static void handle_answers(void) {
     for (int i = 0; i < kit_answer_count; i++) {
@@ -89,8 +89,9 @@ static bool all_came(void) {
     return true;
 }
 
-/* Waits for the eventfd unless a step brought news, as the event loop does. disturbed: connections close and pulls are
- * answered before their time, which would also mend a loss: so not in every round. */
+/* Waits for the eventfd unless a step brought news, as the event loop does. disturbed: connections
+ * close and pulls are answered before their time, which would also mend a loss: so not in every
+ * round. */
 static void loop(bool disturbed) {
     uint64_t levels = 0;
     static int64_t seen[PUTTERS];
