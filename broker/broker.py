@@ -27,7 +27,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.dedup import Dedup
 from broker.remoting.handlers import Handler
-from broker.remoting.hot import Core
+from broker.remoting.hot import Core, FramerFactory
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
@@ -311,10 +311,9 @@ class Broker:
         handlers = all_handlers(services)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
         limits = Limits(idle_s=self.settings["serverChannelMaxIdleTimeSeconds"])
-        made = [self._server(handlers, main, limits, services, core)]
+        made = [self._server(handlers, main, limits, services, core.framer)]
         if vip is not None:
-            # Without the core, which would serve pulls there as well.
-            made.append(self._server(sending, vip, limits, services, None))
+            made.append(self._server(sending, vip, limits, services, core.framer_without_pulls))
         return made
 
     def _server(
@@ -323,7 +322,7 @@ class Broker:
         sock: socket.socket,
         limits: Limits,
         services: Services,
-        core: Core | None,
+        framer: FramerFactory,
     ) -> RemotingServer:
         def closed(connection: Connection) -> None:
             services.clients.departed(connection)
@@ -331,7 +330,7 @@ class Broker:
         return RemotingServer(
             handlers,
             sock=sock,
-            framer=core.framer if core is not None else None,
+            framer=framer,
             tls=self._tls,
             limits=limits,
             on_close=closed,
@@ -355,7 +354,6 @@ class Broker:
         self._send_hooks.append(hook)
         if self._services is not None:
             self._hook_sends(self._services, hook)
-            self._services.topics.publish_all()
 
     def add_consume_hook(self, hook: ConsumeMessageHook) -> None:
         """Before the start, or on the broker's loop. Pulls then all go through Python."""
@@ -366,7 +364,7 @@ class Broker:
     @staticmethod
     def _hook_sends(services: Services, hook: SendMessageHook) -> None:
         services.send_hooks.add(hook)
-        services.topics.always_up = True
+        services.core.hand_on_sends()
 
     @staticmethod
     def _hook_pulls(services: Services, core: Core, hook: ConsumeMessageHook) -> None:

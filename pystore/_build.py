@@ -21,6 +21,7 @@ HEADERS = (
     "remoting/command.h",
     "remoting/packed.h",
     "remoting/remoting.h",
+    "remoting/decision.h",
     "remoting/transaction.h",
     "remoting/dedup.h",
     "audit/audit.h",

@@ -182,36 +182,24 @@ class Store(Base):
         block: wait for the sync here. All else as ``put``, errors included.
         """
         encoded = _properties(tags, keys, properties, wait)
-        if delay_level:
-            topic, queue, encoded = self._delayed(topic, queue, encoded, delay_level)
         entry = self._topic(topic)
         if queue is None:
             queue = self._turn(entry)
         m = self._message(body, encoded, queue, born_host)
         m.flag, m.sys_flag, m.reconsume_times = flag, sys_flag, reconsume_times
-        m.born_timestamp = born_timestamp
+        m.born_timestamp, m.delay_level = born_timestamp, delay_level
         m.prepared_transaction_offset = prepared_transaction_offset
         m.wait = wait and block
         out, head = self._scratch.put
         rc = lib.ps_put_message(self.c_handle(), entry.handle, m, out)
         if rc < 0:
             self._fail(out.error, rc)
+        if delay_level:
+            topic, queue = "SCHEDULE_TOPIC_XXXX", out.queue_id
+            entry = self._topic(topic)
         if queue >= entry.queues:
             self._settle(topic, queue)
         return PutResult(head)
-
-    def _delayed(
-        self, topic: str, queue: int | None, encoded: bytes, level: int
-    ) -> tuple[str, int, bytes]:
-        """Where upstream keeps a delayed message until its time (section 2.6)."""
-        highest = len(self.settings.delay_levels_ms)
-        if level < 0:
-            raise BadArgument(f"delay_level {level} is negative")
-        level = min(level, highest)
-        real = 0 if queue is None else queue
-        self._topic(topic)
-        extra = {"DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": str(real)}
-        return "SCHEDULE_TOPIC_XXXX", level - 1, encoded + encode_properties(extra)
 
     def _message(self, body: bytes | str, encoded: bytes, queue: int, host: str | None) -> Any:
         """A ``ps_message`` whose buffers this thread keeps until its next one."""

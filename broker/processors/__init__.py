@@ -7,6 +7,7 @@ from broker.processors.admin_groups import GroupProcessor
 from broker.processors.admin_offsets import OffsetAdminProcessor
 from broker.processors.admin_stats import StatisticsProcessor
 from broker.processors.admin_topics import TopicProcessor
+from broker.processors.admission import Admission
 from broker.processors.assignment import AssignmentProcessor
 from broker.processors.clients import ClientProcessor
 from broker.processors.locks import LockProcessor
@@ -15,8 +16,8 @@ from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.relay import RelayProcessor
 from broker.processors.reply import ReplyProcessor
+from broker.processors.retry import RetryProcessor
 from broker.processors.send import SendProcessor
-from broker.processors.sendback import SendBackProcessor
 from broker.processors.transaction import TransactionProcessor
 from broker.remoting.handlers import Handler
 from broker.services.context import Services
@@ -26,12 +27,12 @@ __all__ = ["all_handlers"]
 
 def all_handlers(s: Services) -> dict[int, Handler]:
     """The handler of every code that this broker serves; others are answered as not supported."""
-    send = SendProcessor(s)
+    admission = Admission(s)
     made: dict[int, Handler] = {}
     for processor in (
-        send,
-        SendBackProcessor(s, send.sender),
-        ReplyProcessor(s, send.sender),
+        SendProcessor(s, admission),
+        RetryProcessor(s),
+        ReplyProcessor(s, admission),
         TransactionProcessor(s),
         PullProcessor(s),
         OffsetProcessor(s),

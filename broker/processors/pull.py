@@ -3,11 +3,10 @@ upstream's order (spec remoting.md 4.3), then what was missing is published and 
 
 from __future__ import annotations
 
-from broker.processors.sending import host_text
 from broker.processors.subscriptions import check_expression
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
-from broker.remoting.handlers import Handler, Peer
+from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
 from broker.services.core import Pulled

@@ -9,11 +9,14 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.processors.sending import Sender, SendRequest, host_text, put_code
+from broker.processors.admission import Admission, SendRequest
+from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, texts
-from broker.remoting.handlers import Handler, Peer
+from broker.remoting.decision import PutDecision, Role
+from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
+from pystore.errors import StoreError
 from pystore.properties import encode_properties
 
 __all__ = ["ReplyProcessor"]
@@ -22,9 +25,9 @@ _PUSH_S = 10.0
 
 
 class ReplyProcessor:
-    def __init__(self, s: Services, sender: Sender) -> None:
+    def __init__(self, s: Services, admission: Admission) -> None:
         self.s = s
-        self.sender = sender
+        self._admission = admission
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -32,43 +35,35 @@ class ReplyProcessor:
             RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
         }
 
-    def reply(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command]:
+    def reply(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command | None] | None:
         try:
-            request = SendRequest.of(command)
-            config, _ = self.sender.check(request)
+            request = SendRequest(command, peer.read_send(command))
+            self._admission.check(request)
         except Refused as refused:
-            return command.reply(refused.code, refused.remark, self.sender.answer_fields())
-        return self._reply(peer, command, request, self.sender.choose_queue(request, config))
+            peer.decide(command, PutDecision.refusal(refused.code, refused.remark))
+            return None
+        return self._reply(peer, command, request)
 
-    async def _reply(
-        self, peer: Peer, command: Command, request: SendRequest, queue: int
-    ) -> Command:
-        self.sender.stamp(request.properties)
+    async def _reply(self, peer: Peer, command: Command, request: SendRequest) -> Command | None:
         code, remark = await self._push(peer, request)
-        ext = self.sender.answer_fields()
-        if not self.s.settings["storeReplyMessageEnable"]:
-            ext |= {"msgId": "0", "queueId": 0, "queueOffset": 0}
-            return command.reply(code, remark, ext)
-        try:
-            result = await self.sender.put(
-                request, request.topic, queue, request.properties, host_text(peer)
-            )
-        except Refused as refused:
-            # The requester has its answer, or not: that is what counts here.
-            ext |= {"msgId": "0", "queueId": 0, "queueOffset": 0}
-            return command.reply(code, remark or refused.remark, ext)
-        self.s.statistics.put(request.topic, 1, result.size)
-        ext |= {
-            "msgId": result.message_id,
-            "queueId": queue,
-            "queueOffset": result.queue_offset,
-            "transactionId": request.properties.get("UNIQ_KEY"),
-        }
-        return command.reply(code or put_code(result.status), remark, ext)
+        if self.s.settings["storeReplyMessageEnable"]:
+            decision = PutDecision(code=code, remark=remark, role=Role.PLAIN)
+            self._admission.identify(request.asked, decision)
+            try:
+                peer.decide(command, decision)
+            except StoreError as failed:
+                # The requester has its answer, or not: that is what counts here.
+                remark = remark or put_refusal(failed, self.s).remark
+            else:
+                return None
+        settings = self.s.settings
+        ext = {"MSG_REGION": settings["regionId"], "TRACE_ON": settings["traceOn"]}
+        return command.reply(code, remark, ext | {"msgId": "0", "queueId": 0, "queueOffset": 0})
 
     async def _push(self, peer: Peer, request: SendRequest) -> tuple[int, str | None]:
         """Sends it on; the code and remark for the replier."""
-        client = request.properties.get("REPLY_TO_CLIENT")
+        properties, asked = request.properties(), request.asked
+        client = properties.get("REPLY_TO_CLIENT")
         if not client:
             return (
                 ResponseCode.SYSTEM_ERROR,
@@ -81,25 +76,25 @@ class ReplyProcessor:
                 f"push reply message fail, channel of <{client:.200}> not found.",
             )
         now = time.time_ns() // 1_000_000
-        properties = request.properties | {"PUSH_REPLY_TIME": str(now)}
+        properties["PUSH_REPLY_TIME"] = str(now)
         ext = {
             "producerGroup": request.group,
             "topic": request.topic,
             "defaultTopic": request.template,
-            "defaultTopicQueueNums": request.template_queues,
-            "queueId": request.queue,
-            "sysFlag": request.sys_flag,
-            "bornTimestamp": request.born_timestamp,
-            "flag": request.flag,
+            "defaultTopicQueueNums": asked.template_queues,
+            "queueId": asked.queue,
+            "sysFlag": asked.sys_flag,
+            "bornTimestamp": asked.born_timestamp,
+            "flag": asked.flag,
             "properties": encode_properties(properties).decode(),
-            "reconsumeTimes": request.reconsume_times,
-            "unitMode": request.unit,
+            "reconsumeTimes": asked.reconsume_times,
+            "unitMode": asked.unit,
             "bornHost": host_text(peer),
             "storeHost": self.s.address,
             "storeTimestamp": now,
         }
         push = Command(
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, texts(ext), body=bytes(request.body)
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, texts(ext), body=bytes(request.command.body)
         )
         try:
             answer = await channel.peer.request(push, _PUSH_S)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.processors.sending import refused_put
+from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.halves import Decided
@@ -134,7 +134,7 @@ class TransactionProcessor:
         try:
             done = self._transactions.halves.decide(half.offset, wanted)
         except StoreError as failed:
-            raise refused_put(failed, self.s) from failed
+            raise put_refusal(failed, self.s) from failed
         assert done is not None  # it was open a moment ago
         return done
 
@@ -142,7 +142,7 @@ class TransactionProcessor:
         try:
             await self.s.store.durable(end)
         except StoreError as failed:
-            raise refused_put(failed, self.s) from failed
+            raise put_refusal(failed, self.s) from failed
         return command.reply()
 
     # ---- RESUME_CHECK_HALF ----

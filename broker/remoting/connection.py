@@ -22,6 +22,7 @@ from broker.remoting import codec
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
+from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.framer import Framer, FramerFactory, Parts, plain_framers
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
@@ -472,6 +473,12 @@ class Connection(asyncio.BufferedProtocol):
         if not self._gathering:
             self._flush_soon()
         return True
+
+    def read_send(self, command: Command) -> AskedSend:
+        return self._framer.read_send(command)
+
+    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+        return None if self._closing else self._framer.decide(command, decision)
 
     # ---- the end ----
 

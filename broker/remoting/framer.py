@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from broker.remoting import codec
-from broker.remoting.command import Command
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.handlers import Peer
 
 __all__ = ["Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "plain_framers"]
@@ -16,6 +18,7 @@ READ_MAX = 256 << 10
 #: A part of a frame up to here is put before the next read; a longer one gets a buffer of its own,
 #: since copying it again for each read would let a slow sender buy much work with few bytes.
 PART_MAX = 4096
+_NO_STORE = "no store is behind this port: messages cannot be sent to it"
 #: First size of such a buffer. It doubles as bytes come: a frame that only says it is long costs
 #: nothing.
 OWN_MIN = 64 << 10
@@ -60,8 +63,14 @@ class Framer(Protocol):
         """
 
     def serve_raw(self, command: Command) -> bool:
-        """Serves a request that received() had given to Python; its answer comes at once, or later:
+        """Serves a pull that received() had given to Python; its answer comes at once, or later:
         the framer then calls Link.flush(). False: it cannot."""
+
+    def read_send(self, command: Command) -> AskedSend:
+        """See Peer.read_send."""
+
+    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+        """See Peer.decide."""
 
     def hand_on(self) -> None:
         """From now on received() gives every command to Python."""
@@ -145,6 +154,12 @@ class PlainFramer:
 
     def serve_raw(self, command: Command) -> bool:
         return False
+
+    def read_send(self, command: Command) -> AskedSend:
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_STORE)
+
+    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+        raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _NO_STORE)
 
     def hand_on(self) -> None:
         pass

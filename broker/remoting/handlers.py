@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from broker.remoting.command import Command
+from broker.remoting.decision import AskedSend, PutDecision, Sent
 
-__all__ = ["Handler", "Handlers", "Peer"]
+__all__ = ["Handler", "Handlers", "Peer", "host_text"]
 
 
 class Peer(Protocol):
@@ -36,7 +37,17 @@ class Peer(Protocol):
         """
 
     def serve_raw(self, command: Command) -> bool:
-        """Gives a request back to the core, which now may serve it: whether it did."""
+        """Gives a pull back to the core, which now may serve it: whether it did."""
+
+    def read_send(self, command: Command) -> AskedSend:
+        """What a send asks for. Raises: BadFrame."""
+
+    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+        """Has the core carry out what was decided on a send, and answer it. None: the connection is
+        closed, and nothing was done.
+
+        Raises: what putting raises; nothing is put then, and nothing answered.
+        """
 
     def close(self) -> None: ...
 
@@ -46,3 +57,9 @@ class Peer(Protocol):
 #: and answered as SYSTEM_ERROR.
 Handler = Callable[[Peer, Command], Command | Awaitable[Command | None] | None]
 Handlers = Mapping[int, Handler]
+
+
+def host_text(peer: Peer) -> str:
+    """The address of a connection, as a record's born host."""
+    host, port = peer.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

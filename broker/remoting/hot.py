@@ -10,21 +10,34 @@ import asyncio
 import ipaddress
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from broker.remoting import codec
 from broker.remoting.codec import FRAME_MAX
 from broker.remoting.command import Command
+from broker.remoting.decision import AskedSend, PutDecision, Sent, fill, read_asked, sent_of
 from broker.remoting.framer import Link
 from broker.remoting.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import StoreError
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["Core", "HotFramer", "OffsetRow", "Pulled", "Statistic", "Times", "Totals"]
+__all__ = [
+    "Core",
+    "FramerFactory",
+    "HotFramer",
+    "OffsetRow",
+    "Pulled",
+    "Statistic",
+    "Times",
+    "Totals",
+]
 
-#: Requests that Core may serve: Python keeps their bytes, to give them back.
+#: Requests that the core may serve by itself.
 HOT_CODES = frozenset((10, 11, 310, 320, 361))
+#: Those whose bytes Python keeps: the core serves them, or carries out what Python decided.
+_KEPT_CODES = HOT_CODES | {324, 325}
 _FLUSH_DISK_TIMEOUT = 10
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
@@ -127,13 +140,16 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        #: Answers of sends, and how far the log has to be on the disk for them.
-        self._unsettled: deque[tuple[Any, int]] = deque()
+        #: Answers of sends, how far the log has to be on the disk for them, and what to call then.
+        self._unsettled: deque[tuple[Any, int, Callable[[int], None] | None]] = deque()
         self._settling: asyncio.Task[None] | None = None
         #: Told which watched delay levels got messages.
         self.on_levels: Callable[[Sequence[int]], None] | None = None
         self._on_pull: Callable[[Peer, Pulled], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
+        self._send = ffi.new("ps_send *")
+        self._decision = ffi.new("ps_decision *")
+        self._sent = ffi.new("ps_sent *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: Pulled | None = None
 
@@ -163,6 +179,11 @@ class Core:
         """What a connection of this broker reads through: see broker/remoting/framer.py."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id)
+
+    def framer_without_pulls(self, connection: Link) -> HotFramer:
+        """The same for a port where no pulls are served: they come up to Python."""
+        self._last_id += 1
+        return HotFramer(self, connection, self._last_id, lib.PS_UP_PULLS)
 
     def _check(self, code: int) -> int:
         if code < 0:
@@ -366,6 +387,24 @@ class Core:
         self._on_pull = on_pull
         lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
 
+    def hand_on_sends(self) -> None:
+        """From now on Python decides every send: there are hooks, or a test wants it so."""
+        lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
+
+    def put_again(
+        self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
+    ) -> Sent:
+        """Puts a message of the log once more, as it was sent but for the decision; nobody is
+        answered. Raises: NotFound when no record lies there, and what putting raises."""
+        keep = fill(decision, self._decision)
+        self._check(
+            lib.ps_core_put_again(
+                self.handle, physical_offset, more_tries, self._decision, self._sent, self._error
+            )
+        )
+        del keep
+        return sent_of(self._sent)
+
     def _take_pulled(self) -> Pulled | None:
         raw = self._pulled
         lib.ps_core_take_pulled(self.handle, raw)
@@ -400,10 +439,12 @@ class Core:
 
     # ---- sends that wait for the disk ----
 
-    def settle_later(self, held: Any, durable_at: int) -> None:
-        """Answers them when the log is on the disk."""
+    def settle_later(
+        self, held: Any, durable_at: int, after: Callable[[int], None] | None = None
+    ) -> None:
+        """Answers them when the log is on the disk. after: told the code of the answers then."""
         assert self._loop is not None
-        self._unsettled.append((held, durable_at))
+        self._unsettled.append((held, durable_at, after))
         if self._settling is None:
             self._settling = self._loop.create_task(self._settle())
 
@@ -411,9 +452,12 @@ class Core:
         try:
             while self._unsettled:
                 count = len(self._unsettled)
-                code = await self._when_durable(max(at for _, at in self._unsettled))
+                code = await self._when_durable(max(at for _, at, _ in self._unsettled))
                 for _ in range(count):
-                    self._answer_sends(self._unsettled.popleft()[0], code)
+                    held, _, after = self._unsettled.popleft()
+                    self._answer_sends(held, code)
+                    if after is not None:
+                        after(code)
         finally:
             self._settling = None
 
@@ -463,12 +507,15 @@ class HotFramer:
         "_part",
         "_room",
         "_step",
+        "_up",
     )
 
-    def __init__(self, core: Core, connection: Link, number: int) -> None:
+    def __init__(self, core: Core, connection: Link, number: int, up: int = 0) -> None:
+        """up: PS_UP_ bits of what comes up to Python unserved."""
         self._core = core
         self._connection = connection
         self._id = number
+        self._up = up
         self._conn: Any = None
         self._error = core._error
         self._step = core._step
@@ -485,6 +532,8 @@ class HotFramer:
         if made == ffi.NULL:
             raise_error(self._error[0])
         self._conn = made
+        if self._up:
+            lib.ps_conn_hand_on(made, self._up)
         self._core._connections[self._id] = self
         return made
 
@@ -526,13 +575,16 @@ class HotFramer:
                 return commands
             code = lib.ps_conn_received(self._conn, 0, step, self._error)
 
-    def _take(self, step: Any) -> None:
-        """What a step brought about, except its frames. The step is not good any more after it."""
+    def _take(self, step: Any, after: Callable[[int], None] | None = None) -> None:
+        """What a step brought about, except its frames. The step is not good any more after it.
+
+        after: told the code of answers that wait for the disk.
+        """
         if step.out_len:
             self._connection.parts.append(_taken(step))
         core = self._core
         if step.held != ffi.NULL:
-            core.settle_later(step.held, step.durable_at)
+            core.settle_later(step.held, step.durable_at, after)
         if step.news:
             core.wake()
         elif step.hold_ms >= 0:
@@ -553,6 +605,37 @@ class HotFramer:
             self._connection.flush()
         return bool(served)
 
+    def read_send(self, command: Command) -> AskedSend:
+        core, raw = self._core, command.raw
+        assert raw is not None  # _command keeps it of every send
+        code = lib.ps_conn_read_send(self._conn, raw, len(raw), core._send, self._error)
+        if code < 0:
+            raise_error(self._error[0], code)
+        return read_asked(core._send)
+
+    def decide(self, command: Command, decision: PutDecision) -> Sent | None:
+        if self._conn is None:
+            return None
+        core, raw, step = self._core, command.raw, self._step
+        assert raw is not None
+        keep = fill(decision, core._decision)
+        code = lib.ps_conn_decide(
+            self._conn, raw, len(raw), core._decision, core._sent, step, self._error
+        )
+        if code < 0:
+            try:
+                raise_error(self._error[0], code)
+            finally:
+                self._take(step)
+        del keep
+        sent, after = sent_of(core._sent), decision.after
+        waits = step.held != ffi.NULL
+        self._take(step, None if after is None else partial(_tell, after, sent))
+        self._connection.flush()
+        if after is not None and not waits:
+            after(sent)
+        return sent
+
     def hand_on(self) -> None:
         if self._core.handle is not None:
             lib.ps_core_hand_on(self._core.handle, lib.PS_UP_ALL)
@@ -570,10 +653,15 @@ class HotFramer:
             lib.ps_conn_free(conn)
 
 
+def _tell(after: Callable[[Sent], None], sent: Sent, code: int) -> None:
+    """code: how the wait for the disk ended; one that was decided before stands in its place."""
+    after(sent._replace(code=sent.code or code))
+
+
 def _command(frame: Any) -> Command:
     raw = bytes(ffi.buffer(frame.data, frame.len))
     command = codec.decode(raw)
-    if command.code in HOT_CODES:
+    if command.code in _KEPT_CODES:
         command.raw = raw
     return command
 

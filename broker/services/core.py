@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from broker.remoting.decision import PutDecision, Sent
+
 __all__ = ["Core", "OffsetRow", "Pulled", "Times", "Totals"]
 
 #: Group, topic, queue, next offset.
@@ -106,6 +108,14 @@ class Core(Protocol):
     def totals(self) -> Totals: ...
 
     def times(self) -> Times: ...
+
+    def put_again(
+        self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
+    ) -> Sent:
+        """Puts a message of the log once more. Raises: what putting raises."""
+
+    def hand_on_sends(self) -> None:
+        """From now on Python decides every send."""
 
     def notify_all(self) -> None:
         """Answers every held pull."""

@@ -1,7 +1,7 @@
 """How long puts take, as GET_BROKER_RUNTIME_INFO tells it; upstream: StoreStatsService.
 
-The core counts what it stores, by milliseconds; here comes what Python stores. Upstream tells of
-the last full minute, and of nothing before there was one; here the first is told of as it goes.
+The core counts what it stores, by milliseconds. Upstream tells of the last full minute, and of
+nothing before there was one; here the first is told of as it goes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,13 @@ _RANGES = (
 _MINUTE_S = 60.0
 
 
-def _place(ms: int) -> int:
-    return min(ms if ms <= _EXACT_MS else _EXACT_MS + ms // 1000, _RANGES[-1][1] - 1)
-
-
 class PutTimes:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._own = [0] * _RANGES[-1][1]
-        self._own_max_ms = 0
-        self._marks: list[tuple[float, list[int]]] = []
+        self._marks: list[tuple[float, Sequence[int]]] = []
 
-    def took(self, seconds: float, messages: int = 1) -> None:
-        """Python has stored messages, and as safely as they had to be."""
-        ms = max(0, int(seconds * 1000))
-        self._own[_place(ms)] += messages
-        self._own_max_ms = max(self._own_max_ms, ms)
-
-    def _now(self) -> list[int]:
-        return [mine + its for mine, its in zip(self._own, self._core.times().puts, strict=True)]
+    def _now(self) -> Sequence[int]:
+        return self._core.times().puts
 
     def sample(self, now_s: float) -> None:
         """Called every now and then; each minute begins another one."""
@@ -58,7 +46,7 @@ class PutTimes:
 
     @property
     def put_max_ms(self) -> int:
-        return max(self._own_max_ms, self._core.times().put_max_ms)
+        return self._core.times().put_max_ms
 
     @property
     def get_max_ms(self) -> int:

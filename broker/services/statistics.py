@@ -79,11 +79,6 @@ class Statistics:
         counter = (name, key)
         self._own[counter] = self._own.get(counter, 0) + value
 
-    def put(self, topic: str, messages: int, size: int) -> None:
-        """Messages that Python has stored for a client."""
-        self.add("TOPIC_PUT_NUMS", topic, messages)
-        self.add("TOPIC_PUT_SIZE", topic, size)
-
     @property
     def failed_puts(self) -> int:
         return self._core.totals().put_failures

@@ -48,8 +48,7 @@ class Topics:
     """The table of topics. Lives on the event loop.
 
     changed: told of each topic that was made or altered, and of none (an empty list) after a
-    deletion; registers it at the name servers. always_up: whether sends must all come up to Python,
-    which is so while there are hooks.
+    deletion; registers it at the name servers.
     """
 
     def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
@@ -57,7 +56,6 @@ class Topics:
         self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
-        self.always_up = False
 
     def start(self) -> None:
         """Makes the built-in topics that are missing, and tells the core all there are."""
@@ -111,10 +109,9 @@ class Topics:
     # ---- telling the core ----
 
     def is_hot(self, config: TopicConfig) -> bool:
-        """Whether the core may take sends to it without asking."""
+        """Whether the core's tables decide sends to it."""
         return (
-            not self.always_up
-            and config.name not in NOT_FOR_CLIENTS
+            config.name not in NOT_FOR_CLIENTS
             and not config.name.startswith((RETRY, "rmq_sys_"))
             and (not config.order or bool(self._settings["brokerPermission"] & WRITE))
         )
@@ -142,7 +139,7 @@ class Topics:
         )  # fmt: skip
 
     def publish_all(self) -> None:
-        """After a change of what all topics depend on, as hooks are."""
+        """After a change of what all topics depend on."""
         for row in self.all():
             self._publish(row)
 

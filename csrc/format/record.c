@@ -328,16 +328,23 @@ bool ps_record_names_queue(const ps_record *r) {
            memchr(r->topic, '/', len) == NULL && memchr(r->topic, 0, len) == NULL;
 }
 
+/* A level that is not a number makes upstream throw; here it means no delay, so that the message
+ * stays reachable. */
+int32_t ps_delay_asked(const uint8_t *text, int32_t len) {
+    int32_t level = 0;
+    return int_parse(text, len, &level) && level > 0 ? level : 0;
+}
+
+int32_t ps_delay_level(const ps_levels *levels, int32_t asked) {
+    return asked < levels->count ? asked : levels->count;
+}
+
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels) {
     ps_property found;
     if (r->topic_len == TEXT_LEN(SCHEDULE_TOPIC) &&
         memcmp(r->topic, SCHEDULE_TOPIC, TEXT_LEN(SCHEDULE_TOPIC)) == 0 && levels != NULL &&
         ps_property_find(r->properties, r->properties_len, "DELAY", 5, &found)) {
-        int32_t level = 0;
-        /* A level that is no number throws in upstream, which then drops the record's unit; the tag
-         * hash keeps the message reachable. */
-        if (!int_parse(found.value, found.value_len, &level)) level = 0;
-        if (level > levels->count) level = levels->count;
+        int32_t level = ps_delay_level(levels, ps_delay_asked(found.value, found.value_len));
         /* A hostile timestamp may wrap, as it does in Java. */
         if (level > 0) {
             return (int64_t)((uint64_t)r->store_timestamp + (uint64_t)levels->delay_ms[level - 1]);

@@ -119,6 +119,11 @@ typedef struct ps_levels {
     int64_t delay_ms[64];
 } ps_levels;
 
+/* The value of DELAY as a level, 0: no delay. */
+int32_t ps_delay_asked(const uint8_t *text, int32_t len);
+/* The level that a message gets which asks for this one: the last one when it asks for more. */
+int32_t ps_delay_level(const ps_levels *levels, int32_t asked);
+
 /* The i64 that a consume queue unit carries: the tag hash, or for SCHEDULE_TOPIC_XXXX with DELAY
  * the deliver time (spec section 4, tagsCode). */
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels);

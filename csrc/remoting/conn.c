@@ -16,7 +16,6 @@
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
 #define OUT_ENOUGH (1 << 20)
-#define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
 
 #define CODE_SEND_MESSAGE 10
 #define CODE_PULL_MESSAGE 11
@@ -61,7 +60,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
         ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the core of the broker");
     else
         c->co_schedule =
-            ps_topic_open(store, SCHEDULE_TOPIC, (int32_t)strlen(SCHEDULE_TOPIC), 1, e);
+            ps_topic_open(store, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC), 1, e);
     if (c->co_schedule == NULL || ps_tx_make(c, e) < 0) {
         ps_core_free(c);
         return NULL;
@@ -100,6 +99,8 @@ void ps_core_free(ps_core *c) {
     ps_buffer_free(&c->co_in);
     ps_buffer_free(&c->co_out);
     ps_buffer_free(&c->co_props);
+    ps_buffer_free(&c->co_places);
+    free(c->co_open);
     free(c->co_scratch);
     free(c->co_frames);
     free(c->co_heap);
@@ -166,6 +167,7 @@ int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
 }
 
 static void begin(ps_core *c) {
+    c->co_open_frame = NULL;
     if (c->co_out.room > KEEP_ROOM) ps_buffer_free(&c->co_out);
     c->co_out.len = 0;
     c->co_frame_count = 0;
@@ -232,8 +234,28 @@ static int serve(ps_conn *n, const ps_command *request) {
     }
 }
 
-static bool is_pull(const ps_command *request) {
-    return request->code == CODE_PULL_MESSAGE || request->code == CODE_LITE_PULL_MESSAGE;
+void ps_core_hand_on(ps_core *c, int32_t what) {
+    c->co_up |= what;
+}
+
+void ps_conn_hand_on(ps_conn *n, int32_t what) {
+    n->cn_up |= what;
+}
+
+/* Whether it is handed on unserved. */
+static bool goes_up(const ps_conn *n, const ps_command *request) {
+    int32_t what = n->cn_core->co_up | n->cn_up;
+    switch (request->code) {
+    case CODE_PULL_MESSAGE:
+    case CODE_LITE_PULL_MESSAGE:
+        return what & PS_UP_PULLS;
+    case CODE_SEND_MESSAGE:
+    case CODE_SEND_MESSAGE_V2:
+    case CODE_SEND_BATCH_MESSAGE:
+        return what & PS_UP_SENDS;
+    default:
+        return what == PS_UP_ALL;
+    }
 }
 
 /* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
@@ -251,7 +273,7 @@ static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_e
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
-        bool up = c->co_up != 0 && (c->co_up == PS_UP_ALL || is_pull(&request));
+        bool up = (c->co_up | n->cn_up) != 0 && goes_up(n, &request);
         code = up ? 0 : serve(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
@@ -298,4 +320,16 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     int served = took > 0 ? serve(n, &request) : 0;
     finish(n, out);
     return served > 0;
+}
+
+int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decision *decision,
+                   ps_sent *sent, ps_step *out, ps_error *e) {
+    ps_core *c = n->cn_core;
+    const uint8_t *open = c->co_open_frame;
+    begin(c);
+    c->co_open_frame = open; /* nothing came between reading it and deciding it */
+    int code = ps_core_decide(n, frame, len, decision, sent, e);
+    c->co_open_frame = NULL;
+    finish(n, out);
+    return code;
 }

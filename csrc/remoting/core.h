@@ -4,7 +4,8 @@
 
 #include "filter/sql92.h"
 #include "store/store.h"
-#include "remoting/remoting.h"
+#include "remoting/decision.h"
+#include "store/placement.h"
 
 #define PS_CODE_SUCCESS 0
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
@@ -83,7 +84,7 @@ typedef struct ps_hold {
 } ps_hold;
 
 typedef struct ps_tx ps_tx;     /* halves.h */
-typedef struct ps_dedup ps_dedup; /* once.c */
+typedef struct ps_dedup ps_dedup; /* dedup.c */
 
 typedef struct ps_buffer {
     uint8_t *data;
@@ -98,6 +99,7 @@ struct ps_conn {
     ps_buffer cn_in;   /* the beginning of a frame whose end is still to come */
     int64_t cn_from;   /* bytes of it that are done with */
     int64_t cn_wanted; /* size of that frame, 0: not known yet */
+    int32_t cn_up;     /* PS_UP_: what is handed on, beside co_up */
     ps_hold *cn_holds;
 };
 
@@ -110,7 +112,7 @@ struct ps_core {
     int64_t co_frame_max;
     bool co_hold;
     int32_t co_hold_short_ms, co_holds_max;
-    int32_t co_up;       /* PS_UP_: what is handed on, and served when it is given back */
+    int32_t co_up;       /* PS_UP_: what is handed on */
     ps_pulled co_pulled; /* the last pull that was answered */
     int co_event_fd;
     uint64_t co_random;
@@ -123,7 +125,11 @@ struct ps_core {
     /* scratch of the call under way */
     ps_buffer co_in; /* read buffer of connections that have nothing left over */
     ps_buffer co_out;
-    ps_buffer co_props;
+    ps_buffer co_props;  /* properties as stored; then the offset message ids of the answer */
+    ps_buffer co_places; /* physical offsets of a batch */
+    ps_command *co_open; /* the send that ps_conn_read_send has read; NULL: none was yet */
+    const uint8_t *co_open_frame; /* which, until the next call; NULL: none */
+    ps_send co_open_send;
     uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
     ps_frame *co_frames;
     int32_t co_frame_count, co_frame_room;
@@ -178,11 +184,33 @@ void ps_times_begin(ps_core *c);
 void ps_times_end(ps_core *c);
 void ps_times_put(ps_core *c, int64_t began_ns, int64_t count);
 
-/* send.c: moves what waits for the disk into the step */
+/* sent.c: answers of sends */
+typedef struct ps_answer { /* what an answer is made of */
+    int32_t opaque, serialize, code, queue_id, count;
+    int64_t queue_offset;
+    const int64_t *physical;
+    ps_slice uniq, remark;
+    int64_t end; /* of the last record, in the log */
+} ps_answer;
+/* Answers now, or, when `wait` and the store syncs, once the log is on the disk. */
+int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put);
+/* A refusal. */
+int ps_sent_refuse(ps_core *c, const ps_answer *a);
+/* The offset message ids, with commas between, into co_props. False: no memory. */
+bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out);
+/* Moves what waits for the disk into the step. */
 void ps_held_detach(ps_core *c, ps_step *out);
+
+/* sendrequest.c */
+void ps_send_read(const ps_command *command, ps_send *out);
+/* What these properties ask for: all of `out` that comes from them. */
+void ps_send_read_properties(ps_slice properties, ps_send *out);
 
 /* send.c, pull.c: 1 served, 0 for the broker to serve */
 int ps_core_send(ps_conn *conn, const ps_command *request);
+/* ps_conn_decide within a step. */
+int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_decision *decision,
+                   ps_sent *sent, ps_error *e);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 void ps_core_drop_holds(ps_conn *conn);
 int64_t ps_core_deadline_in(const ps_core *c); /* ms until the first held pull's time is over; -1 */

@@ -12,8 +12,6 @@
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
 
-#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
-#define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
 #define KEY_NAME_MAX 32
 
 typedef struct entry {
@@ -36,7 +34,7 @@ struct ps_dedup {
 /* What a record says of the send that it came from. */
 typedef struct origin {
     ps_slice topic, key;
-    int64_t queue_id;
+    int32_t queue_id;
     bool moved; /* REAL_TOPIC names its topic: it lies elsewhere, or came from there */
 } origin;
 
@@ -148,17 +146,15 @@ static void add(ps_dedup *o, uint64_t hash, int64_t physical) {
 /* ---- records ---- */
 
 static bool origin_of(const ps_dedup *o, const ps_record *r, origin *out) {
-    ps_slice queue;
-    bool elsewhere = IS(r, HALF_TOPIC) || IS(r, SCHEDULE_TOPIC);
+    bool elsewhere = IS(r, PS_HALF_TOPIC) || IS(r, PS_SCHEDULE_TOPIC);
     out->topic = (ps_slice){r->topic, r->topic_len};
     out->queue_id = r->queue_id;
     ps_slice real;
     out->moved = find_property(r->properties, r->properties_len, "REAL_TOPIC", 10, &real);
     if (elsewhere) {
-        if (!out->moved) return false;
+        ps_text topic;
+        if (!ps_real_place(r->properties, r->properties_len, &topic, &out->queue_id)) return false;
         out->topic = real;
-        find_property(r->properties, r->properties_len, "REAL_QID", 8, &queue);
-        if (queue.data == NULL || !ps_slice_number(queue, &out->queue_id)) return false;
     }
     return find_property(r->properties, r->properties_len, o->on_key, o->on_key_len, &out->key);
 }
@@ -170,7 +166,7 @@ static bool same(ps_slice a, ps_slice b) {
 /* Whether consumers, or a commit, can still get at the record. */
 static bool is_there(ps_core *c, const ps_record *r) {
     ps_store *s = c->co_store;
-    if (IS(r, HALF_TOPIC))
+    if (IS(r, PS_HALF_TOPIC))
         return ps_halves_find(c->co_tx, r->queue_offset) != 0 ||
                ps_core_tx_decided(c, r->queue_offset) == PS_TX_COMMIT;
     /* Looked at first: what lies before it has its unit by now. */
@@ -198,7 +194,7 @@ static verdict judge(ps_core *c, int64_t physical, ps_slice topic, ps_slice key,
             v = OTHER;
         else if (is_there(c, &r))
             v = THERE;
-        *out = (ps_first){physical, r.queue_offset, r.size, (int32_t)from.queue_id};
+        *out = (ps_first){physical, r.queue_offset, r.size, from.queue_id};
     }
     ps_mapfile_unref(mf);
     return v;
@@ -246,11 +242,12 @@ void ps_core_dedup_add(ps_core *c, const char *topic, int32_t topic_len, const c
         add(o, hash_of(o, slice(topic, topic_len), slice(key, key_len)), physical_offset);
 }
 
-ps_slice ps_dedup_key(const ps_core *c, ps_slice properties) {
+ps_slice ps_dedup_key(const ps_core *c, const char *add, int32_t add_len, ps_slice properties) {
     ps_slice key = {NULL, 0};
-    if (c->co_dedup != NULL)
-        find_property(properties.data, properties.len, c->co_dedup->on_key, c->co_dedup->on_key_len,
-                      &key);
+    const ps_dedup *o = c->co_dedup;
+    if (o == NULL) return key;
+    if (add_len == 0 || !find_property((const uint8_t *)add, add_len, o->on_key, o->on_key_len, &key))
+        find_property(properties.data, properties.len, o->on_key, o->on_key_len, &key);
     return key;
 }
 
@@ -264,7 +261,7 @@ int32_t ps_core_dedup_find_batch(ps_core *c, const char *topic, int32_t topic_le
     int32_t n = 0;
     int more;
     while (n < room && (more = ps_batch_item_next(body, body_len, &at, &item)) > 0) {
-        ps_slice key = ps_dedup_key(c, (ps_slice){item.properties, item.properties_len});
+        ps_slice key = ps_dedup_key(c, NULL, 0, (ps_slice){item.properties, item.properties_len});
         if (!find_one(c, slice(topic, topic_len), key, &out[n++])) return 0;
     }
     if (n == 0 || at < body_len) return 0;
@@ -277,7 +274,7 @@ void ps_core_dedup_add_batch(ps_core *c, const char *topic, int32_t topic_len, c
     ps_batch_item item = {0};
     int64_t at = 0;
     for (int64_t i = 0; i < count && ps_batch_item_next(body, body_len, &at, &item) > 0; i++) {
-        ps_slice key = ps_dedup_key(c, (ps_slice){item.properties, item.properties_len});
+        ps_slice key = ps_dedup_key(c, NULL, 0, (ps_slice){item.properties, item.properties_len});
         ps_core_dedup_add(c, topic, topic_len, (const char *)key.data, key.len,
                           physical_offsets[i]);
     }
@@ -304,7 +301,7 @@ static int64_t scan_segment(ps_core *c, int64_t base, bool adding) {
     const uint8_t *p = ps_log_at(c->co_store, base, end, &avail, &mf);
     while (p != NULL && avail > 0 && ps_record_decode(p, avail, &r) == PS_REC_OK) {
         if (counts(c, &r, &from)) {
-            bool moved = from.moved && !IS(&r, HALF_TOPIC) && !IS(&r, SCHEDULE_TOPIC);
+            bool moved = from.moved && !IS(&r, PS_HALF_TOPIC) && !IS(&r, PS_SCHEDULE_TOPIC);
             n += !moved; /* delivered or committed: its first life counts */
             uint64_t hash = hash_of(o, from.topic, from.key);
             if (adding && !find(c, hash, from.topic, from.key, &first))

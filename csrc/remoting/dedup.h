@@ -23,6 +23,13 @@ int ps_core_dedup_set(ps_core *core, int64_t window, const char *key, ps_error *
  * first send, and after the open transactions are there. */
 int ps_core_dedup_build(ps_core *core, ps_error *error);
 
+typedef struct ps_dedup_state {
+    int64_t window, remembered, bytes; /* bytes: of memory, all in all */
+    int64_t repeats;                   /* messages that were not stored again */
+} ps_dedup_state;
+void ps_core_dedup_get_state(ps_core *core, ps_dedup_state *out);
+/* cdef end */
+
 typedef struct ps_first { /* the message that a send repeats */
     int64_t physical_offset, queue_offset;
     int32_t size, queue_id; /* queue_id: as it was asked for */
@@ -40,15 +47,9 @@ void ps_core_dedup_add_batch(ps_core *core, const char *topic, int32_t topic_len
                             const uint8_t *body, int64_t body_len, const int64_t *physical_offsets,
                             int64_t count);
 
-typedef struct ps_dedup_state {
-    int64_t window, remembered, bytes; /* bytes: of memory, all in all */
-    int64_t repeats;                   /* messages that were not stored again */
-} ps_dedup_state;
-void ps_core_dedup_get_state(ps_core *core, ps_dedup_state *out);
-/* cdef end */
-
 void ps_dedup_free(ps_core *c);
-/* The key among a message's properties; empty: none, or nothing is remembered. */
-ps_slice ps_dedup_key(const ps_core *c, ps_slice properties);
+/* The key among a message's properties, those that are added first; empty: none, or nothing is
+ * remembered. */
+ps_slice ps_dedup_key(const ps_core *c, const char *add, int32_t add_len, ps_slice properties);
 
 #endif

@@ -81,7 +81,6 @@ int64_t ps_halves_op_progress(ps_tx *x);
 int64_t ps_halves_progress(ps_tx *x);
 
 /* transaction.c, for send.c and conn.c */
-bool ps_tx_ready(ps_core *c, ps_slice group, ps_slice topic);
 void ps_tx_stored(ps_core *c, const ps_put_result *put, ps_slice group, ps_slice topic,
                   int32_t immunity_s);
 int ps_core_end_transaction(ps_conn *n, const ps_command *request);

@@ -501,10 +501,6 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     return 0;
 }
 
-void ps_core_hand_on(ps_core *c, int32_t what) {
-    c->co_up |= what;
-}
-
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
     *out = c->co_pulled;
     c->co_pulled.code = -1;

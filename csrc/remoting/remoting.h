@@ -76,9 +76,12 @@ void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len,
 
 /* ---- handing on, for hooks and at the end ---- */
 #define PS_UP_PULLS 1 /* pulls are all handed on */
-#define PS_UP_ALL 3   /* everything is */
-/* From now on; ps_conn_serve serves what is given back. */
+#define PS_UP_SENDS 2 /* sends are: the broker decides each of them, see decision.h */
+#define PS_UP_ALL 7   /* everything is */
+/* From now on, beside what is handed on already; ps_conn_serve serves pulls that are given back. */
 void ps_core_hand_on(ps_core *core, int32_t what);
+/* The same for one connection. */
+void ps_conn_hand_on(ps_conn *conn, int32_t what);
 typedef struct ps_pulled {
     int32_t opaque, code, count; /* code -1: no pull was answered */
     int64_t bytes;

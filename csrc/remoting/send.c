@@ -1,553 +1,49 @@
-/* Sends that need no decision: the topic is published as hot, the queue exists, and no property
- * asks for more than a delay level. Everything else (auto-creation, retry and dead-letter redirect,
- * transactions, timers, refusals with their codes) is the broker's. Spec remoting.md sections 2.1,
- * 8; upstream SendMessageProcessor, HookUtils.handleScheduleMessage. */
+/* Messages that are put: one way for all of them, whoever decided. The tables decide a send whose
+ * topic is published as hot, whose queue exists, and whose properties ask for nothing but a delay
+ * level or a transaction; every other one is handed on, and comes back with the broker's decision
+ * (decision.h). From there on both take the same steps: resolve what the decision leaves as asked,
+ * answer a repeat, compose and place, put, remember, answer. Spec remoting.md 2.1, 8; upstream
+ * SendMessageProcessor. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "remoting/halves.h"
 #include "remoting/dedup.h"
+#include "remoting/halves.h"
 
-#define CODE_SEND_MESSAGE 10
-#define REDIRECTED_FIELDS 96 /* bytes of the names and numbers that are added, at most */
+/* A message under way: what was asked, what was decided, and what becomes of it. */
+typedef struct putting {
+    ps_core *c;
+    const ps_send *s;
+    const ps_decision *d;
+    ps_slice body, stamp;
+    const uint8_t *host;
+    int32_t host_len;
+    /* resolved */
+    ps_slice name;         /* of the topic it is meant for */
+    ps_topic *topic;       /* the same */
+    ps_topic_entry *entry; /* the same; NULL: it is not published */
+    int32_t queue_id;      /* in that topic */
+    int32_t level;
+    bool half, wait, once;
+    ps_slice key, uniq;
+    /* done */
+    int32_t count;           /* of messages that were put or are repeated */
+    int32_t answer_queue_id; /* as asked, or that of the message that is repeated */
+    int64_t queue_offset, physical, end, bytes;
+    const int64_t *places; /* physical offsets, `count` of them */
+} putting;
 
-/* ---- answers that wait for the disk ---- */
-
-typedef struct held_item {
-    int32_t opaque, serialize, queue_id, count;
-    int64_t queue_offset;
-    int64_t at;      /* of the physical offsets, in numbers */
-    int64_t uniq_at; /* of the UNIQ_KEY, in bytes */
-    int32_t uniq_len;
-} held_item;
-
-struct ps_held {
-    int64_t he_conn_id, he_durable_at, he_began_ns, he_count;
-    ps_buffer he_items, he_offsets, he_texts;
-};
-
-static void free_held(ps_held *h) {
-    ps_buffer_free(&h->he_items);
-    ps_buffer_free(&h->he_offsets);
-    ps_buffer_free(&h->he_texts);
-    free(h);
+static ps_text text_of(ps_slice s) {
+    return (ps_text){s.data, s.len};
 }
 
-void ps_held_detach(ps_core *c, ps_step *out) {
-    out->held = c->co_held;
-    out->durable_at = c->co_held != NULL ? c->co_held->he_durable_at : 0;
-    c->co_held = NULL;
+static ps_slice slice_of(const char *text, int32_t len) {
+    return (ps_slice){(const uint8_t *)text, len};
 }
 
-/* What an answer is made of. */
-typedef struct sent {
-    int32_t opaque, serialize, queue_id, count;
-    int64_t queue_offset;
-    const int64_t *physical;
-    ps_slice uniq;
-    int64_t end; /* of the last record, in the log */
-} sent;
-
-static bool append(ps_buffer *b, const void *data, int64_t len) {
-    uint8_t *to = ps_buffer_room(b, len);
-    if (to == NULL) return false;
-    if (len > 0) memcpy(to, data, (size_t)len);
-    b->len += len;
-    return true;
-}
-
-static bool hold_answer(ps_core *c, int64_t conn_id, const sent *a) {
-    if (c->co_held == NULL) {
-        c->co_held = calloc(1, sizeof *c->co_held);
-        if (c->co_held == NULL) return false;
-        c->co_held->he_conn_id = conn_id;
-        c->co_held->he_began_ns = c->co_began_ns;
-    }
-    ps_held *h = c->co_held;
-    held_item item = {a->opaque,       a->serialize,
-                      a->queue_id,     a->count,
-                      a->queue_offset, h->he_offsets.len / (int64_t)sizeof(int64_t),
-                      h->he_texts.len, a->uniq.len};
-    if (!append(&h->he_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
-        !append(&h->he_texts, a->uniq.data, a->uniq.len) ||
-        !append(&h->he_items, &item, sizeof item))
-        return false;
-    if (a->end > h->he_durable_at) h->he_durable_at = a->end;
-    return true;
-}
-
-/* ---- the answer ---- */
-
-/* The offset message ids, joined by commas, into co_props (done with by now). */
-static bool join_ids(ps_core *c, const sent *a, ps_slice *out) {
-    const ps_conf *conf = &c->co_store->st_conf;
-    char id[57];
-    c->co_props.len = 0;
-    for (int32_t i = 0; i < a->count; i++) {
-        int len = ps_offset_msg_id(conf->store_host, conf->store_host_len, a->physical[i], id);
-        if ((i > 0 && !append(&c->co_props, ",", 1)) || !append(&c->co_props, id, len))
-            return false;
-    }
-    *out = (ps_slice){c->co_props.data, (int32_t)c->co_props.len};
-    return true;
-}
-
-static int answer(ps_core *c, const sent *a, int32_t code) {
-    char queue[24], offset[24];
-    ps_slice ids;
-    ps_command reply;
-    if (!join_ids(c, a, &ids)) return PS_E_NO_MEMORY;
-    reply.serialize = a->serialize;
-    reply.code = code;
-    reply.opaque = a->opaque;
-    reply.remark = (ps_slice){NULL, 0};
-    reply.fields[0] = (ps_field){ps_slice_of("queueId"), ps_slice_of_number(a->queue_id, queue)};
-    reply.fields[1] = (ps_field){ps_slice_of("transactionId"), a->uniq};
-    reply.fields[2] = (ps_field){ps_slice_of("msgId"), ids};
-    reply.fields[3] =
-        (ps_field){ps_slice_of("TRACE_ON"), ps_slice_of(c->co_trace_on ? "true" : "false")};
-    reply.fields[4] = (ps_field){ps_slice_of("MSG_REGION"), ps_slice_of(c->co_region)};
-    reply.fields[5] =
-        (ps_field){ps_slice_of("queueOffset"), ps_slice_of_number(a->queue_offset, offset)};
-    reply.field_count = 6;
-    return ps_core_answer(c, &reply, 0);
-}
-
-void ps_held_end(ps_core *c, ps_held *h, int32_t code, ps_step *out) {
-    const held_item *items = (const held_item *)h->he_items.data;
-    if (out != NULL) c->co_out.len = 0;
-    for (size_t i = 0; out != NULL && i < (size_t)h->he_items.len / sizeof *items; i++) {
-        const held_item *it = &items[i];
-        sent a = {.opaque = it->opaque,
-                  .serialize = it->serialize,
-                  .queue_id = it->queue_id,
-                  .count = it->count,
-                  .queue_offset = it->queue_offset,
-                  .physical = (const int64_t *)h->he_offsets.data + it->at,
-                  .uniq = {h->he_texts.data + it->uniq_at, it->uniq_len}};
-        answer(c, &a, code);
-    }
-    if (out != NULL)
-        *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = h->he_conn_id};
-    if (out != NULL) ps_times_put(c, h->he_began_ns, h->he_count);
-    free_held(h);
-}
-
-/* ---- the request ---- */
-
-typedef struct request {
-    ps_slice topic, properties;
-    int64_t queue_id, sys_flag, flag, born, reconsume;
-    bool batch;
-    bool once;    /* the topic is one of those whose repeats are not stored */
-    ps_slice key; /* by which its repeats are known; empty: by none */
-} request;
-
-static bool number_within(ps_slice s, int64_t low, int64_t high, int64_t *out) {
-    return ps_slice_number(s, out) && *out >= low && *out <= high;
-}
-
-/* The letter of a field's long name, 0 when the core does not look at it. */
-static char letter_of(ps_slice name) {
-    static const struct {
-        const char *name;
-        char letter;
-    } names[] = {{"topic", 'b'},         {"queueId", 'e'},        {"sysFlag", 'f'},
-                 {"bornTimestamp", 'g'}, {"flag", 'h'},           {"properties", 'i'},
-                 {"batch", 'm'},         {"reconsumeTimes", 'j'}, {NULL, 0}};
-    int i = 0;
-    while (names[i].name != NULL && !ps_slice_is(name, names[i].name)) i++;
-    return names[i].letter;
-}
-
-static bool read_request(const ps_command *command, request *out) {
-    bool long_names = command->code == CODE_SEND_MESSAGE, good = true;
-    *out = (request){.queue_id = INT64_MIN, .born = INT64_MIN};
-    for (int32_t i = 0; i < command->field_count && good; i++) {
-        const ps_field *f = &command->fields[i];
-        char letter = long_names ? letter_of(f->name) : f->name.len == 1 ? (char)*f->name.data : 0;
-        switch (letter) {
-        case 'b':
-            out->topic = f->value;
-            break;
-        case 'e':
-            good = number_within(f->value, INT32_MIN, INT32_MAX, &out->queue_id);
-            break;
-        case 'f':
-            good = number_within(f->value, INT32_MIN, INT32_MAX, &out->sys_flag);
-            break;
-        case 'g':
-            good = number_within(f->value, 0, INT64_MAX, &out->born);
-            break;
-        case 'h':
-            good = number_within(f->value, INT32_MIN, INT32_MAX, &out->flag);
-            break;
-        case 'i':
-            out->properties = f->value;
-            break;
-        case 'j':
-            good = f->value.len == 0 || number_within(f->value, 0, INT32_MAX, &out->reconsume);
-            break;
-        case 'm':
-            out->batch = ps_slice_true(f->value);
-            break;
-        default:
-            break;
-        }
-    }
-    return good && out->topic.data != NULL && out->queue_id != INT64_MIN && out->born > 0;
-}
-
-/* ---- properties ---- */
-
-typedef struct wishes { /* what the properties ask for */
-    ps_slice uniq, group;
-    int64_t level;
-    int32_t immunity_s;
-    bool wait, half;
-} wishes;
-
-static bool name_is(const ps_property *p, const char *name, int32_t len) {
-    return p->name_len == len && memcmp(p->name, name, (size_t)len) == 0;
-}
-#define NAME_IS(p, text) name_is(p, text, (int32_t)sizeof(text) - 1)
-
-/* False when one of them is not for the core. */
-static bool read_wishes(ps_slice properties, wishes *out) {
-    ps_property p;
-    int32_t at = 0;
-    *out = (wishes){.wait = true, .immunity_s = PS_IMMUNITY_NONE};
-    while (ps_property_next(properties.data, properties.len, &at, &p)) {
-        ps_slice value = {p.value, p.value_len};
-        switch (p.name[0]) {
-        case 'U':
-            if (NAME_IS(&p, "UNIQ_KEY")) out->uniq = value;
-            break;
-        case 'W':
-            if (NAME_IS(&p, "WAIT")) out->wait = ps_slice_true(value);
-            break;
-        case 'D':
-            if (NAME_IS(&p, "DELAY") && !number_within(value, INT32_MIN, INT32_MAX, &out->level))
-                return false;
-            break;
-        case 'T':
-            if (NAME_IS(&p, "TRAN_MSG")) out->half = ps_slice_true(value);
-            if (p.name_len > 6 && memcmp(p.name, "TIMER_", 6) == 0) return false;
-            break;
-        case 'P':
-            if (NAME_IS(&p, "POP_CK")) return false;
-            if (NAME_IS(&p, "PGROUP")) out->group = value;
-            break;
-        case 'C':
-            if (NAME_IS(&p, "CHECK_IMMUNITY_TIME_IN_SECONDS") && value.len > 0)
-                out->immunity_s = ps_tx_immunity(value.data, value.len);
-            break;
-        case 'I':
-            if (NAME_IS(&p, "INNER_MULTI_DISPATCH")) return false;
-            break;
-        default:
-            break;
-        }
-    }
-    return out->uniq.len > 0 && out->uniq.len <= PS_TOPIC_MAX;
-}
-
-static void add_property(ps_buffer *b, const char *name, ps_slice value) {
-    append(b, name, (int64_t)strlen(name));
-    append(b, "\1", 1);
-    append(b, value.data, value.len);
-    append(b, "\2", 1);
-}
-
-/* What the broker says of a half, and nobody else. */
-static bool of_halves(const ps_property *p) {
-    return NAME_IS(p, "REAL_TOPIC") || NAME_IS(p, "REAL_QID") || NAME_IS(p, "__transactionId__") ||
-           NAME_IS(p, "TRANSACTION_CHECK_TIMES") || NAME_IS(p, "TRAN_PREPARED_QUEUE_OFFSET");
-}
-
-/* The properties of a half, into co_props: without what an earlier life of the message left. */
-static bool compose_half(ps_core *c, const request *r, const wishes *w) {
-    ps_buffer *b = &c->co_props;
-    char number[24];
-    ps_property p;
-    int32_t at = 0;
-    b->len = 0;
-    if (ps_buffer_room(b, r->properties.len + r->topic.len + w->uniq.len + c->co_extra_len +
-                              REDIRECTED_FIELDS) == NULL)
-        return false;
-    while (ps_property_next(r->properties.data, r->properties.len, &at, &p)) {
-        if (of_halves(&p)) continue;
-        append(b, p.name, p.name_len);
-        append(b, "\1", 1);
-        append(b, p.value, p.value_len);
-        append(b, "\2", 1);
-    }
-    append(b, c->co_extra, c->co_extra_len);
-    add_property(b, "__transactionId__", w->uniq);
-    add_property(b, "REAL_TOPIC", r->topic);
-    add_property(b, "REAL_QID", ps_slice_of_number(r->queue_id, number));
-    return true;
-}
-
-/* The properties as stored, into co_props: those of the client without `drop`, the broker's, and
- * for a delayed message where it is to go. */
-static bool compose(ps_core *c, const request *r, const char *drop, int64_t level) {
-    ps_buffer *b = &c->co_props;
-    char number[24];
-    ps_property p;
-    int32_t at = 0;
-    b->len = 0;
-    if (ps_buffer_room(b, r->properties.len + r->topic.len + c->co_extra_len + REDIRECTED_FIELDS) ==
-        NULL)
-        return false;
-    if (drop == NULL && level == 0) {
-        append(b, r->properties.data, r->properties.len);
-        if (b->len > 0 && b->data[b->len - 1] != PS_PROPERTY_SEPARATOR) append(b, "\2", 1);
-    } else {
-        while (ps_property_next(r->properties.data, r->properties.len, &at, &p)) {
-            if ((drop != NULL && name_is(&p, drop, (int32_t)strlen(drop))) ||
-                (level > 0 && NAME_IS(&p, "DELAY")))
-                continue;
-            append(b, p.name, p.name_len);
-            append(b, "\1", 1);
-            append(b, p.value, p.value_len);
-            append(b, "\2", 1);
-        }
-    }
-    append(b, c->co_extra, c->co_extra_len);
-    if (level > 0) {
-        add_property(b, "DELAY", ps_slice_of_number(level, number));
-        add_property(b, "REAL_TOPIC", r->topic);
-        add_property(b, "REAL_QID", ps_slice_of_number(r->queue_id, number));
-    }
-    return true;
-}
-
-/* ---- putting ---- */
-
-static void message_of(ps_conn *n, const ps_command *command, const request *r, bool wait,
-                       ps_message *m) {
-    *m = (ps_message){.body = command->body.data,
-                      .body_len = command->body.len,
-                      .properties = n->cn_core->co_props.data,
-                      .properties_len = n->cn_core->co_props.len,
-                      .queue_id = (int32_t)r->queue_id,
-                      .flag = (int32_t)r->flag,
-                      .sys_flag = (int32_t)r->sys_flag,
-                      .reconsume_times = (int32_t)r->reconsume,
-                      .born_timestamp = r->born,
-                      .born_host_len = n->cn_host_len,
-                      .wait = wait};
-    memcpy(m->born_host, n->cn_host, sizeof m->born_host);
-}
-
-/* Answers now, or when the log is on the disk. */
-static int answer_in_time(ps_conn *n, const sent *a, bool wait, bool oneway) {
-    ps_core *c = n->cn_core;
-    if (oneway) return 1;
-    if (c->co_store->st_conf.sync_flush && wait)
-        return hold_answer(c, n->cn_id, a) ? 1 : PS_E_NO_MEMORY;
-    return answer(c, a, PS_CODE_SUCCESS) < 0 ? PS_E_NO_MEMORY : 1;
-}
-
-static int settle(ps_conn *n, ps_topic_entry *t, const sent *a, int64_t bytes, bool wait,
-                  bool oneway) {
-    ps_core *c = n->cn_core;
-    c->co_put = true;
-    t->te_puts += a->count;
-    t->te_bytes += bytes;
-    c->co_totals.puts += a->count;
-    c->co_totals.put_bytes += bytes;
-    int64_t waited = c->co_held != NULL ? c->co_held->he_items.len : 0;
-    int code = answer_in_time(n, a, wait, oneway);
-    if (c->co_held != NULL && c->co_held->he_items.len > waited) { /* a put, and no repeat, waits */
-        c->co_held->he_count += a->count;
-        c->co_puts_waiting += a->count;
-    }
-    return code;
-}
-
-/* ---- repeats ---- */
-
-static void remember(ps_core *c, const request *r, int64_t physical) {
-    if (r->key.len > 0)
-        ps_core_dedup_add(c, (const char *)r->topic.data, r->topic.len, (const char *)r->key.data,
-                         r->key.len, physical);
-}
-
-/* Answers a repeat with the place of the first one, once that is as safe as the repeat asks for. 0:
- * it is none. */
-static int answer_repeat(ps_conn *n, const ps_command *command, request *r, const wishes *w) {
-    ps_core *c = n->cn_core;
-    ps_first first;
-    r->key = ps_dedup_key(c, r->properties);
-    if (r->key.len == 0 || !ps_core_dedup_find(c, (const char *)r->topic.data, r->topic.len,
-                                              (const char *)r->key.data, r->key.len, &first))
-        return 0;
-    sent a = {.opaque = command->opaque,
-              .serialize = command->serialize,
-              .queue_id = first.queue_id,
-              .count = 1,
-              .queue_offset = first.queue_offset,
-              .physical = &first.physical_offset,
-              .uniq = w->uniq,
-              .end = first.physical_offset + first.size};
-    return answer_in_time(n, &a, w->wait, command->flag & PS_FLAG_ONEWAY);
-}
-
-/* The same for a batch of `count`; physical: room for so many. */
-static int answer_repeated_batch(ps_conn *n, const ps_command *command, const request *r,
-                                 const wishes *w, int64_t *physical, int64_t count) {
-    ps_core *c = n->cn_core;
-    ps_first *firsts = malloc((size_t)count * sizeof *firsts);
-    if (firsts == NULL) return PS_E_NO_MEMORY;
-    int32_t found =
-        ps_core_dedup_find_batch(c, (const char *)r->topic.data, r->topic.len, command->body.data,
-                                command->body.len, firsts, (int32_t)count);
-    sent a = {.opaque = command->opaque,
-              .serialize = command->serialize,
-              .queue_id = found > 0 ? firsts[0].queue_id : 0,
-              .count = found,
-              .queue_offset = found > 0 ? firsts[0].queue_offset : 0,
-              .physical = physical,
-              .uniq = w->uniq};
-    for (int32_t i = 0; i < found; i++) {
-        int64_t end = firsts[i].physical_offset + firsts[i].size;
-        physical[i] = firsts[i].physical_offset;
-        if (end > a.end) a.end = end;
-    }
-    free(firsts);
-    return found > 0 ? answer_in_time(n, &a, w->wait, command->flag & PS_FLAG_ONEWAY) : 0;
-}
-
-/* ---- the kinds of sends ---- */
-
-static int send_one(ps_conn *n, const ps_command *command, ps_topic_entry *t, const request *r,
-                    const wishes *w) {
-    ps_core *c = n->cn_core;
-    ps_topic *to = t->te_topic;
-    ps_put_result put;
-    ps_message m;
-    int64_t levels = c->co_store->st_levels.count;
-    int64_t level = w->level <= 0 ? 0 : w->level > levels ? levels : w->level;
-    if (!compose(c, r, NULL, level)) return PS_E_NO_MEMORY;
-    message_of(n, command, r, false, &m);
-    if (level > 0) { /* and there it is counted, as upstream does */
-        ps_topic_entry *schedule =
-            ps_core_find_topic(c, (const uint8_t *)c->co_schedule->tp_name, c->co_schedule->tp_len);
-        if (schedule != NULL) t = schedule;
-        to = c->co_schedule;
-        m.queue_id = (int32_t)level - 1;
-    }
-    put.error.code = 0;
-    if (ps_put_message(c->co_store, to, &m, &put) < 0) {
-        c->co_totals.put_failures++;
-        return 0; /* the broker knows the answer to each failure */
-    }
-    remember(c, r, put.physical_offset);
-    sent a = {.opaque = command->opaque,
-              .serialize = command->serialize,
-              .queue_id = (int32_t)r->queue_id,
-              .count = 1,
-              .queue_offset = put.queue_offset,
-              .physical = &put.physical_offset,
-              .uniq = w->uniq,
-              .end = put.physical_offset + put.size};
-    return settle(n, t, &a, put.size, w->wait, command->flag & PS_FLAG_ONEWAY);
-}
-
-/* A half: it goes to the half topic, and where it was meant to go once it is committed. The answer
- * names the half's place, by which its decision finds it, but the queue that was asked for. */
-static int send_half(ps_conn *n, const ps_command *command, const request *r, const wishes *w) {
-    ps_core *c = n->cn_core;
-    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)c->co_tx->tx_half->tp_name,
-                                           c->co_tx->tx_half->tp_len);
-    ps_put_result put;
-    ps_message m;
-    if (t == NULL || !ps_tx_ready(c, w->group, r->topic)) return 0;
-    if (!compose_half(c, r, w)) return PS_E_NO_MEMORY;
-    message_of(n, command, r, false, &m);
-    m.queue_id = 0;
-    m.sys_flag &= ~PS_SYS_TX_MASK;
-    put.error.code = 0;
-    if (ps_put_message(c->co_store, c->co_tx->tx_half, &m, &put) < 0) {
-        c->co_totals.put_failures++;
-        return 0;
-    }
-    ps_tx_stored(c, &put, w->group, r->topic, w->immunity_s);
-    remember(c, r, put.physical_offset);
-    sent a = {.opaque = command->opaque,
-              .serialize = command->serialize,
-              .queue_id = (int32_t)r->queue_id,
-              .count = 1,
-              .queue_offset = put.queue_offset,
-              .physical = &put.physical_offset,
-              .uniq = w->uniq,
-              .end = put.physical_offset + put.size};
-    return settle(n, t, &a, put.size, w->wait, command->flag & PS_FLAG_ONEWAY);
-}
-
-/* How many items, and whether each has its own UNIQ_KEY. -1: malformed. */
-static int64_t count_items(ps_slice body, bool *all_unique) {
-    ps_batch_item item = {0};
-    ps_property p;
-    int64_t at = 0, count = 0;
-    int more;
-    *all_unique = true;
-    while ((more = ps_batch_item_next(body.data, body.len, &at, &item)) > 0) {
-        count++;
-        if (!ps_property_find(item.properties, item.properties_len, "UNIQ_KEY", 8, &p))
-            *all_unique = false;
-    }
-    return more < 0 ? -1 : count;
-}
-
-/* Java's client puts an UNIQ_KEY of its own among the properties of the whole batch: stored, it
- * would hide the one of each message. */
-static int send_batch(ps_conn *n, const ps_command *command, ps_topic_entry *t, const request *r,
-                      const wishes *w) {
-    ps_core *c = n->cn_core;
-    ps_put_result put;
-    ps_message m;
-    bool all_unique;
-    int64_t stored = 0, count = count_items(command->body, &all_unique);
-    if (count <= 0 || w->level > 0 || t->te_len > PS_TOPIC_MAX_V1) return 0;
-    int64_t *physical = malloc((size_t)count * sizeof *physical);
-    if (physical == NULL || !compose(c, r, all_unique ? "UNIQ_KEY" : NULL, 0)) {
-        free(physical);
-        return PS_E_NO_MEMORY;
-    }
-    int code = r->once ? answer_repeated_batch(n, command, r, w, physical, count) : 0;
-    if (code != 0) {
-        free(physical);
-        return code;
-    }
-    message_of(n, command, r, false, &m);
-    put.error.code = 0;
-    code = ps_put_client_batch(c->co_store, t->te_topic, &m, &stored, physical, &put);
-    if (code == 0) {
-        if (r->once)
-            ps_core_dedup_add_batch(c, t->te_name, t->te_len, command->body.data, command->body.len,
-                                   physical, stored);
-        sent a = {.opaque = command->opaque,
-                  .serialize = command->serialize,
-                  .queue_id = (int32_t)r->queue_id,
-                  .count = (int32_t)stored,
-                  .queue_offset = put.queue_offset - stored + 1,
-                  .physical = physical,
-                  .uniq = w->uniq,
-                  .end = put.physical_offset + put.size};
-        code = settle(n, t, &a, put.physical_offset + put.size - physical[0], w->wait,
-                      command->flag & PS_FLAG_ONEWAY);
-    } else {
-        c->co_totals.put_failures++;
-        code = 0;
-    }
-    free(physical);
-    return code;
-}
+/* ---- what the decision leaves as asked ---- */
 
 static uint64_t next_random(ps_core *c) {
     c->co_random ^= c->co_random << 13;
@@ -556,27 +52,432 @@ static uint64_t next_random(ps_core *c) {
     return c->co_random;
 }
 
-int ps_core_send(ps_conn *n, const ps_command *command) {
+static int32_t choose_queue(ps_core *c, const ps_topic_entry *t) {
+    bool any = t != NULL && t->te_write_queues > 0;
+    return any ? (int32_t)(next_random(c) % (uint64_t)t->te_write_queues) : 0;
+}
+
+/* The UNIQ_KEY that is answered: the one that is stored. */
+static ps_slice uniq_of(const ps_send *s, const ps_decision *d) {
+    ps_property p;
+    if (d->add_len > 0 &&
+        ps_property_find((const uint8_t *)d->add, d->add_len, "UNIQ_KEY", 8, &p))
+        return (ps_slice){p.value, p.value_len};
+    return s->uniq;
+}
+
+static int resolve(putting *p, ps_error *e) {
+    const ps_send *s = p->s;
+    const ps_decision *d = p->d;
+    p->name = d->topic != NULL ? slice_of(d->topic, d->topic_len) : s->topic;
+    if (p->entry == NULL) p->entry = ps_core_find_topic(p->c, p->name.data, p->name.len);
+    p->topic = p->entry != NULL ? p->entry->te_topic
+                                : ps_topic_open(p->c->co_store, (const char *)p->name.data,
+                                                p->name.len, 1, e);
+    if (p->topic == NULL) return PS_E_TOPIC_ILLEGAL;
+    if (p->body.len == 0)
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL, "its body is empty");
+    p->queue_id = d->queue_id == PS_AS_ASKED ? s->queue_id : d->queue_id;
+    if (p->queue_id < 0) p->queue_id = choose_queue(p->c, p->entry);
+    p->level = ps_delay_level(&p->c->co_store->st_levels,
+                              d->level == PS_AS_ASKED ? s->level : d->level);
+    p->half = d->role == PS_AS_ASKED ? ps_send_is_half(s->asks, s->reconsume_times, p->level)
+                                     : d->role == PS_ROLE_HALF;
+    p->wait = d->wait == PS_AS_ASKED ? s->wait : d->wait;
+    p->uniq = uniq_of(s, d);
+    p->once = p->c->co_dedup != NULL && p->entry != NULL && (p->entry->te_flags & PS_SEND_ONCE);
+    if (d->key != NULL)
+        p->key = slice_of(d->key, d->key_len);
+    else if (p->once && !s->batch)
+        p->key = ps_dedup_key(p->c, d->add, d->add_len, s->properties);
+    /* Clients are told the queue that they asked for, also when it goes elsewhere. */
+    p->answer_queue_id = s->queue_id >= 0 ? s->queue_id : p->queue_id;
+    return 0;
+}
+
+/* ---- repeats ---- */
+
+static void take_first(putting *p, const ps_first *first) {
+    int64_t end = first->physical_offset + first->size;
+    if (p->count++ == 0) {
+        p->answer_queue_id = first->queue_id;
+        p->queue_offset = first->queue_offset;
+        p->physical = first->physical_offset;
+    }
+    if (end > p->end) p->end = end;
+}
+
+/* Whether the message is there already: it gets the place of the first one. */
+static bool is_repeat(putting *p) {
+    ps_first first;
+    if (p->key.len == 0 || !ps_core_dedup_find(p->c, (const char *)p->name.data, p->name.len,
+                                               (const char *)p->key.data, p->key.len, &first))
+        return false;
+    take_first(p, &first);
+    p->places = &p->physical;
+    return true;
+}
+
+/* The same for a batch of `count`, whose places go to `places`. 1, 0, or an error. */
+static int is_repeated_batch(putting *p, int64_t *places, int64_t count) {
+    ps_first *firsts = malloc((size_t)count * sizeof *firsts);
+    if (firsts == NULL) return PS_E_NO_MEMORY;
+    int32_t found = ps_core_dedup_find_batch(p->c, (const char *)p->name.data, p->name.len,
+                                            p->body.data, p->body.len, firsts, (int32_t)count);
+    for (int32_t i = 0; i < found; i++) {
+        places[i] = firsts[i].physical_offset;
+        take_first(p, &firsts[i]);
+    }
+    p->places = places;
+    free(firsts);
+    return found > 0;
+}
+
+/* ---- composing ---- */
+
+/* The properties as stored, into co_props. */
+static int compose(putting *p, ps_error *e) {
+    ps_buffer *b = &p->c->co_props;
+    ps_placement placed = {.properties = text_of(p->s->properties),
+                           .drop = {(const uint8_t *)p->d->drop, p->d->drop_len},
+                           .add = {(const uint8_t *)p->d->add, p->d->add_len},
+                           .stamp = text_of(p->stamp),
+                           .restamped = p->s->restamped && p->stamp.len > 0,
+                           .pop = p->s->pop,
+                           .topic = text_of(p->name),
+                           .queue_id = p->queue_id,
+                           .level = p->half ? 0 : p->level,
+                           .half = p->half,
+                           .uniq = text_of(p->uniq)};
+    b->len = 0;
+    uint8_t *to = ps_buffer_room(b, ps_place_room(&placed));
+    if (to == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to compose");
+    b->len = ps_place_properties(&placed, to);
+    return 0;
+}
+
+static void draft_message(const putting *p, ps_message *m) {
+    const ps_send *s = p->s;
+    *m = (ps_message){.body = p->body.data,
+                      .body_len = p->body.len,
+                      .properties = p->c->co_props.data,
+                      .properties_len = p->c->co_props.len,
+                      .queue_id = p->queue_id,
+                      .flag = s->flag,
+                      .sys_flag = s->sys_flag,
+                      .reconsume_times = s->reconsume_times,
+                      .born_timestamp = s->born_timestamp,
+                      .born_host_len = p->host_len};
+    memcpy(m->born_host, p->host, (size_t)p->host_len);
+}
+
+/* ---- putting ---- */
+
+static void count_put(putting *p, ps_topic_entry *stored_in) {
+    ps_core *c = p->c;
+    c->co_put = true;
+    if (stored_in != NULL) {
+        stored_in->te_puts += p->count;
+        stored_in->te_bytes += p->bytes;
+    }
+    c->co_totals.puts += p->count;
+    c->co_totals.put_bytes += p->bytes;
+}
+
+/* Where the message waits, or goes at once: it is counted there, as upstream does. */
+static ps_topic *place(putting *p, ps_message *m, ps_topic_entry **entry) {
+    ps_core *c = p->c;
+    ps_topic *to = p->topic;
+    *entry = p->entry;
+    if (p->half) {
+        to = c->co_tx->tx_half;
+        m->queue_id = 0;
+        m->sys_flag &= ~PS_SYS_TX_MASK;
+    } else if (p->level > 0) {
+        to = c->co_schedule;
+        m->queue_id = p->level - 1;
+    }
+    if (to != p->topic) {
+        ps_topic_entry *found =
+            ps_core_find_topic(c, (const uint8_t *)to->tp_name, to->tp_len);
+        if (found != NULL) *entry = found;
+    }
+    return to;
+}
+
+static int put_one(putting *p, ps_error *e) {
+    ps_core *c = p->c;
+    ps_topic_entry *counted;
+    ps_put_result put;
+    ps_message m;
+    if (p->half && !ps_halves_reserve(c->co_tx, p->s->group, p->name))
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       "a half message names its producer group in PGROUP, with at most %d bytes",
+                       PS_TOPIC_MAX);
+    int code = compose(p, e);
+    if (code < 0) return code;
+    draft_message(p, &m);
+    ps_topic *to = place(p, &m, &counted);
+    put.error.code = 0;
+    code = ps_put_message(c->co_store, to, &m, &put);
+    if (code < 0) {
+        *e = put.error;
+        return code;
+    }
+    p->count = 1;
+    p->queue_offset = put.queue_offset;
+    p->physical = put.physical_offset;
+    p->places = &p->physical;
+    p->bytes = put.size;
+    p->end = put.physical_offset + put.size;
+    if (p->half) ps_tx_stored(c, &put, p->s->group, p->name, p->s->immunity_s);
+    if (p->key.len > 0)
+        ps_core_dedup_add(c, (const char *)p->name.data, p->name.len, (const char *)p->key.data,
+                          p->key.len, p->physical);
+    count_put(p, counted);
+    return 0;
+}
+
+/* Messages of a batch; 0: it is malformed. */
+static int64_t count_items(ps_slice body) {
+    ps_batch_item item = {0};
+    int64_t at = 0, count = 0;
+    int more;
+    while ((more = ps_batch_item_next(body.data, body.len, &at, &item)) > 0) count++;
+    return more < 0 ? 0 : count;
+}
+
+static int put_batch(putting *p, ps_error *e) {
+    ps_core *c = p->c;
+    ps_put_result put;
+    ps_message m;
+    int64_t stored = 0, count = count_items(p->body);
+    if (p->level > 0 || (p->s->asks & PS_ASKS_TRANSACTION))
+        return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
+                       "a batch can be neither delayed nor transactional");
+    c->co_places.len = 0;
+    int64_t *places =
+        (int64_t *)ps_buffer_room(&c->co_places, (count + 1) * (int64_t)sizeof *places);
+    if (places == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for it");
+    int code = p->once && count > 0 ? is_repeated_batch(p, places, count) : 0;
+    if (code != 0) return code < 0 ? ps_fail(e, code, ENOMEM, -1, NULL, "no memory for it") : 0;
+    if ((code = compose(p, e)) < 0) return code;
+    draft_message(p, &m);
+    put.error.code = 0;
+    code = ps_put_client_batch(c->co_store, p->topic, &m, &stored, places, &put);
+    if (code < 0) {
+        *e = put.error;
+        return code;
+    }
+    p->count = (int32_t)stored;
+    p->places = places;
+    p->queue_offset = put.queue_offset - stored + 1;
+    p->physical = places[0];
+    p->end = put.physical_offset + put.size;
+    p->bytes = p->end - places[0];
+    if (p->once)
+        ps_core_dedup_add_batch(c, (const char *)p->name.data, p->name.len, p->body.data,
+                                p->body.len, places, stored);
+    count_put(p, p->entry);
+    return 0;
+}
+
+/* Puts it, or finds it there: 0 or an error. */
+static int carry_out(putting *p, ps_error *e) {
+    int code = resolve(p, e);
+    if (code < 0) return code;
+    if (p->s->batch) return put_batch(p, e);
+    return is_repeat(p) ? 0 : put_one(p, e);
+}
+
+/* ---- sends ---- */
+
+static putting putting_of_frame(ps_conn *n, const ps_send *s, const ps_decision *d,
+                                const ps_command *command) {
     ps_core *c = n->cn_core;
-    request r;
-    wishes w;
-    if (!read_request(command, &r)) return 0;
-    ps_topic_entry *t = ps_core_find_topic(c, r.topic.data, r.topic.len);
-    if (t == NULL || !t->te_live || !(t->te_flags & PS_SEND_HOT) || !(t->te_perm & PS_PERM_WRITE) ||
-        t->te_write_queues == 0)
-        return 0;
+    return (putting){.c = c,
+                     .s = s,
+                     .d = d,
+                     .body = command->body,
+                     .stamp = slice_of(c->co_extra, c->co_extra_len),
+                     .host = n->cn_host,
+                     .host_len = n->cn_host_len};
+}
+
+static ps_answer answer_of(const putting *p, const ps_command *command) {
+    return (ps_answer){.opaque = command->opaque,
+                       .serialize = command->serialize,
+                       .code = p->d->code,
+                       .queue_id = p->answer_queue_id,
+                       .count = p->count,
+                       .queue_offset = p->queue_offset,
+                       .physical = p->places,
+                       .uniq = p->uniq,
+                       .remark = {p->d->remark_len > 0 ? (const uint8_t *)p->d->remark : NULL,
+                                  p->d->remark_len},
+                       .end = p->end};
+}
+
+/* 1, or an error. */
+static int finish_put(ps_conn *n, const putting *p, const ps_command *command) {
+    ps_answer a = answer_of(p, command);
+    if (command->flag & PS_FLAG_ONEWAY) return 1;
+    return ps_sent_answer(n, &a, p->wait, p->bytes > 0) < 0 ? PS_E_NO_MEMORY : 1;
+}
+
+static const ps_decision AS_ASKED = {.put = 1,
+                                     .queue_id = PS_AS_ASKED,
+                                     .level = PS_AS_ASKED,
+                                     .role = PS_AS_ASKED,
+                                     .wait = PS_AS_ASKED};
+
+/* Whether the tables hold all that a decision on it needs. Then it is: as asked. */
+static bool is_decided(const putting *p) {
+    const ps_send *s = p->s;
+    const ps_topic_entry *t = p->entry;
+    if (s->bad != 0 || t == NULL || !t->te_live || !(t->te_flags & PS_SEND_HOT) ||
+        !(t->te_perm & PS_PERM_WRITE) || t->te_write_queues == 0)
+        return false;
     int32_t queues =
         t->te_read_queues > t->te_write_queues ? t->te_read_queues : t->te_write_queues;
-    if (r.queue_id >= queues || command->body.len == 0) return 0;
-    if (r.queue_id < 0) r.queue_id = (int64_t)(next_random(c) % (uint64_t)t->te_write_queues);
-    if (!read_wishes(r.properties, &w)) return 0;
-    /* Clients older than 4.6.1 let the property slip into their retries, which are delayed. */
-    bool retried = r.reconsume > 0 && w.level > 0;
-    bool half = w.half && !retried && !r.batch;
-    if (!half && ((r.sys_flag & PS_SYS_TX_MASK) != 0 || (w.half && r.batch))) return 0;
-    r.once = t->te_flags & PS_SEND_ONCE;
-    int code = r.once && !r.batch ? answer_repeat(n, command, &r, &w) : 0;
-    if (code != 0) return code;
-    if (half) return send_half(n, command, &r, &w);
-    return r.batch ? send_batch(n, command, t, &r, &w) : send_one(n, command, t, &r, &w);
+    if (s->queue_id >= queues || (s->asks & (PS_ASKS_TIME | PS_ASKS_QUEUES))) return false;
+    if (s->batch) return true;
+    if (s->uniq.len == 0) return false;
+    return ps_send_is_half(s->asks, s->reconsume_times, s->level) ? p->c->co_tx->tx_conf.on
+                                        : (s->sys_flag & PS_SYS_TX_MASK) == 0;
+}
+
+int ps_core_send(ps_conn *n, const ps_command *command) {
+    ps_send s;
+    ps_error e;
+    ps_send_read(command, &s);
+    putting p = putting_of_frame(n, &s, &AS_ASKED, command);
+    p.entry = ps_core_find_topic(p.c, s.topic.data, s.topic.len);
+    if (!is_decided(&p)) return 0;
+    if (carry_out(&p, &e) == 0) return finish_put(n, &p, command);
+    p.c->co_totals.put_failures++;
+    return 0; /* the broker tries once more, and says why not */
+}
+
+/* ---- decisions of the broker ---- */
+
+static int open_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_error *e) {
+    ps_core *c = n->cn_core;
+    int64_t wanted;
+    c->co_open_frame = NULL;
+    if (c->co_open == NULL && (c->co_open = malloc(sizeof *c->co_open)) == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a send");
+    int64_t took = ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, c->co_open,
+                                     &wanted, e);
+    if (took < 0) return (int)took;
+    if (took != len)
+        return ps_fail(e, PS_E_FRAME, 0, -1, NULL, "%lld bytes are not one whole frame",
+                       (long long)len);
+    ps_send_read(c->co_open, &c->co_open_send);
+    c->co_open_frame = frame;
+    return 0;
+}
+
+int ps_conn_read_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_send *out, ps_error *e) {
+    int code = open_send(n, frame, len, e);
+    if (code == 0) *out = n->cn_core->co_open_send;
+    return code;
+}
+
+static int refuse(ps_conn *n, const ps_command *command, const ps_decision *d, ps_sent *sent) {
+    putting p = {.d = d};
+    ps_answer a = answer_of(&p, command);
+    *sent = (ps_sent){.code = d->code, .queue_offset = -1, .physical_offset = -1};
+    if (command->flag & PS_FLAG_ONEWAY) return 0;
+    return ps_sent_refuse(n->cn_core, &a) < 0 ? PS_E_NO_MEMORY : 0;
+}
+
+static int tell(const putting *p, ps_sent *sent, ps_error *e) {
+    ps_answer a = {.count = p->count, .physical = p->places};
+    ps_slice ids;
+    if (!ps_sent_ids(p->c, &a, &ids))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the message ids");
+    *sent = (ps_sent){.code = p->d->code,
+                      .count = p->count,
+                      .queue_id = p->answer_queue_id,
+                      .half = p->half,
+                      .queue_offset = p->queue_offset,
+                      .physical_offset = p->physical,
+                      .end = p->end,
+                      .bytes = p->bytes,
+                      .ids = (const char *)ids.data,
+                      .ids_len = ids.len};
+    return 0;
+}
+
+int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decision *d,
+                   ps_sent *sent, ps_error *e) {
+    ps_core *c = n->cn_core;
+    int code = c->co_open_frame == frame ? 0 : open_send(n, frame, len, e);
+    if (code < 0) return code;
+    const ps_command *command = c->co_open;
+    putting p = putting_of_frame(n, &c->co_open_send, d, command);
+    if (!d->put) return refuse(n, command, d, sent);
+    if (c->co_open_send.bad != 0)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "its field %c cannot be read",
+                       (char)c->co_open_send.bad);
+    code = carry_out(&p, e);
+    if (code < 0) {
+        /* One that the tables decide has failed before, and was counted then. */
+        p.entry = ps_core_find_topic(c, p.s->topic.data, p.s->topic.len);
+        bool tried = !((c->co_up | n->cn_up) & PS_UP_SENDS) && is_decided(&p);
+        c->co_totals.put_failures += !tried;
+        return code;
+    }
+    code = finish_put(n, &p, command);
+    return code < 0 ? code : tell(&p, sent, e);
+}
+
+/* ---- messages that are put again ---- */
+
+/* What a stored record asks for: what it asked for as a send, but that the broker has stamped it,
+ * and that it goes where it was to go in the end. */
+static void read_record(const ps_record *r, int32_t more_tries, ps_send *s) {
+    ps_text topic = {r->topic, r->topic_len};
+    int32_t queue_id = r->queue_id;
+    *s = (ps_send){.born_timestamp = r->born_timestamp,
+                   .sys_flag = r->sys_flag & ~PS_SYS_TX_MASK,
+                   .flag = r->flag,
+                   .reconsume_times = r->reconsume_times + more_tries,
+                   .body_len = r->body_len};
+    ps_real_place(r->properties, r->properties_len, &topic, &queue_id);
+    s->topic = (ps_slice){topic.data, (int32_t)topic.len};
+    s->queue_id = queue_id;
+    ps_send_read_properties((ps_slice){r->properties, r->properties_len}, s);
+}
+
+int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps_decision *d,
+                      ps_sent *sent, ps_error *e) {
+    int64_t avail, end;
+    ps_mapfile *mf = NULL;
+    ps_record r;
+    ps_send s;
+    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
+    end = atomic_load_explicit(&c->co_store->st_log_end, memory_order_acquire);
+    const uint8_t *at = ps_log_at(c->co_store, physical, end, &avail, &mf);
+    int code = 0;
+    c->co_open_frame = NULL;
+    if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||
+        r.physical_offset != physical) {
+        code = ps_fail(e, PS_E_NOT_FOUND, 0, physical, NULL, "no whole record lies there");
+    } else {
+        read_record(&r, more_tries, &s);
+        putting p = {.c = c,
+                     .s = &s,
+                     .d = d,
+                     .body = {r.body, r.body_len},
+                     .host = r.born_host,
+                     .host_len = r.born_host_len};
+        code = carry_out(&p, e);
+        if (code == 0) code = tell(&p, sent, e);
+        if (code < 0) c->co_totals.put_failures++;
+    }
+    ps_mapfile_unref(mf);
+    ps_leave(c->co_store);
+    return code;
 }

@@ -16,9 +16,6 @@
 
 #include "remoting/halves.h"
 
-#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
-#define OP_TOPIC "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-#define DISCARD_TOPIC "TRANS_CHECK_MAX_TIME_TOPIC"
 #define OP_PROPERTIES "WAIT\1true\2TAGS\1d\2"
 #define OPS_MAX (1 << 20) /* bytes of ops that could not be written; then decisions are refused */
 #define OP_TEXT 24
@@ -42,7 +39,7 @@ static bool same(ps_slice s, const char *text, int32_t len) {
 /* ---- life ---- */
 
 int ps_tx_make(ps_core *c, ps_error *e) {
-    static const char *const names[] = {HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC};
+    static const char *const names[] = {PS_HALF_TOPIC, PS_OP_TOPIC, PS_DISCARD_TOPIC};
     ps_tx *x = c->co_tx = calloc(1, sizeof *x);
     if (x == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the transactions");
@@ -74,10 +71,6 @@ int ps_core_tx_set(ps_core *c, const ps_tx_conf *conf, ps_error *e) {
 }
 
 /* ---- a half comes in ---- */
-
-bool ps_tx_ready(ps_core *c, ps_slice group, ps_slice topic) {
-    return c->co_tx->tx_conf.on && ps_halves_reserve(c->co_tx, group, topic);
-}
 
 void ps_tx_stored(ps_core *c, const ps_put_result *put, ps_slice group, ps_slice topic,
                   int32_t immunity_s) {
@@ -118,7 +111,7 @@ int32_t ps_tx_immunity(const uint8_t *text, int32_t len) {
 }
 
 /* How long the producer has before it is asked, in ms. */
-static int64_t patience(const ps_tx *x, const ps_half *h) {
+static int64_t immunity_ms(const ps_tx *x, const ps_half *h) {
     return h->hf_immunity_s >= 0 ? (int64_t)h->hf_immunity_s * 1000 : x->tx_conf.timeout_ms;
 }
 
@@ -153,26 +146,26 @@ static bool put_text(ps_buffer *b, const void *text, int64_t len) {
     return true;
 }
 
-/* The properties with one of them set anew, into co_props. */
-static bool with_property(ps_core *c, const ps_record *r, const char *name, int64_t value) {
+/* The properties with the number of checks among them, into co_props. */
+static bool with_checks(ps_core *c, const ps_record *r, int32_t checks) {
+    static const char name[] = "TRANSACTION_CHECK_TIMES\1";
     char number[24];
-    ps_slice text = ps_slice_of_number(value, number);
-    ps_buffer *b = &c->co_props;
-    ps_property p;
-    int32_t at = 0;
-    b->len = 0;
-    if (ps_buffer_room(b, r->properties_len + 64) == NULL) return false;
-    while (ps_property_next(r->properties, r->properties_len, &at, &p)) {
-        if (same((ps_slice){p.name, p.name_len}, name, (int32_t)strlen(name))) continue;
-        put_text(b, p.name, p.name_len);
-        put_text(b, "\1", 1);
-        put_text(b, p.value, p.value_len);
-        put_text(b, "\2", 1);
+    uint8_t added[sizeof name + sizeof number];
+    ps_slice text = ps_slice_of_number(checks, number);
+    memcpy(added, name, sizeof name - 1);
+    memcpy(added + sizeof name - 1, text.data, (size_t)text.len);
+    added[sizeof name - 1 + (size_t)text.len] = PS_PROPERTY_SEPARATOR;
+    ps_placement p = {.properties = {r->properties, r->properties_len},
+                      .add = {added, (int64_t)sizeof name + text.len}};
+    c->co_props.len = 0;
+    uint8_t *to = ps_buffer_room(&c->co_props, ps_place_room(&p));
+    if (to == NULL) return false;
+    c->co_props.len = ps_place_properties(&p, to);
+    if (c->co_props.len > PS_PROPERTIES_MAX) { /* too full for it: as they are */
+        memcpy(to, r->properties, (size_t)r->properties_len);
+        c->co_props.len = r->properties_len;
     }
-    put_text(b, name, (int64_t)strlen(name));
-    put_text(b, "\1", 1);
-    put_text(b, text.data, text.len);
-    return put_text(b, "\2", 1);
+    return true;
 }
 
 static void message_of(const ps_record *r, int64_t prepared, ps_message *m) {
@@ -189,22 +182,18 @@ static void message_of(const ps_record *r, int64_t prepared, ps_message *m) {
     memcpy(m->born_host, r->born_host, (size_t)r->born_host_len);
 }
 
-/* Where the final message goes: its topic and queue, or those of its delay level. */
-static int final_place(ps_core *c, const ps_record *r, ps_topic **topic, int32_t *queue_id,
+/* Where the final message goes: to its topic and queue, or, delayed, by the way that every delayed
+ * message takes (ps_put_message). */
+static int final_place(ps_core *c, const ps_record *r, ps_topic **topic, ps_message *m,
                        ps_error *e) {
-    ps_slice name, queue, delay;
-    int64_t id = 0, level = 0, levels = c->co_store->st_levels.count;
-    if (!property(r, "REAL_TOPIC", &name) || !property(r, "REAL_QID", &queue) ||
-        !ps_slice_number(queue, &id) || id < 0 || id > PS_QUEUE_ID_MAX)
+    ps_property delay;
+    ps_text name;
+    if (!ps_real_place(r->properties, r->properties_len, &name, &m->queue_id))
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, r->physical_offset, NULL,
                        "the half message has no real topic or queue");
-    if (property(r, "DELAY", &delay) && ps_slice_number(delay, &level) && level > 0) {
-        *topic = c->co_schedule;
-        *queue_id = (int32_t)(level < levels ? level : levels) - 1;
-        return 0;
-    }
-    *topic = ps_topic_open(c->co_store, (const char *)name.data, name.len, 1, e);
-    *queue_id = (int32_t)id;
+    if (ps_property_find(r->properties, r->properties_len, "DELAY", 5, &delay))
+        m->delay_level = ps_delay_asked(delay.value, delay.value_len);
+    *topic = ps_topic_open(c->co_store, (const char *)name.data, (int32_t)name.len, 1, e);
     return *topic != NULL ? 0 : PS_E_TOPIC_ILLEGAL;
 }
 
@@ -213,7 +202,7 @@ static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_re
     ps_message m;
     message_of(r, h->hf_physical, &m);
     m.sys_flag |= PS_SYS_TX_COMMIT;
-    int code = final_place(c, r, &topic, &m.queue_id, &put->error);
+    int code = final_place(c, r, &topic, &m, &put->error);
     if (code == 0) code = ps_put_message(c->co_store, topic, &m, put);
     if (code < 0) return code;
     c->co_put = true;
@@ -232,7 +221,7 @@ static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_re
 static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_put_result *put) {
     ps_message m;
     message_of(r, h->hf_physical, &m);
-    if (!with_property(c, r, "TRANSACTION_CHECK_TIMES", h->hf_checks))
+    if (!with_checks(c, r, h->hf_checks))
         return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a copy");
     m.properties = c->co_props.data;
     m.properties_len = c->co_props.len;
@@ -440,13 +429,13 @@ static bool is_about(ps_tx *x, const ps_half *h, const ending *end) {
                                   : end->physical != row.root_physical)
         return false;
     bool topic = end->topic.len == 0 || same(end->topic, row.topic, row.topic_len) ||
-                 same(end->topic, HALF_TOPIC, sizeof HALF_TOPIC - 1);
+                 same(end->topic, PS_HALF_TOPIC, sizeof PS_HALF_TOPIC - 1);
     return topic && same(end->group, row.group, row.group_len);
 }
 
 static bool is_late(ps_tx *x, const ps_half *h) {
     if (h->hf_immunity_s == PS_IMMUNITY_NONE) return false;
-    int64_t most = patience(x, h);
+    int64_t most = immunity_ms(x, h);
     if (most < x->tx_conf.timeout_ms) most = x->tx_conf.timeout_ms;
     return now_of(x) - h->hf_store_ms > most;
 }
@@ -484,21 +473,23 @@ void ps_core_tx_get_state(ps_core *c, ps_tx_state *out) {
 
 /* ---- checks ---- */
 
-/* The body of a check: the half's record as the message it is to become. */
-static bool draft_of(const ps_record *r, ps_draft *d) {
-    ps_slice name, queue;
+/* The body of a check: the half's record as the message it is to become, and with the number of
+ * this check (upstream AbstractTransactionalMessageCheckListener sends what needDiscard has counted
+ * up). */
+static bool draft_of(ps_core *c, const ps_record *r, int32_t checks, ps_draft *d) {
+    ps_text name;
     const char *why;
-    int64_t id = 0;
-    if (!property(r, "REAL_TOPIC", &name) || !property(r, "REAL_QID", &queue) ||
-        !ps_slice_number(queue, &id) || id < 0 || id > PS_QUEUE_ID_MAX)
+    int32_t queue_id;
+    if (!ps_real_place(r->properties, r->properties_len, &name, &queue_id) ||
+        !with_checks(c, r, checks))
         return false;
     *d = (ps_draft){.body = r->body,
                     .body_len = r->body_len,
                     .topic = name.data,
-                    .topic_len = name.len,
-                    .properties = r->properties,
-                    .properties_len = r->properties_len,
-                    .queue_id = (int32_t)id,
+                    .topic_len = (int32_t)name.len,
+                    .properties = c->co_props.data,
+                    .properties_len = c->co_props.len,
+                    .queue_id = queue_id,
                     .flag = r->flag,
                     .sys_flag = r->sys_flag,
                     .reconsume_times = r->reconsume_times,
@@ -520,11 +511,11 @@ static int check_frame(ps_core *c, const ps_half *h, const ps_record *r) {
                       .flag = PS_FLAG_ONEWAY};
     ps_slice uniq;
     ps_draft d;
-    if (!draft_of(r, &d)) return 0;
+    if (!draft_of(c, r, h->hf_checks + 1, &d)) return 0;
     property(r, "UNIQ_KEY", &uniq);
     int id_len = ps_offset_msg_id(r->store_host, r->store_host_len, h->hf_physical, id);
     ps_field fields[] = {
-        {ps_slice_of("topic"), ps_slice_of(HALF_TOPIC)},
+        {ps_slice_of("topic"), ps_slice_of(PS_HALF_TOPIC)},
         {ps_slice_of("tranStateTableOffset"), ps_slice_of_number(h->hf_offset, offset)},
         {ps_slice_of("commitLogOffset"), ps_slice_of_number(h->hf_physical, physical)},
         {ps_slice_of("msgId"), uniq},
@@ -582,13 +573,15 @@ static int look_at(looking *l, uint32_t place) {
         l->spent[round->spent_count++] = h->hf_offset;
         return 0;
     }
-    if ((h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
-        (age < patience(x, h) && age > -SKEW_MS))
-        return 0;
+    /* Before its time of immunity is looked at, as upstream does: its file will go whatever the
+     * producer asked for. */
     if (h->hf_checks >= round->check_max || age > round->reserved_ms) {
         l->spent[round->spent_count++] = h->hf_offset;
         return 0;
     }
+    if ((h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
+        (age < immunity_ms(x, h) && age > -SKEW_MS))
+        return 0;
     if (!h->hf_group->tn_live) {
         round->unheard++;
         return 0;
@@ -628,7 +621,7 @@ int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_
 
 static bool settles(const ps_record *r, ps_final *out) {
     bool commit = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_COMMIT;
-    bool copy = same((ps_slice){r->topic, r->topic_len}, DISCARD_TOPIC, sizeof DISCARD_TOPIC - 1) &&
+    bool copy = same((ps_slice){r->topic, r->topic_len}, PS_DISCARD_TOPIC, sizeof PS_DISCARD_TOPIC - 1) &&
                 r->prepared_transaction_offset > 0;
     *out = (ps_final){r->prepared_transaction_offset, r->physical_offset,
                       commit ? PS_TX_COMMIT : PS_TX_DISCARD};

@@ -13,30 +13,18 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "store/placement.h"
 #include "store/store.h"
-
-#define SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
-#define HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
 
 /* Where a delayed message goes; false: nowhere. */
 static bool destination(ps_store *s, const ps_record *r, ps_topic **topic, int32_t *queue_id) {
-    ps_property name, queue;
+    ps_text name;
     const char *why;
-    int64_t id = 0;
-    if (!ps_property_find(r->properties, r->properties_len, "REAL_TOPIC", 10, &name) ||
-        !ps_property_find(r->properties, r->properties_len, "REAL_QID", 8, &queue))
+    if (!ps_real_place(r->properties, r->properties_len, &name, queue_id) ||
+        name.len > PS_TOPIC_MAX || ps_topic_check(name.data, name.len, &why) < 0 ||
+        ps_text_is(name.data, name.len, PS_HALF_TOPIC))
         return false;
-    for (int32_t i = 0; i < queue.value_len; i++) {
-        if (queue.value[i] < '0' || queue.value[i] > '9' || id > PS_QUEUE_ID_MAX) return false;
-        id = id * 10 + (queue.value[i] - '0');
-    }
-    if (queue.value_len == 0 || id > PS_QUEUE_ID_MAX || name.value_len > PS_TOPIC_MAX ||
-        ps_topic_check(name.value, name.value_len, &why) < 0 ||
-        (name.value_len == (int32_t)strlen(HALF_TOPIC) &&
-         memcmp(name.value, HALF_TOPIC, strlen(HALF_TOPIC)) == 0))
-        return false;
-    *topic = ps_topic_get(s, (const char *)name.value, name.value_len);
-    *queue_id = (int32_t)id;
+    *topic = ps_topic_get(s, (const char *)name.data, (int32_t)name.len);
     return *topic != NULL;
 }
 
@@ -133,7 +121,8 @@ int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_
     if (now == 0) now = ps_now_ms();
     int64_t delay = level <= s->st_levels.count ? s->st_levels.delay_ms[level - 1] : 1000;
     ps_dispatch_catch_up(s, NULL);
-    ps_topic *t = ps_topic_find(s, SCHEDULE_TOPIC, (int32_t)strlen(SCHEDULE_TOPIC));
+    ps_topic *t =
+        ps_topic_find(s, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC));
     ps_queue *q = t != NULL ? ps_topic_queue(t, level - 1) : NULL;
     int code = 0;
     if (q != NULL) {

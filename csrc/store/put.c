@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "store/placement.h"
 #include "store/store.h"
 
 #define CHUNK 96 /* messages a hold of the append lock: some microseconds */
@@ -311,14 +312,47 @@ static void draft_of_message(ps_store *s, ps_topic *topic, const ps_message *m, 
     }
 }
 
-int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
+static int put_placed(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
     ps_draft d;
+    draft_of_message(s, topic, m, &d);
+    return put_draft(s, topic, &d, m->wait, out);
+}
+
+/* Where it waits until it is due: the queue of its level. */
+static int put_delayed(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
+    static const char name[] = PS_SCHEDULE_TOPIC;
+    ps_message placed = *m;
+    ps_placement p = {.properties = {m->properties, m->properties_len},
+                      .topic = {(const uint8_t *)topic->tp_name, topic->tp_len},
+                      .queue_id = m->queue_id,
+                      .level = ps_delay_level(&s->st_levels, m->delay_level)};
+    ps_topic *schedule = ps_topic_get(s, name, (int32_t)sizeof name - 1);
+    int code = check_queue_id(m->queue_id, &out->error);
+    if (code < 0) return code;
+    if (m->properties_len > PS_PROPERTIES_MAX)
+        return ps_fail(&out->error, PS_E_PROPERTIES_SIZE_EXCEEDED, 0, -1, NULL,
+                       "the properties have %lld bytes", (long long)m->properties_len);
+    uint8_t *properties = malloc((size_t)ps_place_room(&p));
+    if (properties == NULL || schedule == NULL)
+        code = ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the delay");
+    if (code == 0) {
+        placed.properties = properties;
+        placed.properties_len = ps_place_properties(&p, properties);
+        placed.queue_id = p.level - 1;
+        code = put_placed(s, schedule, &placed, out);
+    }
+    free(properties);
+    return code;
+}
+
+int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
     if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0) {
-        draft_of_message(s, topic, m, &d);
-        code = put_draft(s, topic, &d, m->wait, out);
-    }
+    if (code == 0 && m->delay_level < 0)
+        code = ps_fail(&out->error, PS_E_ARGUMENT, 0, -1, NULL, "delay_level %d is negative",
+                       m->delay_level);
+    if (code == 0)
+        code = (m->delay_level > 0 ? put_delayed : put_placed)(s, topic, m, out);
     ps_leave(s);
     return code;
 }
@@ -491,23 +525,39 @@ typedef struct split {
     int64_t *body_at, *props_at; /* count + 1 each; all five share one allocation */
     int32_t *flags;
     uint8_t *bodies, *props;
+    ps_text common; /* of all messages */
 } split;
+
+/* Java's client puts an UNIQ_KEY of its own among the properties of the whole batch: stored after
+ * the one of each message, it would hide that. */
+static void drop_batch_id(split *parts, uint8_t *room) {
+    static const uint8_t name[] = "UNIQ_KEY\1";
+    ps_property uniq;
+    if (!ps_property_find(parts->common.data, (int32_t)parts->common.len, "UNIQ_KEY", 8, &uniq))
+        return;
+    ps_placement p = {.properties = parts->common, .drop = {name, sizeof name - 1}};
+    parts->common = (ps_text){room, ps_place_properties(&p, room)};
+}
 
 /* Counts, then gathers bodies and properties of the items into columns. */
 static int split_batch(const ps_message *m, split *out, ps_error *e) {
     ps_batch_item item = {0};
+    ps_property uniq;
+    bool each_has_id = true;
     int64_t at = 0, n = 0, body = 0, props = 0;
     int rc;
     while ((rc = ps_batch_item_next(m->body, m->body_len, &at, &item)) > 0) {
         n++;
         body += item.body_len;
         props += item.properties_len;
+        each_has_id = each_has_id && ps_property_find(item.properties, item.properties_len,
+                                                      "UNIQ_KEY", 8, &uniq);
     }
     if (rc < 0 || n == 0)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, at, NULL, "the batch is malformed at byte %lld",
                        (long long)at);
     size_t heads = (size_t)(n + 1) * (2 * sizeof(int64_t) + sizeof(int32_t));
-    uint8_t *block = malloc(heads + (size_t)(body + props) + 1);
+    uint8_t *block = malloc(heads + (size_t)(body + props + m->properties_len) + 1);
     if (block == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the batch");
     *out = (split){n,
@@ -515,7 +565,9 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
                    (int64_t *)block + n + 1,
                    (int32_t *)((int64_t *)block + 2 * (n + 1)),
                    block + heads,
-                   block + heads + body};
+                   block + heads + body,
+                   {m->properties, m->properties_len}};
+    if (each_has_id) drop_batch_id(out, block + heads + body + props);
     out->body_at[0] = out->props_at[0] = at = 0;
     for (int64_t i = 0; i < n; i++) {
         ps_batch_item_next(m->body, m->body_len, &at, &item);
@@ -545,8 +597,8 @@ int ps_put_client_batch(ps_store *s, ps_topic *topic, const ps_message *m, int64
     ps_put_many many = {.count = parts.count,
                         .bodies = {parts.bodies, NULL, parts.body_at},
                         .properties = {parts.props, NULL, parts.props_at},
-                        .common = m->properties,
-                        .common_len = m->properties_len,
+                        .common = parts.common.data,
+                        .common_len = parts.common.len,
                         .queue_first = m->queue_id,
                         .queue_count = 1,
                         .flags = parts.flags,

@@ -1,12 +1,14 @@
-"""A broker's services without sockets: a core that is a few dicts, peers that remember."""
+"""A broker's services without sockets: a core that is a few dicts over a real one, which alone puts
+messages; peers that remember."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
 
+from broker.remoting import codec
 from broker.remoting.command import Command, texts
-from broker.remoting.hot import Times, Totals
+from broker.remoting.hot import Core, Times, Totals
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
@@ -23,9 +25,9 @@ __all__ = ["FakeCore", "FakePeer", "answer_of", "beat", "send_command", "service
 
 
 class FakePeer:
-    """Remembers what it was sent; answers our requests with `reply`."""
+    """Remembers what it was sent; answers our requests with `reply`. core: what its sends go to."""
 
-    def __init__(self, port=40000, serves=False):
+    def __init__(self, port=40000, serves=False, core=None):
         self.address = ("127.0.0.1", port)
         self.closed = False
         self.busy = False
@@ -35,6 +37,10 @@ class FakePeer:
         self.asked = []
         self.raw = []
         self.serves = serves
+        self.answers = []
+        self.parts = []
+        self._framer = None
+        self._core = core
         self.reply = lambda command: command.reply()
 
     def send(self, command):
@@ -58,6 +64,25 @@ class FakePeer:
         self.raw.append(command)
         return self.serves
 
+    def framer(self, command):
+        """The framer of a connection to the real core, for a command that came on it."""
+        if self._framer is None:
+            self._framer = self._core.real.framer(self)
+            self._framer.buffer(1)
+        if command.raw is None:
+            command.raw = codec.encode(command)
+        return self._framer
+
+    def read_send(self, command):
+        return self.framer(command).read_send(command)
+
+    def decide(self, command, decision):
+        return self.framer(command).decide(command, decision)
+
+    def flush(self):
+        parts, self.parts = self.parts, []
+        self.answers += [codec.decode(part) for part in parts]
+
     def close(self):
         self.closed = True
 
@@ -68,9 +93,10 @@ class FakePeer:
 
 
 class FakeCore:
-    """The tables of broker.remoting.hot.Core, and nothing behind them."""
+    """The tables of broker.remoting.hot.Core. real: the core that puts messages."""
 
-    def __init__(self):
+    def __init__(self, real=None):
+        self.real = real
         self.topics = {}
         self.subscriptions = {}
         self.table = {}
@@ -79,12 +105,18 @@ class FakeCore:
         self.counters = []
         self.pulls = (0, 0, 0)
         self.put_times = [0] * 1011
+        self.put_max_ms = 0
 
     def publish_topic(self, name, read_queues, write_queues, perm, *, hot, once=False):
         self.topics[name] = (read_queues, write_queues, perm, hot)
+        if self.real is not None:
+            self.real.publish_topic(name, read_queues, write_queues, perm, hot=hot, once=once)
 
     def withdraw_topic(self, name):
         self.topics.pop(name, None)
+
+    def put_again(self, physical_offset, decision, *, more_tries=0):
+        return self.real.put_again(physical_offset, decision, more_tries=more_tries)
 
     def publish_subscription(
         self, group, topic, *, tags, sql=None, sub_version, own, own_sql=False, shared=True
@@ -129,13 +161,13 @@ class FakeCore:
         self.resets[group, topic, queue] = target
 
     def statistics(self):
-        return self.counters
+        return self.counters + (self.real.statistics() if self.real is not None else [])
 
     def totals(self):
         return Totals(0, 0, 0, 0, 0, 0, *self.pulls)
 
     def times(self):
-        return Times(self.put_times, 0, 0)
+        return Times(list(self.put_times), self.put_max_ms, 0)
 
     def notify_all(self):
         pass
@@ -151,7 +183,11 @@ def services(path, settings=None, dial=nobody):
     given = dict(settings or {})
     with Store(path, None, **given) as store:
         config = Config(load(None, given))
-        core = FakeCore()
+        real = Core(
+            store, cluster=config["brokerClusterName"], region=config["regionId"],
+            trace_on=config["traceOn"],
+        )  # fmt: skip
+        core = FakeCore(real)
         groups = Groups(config, store.metadata)
         topics = Topics(config, store.metadata, core)
         clients = Clients(groups, core)
@@ -173,7 +209,10 @@ def services(path, settings=None, dial=nobody):
         groups.start()
         topics.start()
         made.offsets.start()
-        yield made
+        try:
+            yield made
+        finally:
+            real.close()
 
 
 def answer_of(handler, peer, command):
@@ -189,7 +228,7 @@ def answer_of(handler, peer, command):
             answer = asyncio.run(wait(answer))
     except Refused as refused:
         return command.reply(refused.code, refused.remark)
-    return answer
+    return peer.answers.pop() if answer is None and peer.answers else answer
 
 
 def send_command(topic="orders", body=b"hello", code=310, version=479, **fields):

@@ -274,8 +274,7 @@ def test_windows_show_what_came_within_them():
     statistics = Statistics(core, "C", lambda: now[0], lambda: wall[0])
     statistics.sample()
     assert statistics.view("TOPIC_PUT_NUMS", "orders") is None
-    core.counters = [("orders", None, 100, 5000), ("orders", "readers", 40, 2000)]
-    statistics.put("orders", 20, 1000)
+    core.counters = [("orders", None, 120, 6000), ("orders", "readers", 40, 2000)]
     now[0] = 10.0
     minute = statistics.view("TOPIC_PUT_NUMS", "orders")["statsMinute"]
     assert minute == {"sum": 120, "tps": 12.0, "avgpt": 1.0}

@@ -18,15 +18,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from broker.remoting.decision import PutDecision, Role
 from broker.remoting.halves import OPEN_MAX, TAKE_MAX, Halves, State
 from broker.remoting.hot import Core
 from broker.services.clients import Channel, Clients
 from broker.services.config import Config
 from broker.services.topics import Topics
 from broker.services.transaction.metrics import Metrics
-from pystore import Message, PutResult, Store
+from pystore import Message, Store
 from pystore.errors import NotFound, RecordDamaged, StoreError
 from pystore.pending import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC, Decision, Mark, PendingHalf
 from pystore.pending_log import Pending, find_pending, half_of
@@ -352,23 +352,6 @@ class Transactions:
             return half
         if message.topic != DISCARD_TOPIC or half_of(message) is None:
             return None
-        properties = message.properties | {"TRANSACTION_CHECK_TIMES": "0"}
-        properties.pop("TRAN_PREPARED_QUEUE_OFFSET", None)
-        return self.put_half(
-            bytes(message.raw_body), properties, flag=message.flag, sys_flag=message.sys_flag & ~12,
-            reconsume_times=message.reconsume_times, born_timestamp=message.born_timestamp,
-            born_host=message.born_host,
-        )[1]  # fmt: skip
-
-    def put_half(
-        self, body: bytes, properties: dict[str, str], **options: Any
-    ) -> tuple[PutResult, PendingHalf]:
-        """Stores a half that the core did not take; the result of the put, and the half. Waits for
-        no disk. Raises: what putting raises."""
-        result = self.store.put_message(
-            HALF_TOPIC, body, properties=properties, queue=0, block=False, **options
-        )
-        half = half_of(self.store.message(result.physical_offset))
-        assert half is not None  # its properties are ours
-        self.halves.add(half)
-        return result, half
+        decision = PutDecision(role=Role.HALF, add={"TRANSACTION_CHECK_TIMES": "0"})
+        sent = self._core.put_again(message.physical_offset, decision)
+        return self.halves.find(sent.offset)

@@ -1,0 +1,219 @@
+"""Whether a send is let in, and what becomes of it: the checks in upstream's order, then one
+PutDecision, which the C core carries out (docs/internals/send-path.md).
+
+Spec remoting.md 8.1, services.md a.3, d.2, k. The core's tables admit plain sends by themselves;
+here come first sends to a topic, retries, timers, messages without an id, and every refusal.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.decision import AskedSend, PutDecision
+from broker.services.context import Services
+from broker.services.names import NOT_FOR_CLIENTS, RETRY, check_topic
+from broker.services.topics import UNIT, UNIT_SUB, WRITE
+from broker.services.uniq_ids import UniqIds
+from pystore.configfiles import TopicConfig
+from pystore.properties import parse_properties
+
+__all__ = ["V3_4_9", "Admission", "SendRequest"]
+
+#: MQVersion.V3_4_9: clients from it on say how often a message is tried again.
+V3_4_9 = 121
+#: Field of version 1 of the header, by letter of version 2.
+_LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "l": "maxReconsumeTimes",
+}
+_VERSION_1 = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+_TIMER = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_TIMER_MAX_MS = 3 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """A send, in whichever version of the header. asked: its numbers, and what it asks for."""
+
+    command: Command
+    asked: AskedSend
+
+    def field(self, letter: str) -> str | None:
+        """A field by its letter of version 2."""
+        name = _LONG_NAMES[letter] if self.command.code in _VERSION_1 else letter
+        return self.command.ext.get(name)
+
+    @property
+    def group(self) -> str:
+        return self.field("a") or ""
+
+    @property
+    def topic(self) -> str:
+        """A blank one is refused later, with the code of a bad topic."""
+        return self.field("b") or ""
+
+    @property
+    def template(self) -> str:
+        return self.field("c") or ""
+
+    def properties(self) -> dict[str, str]:
+        """Made with each call."""
+        return parse_properties((self.field("i") or "").encode())
+
+    def refuse_unreadable(self) -> None:
+        """Raises: Refused for a field that is missing or not a number."""
+        bad = self.asked.bad
+        if not bad:
+            return
+        value, code = self.field(bad), self.command.code
+        name = _LONG_NAMES[bad] if code in _VERSION_1 else bad
+        if not value:
+            problem = f"the request {code} lacks its field {name}"
+        elif value.lstrip("-").isdecimal() and bad != "g":
+            problem = f"the field {name} of request {code} is beyond 32 bits: {value:.40}"
+        else:
+            problem = f"the field {name} of request {code} is not a number: {value:.40}"
+        raise Refused(ResponseCode.SYSTEM_ERROR, problem)
+
+
+class Admission:
+    """The doors of one broker. Raises Refused for what is not let in."""
+
+    def __init__(self, s: Services) -> None:
+        self.s = s
+        self._ids = UniqIds(s.settings.store_host[:-4])
+
+    def decide(self, request: SendRequest) -> PutDecision:
+        """What becomes of a send. Raises: Refused."""
+        self.check(request)
+        asked = request.asked
+        decision = PutDecision()
+        if asked.batch:
+            return decision
+        if request.topic.startswith(RETRY):
+            self._redirect(request, decision)
+        if asked.timed:
+            self._refuse_timer(request, decision)
+        if asked.is_half(decision.level):
+            self._check_half()
+        self.identify(asked, decision)
+        return decision
+
+    def identify(self, asked: AskedSend, decision: PutDecision) -> None:
+        """Gives a message that came without one an id."""
+        if not asked.has_id:
+            decision.add = {**decision.add, "UNIQ_KEY": self._ids.make()}
+
+    # ---- checks, in upstream's order ----
+
+    def check(self, request: SendRequest) -> TopicConfig:
+        """The topic that the message goes to, made if need be. Raises: Refused."""
+        s = self.s
+        request.refuse_unreadable()
+        starts = s.settings["startAcceptSendRequestTimeStamp"]
+        if starts and time.time() * 1000 < starts:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {starts} (ms)"
+            )
+        topic = request.topic
+        config = s.topics.get(topic)
+        writable = s.settings["brokerPermission"] & WRITE
+        if not writable and config is not None and config.order:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{s.host}] sending message is forbidden"
+            )
+        check_topic(topic)
+        if topic in NOT_FOR_CLIENTS:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{topic}] is forbidden.",
+            )
+        if config is None:
+            config = self._make(request)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if request.asked.queue >= queues:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{request.asked.queue}] is illegal, topic[{config.name}] has"
+                f" {queues} queues",
+            )
+        # Upstream lets it pass, and relies on clients to obey the route.
+        if not config.perm & WRITE:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the topic[{config.name}] sending message is forbidden"
+            )
+        return config
+
+    def _make(self, request: SendRequest) -> TopicConfig:
+        sys_flag = 0
+        if request.asked.unit:
+            sys_flag = UNIT_SUB if request.topic.startswith(RETRY) else UNIT
+        topics = self.s.topics
+        made = topics.for_send(
+            request.topic, request.template, request.asked.template_queues, sys_flag=sys_flag
+        )
+        return made if made is not None else topics.found(request.topic)
+
+    def _redirect(self, request: SendRequest, decision: PutDecision) -> None:
+        """A message that was tried too often goes to the dead letters (6.4). Raises: Refused."""
+        name, asked = request.topic.removeprefix(RETRY), request.asked
+        group = self.s.groups.find(name)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}. Make it with mqadmin updateSubGroup.",
+            )
+        most = group.retry_max_times
+        if request.command.version >= V3_4_9 and asked.max_reconsume >= 0:
+            most = asked.max_reconsume
+        if asked.reconsume_times > most or self.s.locks.is_orderly(name):
+            decision.topic, decision.queue = self.s.topics.dead_letter_topic(name).name, 0
+            decision.level = 0
+            decision.add = {"DELAY": "0"}
+
+    def _check_half(self) -> None:
+        """Raises: Refused."""
+        transactions = self.s.transactions
+        if transactions is None or self.s.settings["rejectTransactionMessage"]:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self.s.host}] sending transaction message is forbidden",
+            )
+        if transactions.full:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{transactions.halves.state().open} transactions are open; new ones are"
+                " refused until some are decided. See `pystore tx ls`.",
+            )
+
+    def _refuse_timer(self, request: SendRequest, decision: PutDecision) -> None:
+        """Timers are not served yet. Raises: Refused."""
+        properties = request.properties()
+        asked = [name for name in _TIMER if name in properties]
+        level = request.asked.level if decision.level is None else decision.level
+        if not asked or level > 0 or "TIMER_OUT_MS" in properties:
+            return
+        when = properties[asked[0]]
+        if not when.lstrip("-").isdigit():
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer message illegal, the delay time should not be bigger than the max delay"
+                f" {_TIMER_MAX_MS}ms; or if set del msg, the delay time should be bigger than the"
+                f" current time: {asked[0]} is not a number",
+            )
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false: use a delay level",
+        )

@@ -1,0 +1,38 @@
+"""What a message that could not be put is answered with (spec remoting.md section 3)."""
+
+from __future__ import annotations
+
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Refused
+from broker.services.context import Services
+from pystore.errors import (
+    CreateMappedFileFailed,
+    DiskFull,
+    FlushFailed,
+    MessageIllegal,
+    NotWriteable,
+    StoreError,
+)
+
+__all__ = ["put_refusal"]
+
+
+def put_refusal(error: StoreError, s: Services) -> Refused:
+    if isinstance(error, MessageIllegal):
+        return Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. msg body"
+            f" length limit {s.settings['maxMessageSize']}B: {error.text}",
+        )
+    if isinstance(error, DiskFull | NotWriteable | FlushFailed):
+        return Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "service not available now. It may be caused by one of the following reasons: the"
+            f" broker's disk is full, the store has been shut down: {error.text}",
+        )
+    if isinstance(error, CreateMappedFileFailed):
+        return Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"create mapped file failed, server is busy or broken: {error.text}",
+        )
+    return Refused(ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")

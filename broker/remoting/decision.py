@@ -1,0 +1,163 @@
+"""What becomes of a message that is to be put: Python decides, the C core composes, places, puts
+and answers (csrc/remoting/decision.h, docs/internals/send-path.md).
+
+The core's tables decide most sends. Those that they have no rule for come up to Python, which reads
+them with :meth:`Peer.read_send` and gives its :class:`PutDecision` to :meth:`Peer.decide`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from pystore.native import ffi, lib
+from pystore.properties import encode_properties
+
+__all__ = ["QUEUE_ANY", "AskedSend", "PutDecision", "Role", "Sent", "fill", "read_asked", "sent_of"]
+
+#: Some queue of the topic that may be written to.
+QUEUE_ANY: int = lib.PS_QUEUE_ANY
+_AS_ASKED: int = lib.PS_AS_ASKED
+
+
+class Role(IntEnum):
+    """PLAIN: visible at once, or when its delay is over. HALF: once its transaction commits."""
+
+    PLAIN = lib.PS_ROLE_PLAIN
+    HALF = lib.PS_ROLE_HALF
+
+
+class AskedSend(NamedTuple):
+    """The numbers of a send's header, and what its properties ask for: read in C, so that nothing
+    of it is read twice.
+
+    bad: letter (version 2) of a field that is missing or not a number, or "". queue: negative: any.
+    max_reconsume: -1 when the client did not say. level: of DELAY, 0: none. transaction: TRAN_MSG
+    is true. timed: some TIMER_ property is there.
+    """
+
+    bad: str
+    born_timestamp: int
+    template_queues: int
+    queue: int
+    sys_flag: int
+    flag: int
+    reconsume_times: int
+    max_reconsume: int
+    unit: bool
+    batch: bool
+    level: int
+    transaction: bool
+    timed: bool
+    has_id: bool
+
+    def is_half(self, level: int | None = None) -> bool:
+        """Whether it is a half message once its delay level is this one; None: as asked."""
+        asks = lib.PS_ASKS_TRANSACTION if self.transaction else 0
+        delay = self.level if level is None else level
+        return bool(lib.ps_send_is_half(asks, self.reconsume_times, delay))
+
+
+class Sent(NamedTuple):
+    """What a decision brought about.
+
+    code: of the answer. messages: how many were put, or are repeated; 0: refused. queue, offset,
+    physical_offset: of the first; -1 when refused. end: of the last one, in the log. size: bytes
+    put; 0 for a repeat. ids: the offset message ids, with commas between them.
+    """
+
+    code: int
+    messages: int
+    queue: int
+    offset: int
+    physical_offset: int
+    end: int
+    size: int
+    half: bool
+    ids: str
+
+
+@dataclass(slots=True)
+class PutDecision:
+    """What a message becomes. None: as the send asks.
+
+    refused: nothing is put; code and remark are the answer. code: of the answer to a message that
+    was put; 0: how the put went. topic, queue: that it is meant for; it goes there at once, or when
+    its delay is over or its transaction committed. level: delay level. wait: whether its answer
+    waits until it is as safe as flushDiskType asks. key: what a repeat of it is known by. drop:
+    names of properties that go. add: properties that take the place of those of the same name.
+    after: called once it is answered.
+    """
+
+    refused: bool = False
+    code: int = 0
+    remark: str | None = None
+    topic: str | None = None
+    queue: int | None = None
+    level: int | None = None
+    role: Role | None = None
+    wait: bool | None = None
+    key: str | None = None
+    drop: Sequence[str] = ()
+    add: Mapping[str, str] = field(default_factory=dict)
+    after: Callable[[Sent], None] | None = None
+
+    @classmethod
+    def refusal(cls, code: int, remark: str | None) -> PutDecision:
+        return cls(refused=True, code=int(code), remark=remark)
+
+
+_NUMBERS = struct.Struct("@q16i")
+
+
+def read_asked(raw: Any) -> AskedSend:
+    """raw: ``ps_send *`` that C has filled."""
+    (
+        born, _, bad, template_queues, queue, sys_flag, flag, reconsume, most, unit, batch, asks,
+        level, _, _, _, _,
+    ) = _NUMBERS.unpack_from(ffi.buffer(raw, _NUMBERS.size))  # fmt: skip
+    return AskedSend(
+        chr(bad) if bad else "", born, template_queues, queue, sys_flag, flag, reconsume, most,
+        unit != 0, batch != 0, level, asks & lib.PS_ASKS_TRANSACTION != 0,
+        asks & lib.PS_ASKS_TIME != 0, raw.uniq.len > 0,
+    )  # fmt: skip
+
+
+def _as_asked(value: int | bool | None) -> int:
+    return _AS_ASKED if value is None else int(value)
+
+
+def fill(decision: PutDecision, raw: Any) -> Sequence[Any]:
+    """Writes a decision into a ``ps_decision *``; what it points to lives as long as the result.
+
+    Raises: BadArgument for a text that no property can hold.
+    """
+    drop = "".join([f"{name}\1" for name in decision.drop]).encode()
+    keep = (
+        (decision.remark or "").encode("utf-8", "replace"),
+        None if decision.topic is None else decision.topic.encode(),
+        None if decision.key is None else decision.key.encode(),
+        drop,
+        encode_properties(decision.add) if decision.add else b"",
+    )
+    held = [ffi.NULL if data is None else ffi.from_buffer("char[]", data) for data in keep]
+    raw.code, raw.put = decision.code, not decision.refused
+    raw.queue_id, raw.level = _as_asked(decision.queue), _as_asked(decision.level)
+    raw.role, raw.wait = _as_asked(decision.role), _as_asked(decision.wait)
+    raw.remark, raw.topic, raw.key, raw.drop, raw.add = held
+    raw.remark_len, raw.topic_len, raw.key_len, raw.drop_len, raw.add_len = [
+        0 if data is None else len(data) for data in keep
+    ]
+    return held
+
+
+def sent_of(raw: Any) -> Sent:
+    """raw: ``ps_sent *`` that C has filled."""
+    ids = bytes(ffi.buffer(raw.ids, raw.ids_len)).decode() if raw.ids_len else ""
+    return Sent(
+        raw.code, raw.count, raw.queue_id, raw.queue_offset, raw.physical_offset, raw.end,
+        raw.bytes, raw.half != 0, ids,
+    )  # fmt: skip

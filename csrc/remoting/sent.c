@@ -1,0 +1,140 @@
+/* Answers of sends: at once, or when the log is on the disk. Spec remoting.md 2.1, 3. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "remoting/core.h"
+
+/* ---- answers that wait for the disk ---- */
+
+typedef struct held_item {
+    ps_answer answer; /* its pointers are set when it is given */
+    int64_t at;       /* of the physical offsets, in numbers */
+    int64_t texts_at; /* of UNIQ_KEY and remark, in bytes */
+} held_item;
+
+struct ps_held {
+    int64_t he_conn_id, he_durable_at, he_began_ns, he_count;
+    ps_buffer he_items, he_offsets, he_texts;
+};
+
+static void free_held(ps_held *h) {
+    ps_buffer_free(&h->he_items);
+    ps_buffer_free(&h->he_offsets);
+    ps_buffer_free(&h->he_texts);
+    free(h);
+}
+
+void ps_held_detach(ps_core *c, ps_step *out) {
+    out->held = c->co_held;
+    out->durable_at = c->co_held != NULL ? c->co_held->he_durable_at : 0;
+    c->co_held = NULL;
+}
+
+static bool append(ps_buffer *b, const void *data, int64_t len) {
+    uint8_t *to = ps_buffer_room(b, len);
+    if (to == NULL) return false;
+    if (len > 0) memcpy(to, data, (size_t)len);
+    b->len += len;
+    return true;
+}
+
+static bool hold_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
+    if (c->co_held == NULL) {
+        c->co_held = calloc(1, sizeof *c->co_held);
+        if (c->co_held == NULL) return false;
+        c->co_held->he_conn_id = conn_id;
+        c->co_held->he_began_ns = c->co_began_ns;
+    }
+    ps_held *h = c->co_held;
+    held_item item = {*a, h->he_offsets.len / (int64_t)sizeof(int64_t), h->he_texts.len};
+    if (!append(&h->he_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
+        !append(&h->he_texts, a->uniq.data, a->uniq.len) ||
+        !append(&h->he_texts, a->remark.data, a->remark.len) ||
+        !append(&h->he_items, &item, sizeof item))
+        return false;
+    if (a->end > h->he_durable_at) h->he_durable_at = a->end;
+    return true;
+}
+
+/* ---- the answer ---- */
+
+bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
+    const ps_conf *conf = &c->co_store->st_conf;
+    char id[57];
+    c->co_props.len = 0;
+    for (int32_t i = 0; i < a->count; i++) {
+        int len = ps_offset_msg_id(conf->store_host, conf->store_host_len, a->physical[i], id);
+        if ((i > 0 && !append(&c->co_props, ",", 1)) || !append(&c->co_props, id, len))
+            return false;
+    }
+    *out = (ps_slice){c->co_props.data, (int32_t)c->co_props.len};
+    return true;
+}
+
+/* The fields that stand in every answer: clients read them unasked. */
+static void add_common(ps_core *c, ps_command *reply) {
+    reply->fields[reply->field_count++] =
+        (ps_field){ps_slice_of("TRACE_ON"), ps_slice_of(c->co_trace_on ? "true" : "false")};
+    reply->fields[reply->field_count++] =
+        (ps_field){ps_slice_of("MSG_REGION"), ps_slice_of(c->co_region)};
+}
+
+static int encode_answer(ps_core *c, const ps_answer *a) {
+    char queue[24], offset[24];
+    ps_slice ids;
+    ps_command reply;
+    if (!ps_sent_ids(c, a, &ids)) return PS_E_NO_MEMORY;
+    reply.serialize = a->serialize;
+    reply.code = a->code;
+    reply.opaque = a->opaque;
+    reply.remark = a->remark;
+    reply.fields[0] = (ps_field){ps_slice_of("queueId"), ps_slice_of_number(a->queue_id, queue)};
+    reply.fields[1] = (ps_field){ps_slice_of("transactionId"), a->uniq};
+    reply.fields[2] = (ps_field){ps_slice_of("msgId"), ids};
+    reply.field_count = 3;
+    add_common(c, &reply);
+    reply.fields[reply.field_count++] =
+        (ps_field){ps_slice_of("queueOffset"), ps_slice_of_number(a->queue_offset, offset)};
+    return ps_core_answer(c, &reply, 0);
+}
+
+int ps_sent_refuse(ps_core *c, const ps_answer *a) {
+    ps_command reply;
+    reply.serialize = a->serialize;
+    reply.code = a->code;
+    reply.opaque = a->opaque;
+    reply.remark = a->remark;
+    reply.field_count = 0;
+    add_common(c, &reply);
+    return ps_core_answer(c, &reply, 0);
+}
+
+int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
+    ps_core *c = n->cn_core;
+    if (!c->co_store->st_conf.sync_flush || !wait) return encode_answer(c, a);
+    if (!hold_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
+    if (put) { /* a repeat was put before */
+        c->co_held->he_count += a->count;
+        c->co_puts_waiting += a->count;
+    }
+    return 0;
+}
+
+void ps_held_end(ps_core *c, ps_held *h, int32_t code, ps_step *out) {
+    const held_item *items = (const held_item *)h->he_items.data;
+    if (out != NULL) c->co_out.len = 0;
+    for (size_t i = 0; out != NULL && i < (size_t)h->he_items.len / sizeof *items; i++) {
+        ps_answer a = items[i].answer;
+        const uint8_t *texts = h->he_texts.data + items[i].texts_at;
+        a.physical = (const int64_t *)h->he_offsets.data + items[i].at;
+        if (a.uniq.data != NULL) a.uniq.data = texts;
+        if (a.remark.data != NULL) a.remark.data = texts + a.uniq.len;
+        if (a.code == 0) a.code = code;
+        encode_answer(c, &a);
+    }
+    if (out != NULL)
+        *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = h->he_conn_id};
+    if (out != NULL) ps_times_put(c, h->he_began_ns, h->he_count);
+    free_held(h);
+}

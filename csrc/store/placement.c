@@ -1,0 +1,136 @@
+/* The properties of a stored message. What the broker itself says of a message replaces what a
+ * client, or an earlier life of the message, said under the same name: upstream keeps properties in
+ * a map, so that a name stands once in its records. A plain message whose client said none of that
+ * is copied as it came. */
+#include "store/placement.h"
+
+#include <string.h>
+
+#define NUMBER_MAX 12 /* digits of an int32, its sign, a separator */
+/* Names, separators and numbers that a placement adds, at most. */
+#define ADDED_MAX 96
+
+bool ps_text_is(const uint8_t *data, int64_t len, const char *text) {
+    return len == (int64_t)strlen(text) && memcmp(data, text, (size_t)len) == 0;
+}
+
+static bool is_one_of(const ps_property *p, const char *const *names) {
+    for (; *names != NULL; names++)
+        if (ps_text_is(p->name, p->name_len, *names)) return true;
+    return false;
+}
+
+/* Whether a list of names, or of encoded properties, has one of this name. */
+static bool is_named_in(const ps_property *p, ps_text list, uint8_t end) {
+    for (int64_t at = 0; at < list.len;) {
+        const uint8_t *from = list.data + at;
+        const uint8_t *separator = memchr(from, PS_NAME_SEPARATOR, (size_t)(list.len - at));
+        if (separator == NULL) return false;
+        if (separator - from == p->name_len && memcmp(from, p->name, (size_t)p->name_len) == 0)
+            return true;
+        const uint8_t *next = memchr(separator, end, (size_t)(list.data + list.len - separator));
+        if (next == NULL) return false;
+        at = next + 1 - list.data;
+    }
+    return false;
+}
+
+/* A half says these by itself; a message that was a half or was checked before may still bring
+ * them. */
+static const char *const OF_HALVES[] = {
+    "REAL_TOPIC", "REAL_QID", "__transactionId__", "TRANSACTION_CHECK_TIMES",
+    "TRAN_PREPARED_QUEUE_OFFSET", NULL};
+/* A level comes before a time of its own, upstream HookUtils.handleScheduleMessage. */
+static const char *const OF_DELAYED[] = {
+    "DELAY", "REAL_TOPIC", "REAL_QID", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
+    NULL};
+
+static bool goes(const ps_placement *p, const ps_property *each) {
+    return is_named_in(each, p->drop, PS_NAME_SEPARATOR) ||
+           is_named_in(each, p->add, PS_PROPERTY_SEPARATOR) ||
+           (p->restamped && is_named_in(each, p->stamp, PS_PROPERTY_SEPARATOR)) ||
+           (p->pop && ps_text_is(each->name, each->name_len, "POP_CK")) ||
+           (p->half && is_one_of(each, OF_HALVES)) ||
+           (!p->half && p->level > 0 && is_one_of(each, OF_DELAYED));
+}
+
+static uint8_t *put(uint8_t *to, const void *data, int64_t len) {
+    if (len > 0) memcpy(to, data, (size_t)len);
+    return to + len;
+}
+
+static uint8_t *put_property(uint8_t *to, const char *name, const uint8_t *value, int64_t len) {
+    to = put(to, name, (int64_t)strlen(name));
+    *to++ = PS_NAME_SEPARATOR;
+    to = put(to, value, len);
+    *to++ = PS_PROPERTY_SEPARATOR;
+    return to;
+}
+
+/* number: not negative. */
+static uint8_t *put_number(uint8_t *to, const char *name, int32_t number) {
+    uint8_t digits[NUMBER_MAX];
+    int at = NUMBER_MAX;
+    do {
+        digits[--at] = (uint8_t)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    return put_property(to, name, digits + at, NUMBER_MAX - at);
+}
+
+static uint8_t *put_kept(const ps_placement *p, uint8_t *to) {
+    ps_property each;
+    int32_t at = 0;
+    while (ps_property_next(p->properties.data, (int32_t)p->properties.len, &at, &each)) {
+        if (goes(p, &each)) continue;
+        to = put(to, each.name, each.name_len);
+        *to++ = PS_NAME_SEPARATOR;
+        to = put(to, each.value, each.value_len);
+        *to++ = PS_PROPERTY_SEPARATOR;
+    }
+    return to;
+}
+
+int64_t ps_place_room(const ps_placement *p) {
+    return p->properties.len + 1 + p->add.len + p->stamp.len + p->topic.len + p->uniq.len +
+           ADDED_MAX;
+}
+
+int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
+    uint8_t *start = to;
+    bool plain = p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop;
+    if (plain && p->level == 0 && !p->half) {
+        to = put(to, p->properties.data, p->properties.len);
+        if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && p->stamp.len > 0)
+            *to++ = PS_PROPERTY_SEPARATOR;
+    } else {
+        to = put_kept(p, to);
+    }
+    to = put(to, p->add.data, p->add.len);
+    to = put(to, p->stamp.data, p->stamp.len);
+    if (p->half && p->uniq.len > 0)
+        to = put_property(to, "__transactionId__", p->uniq.data, p->uniq.len);
+    if (!p->half && p->level > 0)
+        to = put_number(to, "DELAY", p->level);
+    if (p->half || p->level > 0) {
+        to = put_property(to, "REAL_TOPIC", p->topic.data, p->topic.len);
+        to = put_number(to, "REAL_QID", p->queue_id);
+    }
+    return to - start;
+}
+
+bool ps_real_place(const uint8_t *properties, int32_t len, ps_text *topic, int32_t *queue_id) {
+    ps_property name, queue;
+    int64_t id = 0;
+    if (!ps_property_find(properties, len, "REAL_TOPIC", 10, &name) || name.value_len == 0 ||
+        !ps_property_find(properties, len, "REAL_QID", 8, &queue) || queue.value_len == 0)
+        return false;
+    for (int32_t i = 0; i < queue.value_len; i++) {
+        if (queue.value[i] < '0' || queue.value[i] > '9') return false;
+        id = id * 10 + (queue.value[i] - '0');
+        if (id > PS_QUEUE_ID_MAX) return false;
+    }
+    *topic = (ps_text){name.value, name.value_len};
+    *queue_id = (int32_t)id;
+    return true;
+}
