@@ -246,7 +246,7 @@ typedef struct ps_message {
     uint8_t born_host[20];
     int32_t born_host_len; /* 0: the store host */
     int32_t wait;
-    int32_t delay_level; /* 0: none; else it waits in SCHEDULE_TOPIC_XXXX, at most at the last one */
+    int32_t delay_level; /* 0: none; else it waits in SCHEDULE_TOPIC_XXXX; clipped to the last */
 } ps_message;
 int ps_put_message(ps_store *store, ps_topic *topic, const ps_message *message, ps_put_result *out);
 

@@ -246,7 +246,8 @@ ps_slice ps_dedup_key(const ps_core *c, const char *add, int32_t add_len, ps_sli
     ps_slice key = {NULL, 0};
     const ps_dedup *o = c->co_dedup;
     if (o == NULL) return key;
-    if (add_len == 0 || !find_property((const uint8_t *)add, add_len, o->on_key, o->on_key_len, &key))
+    const uint8_t *added = (const uint8_t *)add;
+    if (add_len == 0 || !find_property(added, add_len, o->on_key, o->on_key_len, &key))
         find_property(properties.data, properties.len, o->on_key, o->on_key_len, &key);
     return key;
 }

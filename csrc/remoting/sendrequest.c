@@ -39,7 +39,8 @@ static void read_int32(const ps_slice *values, char letter, int32_t *out, ps_sen
 
 void ps_send_read(const ps_command *command, ps_send *out) {
     ps_slice values[LETTERS] = {{NULL, 0}};
-    bool long_names = command->code == CODE_SEND_MESSAGE || command->code == CODE_SEND_REPLY_MESSAGE;
+    bool long_names =
+        command->code == CODE_SEND_MESSAGE || command->code == CODE_SEND_REPLY_MESSAGE;
     for (int32_t i = 0; i < command->field_count; i++) {
         int place = place_of(command->fields[i].name, long_names);
         if (place >= 0) values[place] = command->fields[i].value;

@@ -621,7 +621,7 @@ int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_
 
 static bool settles(const ps_record *r, ps_final *out) {
     bool commit = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_COMMIT;
-    bool copy = same((ps_slice){r->topic, r->topic_len}, PS_DISCARD_TOPIC, sizeof PS_DISCARD_TOPIC - 1) &&
+    bool copy = ps_text_is(r->topic, r->topic_len, PS_DISCARD_TOPIC) &&
                 r->prepared_transaction_offset > 0;
     *out = (ps_final){r->prepared_transaction_offset, r->physical_offset,
                       commit ? PS_TX_COMMIT : PS_TX_DISCARD};
