@@ -80,7 +80,7 @@ class SendRequest:
         value, code = self.field(bad), self.command.code
         name = _LONG_NAMES[bad] if code in _VERSION_1 else bad
         if not value:
-            problem = f"the request {code} lacks its field {name}"
+            problem = f"request {code} lacks the field {name}"
         elif value.lstrip("-").isdecimal() and bad != "g":
             problem = f"the field {name} of request {code} is beyond 32 bits: {value:.40}"
         else:

@@ -254,7 +254,7 @@ static int put_batch(putting *p, ps_error *e) {
     int64_t stored = 0, count = count_items(p->body);
     if (p->level > 0 || (p->s->asks & PS_ASKS_TRANSACTION))
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
-                       "a batch can be neither delayed nor transactional");
+                       "a batch cannot be delayed or transactional");
     c->co_places.len = 0;
     int64_t *places =
         (int64_t *)ps_buffer_room(&c->co_places, (count + 1) * (int64_t)sizeof *places);
