@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from pystore import configfiles
+from pystore import configfiles, files
 from pystore.configfiles import SECTIONS, Parts
 from pystore.errors import (
     DiskFull,
@@ -273,4 +273,4 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise
-        raise configfiles.os_error(failed, meta) from failed
+        raise files.os_error(failed, meta) from failed

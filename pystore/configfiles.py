@@ -3,25 +3,19 @@
 Spec section 8. One :class:`Section` a file that is interpreted; :data:`RAW_FILES` are kept byte by
 byte. Members that this version does not know are kept in ``extra`` and written back as they came.
 
-On disk a file is only ever replaced: temporary file beside it, fsync, rename, fsync of the folder;
-its ``.bak`` (the previous content) likewise. Upstream 5.3 writes in place and without a sync
-(rocketmq#7729, #3401, #9705), so a reader must take a torn file as a matter of course.
+On disk a file is only ever replaced (pystore/files.py), its ``.bak`` (the previous content)
+likewise. Upstream 5.3 writes in place and without a sync (rocketmq#7729, #3401, #9705), so a reader
+must take a torn file as a matter of course.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pystore import javajson
-from pystore.errors import DiskFull, Forbidden, StoreError, StoreIOError
 
 __all__ = [
     "RAW_FILES",
@@ -33,17 +27,10 @@ __all__ = [
     "SubscriptionGroup",
     "TopicConfig",
     "check_json",
-    "os_error",
-    "read_file",
-    "remove_temporaries",
-    "replace_file",
-    "sync_folder",
 ]
 
 INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
-#: Larger than any cluster's; what is larger is not read into memory.
-FILE_MAX_BYTES = 256 << 20
 #: Upstream's separator in the keys of consumerOffset.json; no topic or group may hold it.
 AT = "@"
 
@@ -388,100 +375,3 @@ RAW_FILES = (
 def check_json(data: bytes) -> None:
     """Raises: ValueError that says what is wrong with a file that is not interpreted."""
     _object(javajson.loads(data))
-
-
-# ---- on disk ----
-
-
-def os_error(failed: OSError, path: str | os.PathLike[str]) -> StoreError:
-    """The named error of a system call on a file of the metadata."""
-    text = f"cannot read or write the metadata ({failed.strerror or failed})"
-    kind: type[StoreError] = StoreIOError
-    if failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        kind = Forbidden
-    elif failed.errno in (errno.ENOSPC, errno.EDQUOT):
-        kind = DiskFull
-    return kind(text, os.fspath(path), errno=failed.errno)
-
-
-def read_file(path: Path) -> bytes | None:
-    """The content, or None when there is no such file.
-
-    Raises: Forbidden, StoreIOError; also for what is no regular file, or larger than
-    :data:`FILE_MAX_BYTES`.
-    """
-    try:
-        # Without O_NONBLOCK a named pipe in the file's place would make this wait for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError as failed:
-        raise os_error(failed, path) from failed
-    try:
-        with open(fd, "rb") as file:
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode):
-                raise StoreIOError("not a regular file", str(path))
-            data = file.read(FILE_MAX_BYTES + 1)
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise os_error(failed, path) from failed
-    if len(data) > FILE_MAX_BYTES:
-        raise StoreIOError(f"the file is larger than {FILE_MAX_BYTES} bytes", str(path))
-    return data
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes renames in the folder durable. Raises: OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """The file holds either its old content or all of the new one, whenever the power fails."""
-    temporary = path.with_name(path.name + ".tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(temporary, flags, 0o644), "wb") as file:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)  # noqa: PTH105 - one name for tests to make fail
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
-    """Writes the file; with keep_old its content so far becomes its ``.bak`` first.
-
-    The folder is not synced: call :func:`sync_folder` after the last file. The old content is
-    copied, not linked: upstream overwrites in place, and would change both names at once.
-
-    Raises: Forbidden, DiskFull, StoreIOError; the file then holds its old content, or all of the
-    new one.
-    """
-    try:
-        old = read_file(path) if keep_old else None
-        if old is not None and old != data:
-            _write_whole(path.with_name(path.name + ".bak"), old)
-        _write_whole(path, data)
-    except OSError as failed:
-        if isinstance(failed, StoreError):
-            raise
-        raise os_error(failed, path) from failed
-
-
-def remove_temporaries(folder: Path, names: Iterable[str]) -> None:
-    """Removes what an export that was killed left behind. Raises nothing: the next one retries."""
-    for name in names:
-        for leftover in (f"{name}.tmp", f"{name}.bak.tmp"):
-            with contextlib.suppress(OSError):
-                (folder / leftover).unlink()

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 import lmdb
 
-from pystore import _metadb, configfiles
+from pystore import _metadb, configfiles, files
 from pystore._metadb import Print
 from pystore._metastore import MetaStore
 from pystore._metatables import DelayOffsets, Offsets, Table, check_number
@@ -148,7 +148,7 @@ class Metadata(MetaStore):
             fresh = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             if fresh:
-                configfiles.sync_folder(self.root)
+                files.sync_folder(self.root)
             self._env = lmdb.open(
                 str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
                 writemap=False, sync=sync, metasync=True, mode=0o644,
@@ -157,16 +157,16 @@ class Metadata(MetaStore):
             new = _metadb.read_schema(self._env, self.path) == 0
             self._dbs = _metadb.make_dbs(self._env, new)
             if fresh:
-                configfiles.sync_folder(self.path)
+                files.sync_folder(self.path)
             self._state = _metadb.read_state(self._env, self._dbs, self.path)
-            configfiles.remove_temporaries(self.config, _all_files())
+            files.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())
         except BaseException as failed:
             self._release()
             if isinstance(failed, lmdb.Error):
                 raise _metadb.lmdb_error(failed, self.path) from failed
             if isinstance(failed, OSError) and not isinstance(failed, StoreError):
-                raise configfiles.os_error(failed, self.path) from failed
+                raise files.os_error(failed, self.path) from failed
             raise
 
     def _own(self) -> None:
@@ -488,13 +488,13 @@ class Metadata(MetaStore):
             for name, file in _all_tables():
                 data = self._encode(name, file)
                 if data is not None:
-                    configfiles.replace_file(folder / file, data, keep_old=True)
+                    files.replace_file(folder / file, data, keep_old=True)
                     written.append(file)
-            configfiles.sync_folder(folder)
+            files.sync_folder(folder)
         except OSError as failed:
             if isinstance(failed, StoreError):
                 raise
-            raise configfiles.os_error(failed, folder) from failed
+            raise files.os_error(failed, folder) from failed
         return written
 
     def _export(self, names: set[str]) -> list[str]:
@@ -504,7 +504,7 @@ class Metadata(MetaStore):
             data = self._encode(name, file) if name in names else None
             if data is None or self._is_there(file, data):
                 continue
-            old = configfiles.read_file(self.config / file)
+            old = files.read_file(self.config / file)
             keep = old is not None and old != data and self._is_whole(name, file, old)
             todo[file] = (data, old, keep)
         if todo:
@@ -549,14 +549,14 @@ class Metadata(MetaStore):
         try:
             if not self.config.is_dir():
                 self.config.mkdir(parents=True, exist_ok=True)
-                configfiles.sync_folder(self.root)
+                files.sync_folder(self.root)
             for file, (data, _, keep) in todo.items():
-                configfiles.replace_file(self.config / file, data, keep_old=keep)
-            configfiles.sync_folder(self.config)
+                files.replace_file(self.config / file, data, keep_old=keep)
+            files.sync_folder(self.config)
         except OSError as failed:
             if isinstance(failed, StoreError):
                 raise
-            raise configfiles.os_error(failed, self.config) from failed
+            raise files.os_error(failed, self.config) from failed
         with self._write() as txn:
             for file, (data, old, keep) in todo.items():
                 bak = [_metadb.digest(old)] if keep else before[file].bak
@@ -586,8 +586,8 @@ def _decode(name: str, data: bytes) -> Any:
 
 def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
     """A file and its ``.bak``; an empty one counts as missing, as upstream has it."""
-    main = configfiles.read_file(path)
-    bak = configfiles.read_file(path.with_name(path.name + ".bak"))
+    main = files.read_file(path)
+    bak = files.read_file(path.with_name(path.name + ".bak"))
     return main or None, bak or None
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pystore import configfiles
+from pystore import files
 from pystore.errors import BadArgument, StoreError
 from pystore.javaproperties import edit_java_properties, parse_java_properties
 from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
@@ -546,18 +546,18 @@ def edit_conf(path: Path, changes: Mapping[str, str]) -> None:
     """
     path = path.resolve()  # a link stays one
     # By bytes: entries that are not changed need not be understood.
-    text = (configfiles.read_file(path) or b"").decode("latin-1")
+    text = (files.read_file(path) or b"").decode("latin-1")
     try:
         made = edit_java_properties(text, changes).encode("latin-1")
     except ValueError as bad:
         raise BadArgument(str(bad), where=str(path)) from None
     try:
-        configfiles.replace_file(path, made, keep_old=True)
-        configfiles.sync_folder(path.parent)
+        files.replace_file(path, made, keep_old=True)
+        files.sync_folder(path.parent)
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise
-        raise configfiles.os_error(failed, path) from failed
+        raise files.os_error(failed, path) from failed
 
 
 def _read_conf(path: Path) -> dict[str, tuple[int, str]]:

@@ -10,10 +10,11 @@ remembered in a process.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from pystore.files import sync_folder, write_whole
 
 if TYPE_CHECKING:
     import pystore
@@ -61,12 +62,7 @@ class Ledger:
         """On the disk when it returns, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(entry.job)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as out:
-            json.dump(entry._asdict(), out)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
+        write_whole(path, json.dumps(entry._asdict()).encode())
         self._sync()
 
     def forget(self, job: str) -> None:
@@ -75,11 +71,7 @@ class Ledger:
 
     def _sync(self) -> None:
         for folder in (self.folder, self.folder.parent, self.folder.parent.parent):
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync_folder(folder)
 
 
 def stamps_since(store: pystore.Store, entry: Entry) -> set[Stamp]:

@@ -12,7 +12,6 @@ long as the look took.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -167,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 offsets[span.topic, broker, span.queue] = start
         offset = encode(offsets)
         if state is not None:
-            _write_whole(state, json.dumps(offset))
+            _remember(state, offset)
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -277,12 +276,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             commit_to_group(path, self.options.group, mine)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """The file has all of the text or is not there."""
+def _remember(path: Path, offset: dict[str, Any]) -> None:
+    """The file has all of the offset or is not there, and stays after a power failure."""
+    from pystore.files import sync_folder, write_whole
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(path)
+    write_whole(path, json.dumps(offset).encode())
+    sync_folder(path.parent.parent)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from broker.client.message import MessageQueue
 from broker.remoting import mqjson
+from pystore.files import write_whole
 
 __all__ = ["OffsetFile"]
 
@@ -51,9 +51,4 @@ class OffsetFile:
     def save(self) -> None:
         """Raises: OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        with new.open("wb") as file:
-            file.write(mqjson.dumps({"offsetTable": self._offsets}))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
+        write_whole(self.path, mqjson.dumps({"offsetTable": self._offsets}))

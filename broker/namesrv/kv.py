@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 
 from pystore import javajson
-from pystore.configfiles import read_file, replace_file, sync_folder
 from pystore.errors import RecordDamaged
+from pystore.files import read_file, replace_file, sync_folder
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
 

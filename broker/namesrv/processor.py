@@ -26,8 +26,9 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from pystore import javajson
-from pystore.configfiles import replace_file, sync_folder, version_from_json, version_to_json
+from pystore.configfiles import version_from_json, version_to_json
 from pystore.errors import BadArgument
+from pystore.files import replace_file, sync_folder
 from pystore.javaproperties import parse_java_properties
 
 __all__ = ["Processor"]

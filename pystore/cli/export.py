@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
 from pystore.errors import RecordDamaged
+from pystore.files import whole_file
 
 __all__ = ["run"]
 
@@ -81,25 +81,10 @@ def _target(messages: str) -> Iterator[IO[str]]:
     if messages == "-":
         yield sys.stdout
         return
-    path = Path(messages)
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(fd, "w", encoding="ascii") as out:
-            yield out
-            out.flush()
-            os.fsync(fd)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # mkstemp makes files for the owner alone
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with whole_file(Path(messages)) as file:
+        out = io.TextIOWrapper(file, encoding="ascii", write_through=True)
+        yield out
+        out.detach()
 
 
 def _write(

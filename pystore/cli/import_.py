@@ -14,7 +14,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from pystore import configfiles
+from pystore import configfiles, files
 from pystore._store import Store
 from pystore.cli._session import Session
 from pystore.cli._values import Size, usage
@@ -102,7 +102,7 @@ def _check_metadata(folder: Path | None) -> list[str]:
         )
     found = []
     for section in configfiles.SECTIONS.values():
-        data = configfiles.read_file(folder / section.file)
+        data = files.read_file(folder / section.file)
         if not data:
             continue
         try:

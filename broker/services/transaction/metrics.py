@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from broker.remoting.halves import LATENCY_BOUNDS_S, Halves
-from pystore import configfiles
+from pystore import files
 
 __all__ = ["Metrics"]
 
@@ -76,7 +76,7 @@ class Metrics:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             data = json.dumps(value, separators=(",", ":")).encode()
-            configfiles.replace_file(self._path, data, keep_old=True)
+            files.replace_file(self._path, data, keep_old=True)
         except OSError as failed:
-            raise configfiles.os_error(failed, self._path) from failed
+            raise files.os_error(failed, self._path) from failed
         self._said, self._written = counts, time.monotonic()

@@ -1,0 +1,139 @@
+"""Files that are read and replaced as a whole; the one place where this project does that.
+
+To replace: a temporary file beside it, fsync, rename, fsync of the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pystore.errors import DiskFull, Forbidden, StoreError, StoreIOError
+
+__all__ = [
+    "os_error",
+    "read_file",
+    "remove_temporaries",
+    "replace_file",
+    "sync_folder",
+    "whole_file",
+    "write_whole",
+]
+
+#: Larger than any cluster's; what is larger is not read into memory.
+FILE_MAX_BYTES = 256 << 20
+
+
+def os_error(failed: OSError, path: str | os.PathLike[str]) -> StoreError:
+    """The named error of a system call on a file of the metadata."""
+    text = f"cannot read or write the metadata ({failed.strerror or failed})"
+    kind: type[StoreError] = StoreIOError
+    if failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        kind = Forbidden
+    elif failed.errno in (errno.ENOSPC, errno.EDQUOT):
+        kind = DiskFull
+    return kind(text, os.fspath(path), errno=failed.errno)
+
+
+def read_file(path: Path) -> bytes | None:
+    """The content, or None when there is no such file.
+
+    Raises: Forbidden, StoreIOError; also for what is no regular file, or larger than
+    :data:`FILE_MAX_BYTES`.
+    """
+    try:
+        # Without O_NONBLOCK a named pipe in the file's place would make this wait for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as failed:
+        raise os_error(failed, path) from failed
+    try:
+        with open(fd, "rb") as file:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode):
+                raise StoreIOError("not a regular file", str(path))
+            data = file.read(FILE_MAX_BYTES + 1)
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        raise os_error(failed, path) from failed
+    if len(data) > FILE_MAX_BYTES:
+        raise StoreIOError(f"the file is larger than {FILE_MAX_BYTES} bytes", str(path))
+    return data
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames in the folder durable. Raises: OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to; at the end of the block it takes the place of the one at `path`.
+
+    Whenever the power fails, `path` holds its old content or all of the new one. It keeps the
+    rights of the old one. When the block raises, nothing has happened. durable: the new one is
+    there for good when the block ends; otherwise call :func:`sync_folder` after the last file.
+
+    Raises: OSError.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(temporary, flags, 0o666), "wb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105 - one name for tests to make fail
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """:func:`whole_file` for content that is at hand. Raises: OSError."""
+    with whole_file(path, durable=durable) as file:
+        file.write(data)
+
+
+def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
+    """Writes the file; with keep_old its content so far becomes its ``.bak`` first.
+
+    The folder is not synced: call :func:`sync_folder` after the last file. The old content is
+    copied, not linked: upstream overwrites in place, and would change both names at once.
+
+    Raises: Forbidden, DiskFull, StoreIOError; the file then holds its old content, or all of the
+    new one.
+    """
+    try:
+        old = read_file(path) if keep_old else None
+        if old is not None and old != data:
+            write_whole(path.with_name(path.name + ".bak"), old, durable=False)
+        write_whole(path, data, durable=False)
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        raise os_error(failed, path) from failed
+
+
+def remove_temporaries(folder: Path, names: Iterable[str]) -> None:
+    """Removes what an export that was killed left behind. Raises nothing: the next one retries."""
+    for name in names:
+        for leftover in (f"{name}.tmp", f"{name}.bak.tmp"):
+            with contextlib.suppress(OSError):
+                (folder / leftover).unlink()
