@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["PutStatus"]
+__all__ = ["NamedInt", "PutStatus"]
+
+
+class NamedInt(enum.IntEnum):
+    """A number that is shown by its name."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(int(self), spec) if spec[-1:] in tuple("bcdnoxX") else format(self.name, spec)
 
 
 class PutStatus(enum.Enum):

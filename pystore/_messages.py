@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import ipaddress
 import struct
 import zlib
@@ -11,6 +10,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any, overload
 
+from pystore._enums import NamedInt
 from pystore.compression import inflate
 from pystore.errors import RecordDamaged
 from pystore.native import ffi, lib
@@ -26,7 +26,7 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
 
-class GetStatus(enum.IntEnum):
+class GetStatus(NamedInt):
     """What a read met (spec store.md section 10; upstream ``GetMessageStatus``)."""
 
     FOUND = 0

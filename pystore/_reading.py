@@ -41,14 +41,15 @@ _LIVE: weakref.WeakSet[Base] = weakref.WeakSet()
 
 class Topic:
     """A topic's handle in C. queues: how many puts that name none take in turn; 0: not yet known to
-    the metadata, which hears of a topic only when a message of it is stored."""
+    the metadata, which hears of a topic only when a message of it is stored. count: messages that
+    its queues ever had: the turn goes on where the last process left it."""
 
     __slots__ = ("handle", "queues", "turn")
 
-    def __init__(self, handle: Any, queues: int) -> None:
+    def __init__(self, handle: Any, queues: int, count: int = 0) -> None:
         self.handle = handle
         self.queues = queues
-        self.turn = itertools.count()
+        self.turn = itertools.count(count)
 
 
 class _Scratch(threading.local):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pystore._enums import NamedInt
 from pystore.native import text_of
 
 __all__ = ["Action", "RecoveryMode", "RecoveryReport", "ReportItem"]
 
 
-class RecoveryMode(enum.IntEnum):
+class RecoveryMode(NamedInt):
     """How the store was found: ``NEW`` empty, ``NORMAL`` closed cleanly, ``ABNORMAL`` with an abort
     file, ``READ`` opened read-only (nothing was changed)."""
 
@@ -21,7 +21,7 @@ class RecoveryMode(enum.IntEnum):
     READ = 3
 
 
-class Action(enum.IntEnum):
+class Action(NamedInt):
     KEPT = 0
     CUT = 1
     SKIPPED = 2

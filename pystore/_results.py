@@ -66,6 +66,8 @@ class PutResult(bytes):
             f" physical_offset={self.physical_offset}, size={self.size})"
         )
 
+    __str__ = __repr__  # that of bytes would show what it is made of
+
 
 class PutManyResult(NamedTuple):
     """Where many messages went: memoryviews of int64, one number a message, in the order given.

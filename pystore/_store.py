@@ -67,9 +67,16 @@ class Store(Base):
                 if handle == ffi.NULL:
                     self._fail(error)
                 config = self.metadata.topics.get(topic)
-                known = Topic(handle, 0 if config is None else config.write_queue_nums)
+                queues = 0 if config is None else config.write_queue_nums
+                known = Topic(handle, queues, sum(self._count(handle, i) for i in range(queues)))
                 self._topics[topic] = known
             return known
+
+    def _count(self, handle: Any, queue: int) -> int:
+        """How many messages a queue ever had; 0 when there is no such queue."""
+        low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
+        lib.ps_queue_range(self.c_handle(), handle, queue, low, high)
+        return int(high[0])
 
     def _settle(self, topic: str, queue: int) -> None:
         """After a message was stored: the metadata learns of a new topic or queue."""

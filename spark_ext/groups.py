@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pystore.files import write_whole
+
 __all__ = ["commit_to_group"]
 
 _told: set[str] = set()
@@ -34,9 +36,7 @@ def commit_to_group(path: str, group: str, offsets: Mapping[tuple[str, int], int
         table.setdefault(f"{topic}@{group}", {})[str(queue)] = n
     try:
         aside.parent.mkdir(parents=True, exist_ok=True)
-        temporary = aside.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"offsetTable": table}, indent=1), "utf-8")
-        temporary.replace(aside)
+        write_whole(aside, json.dumps({"offsetTable": table}, indent=1).encode())
         where = f"they are in {aside}"
     except OSError as e:
         where = str(e)

@@ -51,6 +51,12 @@ _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {n:>3}  {why}" for n, why in EXIT_
 #: typer's and click's root of "the command line is wrong"; its module depends on the version.
 _ClickError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
+#: The error's own next step is for Python.
+_WHEN_LOCKED = (
+    "end that process, or look inside with info, dump, get, query, tail or export, which need no"
+    " lock; to a broker that runs there, send by a client"
+)
+
 _Conf = Annotated[
     Path | None,
     typer.Option("--conf", metavar="FILE", help="Settings file (broker.conf)."),
@@ -82,8 +88,14 @@ def exit_code_of(error: BaseException) -> int:
 
 def _failure_of(error: BaseException) -> Failure:
     code = exit_code_of(error)
+    if isinstance(error, OSError) and not isinstance(error, errors.StoreError):
+        place = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        step = "check the path, your rights on it and the room on its disk"
+        return Failure(type(error).__name__, f"{error.strerror or error}{place}", step, code)
     if not isinstance(error, errors.StoreError):
         return Failure(type(error).__name__, str(error), "", code)
+    if isinstance(error, errors.StoreLocked):
+        error.next_step = _WHEN_LOCKED
     place = f": {error.where}" if error.where else ""
     at = f" (at offset {error.offset})" if error.offset is not None else ""
     return Failure(
@@ -107,6 +119,11 @@ def _guarded(out: Output, work: Callable[[], int | None]) -> int:
             if code != INTERRUPTED:
                 out.error(_failure_of(error))
             return code
+        except OverflowError as error:
+            out.error(
+                Failure("Usage", f"a number is too large: {error}", "give a smaller one", USAGE)
+            )
+            return USAGE
         except UnicodeEncodeError:
             # Bytes of the command line that are no UTF-8 came in as half characters.
             out.error(Failure("Usage", "an argument is not valid UTF-8", "use --body-file", USAGE))
@@ -128,7 +145,8 @@ def _command(verb: Verb) -> Callable[..., None]:
         about = "Directory for the store. Default: temporary, removed at the end."
     store: Any = Annotated[
         Path if verb.store_needed else Path | None,
-        typer.Argument(metavar="STORE", help=about, show_default=False),
+        # readable: the store says itself what stands in its way, with its own exit code.
+        typer.Argument(metavar="STORE", help=about, show_default=False, readable=False),
     ]
     keyword = inspect.Parameter.KEYWORD_ONLY
     nothing: Any = inspect.Parameter.empty if verb.store_needed else None

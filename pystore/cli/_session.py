@@ -15,7 +15,7 @@ from pystore._store import Store
 from pystore.cli._output import Output
 from pystore.cli._progress import Progress
 from pystore.cli._values import usage
-from pystore.errors import NotAStore, StoreLocked
+from pystore.errors import Forbidden, NotAStore, StoreLocked
 from pystore.native import ffi, lib
 from pystore.settings import Settings, load
 
@@ -43,6 +43,14 @@ def holder_of(root: Path) -> Holder:
     """Whether a process holds the store's lock, and which; nothing is changed."""
     pid = lib.ps_lock_holder(ffi.NULL, os.fsencode(root))
     return Holder(pid != 0, max(0, pid))
+
+
+def _check_readable(lock: Path) -> None:
+    """A lock that cannot be looked at says nothing of who holds it. Raises: Forbidden."""
+    try:
+        lock.open("rb").close()
+    except PermissionError as failed:
+        raise Forbidden("no rights on the store's lock", str(lock), errno=failed.errno) from failed
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
@@ -112,10 +120,12 @@ class Session:
     def check_free(self) -> None:
         """For dry runs: the real run would be refused while somebody else writes.
 
-        Raises: StoreLocked.
+        Raises: StoreLocked, Forbidden.
         """
         holder = holder_of(self.path)
         if holder.locked:
+            if not holder.pid:
+                _check_readable(self.path / "lock")
             who = f"process {holder.pid}" if holder.pid else "another process"
             raise StoreLocked(f"{who} has the store open", str(self.path), pid=holder.pid or None)
 

@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 
 from pystore.errors import BadArgument
 
-__all__ = ["Size", "When", "human_size", "iso", "parse_time", "printable", "shown", "usage"]
+__all__ = [
+    "Size",
+    "When",
+    "human_size",
+    "iso",
+    "parse_time",
+    "printable",
+    "shown",
+    "unreadable",
+    "usage",
+]
 
 _LAST_MS = 253_402_300_799_999  # end of the year 9999, the last that a datetime can hold
 
@@ -42,6 +52,12 @@ def usage(text: str, next_step: str) -> BadArgument:
     error = BadArgument(text)
     error.next_step = next_step
     return error
+
+
+def unreadable(option: str, path: object, failed: OSError) -> BadArgument:
+    """The error of a file that an option names and that cannot be read."""
+    why = failed.strerror or str(failed)
+    return usage(f"{option} {path} cannot be read ({why})", "check the path and your rights on it")
 
 
 def parse_time(text: str, option: str) -> int:

@@ -32,7 +32,7 @@ class Kind(StrEnum):
 def run(
     s: Session,
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-    queue: Annotated[int | None, typer.Option(min=0, help="Only this queue id.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, max=65535, help="Only this queue id.")] = None,
     from_: Annotated[
         int | None, typer.Option("--from", min=0, help="Start at this byte of the log.")
     ] = None,

@@ -31,7 +31,7 @@ class Body(StrEnum):
 def run(
     s: Session,
     topic: Annotated[str | None, typer.Option(help="Topic of the queue.")] = None,
-    queue: Annotated[int, typer.Option(min=0, help="Queue id.")] = 0,
+    queue: Annotated[int, typer.Option(min=0, max=65535, help="Queue id.")] = 0,
     offset: Annotated[int | None, typer.Option(min=0, help="Queue offset.")] = None,
     count: Annotated[int, typer.Option(min=1, help="Maximum number of messages.")] = 1,
     tags: Annotated[str | None, typer.Option(help="Only these tags: 'A || B'.")] = None,

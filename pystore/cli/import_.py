@@ -17,7 +17,7 @@ import typer
 from pystore import configfiles, files
 from pystore._store import Store
 from pystore.cli._session import Session
-from pystore.cli._values import Size, usage
+from pystore.cli._values import Size, unreadable, usage
 from pystore.errors import BadArgument, StoreError
 
 __all__ = ["run"]
@@ -174,7 +174,10 @@ def _each(s: Session, messages: str, skip: int, target: _Target) -> _Count:
         stack.callback(target.close)
         source: IO[bytes] = sys.stdin.buffer
         if messages != "-":
-            source = stack.enter_context(open(messages, "rb"))
+            try:
+                source = stack.enter_context(open(messages, "rb"))
+            except OSError as failed:
+                raise unreadable("--messages", messages, failed) from failed
         bar = stack.enter_context(s.progress("importing", "messages"))
         try:
             for line, text in _lines(source):

@@ -11,7 +11,7 @@ import typer
 from pystore._results import PutResult
 from pystore._store import Store
 from pystore.cli._session import Session
-from pystore.cli._values import Size, When, printable, usage
+from pystore.cli._values import Size, When, printable, unreadable, usage
 
 __all__ = ["run"]
 
@@ -34,12 +34,20 @@ def run(
         typer.Option("--property", metavar="NAME=VALUE", help="Set a property. Repeatable."),
     ] = None,
     queue: Annotated[
-        int | None, typer.Option(min=0, help="Queue id; default: each queue in turn.")
+        int | None, typer.Option(min=0, max=65535, help="Queue id; default: each queue in turn.")
     ] = None,
     delay_level: Annotated[
-        int, typer.Option("--delay-level", min=0, help="Delay level, 1 to 18; 0: none.")
+        int,
+        typer.Option(
+            "--delay-level",
+            min=0,
+            help="Level of messageDelayLevel, 1 to 18 by default; 0: none. A broker that runs on"
+            " this store delivers it; without one it waits.",
+        ),
     ] = 0,
-    flag: Annotated[int, typer.Option(help="User-defined flag.")] = 0,
+    flag: Annotated[
+        int, typer.Option(min=-(2**31), max=2**31 - 1, help="User-defined flag.")
+    ] = 0,
     count: Annotated[int, typer.Option(min=1, help="Put the message this many times.")] = 1,
     sync: Annotated[
         bool, typer.Option("--sync", help="Sync to disk before returning (SYNC_FLUSH).")
@@ -63,6 +71,7 @@ def run(
       echo hello | pystore put STORE orders - --create
       pystore put STORE orders 'later' --delay-level 3 --dry-run
     """
+    _check_level(s, delay_level)
     content = _body(body, body_file)
     properties = _properties(property_ or [])
     s.check_target(create)
@@ -93,6 +102,16 @@ def run(
     return 0
 
 
+def _check_level(s: Session, level: int) -> None:
+    """Upstream makes the highest level of one that is too high, without a word."""
+    levels = len(s.settings().delay_levels_ms)
+    if level > levels:
+        raise usage(
+            f"--delay-level {level} is not there: messageDelayLevel has {levels} levels",
+            f"give one from 1 to {levels}",
+        )
+
+
 def _body(text: str | None, file: Path | None) -> bytes:
     if (text is None) == (file is None):
         raise usage(
@@ -100,7 +119,10 @@ def _body(text: str | None, file: Path | None) -> bytes:
             "see pystore put --help",
         )
     if file is not None:
-        return file.read_bytes()
+        try:
+            return file.read_bytes()
+        except OSError as failed:
+            raise unreadable("--body-file", file, failed) from failed
     assert text is not None
     if text == "-":
         return sys.stdin.buffer.read()

@@ -30,7 +30,7 @@ def run(
     s: Session,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to show.")],
     queue: Annotated[
-        int | None, typer.Option(min=0, help="Only this queue; default: all queues.")
+        int | None, typer.Option(min=0, max=65535, help="Only this queue; default: all queues.")
     ] = None,
     from_: Annotated[
         str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import json
 import math
@@ -11,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -460,7 +462,7 @@ def test_put(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("PUT_OK", 3, 0),
         ("PUT_OK", 3, 1),
     ]
-    assert run("put", path, "t", "--body-file", file).out.startswith("PUT_OK  t/0@0  at ")
+    assert run("put", path, "t", "--body-file", file).out.startswith("PUT_OK  t/2@0  at ")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"in")))
     assert run("put", path, "t", "-", "--queue", 1).code == 0
     assert run("put", path, "t", "late", "--delay-level", 3, "--json").one["queue"] == 2
@@ -645,3 +647,138 @@ def test_progress_in_a_pipe(
         bar.update(7)
     line = json.loads(capsys.readouterr().err)
     assert (line["progress"], line["done"], line["total"]) == ("importing", 7, None)
+
+
+# ---- exit codes: one table for every verb ----
+
+#: What each verb needs besides STORE to get as far as opening the store.
+MORE = {
+    "query": ["t", "k0"], "tail": ["t"], "put": ["t", "x"], "get": ["--at", "0"],
+    "export": ["--messages", "-"], "import": ["--messages", os.devnull],
+    "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],
+}  # fmt: skip
+#: A bench makes its own store, and refuses one that is there.
+WITH_STORE = [v for v in VERBS if not v.server and v.name != "bench"]
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
+
+
+@contextlib.contextmanager
+def without_rights_of_root() -> Iterator[None]:
+    """Root reads everything; without two capabilities it is bound by the modes of files."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    data = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, data) == 0
+    before = data[0]
+    data[0] &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
+    assert libc.capset(header, data) == 0
+    try:
+        yield
+    finally:
+        data[0] = before
+        assert libc.capset(header, data) == 0
+
+
+@pytest.mark.parametrize("verb", WITH_STORE, ids=lambda v: v.name)
+def test_every_verb_on_an_unreadable_store_ends_with_6(run: Run, store: Path, verb: Any) -> None:
+    """Reads and writes alike; the path is named, and no library speaks for us."""
+    (store / "commitlog").chmod(0)
+    for folder in (store / "commitlog", store):
+        folder.chmod(0)
+        try:
+            with without_rights_of_root():
+                result = run(*verb.name.split(), store, *MORE.get(verb.name, []))
+        finally:
+            store.chmod(0o755)
+        assert result.code == 6, result.err
+        assert str(store) in result.err
+        assert not re.search("Invalid value|Value error|Errno|Traceback", result.err)
+    (store / "commitlog").chmod(0o755)
+
+
+@pytest.mark.parametrize("verb", WITH_STORE, ids=lambda v: v.name)
+def test_every_verb_on_a_missing_store_ends_with_3(run: Run, tmp_path: Path, verb: Any) -> None:
+    result = run(*verb.name.split(), tmp_path / "none", *MORE.get(verb.name, []))
+    assert result.code == 3, result.err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda v: v.name)
+def test_every_verb_refuses_a_setting_that_is_none_with_2(run: Run, store: Path, verb: Any) -> None:
+    """`--set` with an unknown name, whatever the verb."""
+    place = [] if verb.server else [store]
+    result = run(*verb.name.split(), *place, *MORE.get(verb.name, []), "--set", "noSuchThing=1")
+    assert result.code == 2, result.err
+    assert "noSuchThing" in result.err
+
+
+@pytest.mark.parametrize("verb", [v for v in WITH_STORE if v.writes], ids=lambda v: v.name)
+def test_every_verb_that_writes_ends_with_4_beside_a_writer(
+    run: Run, store: Path, verb: Any
+) -> None:
+    """The hint is one for the shell: it names verbs, not classes."""
+    code = (
+        f"import pystore, sys; s = pystore.open({str(store)!r});"
+        " print('open', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None and writer.stdin is not None
+        assert writer.stdout.readline() == b"open\n"
+        result = run(*verb.name.split(), store, *MORE.get(verb.name, []))
+        writer.stdin.close()
+        assert writer.wait(120) == 0
+    assert result.code == 4, result.err
+    assert str(writer.pid) in result.err
+    assert "pystore.Reader" not in result.err
+    assert "tail" in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["import", "STORE", "--messages", "no/such.jsonl"],
+        ["put", "STORE", "t", "--body-file", "no/such.body"],
+        ["export", "STORE", "--messages", "no/such/folder.jsonl"],
+    ],
+    ids=lambda a: a[0],
+)
+def test_a_missing_file_is_named_in_a_sentence(run: Run, store: Path, arguments: list[str]) -> None:
+    """Not as the bare text of an errno."""
+    result = run(*(store if a == "STORE" else a for a in arguments))
+    assert result.code == (6 if arguments[0] == "export" else 2)
+    assert "Errno" not in result.err
+    assert arguments[-1] in result.err
+    assert " — " in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["put", "STORE", "t", "x", "--flag", "99999999999"], ["get", "STORE", "--at", "9" * 20]],
+    ids=lambda a: a[0],
+)
+def test_numbers_too_large_are_bad_usage(run: Run, store: Path, arguments: list[str]) -> None:
+    result = run(*(store if a == "STORE" else a for a in arguments))
+    assert result.code == 2, result.err
+
+
+def test_put_takes_the_queues_in_turn_from_run_to_run(run: Run, tmp_path: Path) -> None:
+    """Each run is a process of its own; its first message is not always of queue 0."""
+    queues = []
+    for _ in range(5):
+        result = run("put", tmp_path / "s", "t", "x", "--create", "--json")
+        queues.append(result.one["queue"])
+    assert queues == [0, 1, 2, 3, 4]
+
+
+def test_put_refuses_a_delay_level_that_is_not_there(run: Run, store: Path) -> None:
+    result = run("put", store, "t", "x", "--delay-level", "99")
+    assert result.code == 2
+    assert "18 levels" in result.err
+    assert run("put", store, "t", "x", "--delay-level", "18").code == 0
+
+
+def test_put_says_who_delivers(run: Run) -> None:
+    text = " ".join(run("put", "--help").out.split())
+    assert "A broker that runs on this store delivers it" in text
+    assert "--broker" not in text

@@ -773,3 +773,18 @@ def test_many_topics(store_path, small):
     with pystore.open(store_path) as store:
         assert [bytes(m.body) for m in store.read("topic277", 0, 0)] == [b"277"]
         assert store.info().queues == 300
+
+
+def test_results_are_shown_by_what_they_say(store_path, small):
+    """print() of where a message went, and of what a read met."""
+    with pystore.open(store_path, **small) as store:
+        put = store.put("t", b"x")
+        assert (
+            str(put)
+            == repr(put)
+            == f"PutResult(PUT_OK, queue=0, queue_offset=0, physical_offset=0, size={put.size})"
+        )
+        batch = store.read("t", put.queue, 0)
+        assert str(batch.status) == f"{batch.status}" == "FOUND"
+        assert f"{batch.status:d}" == "0"
+        assert (str(store.report.mode), store.report.mode) == ("NEW", 0)
