@@ -45,9 +45,7 @@ def run(
             " this store delivers it; without one it waits.",
         ),
     ] = 0,
-    flag: Annotated[
-        int, typer.Option(min=-(2**31), max=2**31 - 1, help="User-defined flag.")
-    ] = 0,
+    flag: Annotated[int, typer.Option(min=-(2**31), max=2**31 - 1, help="User-defined flag.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="Put the message this many times.")] = 1,
     sync: Annotated[
         bool, typer.Option("--sync", help="Sync to disk before returning (SYNC_FLUSH).")
