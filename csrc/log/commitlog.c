@@ -12,97 +12,108 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
-#include "store/store.h"
+#include "format/record.h"
+#include "log/commitlog.h"
 
 /* ---- opening ---- */
 
-static int adopt_size(ps_store *s, const ps_listing *l, const char *folder, bool *adopted,
+static int adopt_size(ps_log *l, const ps_listing *found, const char *folder, bool *adopted,
                       ps_error *e) {
     char path[PATH_MAX];
-    for (int32_t i = 0; i < l->count; i++) {
-        if (l->items[i].size == s->st_conf.commitlog_file_size || l->items[i].size == 0) continue;
-        if (s->st_conf.adopt_sizes && !*adopted && l->items[i].size > PS_RECORD_FIXED &&
-            l->items[i].number % l->items[i].size == 0) {
-            s->st_conf.commitlog_file_size = l->items[i].size;
-            s->st_log.ss_file_size = l->items[i].size;
+    for (int32_t i = 0; i < found->count; i++) {
+        const struct ps_listed *file = &found->items[i];
+        if (file->size == l->lg_files.ss_file_size || file->size == 0) continue;
+        if (l->lg_adopt_sizes && !*adopted && file->size > PS_RECORD_FIXED &&
+            file->number % file->size == 0) {
+            l->lg_files.ss_file_size = file->size;
             *adopted = true;
             i = -1;
             continue;
         }
-        snprintf(path, sizeof path, "%s/%s", folder, l->items[i].name);
+        snprintf(path, sizeof path, "%s/%s", folder, file->name);
         return ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
-                       (long long)l->items[i].size, (long long)s->st_conf.commitlog_file_size);
+                       (long long)file->size, (long long)l->lg_files.ss_file_size);
     }
     return 0;
 }
 
 /* Lists one folder into the set. An empty last file is what a crash between create and resize
  * leaves. */
-static int load_folder(ps_store *s, const char *folder, bool *adopted, ps_error *e) {
+static int load_folder(ps_log *l, const char *folder, bool *adopted, ps_error *e) {
     char path[PATH_MAX];
-    ps_listing l;
-    int code = ps_list_folder(s->st_io, folder, !s->st_readonly, &l, e);
-    if (code == 0) code = adopt_size(s, &l, folder, adopted, e);
-    for (int32_t i = 0; code == 0 && i < l.count; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, l.items[i].name);
-        if (l.items[i].size != 0) {
-            code = ps_segments_add(&s->st_log, l.items[i].number, path, NULL);
+    ps_listing found;
+    int code = ps_list_folder(l->lg_io, folder, !l->lg_readonly, &found, e);
+    if (code == 0) code = adopt_size(l, &found, folder, adopted, e);
+    for (int32_t i = 0; code == 0 && i < found.count; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, found.items[i].name);
+        if (found.items[i].size != 0) {
+            code = ps_segments_add(&l->lg_files, found.items[i].number, path, NULL);
             *adopted = true;
-        } else if (i < l.count - 1) {
+        } else if (i < found.count - 1) {
             code = ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file is empty");
-        } else if (!s->st_readonly) {
-            s->st_io->unlink(s->st_io, path);
+        } else if (!l->lg_readonly) {
+            l->lg_io->unlink(l->lg_io, path);
         }
     }
-    ps_listing_free(&l);
+    ps_listing_free(&found);
     return code;
 }
 
-int ps_log_open(ps_store *s, ps_error *e) {
+void ps_log_init(ps_log *l, ps_io *io, int64_t file_size, bool readonly) {
+    l->lg_io = io;
+    l->lg_readonly = readonly;
+    pthread_mutex_init(&l->lg_append_lock, NULL);
+    ps_segments_init(&l->lg_files, io, file_size, readonly ? 0 : PS_MAP_WRITE | PS_MAP_KEEP_FD);
+}
+
+void ps_log_free(ps_log *l) {
+    for (int32_t i = 0; i < l->lg_dirs.count; i++) free(l->lg_dirs.path[i]);
+    l->lg_dirs.count = 0;
+}
+
+int ps_log_open(ps_log *l, ps_error *e) {
     bool adopted = false;
-    ps_segments_init(&s->st_log, s->st_io, s->st_conf.commitlog_file_size,
-                     s->st_readonly ? 0 : PS_MAP_WRITE | PS_MAP_KEEP_FD);
-    for (int32_t i = 0; i < s->st_dirs.count; i++) {
-        int code = load_folder(s, s->st_dirs.path[i], &adopted, e);
+    for (int32_t i = 0; i < l->lg_dirs.count; i++) {
+        int code = load_folder(l, l->lg_dirs.path[i], &adopted, e);
         if (code < 0) return code;
     }
-    ps_segment *items = s->st_log.ss_items;
-    for (int32_t i = 0; i < s->st_log.ss_count; i++)
-        if (items[i].sg_base % s->st_conf.commitlog_file_size != 0 ||
-            (i > 0 && items[i].sg_base != items[i - 1].sg_base + s->st_conf.commitlog_file_size))
+    ps_segment *items = l->lg_files.ss_items;
+    int64_t size = l->lg_files.ss_file_size;
+    for (int32_t i = 0; i < l->lg_files.ss_count; i++)
+        if (items[i].sg_base % size != 0 ||
+            (i > 0 && items[i].sg_base != items[i - 1].sg_base + size))
             return ps_fail(e, PS_E_NOT_ADJACENT, 0, items[i].sg_base, items[i].sg_path,
                            "the segment does not follow the previous one");
-    if (s->st_log.ss_count > 0) atomic_store(&s->st_log_min, items[0].sg_base);
+    if (l->lg_files.ss_count > 0) atomic_store(&l->lg_min, items[0].sg_base);
     return 0;
 }
 
 /* The folder of a file by upstream's rule for several: file index modulo the number of folders. */
-int ps_log_make_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error *e) {
+int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
     char path[PATH_MAX];
-    int64_t size = s->st_conf.commitlog_file_size;
-    const char *folder = s->st_dirs.path[base / size % s->st_dirs.count];
-    int code = ps_make_folders(s->st_io, folder, e);
+    int64_t size = l->lg_files.ss_file_size;
+    const char *folder = l->lg_dirs.path[base / size % l->lg_dirs.count];
+    int code = ps_make_folders(l->lg_io, folder, e);
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
     if (code == 0)
-        code = ps_mapfile_open(s->st_io, path, base, size,
+        code = ps_mapfile_open(l->lg_io, path, base, size,
                                PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_KEEP_FD, out, e);
     if (code < 0) return code;
-    code = ps_mapfile_reserve(*out, 1, s->st_conf.reserve_window, e);
-    if (code == 0) code = ps_sync_folder(s->st_io, folder, e);
+    code = ps_mapfile_reserve(*out, 1, l->lg_reserve_window, e);
+    if (code == 0) code = ps_sync_folder(l->lg_io, folder, e);
     if (code < 0) {
-        s->st_io->unlink(s->st_io, path);
+        l->lg_io->unlink(l->lg_io, path);
         ps_mapfile_unref(*out);
     }
     return code;
 }
 
-const uint8_t *ps_log_at(ps_store *s, int64_t physical, int64_t bound, int64_t *avail,
+const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *avail,
                          ps_mapfile **mf) {
     *mf = NULL;
     *avail = 0;
     if (physical < 0 || physical >= bound) return NULL;
-    *mf = ps_segments_find(&s->st_log, physical, NULL);
+    *mf = ps_segments_find(&l->lg_files, physical, NULL);
     if (*mf == NULL) return NULL;
     int64_t end = (*mf)->mf_base + (*mf)->mf_size;
     *avail = (bound < end ? bound : end) - physical;
@@ -153,18 +164,18 @@ static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_error *e) {
     return 0;
 }
 
-int ps_log_set_end(ps_store *s, int64_t end, int64_t *bytes_cut, ps_error *e) {
+int ps_log_set_end(ps_log *l, int64_t end, int64_t *bytes_cut, ps_error *e) {
     *bytes_cut = 0;
-    while (s->st_log.ss_count > 0 && ps_segments_base(&s->st_log, -1) > end) {
-        int64_t base = ps_segments_base(&s->st_log, -1);
-        ps_mapfile *mf = ps_segments_find(&s->st_log, base, e);
+    while (l->lg_files.ss_count > 0 && ps_segments_base(&l->lg_files, -1) > end) {
+        int64_t base = ps_segments_base(&l->lg_files, -1);
+        ps_mapfile *mf = ps_segments_find(&l->lg_files, base, e);
         if (mf == NULL) return e->code;
         *bytes_cut += dirty_tail(mf, 0);
         ps_mapfile_unref(mf);
-        int code = ps_segments_delete(&s->st_log, -1, e);
+        int code = ps_segments_delete(&l->lg_files, -1, e);
         if (code < 0) return code;
     }
-    ps_mapfile *last = ps_segments_find(&s->st_log, end, e);
+    ps_mapfile *last = ps_segments_find(&l->lg_files, end, e);
     if (last != NULL) {
         int64_t at = end - last->mf_base, dirty = dirty_tail(last, at);
         int code = wipe_tail(last, at, dirty, e);
@@ -174,8 +185,48 @@ int ps_log_set_end(ps_store *s, int64_t end, int64_t *bytes_cut, ps_error *e) {
         ps_mapfile_unref(last); /* the set keeps it */
         if (code < 0) return code;
     }
-    s->st_active = last;
-    atomic_store(&s->st_log_end, end);
-    atomic_store(&s->st_flushed, end);
+    l->lg_active = last;
+    atomic_store(&l->lg_end, end);
+    atomic_store(&l->lg_flushed, end);
     return 0;
+}
+
+/* ---- a reader beside a writer ---- */
+
+/* The first file that a reader of an empty store meets tells the size of all. */
+static void adopt_first(ps_log *l, const struct ps_listed *file) {
+    if (ps_segments_count(&l->lg_files) > 0 || !l->lg_adopt_sizes || file->size == 0 ||
+        file->number % file->size != 0)
+        return;
+    l->lg_files.ss_file_size = file->size;
+    atomic_store(&l->lg_min, file->number);
+    atomic_store(&l->lg_end, file->number);
+}
+
+int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e) {
+    char path[PATH_MAX];
+    *first = INT64_MAX;
+    for (int32_t d = 0; d < l->lg_dirs.count; d++) {
+        ps_listing found;
+        int code = ps_list_folder(l->lg_io, l->lg_dirs.path[d], false, &found, e);
+        if (code < 0) return code;
+        for (int32_t i = 0; i < found.count; i++) {
+            const struct ps_listed *file = &found.items[i];
+            adopt_first(l, file);
+            if (file->number < *first) *first = file->number;
+            if (file->number <= ps_segments_base(&l->lg_files, -1) ||
+                file->size != l->lg_files.ss_file_size)
+                continue;
+            snprintf(path, sizeof path, "%s/%s", l->lg_dirs.path[d], file->name);
+            ps_segments_add(&l->lg_files, file->number, path, NULL);
+        }
+        ps_listing_free(&found);
+    }
+    return 0;
+}
+
+void ps_log_forget_below(ps_log *l, int64_t first) {
+    while (ps_segments_count(&l->lg_files) > 0 && ps_segments_base(&l->lg_files, 0) < first)
+        ps_segments_forget_first(&l->lg_files);
+    atomic_store(&l->lg_min, first);
 }

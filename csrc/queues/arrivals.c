@@ -13,17 +13,15 @@
 #define _GNU_SOURCE
 #include <unistd.h>
 
-#include "store/store.h"
+#include "queues/arrivals.h"
 
-void ps_arrivals_listen(ps_store *s, int fd) {
-    pthread_mutex_lock(&s->st_dispatch_lock);
-    s->st_listened = fd >= 0;
-    atomic_store(&s->st_arrival_fd, fd);
-    pthread_mutex_unlock(&s->st_dispatch_lock);
+void ps_arrivals_listen_locked(ps_arrivals *a, int fd) {
+    a->ar_listened = fd >= 0;
+    atomic_store(&a->ar_fd, fd);
 }
 
-void ps_arrivals_to(ps_store *s, int fd) {
-    atomic_store(&s->st_arrival_fd, fd);
+void ps_arrivals_to(ps_arrivals *a, int fd) {
+    atomic_store(&a->ar_fd, fd);
 }
 
 bool ps_arrivals_watch(ps_queue *q, int64_t offset) {
@@ -36,25 +34,25 @@ bool ps_arrivals_watched(ps_queue *q) {
     return !atomic_compare_exchange_strong(&q->cq_watched, &nobody, false);
 }
 
-void ps_arrivals_add(ps_store *s, ps_queue *q) {
+void ps_arrivals_add(ps_arrivals *a, ps_queue *q) {
     if (atomic_exchange(&q->cq_arrived, true)) return;
-    ps_queue *head = atomic_load(&s->st_arrivals);
+    ps_queue *head = atomic_load(&a->ar_list);
     do {
         q->cq_arrived_next = head;
-    } while (!atomic_compare_exchange_weak(&s->st_arrivals, &head, q));
+    } while (!atomic_compare_exchange_weak(&a->ar_list, &head, q));
 }
 
-void ps_arrivals_tell(ps_store *s) {
-    int fd = atomic_load(&s->st_arrival_fd);
+void ps_arrivals_tell(ps_arrivals *a) {
+    int fd = atomic_load(&a->ar_fd);
     uint64_t one = 1;
-    if (fd < 0 || atomic_load(&s->st_arrivals) == NULL) return;
+    if (fd < 0 || atomic_load(&a->ar_list) == NULL) return;
     /* It fails only when the counter is full: then the listener has been told already. */
     if (write(fd, &one, sizeof one) < 0) return;
 }
 
-ps_queue *ps_arrivals_take(ps_store *s) {
-    if (atomic_load_explicit(&s->st_arrivals, memory_order_relaxed) == NULL) return NULL;
-    return atomic_exchange(&s->st_arrivals, NULL);
+ps_queue *ps_arrivals_take(ps_arrivals *a) {
+    if (atomic_load_explicit(&a->ar_list, memory_order_relaxed) == NULL) return NULL;
+    return atomic_exchange(&a->ar_list, NULL);
 }
 
 void ps_arrivals_done(ps_queue *q) {

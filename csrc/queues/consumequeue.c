@@ -18,7 +18,8 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "store/store.h"
+#include "format/record.h"
+#include "queues/consumequeue.h"
 
 #define UNIT_PHYSICAL 0
 #define UNIT_SIZE 8
@@ -47,17 +48,21 @@ static bool unit_valid(const uint8_t *p) {
     return (int64_t)be64_get(p + UNIT_PHYSICAL) >= 0 && (int32_t)be32_get(p + UNIT_SIZE) > 0;
 }
 
-static void queue_folder(const ps_store *s, const ps_queue *q, char *out, size_t room) {
-    snprintf(out, room, "%s/consumequeue/%s/%d", s->st_root, q->cq_topic->tp_name, q->cq_id);
+static void queue_folder(const ps_queue *q, char *out, size_t room) {
+    snprintf(out, room, "%s/consumequeue/%s/%d", q->cq_shared->qs_root, q->cq_name, q->cq_id);
 }
 
-ps_queue *ps_queue_new(ps_store *s, ps_topic *topic, int32_t id) {
+ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const char *name,
+                       int32_t id) {
     ps_queue *q = calloc(1, sizeof *q);
     if (q == NULL) return NULL;
+    q->cq_shared = shared;
     q->cq_topic = topic;
+    q->cq_name = name;
+    q->cq_name_len = (int32_t)strlen(name);
     q->cq_id = id;
-    ps_segments_init(&q->cq_files, s->st_io, s->st_conf.consumequeue_file_size,
-                     PS_MAP_SPARING | (s->st_readonly ? 0 : PS_MAP_WRITE));
+    ps_segments_init(&q->cq_files, shared->qs_io, shared->qs_file_size,
+                     PS_MAP_SPARING | (shared->qs_readonly ? 0 : PS_MAP_WRITE));
     atomic_init(&q->cq_max_physical, -1);
     return q;
 }
@@ -135,15 +140,17 @@ static int queue_find_end(ps_queue *q, bool linear, ps_error *e) {
     return 0;
 }
 
-static int queue_list(ps_store *s, ps_queue *q, const char *folder, ps_error *e) {
+static int queue_list(ps_queue *q, const char *folder, ps_error *e) {
     char path[PATH_MAX];
     ps_listing l;
-    int64_t size = s->st_conf.consumequeue_file_size;
-    int code = ps_list_folder(s->st_io, folder, !s->st_readonly, &l, e);
+    ps_io *io = q->cq_shared->qs_io;
+    bool readonly = q->cq_shared->qs_readonly;
+    int64_t size = q->cq_shared->qs_file_size;
+    int code = ps_list_folder(io, folder, !readonly, &l, e);
     for (int32_t i = 0; code == 0 && i < l.count; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, l.items[i].name);
         if (l.items[i].size == 0 && i == l.count - 1) {
-            if (!s->st_readonly) s->st_io->unlink(s->st_io, path);
+            if (!readonly) io->unlink(io, path);
             continue;
         }
         if (l.items[i].size != size) {
@@ -157,11 +164,11 @@ static int queue_list(ps_store *s, ps_queue *q, const char *folder, ps_error *e)
     return code;
 }
 
-int ps_queue_open(ps_store *s, ps_topic *topic, int32_t id, const char *folder, bool linear,
-                  ps_queue **out, ps_error *e) {
-    ps_queue *q = ps_queue_new(s, topic, id);
+int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *name, int32_t id,
+                  const char *folder, bool linear, ps_queue **out, ps_error *e) {
+    ps_queue *q = ps_queue_new(shared, topic, name, id);
     if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the queue");
-    int code = queue_list(s, q, folder, e);
+    int code = queue_list(q, folder, e);
     if (code == 0) code = queue_find_end(q, linear, e);
     if (code < 0) {
         ps_queue_free(q);
@@ -175,16 +182,16 @@ int ps_queue_open(ps_store *s, ps_topic *topic, int32_t id, const char *folder, 
 
 /* ---- appending ---- */
 
-static int queue_add_file(ps_store *s, ps_queue *q, int64_t base, ps_mapfile **out, ps_error *e) {
+static int queue_add_file(ps_queue *q, int64_t base, ps_mapfile **out, ps_error *e) {
     char folder[PATH_MAX], path[PATH_MAX];
-    queue_folder(s, q, folder, sizeof folder - 32);
+    queue_folder(q, folder, sizeof folder - 32);
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
-    int code = ps_make_folders(s->st_io, folder, e);
+    int code = ps_make_folders(q->cq_shared->qs_io, folder, e);
     if (code == 0)
-        code = ps_mapfile_open(s->st_io, path, base, q->cq_files.ss_file_size,
+        code = ps_mapfile_open(q->cq_shared->qs_io, path, base, q->cq_files.ss_file_size,
                                PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, out, e);
     if (code == 0 && (code = ps_segments_add(&q->cq_files, base, path, *out)) < 0) {
-        s->st_io->unlink(s->st_io, path);
+        q->cq_shared->qs_io->unlink(q->cq_shared->qs_io, path);
         ps_mapfile_unref(*out);
     }
     if (code == PS_E_NO_MEMORY)
@@ -207,10 +214,10 @@ static int queue_prefill(ps_queue *q, ps_mapfile *mf, int64_t upto, ps_error *e)
 }
 
 /* The file that takes the unit at byte `at`, made when it is not there. */
-static int queue_file_for(ps_store *s, ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e) {
+static int queue_file_for(ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e) {
     int64_t size = q->cq_files.ss_file_size;
     ps_mapfile *mf = NULL;
-    int code = queue_add_file(s, q, at - at % size, &mf, e);
+    int code = queue_add_file(q, at - at % size, &mf, e);
     if (code == 0 && atomic_load(&q->cq_last) == NULL && at % size != 0)
         code = queue_prefill(q, mf, at % size, e);
     if (code == 0) atomic_store(&q->cq_last, mf);
@@ -218,11 +225,11 @@ static int queue_file_for(ps_store *s, ps_queue *q, int64_t at, ps_mapfile **out
     return code;
 }
 
-static int append_unit(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
+static int append_unit(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
     int64_t at = offset * PS_UNIT;
     ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
     if (mf == NULL || at - mf->mf_base >= mf->mf_size) {
-        int code = queue_file_for(s, q, at, &mf, e);
+        int code = queue_file_for(q, at, &mf, e);
         if (code < 0) return code;
     }
     at -= mf->mf_base;
@@ -240,11 +247,11 @@ static int append_unit(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *
 }
 
 /* Units of messages that the log has lost: they keep the later ones at their offsets. */
-static int fill_gap(ps_store *s, ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
+static int fill_gap(ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
     const ps_unit lost = {physical, PS_UNIT_NONE, 0};
     int code = 1;
     for (int64_t at = atomic_load(&q->cq_max); at < upto && code > 0; at++)
-        code = append_unit(s, q, at, &lost, e);
+        code = append_unit(q, at, &lost, e);
     return code;
 }
 
@@ -252,26 +259,25 @@ static bool offset_possible(int64_t offset, int64_t physical) {
     return offset >= 0 && offset <= physical / PS_RECORD_FIXED;
 }
 
-int ps_queue_append(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
+int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
     if (offset < max || !offset_possible(offset, unit->physical)) return 0;
     if (__builtin_expect(offset > max && atomic_load(&q->cq_last) != NULL, 0)) {
-        if (s->st_strict_queues)
+        if (q->cq_shared->qs_strict)
             return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
                            "queue %s/%d ends at %lld but the next record has offset %lld",
-                           q->cq_topic->tp_name, q->cq_id, (long long)max, (long long)offset);
-        int code = fill_gap(s, q, offset, unit->physical, e);
+                           q->cq_name, q->cq_id, (long long)max, (long long)offset);
+        int code = fill_gap(q, offset, unit->physical, e);
         if (code < 0) return code;
     }
-    return append_unit(s, q, offset, unit, e);
+    return append_unit(q, offset, unit, e);
 }
 
 /* ---- reading ---- */
 
 bool ps_queue_is_of(const ps_queue *q, const ps_record *r) {
-    const ps_topic *t = q->cq_topic;
-    return r->queue_id == q->cq_id && r->topic_len == t->tp_len &&
-           memcmp(r->topic, t->tp_name, (size_t)t->tp_len) == 0;
+    return r->queue_id == q->cq_id && r->topic_len == q->cq_name_len &&
+           memcmp(r->topic, q->cq_name, (size_t)q->cq_name_len) == 0;
 }
 
 ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int64_t *count) {
@@ -308,11 +314,11 @@ bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {
         return true;
     }
     if (atomic_load(&q->cq_tail_count) == 0) return false;
-    pthread_rwlock_rdlock(&q->cq_topic->tp_store->st_topic_lock);
+    pthread_rwlock_rdlock(&q->cq_shared->qs_lock);
     int64_t i = offset - atomic_load(&q->cq_tail_from);
     bool there = i >= 0 && i < atomic_load(&q->cq_tail_count);
     if (there) *out = q->cq_tail[i];
-    pthread_rwlock_unlock(&q->cq_topic->tp_store->st_topic_lock);
+    pthread_rwlock_unlock(&q->cq_shared->qs_lock);
     return there;
 }
 
@@ -365,8 +371,7 @@ static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
     return 0;
 }
 
-int64_t ps_queue_cut(ps_store *s, ps_queue *q, int64_t physical, ps_error *e) {
-    (void)s;
+int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
     if (q->cq_files.ss_count == 0) return 0;
     int64_t was = atomic_load(&q->cq_max), keep = first_at_or_behind(q, physical);
     int64_t max_physical = -1, end = keep * PS_UNIT;
@@ -399,14 +404,15 @@ bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
     return first < max && ps_queue_unit(q, first, &u) && u.physical < physical;
 }
 
-int ps_queue_clear(ps_store *s, ps_queue *q, ps_error *e) {
+int ps_queue_clear(ps_queue *q, ps_error *e) {
     char folder[PATH_MAX];
     int code = drop_files(q, 0, e);
     if (code < 0) return code;
     publish_end(q, NULL, 0, -1);
     atomic_store(&q->cq_min, 0);
-    queue_folder(s, q, folder, sizeof folder);
-    s->st_io->rmdir(s->st_io, folder); /* it may hold what is not ours, and then it stays */
+    queue_folder(q, folder, sizeof folder);
+    q->cq_shared->qs_io->rmdir(q->cq_shared->qs_io,
+                               folder); /* it may hold what is not ours, and then it stays */
     return 0;
 }
 
@@ -462,13 +468,13 @@ static bool known_file(ps_queue *q, int64_t base) {
 
 /* Files that appeared since the last look. A file still being made has another size: left for
  * later. */
-static void list_newer(ps_store *s, ps_queue *q) {
+static void list_newer(ps_queue *q) {
     char folder[PATH_MAX], path[PATH_MAX];
     ps_listing l;
-    queue_folder(s, q, folder, sizeof folder - 32);
-    if (ps_list_folder(s->st_io, folder, false, &l, NULL) < 0) return;
-    if (l.count > 0 && q->cq_files.ss_count == 0 && s->st_conf.adopt_sizes && l.items[0].size > 0 &&
-        l.items[0].size % PS_UNIT == 0)
+    queue_folder(q, folder, sizeof folder - 32);
+    if (ps_list_folder(q->cq_shared->qs_io, folder, false, &l, NULL) < 0) return;
+    if (l.count > 0 && q->cq_files.ss_count == 0 && q->cq_shared->qs_adopt_sizes &&
+        l.items[0].size > 0 && l.items[0].size % PS_UNIT == 0)
         q->cq_files.ss_file_size = l.items[0].size;
     for (int32_t i = 0; i < l.count; i++) {
         if (l.items[i].size != q->cq_files.ss_file_size || known_file(q, l.items[i].number))
@@ -493,10 +499,10 @@ static void tail_drop_below(ps_queue *q, int64_t offset) {
     q->cq_tail_from = offset;
 }
 
-int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
+int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
     bool listed = q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0;
     if (listed) {
-        list_newer(s, q);
+        list_newer(q);
         int64_t first = ps_segments_count(&q->cq_files) > 0 ? ps_segments_base(&q->cq_files, 0) : 0;
         if (first / PS_UNIT > atomic_load(&q->cq_max)) { /* what was before it is deleted */
             atomic_store(&q->cq_min, first / PS_UNIT);
@@ -510,7 +516,7 @@ int ps_queue_refresh_locked(ps_store *s, ps_queue *q, ps_error *e) {
         ps_mapfile *mf = ps_segments_find(&q->cq_files, at * PS_UNIT, e);
         if (mf == NULL) {
             if (listed) break;
-            list_newer(s, q);
+            list_newer(q);
             listed = true;
             continue;
         }

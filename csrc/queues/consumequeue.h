@@ -7,6 +7,7 @@
 #include "files/mapfile.h"
 
 #define PS_UNIT 20
+#define PS_QUEUE_ID_MAX 65535
 
 typedef struct ps_unit {
     int64_t physical; /* of the record */
@@ -16,10 +17,25 @@ typedef struct ps_unit {
 
 struct ps_hold;
 struct ps_record;
+struct ps_topic;
+
+/* What all queues of a store share. */
+typedef struct ps_queues_shared {
+    ps_io *qs_io;
+    const char *qs_root;      /* of the store */
+    int64_t qs_file_size;     /* bytes, whole units */
+    bool qs_adopt_sizes;      /* take the file size from files that are there */
+    bool qs_readonly;         /* another process may be writing */
+    bool qs_strict;           /* recovery's first pass: a gap in a queue is an error */
+    pthread_rwlock_t qs_lock; /* the table's shape, and the tails of a reader's queues */
+} ps_queues_shared;
 
 /* One queue. The dispatcher alone writes it; any thread reads it. Offsets count units. */
 typedef struct ps_queue {
+    ps_queues_shared *cq_shared;
     struct ps_topic *cq_topic;
+    const char *cq_name; /* the topic's */
+    int32_t cq_name_len;
     int32_t cq_id;
     ps_segments cq_files;
     _Atomic(ps_mapfile *) cq_last;   /* last file, referenced by cq_files too; NULL: none */
@@ -28,7 +44,7 @@ typedef struct ps_queue {
     _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
     int64_t cq_next;                 /* next offset to be assigned; append lock */
     _Atomic int64_t cq_flushed;      /* offset below which units are on the disk */
-    /* readers only: units of records that the log holds and the files do not yet; topic lock */
+    /* readers only: units of records that the log holds and the files do not yet; shared lock */
     ps_unit *cq_tail;
     _Atomic int64_t cq_tail_from; /* offset of cq_tail[0] */
     _Atomic int32_t cq_tail_count;
@@ -40,13 +56,12 @@ typedef struct ps_queue {
     struct ps_hold *cq_holds;         /* the listener's own */
 } ps_queue;
 
-struct ps_store;
-
 /* Opens the files of one queue folder and finds its end: the units from the third-last file on that
  * have size > 0, by bisection unless `linear`. */
-int ps_queue_open(struct ps_store *s, struct ps_topic *topic, int32_t id, const char *folder,
-                  bool linear, ps_queue **out, ps_error *e);
-ps_queue *ps_queue_new(struct ps_store *s, struct ps_topic *topic, int32_t id);
+int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *name, int32_t id,
+                  const char *folder, bool linear, ps_queue **out, ps_error *e);
+ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const char *name,
+                       int32_t id);
 void ps_queue_free(ps_queue *q);
 
 /* The size in units that point to no record: those before a queue's first message when what was
@@ -56,16 +71,15 @@ void ps_queue_free(ps_queue *q);
 
 /* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. An
  * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap in a
- * queue means that the log has lost messages: PS_E_DAMAGED while the store is `st_strict_queues`,
+ * queue means that the log has lost messages: PS_E_DAMAGED while `qs_strict` is set,
  * so that recovery can look at the whole log first; else the gap is filled with units of no record.
  * Offsets that cannot be, since the log before the record has no room for so many messages, are
  * passed over. Returns 1 written, 0 not, PS_E_DISK_FULL, PS_E_IO or PS_E_DAMAGED. */
-int ps_queue_append(struct ps_store *s, ps_queue *q, int64_t offset, const ps_unit *unit,
-                    ps_error *e);
+int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
 
 /* Takes back every unit whose record is at or behind `physical`, or from the first unit on that is
  * not ascending. Returns units taken back, or an error code. */
-int64_t ps_queue_cut(struct ps_store *s, ps_queue *q, int64_t physical, ps_error *e);
+int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e);
 
 /* First offset whose unit points at or behind `physical` (the log's min), by bisection. */
 void ps_queue_correct_min(ps_queue *q, int64_t physical);
@@ -76,19 +90,12 @@ int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_e
 bool ps_queue_begins_before(ps_queue *q, int64_t physical);
 /* Deletes all of it: files, folder, positions but for cq_next, which is the append lock's. What was
  * found in it stays mapped. */
-int ps_queue_clear(struct ps_store *s, ps_queue *q, ps_error *e);
-/* Readers: the same without touching the disk; topic lock held for writing. */
+int ps_queue_clear(ps_queue *q, ps_error *e);
+/* Readers: the same without touching the disk; shared lock held for writing. */
 void ps_queue_forget_locked(ps_queue *q);
 
 /* Whether a record says that it is of this queue: its topic and its queue id. */
 bool ps_queue_is_of(const ps_queue *q, const struct ps_record *r);
-/* Whether the unit at `offset` may lead to this whole record: it is of the queue, and its queue
- * offset is the unit's. A queue of Java's whose log once lost messages counts on without a gap, so
- * that later records differ from their units by the same amount: a neighbour that differs alike
- * makes a record belong, too. Queues of multi-dispatch (%LMQ%) hold records of other topics by
- * design: any record belongs there. */
-bool ps_unit_belongs(struct ps_store *s, ps_queue *q, int64_t offset, const struct ps_record *r);
-
 /* A tags code below every 32-bit hash is an address in consumequeue_ext (enableConsumeQueueExt of a
  * Java broker). It says nothing about tags or deliver time: the record does. */
 static inline bool ps_tags_code_is_address(int64_t code) {
@@ -107,9 +114,9 @@ ps_mapfile *ps_queue_run(ps_queue *q, int64_t offset, const uint8_t **units, int
 void ps_queue_reads_on(ps_mapfile *mf, int64_t count);
 
 int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e);
-/* Readers: look for newer units in the files; the topic lock is held for writing. */
-int ps_queue_refresh_locked(struct ps_store *s, ps_queue *q, ps_error *e);
-/* Readers: the unit of a record that the files do not hold yet; topic lock held for writing. */
+/* Readers: look for newer units in the files; the shared lock is held for writing. */
+int ps_queue_refresh_locked(ps_queue *q, ps_error *e);
+/* Readers: the unit of a record that the files do not hold yet; shared lock held for writing. */
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit);
 
 void ps_unit_get(const uint8_t *p, ps_unit *u);

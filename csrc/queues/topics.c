@@ -5,7 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/store.h"
+#include "format/record.h"
+#include "queues/topics.h"
+
+void ps_topics_init(ps_topics *tt, struct ps_store *store, ps_io *io, const char *root,
+                    int64_t file_size, bool readonly) {
+    tt->tt_store = store;
+    tt->tt_shared.qs_io = io;
+    tt->tt_shared.qs_root = root;
+    tt->tt_shared.qs_file_size = (file_size + PS_UNIT - 1) / PS_UNIT * PS_UNIT;
+    tt->tt_shared.qs_readonly = readonly;
+    pthread_rwlock_init(&tt->tt_shared.qs_lock, NULL);
+}
 
 static uint32_t name_hash(const char *name, int32_t len) {
     uint32_t h = 2166136261u;
@@ -13,61 +24,62 @@ static uint32_t name_hash(const char *name, int32_t len) {
     return h;
 }
 
-static ps_topic *find_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
-    if (s->st_bucket_count == 0) return NULL;
-    ps_topic *t = s->st_buckets[hash & (s->st_bucket_count - 1)];
+static ps_topic *find_locked(ps_topics *tt, const char *name, int32_t len, uint32_t hash) {
+    if (tt->tt_bucket_count == 0) return NULL;
+    ps_topic *t = tt->tt_buckets[hash & (tt->tt_bucket_count - 1)];
     while (t != NULL &&
            (t->tp_hash != hash || t->tp_len != len || memcmp(t->tp_name, name, (size_t)len)))
         t = t->tp_next;
     return t;
 }
 
-ps_topic *ps_topic_find(ps_store *s, const char *name, int32_t len) {
-    pthread_rwlock_rdlock(&s->st_topic_lock);
-    ps_topic *t = find_locked(s, name, len, name_hash(name, len));
-    pthread_rwlock_unlock(&s->st_topic_lock);
+ps_topic *ps_topic_find(ps_topics *tt, const char *name, int32_t len) {
+    pthread_rwlock_rdlock(&tt->tt_shared.qs_lock);
+    ps_topic *t = find_locked(tt, name, len, name_hash(name, len));
+    pthread_rwlock_unlock(&tt->tt_shared.qs_lock);
     return t;
 }
 
-static int grow_locked(ps_store *s) {
-    uint32_t count = s->st_bucket_count ? s->st_bucket_count * 2 : 64;
+static int grow_locked(ps_topics *tt) {
+    uint32_t count = tt->tt_bucket_count ? tt->tt_bucket_count * 2 : 64;
     ps_topic **buckets = calloc(count, sizeof *buckets);
     if (buckets == NULL) return PS_E_NO_MEMORY;
-    for (uint32_t i = 0; i < s->st_bucket_count; i++) {
-        for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {
+    for (uint32_t i = 0; i < tt->tt_bucket_count; i++) {
+        for (ps_topic *t = tt->tt_buckets[i], *next; t != NULL; t = next) {
             next = t->tp_next;
             t->tp_next = buckets[t->tp_hash & (count - 1)];
             buckets[t->tp_hash & (count - 1)] = t;
         }
     }
-    free(s->st_buckets);
-    s->st_buckets = buckets;
-    s->st_bucket_count = count;
+    free(tt->tt_buckets);
+    tt->tt_buckets = buckets;
+    tt->tt_bucket_count = count;
     return 0;
 }
 
-static ps_topic *make_locked(ps_store *s, const char *name, int32_t len, uint32_t hash) {
-    if ((uint32_t)s->st_topic_count >= s->st_bucket_count && grow_locked(s) < 0) return NULL;
+static ps_topic *make_locked(ps_topics *tt, const char *name, int32_t len, uint32_t hash) {
+    if ((uint32_t)tt->tt_topic_count >= tt->tt_bucket_count && grow_locked(tt) < 0) return NULL;
     ps_topic *t = calloc(1, sizeof *t + (size_t)len + 1);
     if (t == NULL) return NULL;
-    t->tp_store = s;
+    t->tp_table = tt;
+    t->tp_store = tt->tt_store;
     t->tp_len = len;
     t->tp_hash = hash;
     memcpy(t->tp_name, name, (size_t)len);
     t->tp_schedule = strcmp(t->tp_name, "SCHEDULE_TOPIC_XXXX") == 0;
-    t->tp_next = s->st_buckets[hash & (s->st_bucket_count - 1)];
-    s->st_buckets[hash & (s->st_bucket_count - 1)] = t;
-    s->st_topic_count++;
+    t->tp_next = tt->tt_buckets[hash & (tt->tt_bucket_count - 1)];
+    tt->tt_buckets[hash & (tt->tt_bucket_count - 1)] = t;
+    tt->tt_topic_count++;
     return t;
 }
 
-ps_topic *ps_topic_get(ps_store *s, const char *name, int32_t len) {
+ps_topic *ps_topic_get(ps_topics *tt, const char *name, int32_t len) {
     uint32_t hash = name_hash(name, len);
     if (len < 0 || len > PS_TOPIC_MAX) return NULL;
-    pthread_rwlock_wrlock(&s->st_topic_lock);
-    ps_topic *t = find_locked(s, name, len, hash);
-    if (t == NULL) t = make_locked(s, name, len, hash);
-    pthread_rwlock_unlock(&s->st_topic_lock);
+    pthread_rwlock_wrlock(&tt->tt_shared.qs_lock);
+    ps_topic *t = find_locked(tt, name, len, hash);
+    if (t == NULL) t = make_locked(tt, name, len, hash);
+    pthread_rwlock_unlock(&tt->tt_shared.qs_lock);
     return t;
 }
 
@@ -95,7 +107,8 @@ ps_queue *ps_topic_queue(ps_topic *t, int32_t id) {
     return atomic_load_explicit(&block[place_in(at, id)], memory_order_acquire);
 }
 
-int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
+int ps_topic_queue_add_locked(ps_topic *t, ps_queue *q) {
+    ps_topics *tt = t->tp_table;
     int at = block_of(q->cq_id);
     _Atomic(ps_queue *) *block = atomic_load(&t->tp_blocks[at]);
     if (block == NULL) {
@@ -103,64 +116,65 @@ int ps_topic_queue_add_locked(ps_store *s, ps_topic *t, ps_queue *q) {
         if (block == NULL) return PS_E_NO_MEMORY;
         atomic_store(&t->tp_blocks[at], block);
     }
-    int32_t n = atomic_load(&s->st_queue_count);
-    if (n == s->st_queue_room) {
+    int32_t n = atomic_load(&tt->tt_queue_count);
+    if (n == tt->tt_queue_room) {
         int32_t room = n ? n * 2 : 64;
-        ps_queue **grown = realloc(s->st_queues, (size_t)room * sizeof *grown);
+        ps_queue **grown = realloc(tt->tt_queues, (size_t)room * sizeof *grown);
         if (grown == NULL) return PS_E_NO_MEMORY;
-        s->st_queues = grown;
-        s->st_queue_room = room;
+        tt->tt_queues = grown;
+        tt->tt_queue_room = room;
     }
-    s->st_queues[n] = q;
-    atomic_store(&s->st_queue_count, n + 1);
+    tt->tt_queues[n] = q;
+    atomic_store(&tt->tt_queue_count, n + 1);
     atomic_store_explicit(&block[place_in(at, q->cq_id)], q, memory_order_release);
     return 0;
 }
 
-ps_queue *ps_topic_queue_get_locked(ps_store *s, ps_topic *t, int32_t id) {
+ps_queue *ps_topic_queue_get_locked(ps_topic *t, int32_t id) {
     ps_queue *q = ps_topic_queue(t, id);
     if (q != NULL || id < 0 || id > PS_QUEUE_ID_MAX) return q;
-    q = ps_queue_new(s, t, id);
-    if (q != NULL && ps_topic_queue_add_locked(s, t, q) < 0) {
+    q = ps_queue_new(&t->tp_table->tt_shared, t, t->tp_name, id);
+    if (q != NULL && ps_topic_queue_add_locked(t, q) < 0) {
         ps_queue_free(q);
         q = NULL;
     }
     return q;
 }
 
-ps_queue *ps_topic_queue_get(ps_store *s, ps_topic *t, int32_t id) {
+ps_queue *ps_topic_queue_get(ps_topic *t, int32_t id) {
     ps_queue *q = ps_topic_queue(t, id);
     if (q != NULL) return q;
-    pthread_rwlock_wrlock(&s->st_topic_lock);
-    q = ps_topic_queue_get_locked(s, t, id);
-    pthread_rwlock_unlock(&s->st_topic_lock);
+    pthread_rwlock_wrlock(&t->tp_table->tt_shared.qs_lock);
+    q = ps_topic_queue_get_locked(t, id);
+    pthread_rwlock_unlock(&t->tp_table->tt_shared.qs_lock);
     return q;
 }
 
-int32_t ps_queues_snapshot(ps_store *s, ps_queue ***out) {
-    pthread_rwlock_rdlock(&s->st_topic_lock);
-    int32_t n = atomic_load(&s->st_queue_count);
+int32_t ps_queues_snapshot(ps_topics *tt, ps_queue ***out) {
+    pthread_rwlock_rdlock(&tt->tt_shared.qs_lock);
+    int32_t n = atomic_load(&tt->tt_queue_count);
     *out = malloc((size_t)(n ? n : 1) * sizeof **out);
     if (*out == NULL)
         n = 0;
     else if (n > 0)
-        memcpy(*out, s->st_queues, (size_t)n * sizeof **out);
-    pthread_rwlock_unlock(&s->st_topic_lock);
+        memcpy(*out, tt->tt_queues, (size_t)n * sizeof **out);
+    pthread_rwlock_unlock(&tt->tt_shared.qs_lock);
     return n;
 }
 
-void ps_topics_free(ps_store *s) {
-    for (int32_t i = 0; i < atomic_load(&s->st_queue_count); i++) ps_queue_free(s->st_queues[i]);
-    free(s->st_queues);
-    for (uint32_t i = 0; i < s->st_bucket_count; i++) {
-        for (ps_topic *t = s->st_buckets[i], *next; t != NULL; t = next) {
+void ps_topics_free(ps_topics *tt) {
+    for (int32_t i = 0; i < atomic_load(&tt->tt_queue_count); i++) ps_queue_free(tt->tt_queues[i]);
+    free(tt->tt_queues);
+    for (uint32_t i = 0; i < tt->tt_bucket_count; i++) {
+        for (ps_topic *t = tt->tt_buckets[i], *next; t != NULL; t = next) {
             next = t->tp_next;
             for (int b = 0; b < PS_QUEUE_BLOCKS; b++) free(atomic_load(&t->tp_blocks[b]));
             free(t);
         }
     }
-    free(s->st_buckets);
-    s->st_queues = NULL;
-    s->st_buckets = NULL;
-    s->st_bucket_count = 0;
+    free(tt->tt_buckets);
+    tt->tt_queues = NULL;
+    tt->tt_buckets = NULL;
+    tt->tt_bucket_count = 0;
+    pthread_rwlock_destroy(&tt->tt_shared.qs_lock);
 }

@@ -65,7 +65,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
         ps_core_free(c);
         return NULL;
     }
-    ps_arrivals_listen(store, c->co_event_fd);
+    ps_dispatch_listen(store, c->co_event_fd);
     return c;
 }
 
@@ -90,7 +90,7 @@ static void free_tables(ps_core *c) {
 
 void ps_core_free(ps_core *c) {
     if (c == NULL) return;
-    ps_arrivals_listen(c->co_store, -1);
+    ps_dispatch_listen(c->co_store, -1);
     if (c->co_event_fd >= 0) close(c->co_event_fd);
     if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
     free_tables(c);
@@ -180,11 +180,11 @@ static void begin(ps_core *c) {
 static bool look_for_news(ps_core *c) {
     if (c->co_heap_count == 0) return false;
     if (c->co_put) {
-        ps_arrivals_to(c->co_store, -1);
+        ps_arrivals_to(&c->co_store->st_arrivals, -1);
         ps_dispatch_catch_up(c->co_store, NULL);
-        ps_arrivals_to(c->co_store, c->co_event_fd);
+        ps_arrivals_to(&c->co_store->st_arrivals, c->co_event_fd);
     }
-    return c->co_ready != NULL || atomic_load(&c->co_store->st_arrivals) != NULL;
+    return c->co_ready != NULL || atomic_load(&c->co_store->st_arrivals.ar_list) != NULL;
 }
 
 static void finish(ps_conn *n, ps_step *out) {

@@ -170,8 +170,8 @@ static bool is_there(ps_core *c, const ps_record *r) {
         return ps_halves_find(c->co_tx, r->queue_offset) != 0 ||
                ps_core_tx_decided(c, r->queue_offset) == PS_TX_COMMIT;
     /* Looked at first: what lies before it has its unit by now. */
-    if (r->physical_offset >= atomic_load(&s->st_dispatched)) return true;
-    ps_topic *t = ps_topic_find(s, (const char *)r->topic, r->topic_len);
+    if (r->physical_offset >= atomic_load(&s->st_dispatcher.ds_end)) return true;
+    ps_topic *t = ps_topic_find(&s->st_topics, (const char *)r->topic, r->topic_len);
     ps_queue *q = t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
     ps_unit unit;
     return q != NULL && ps_queue_unit(q, r->queue_offset, &unit) &&
@@ -185,8 +185,8 @@ static verdict judge(ps_core *c, int64_t physical, ps_slice topic, ps_slice key,
     ps_mapfile *mf;
     ps_record r;
     origin from;
-    int64_t avail, end = atomic_load_explicit(&c->co_store->st_log_end, memory_order_acquire);
-    const uint8_t *p = ps_log_at(c->co_store, physical, end, &avail, &mf);
+    int64_t avail, end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
+    const uint8_t *p = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     verdict v = GONE;
     if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK && r.physical_offset == physical &&
         origin_of(c->co_dedup, &r, &from)) {
@@ -298,8 +298,8 @@ static int64_t scan_segment(ps_core *c, int64_t base, bool adding) {
     ps_record r;
     origin from;
     ps_first first;
-    int64_t n = 0, avail, end = atomic_load(&c->co_store->st_log_end);
-    const uint8_t *p = ps_log_at(c->co_store, base, end, &avail, &mf);
+    int64_t n = 0, avail, end = atomic_load(&c->co_store->st_log.lg_end);
+    const uint8_t *p = ps_log_at(&c->co_store->st_log, base, end, &avail, &mf);
     while (p != NULL && avail > 0 && ps_record_decode(p, avail, &r) == PS_REC_OK) {
         if (counts(c, &r, &from)) {
             bool moved = from.moved && !IS(&r, PS_HALF_TOPIC) && !IS(&r, PS_SCHEDULE_TOPIC);
@@ -320,8 +320,8 @@ int ps_core_dedup_build(ps_core *c, ps_error *e) {
     ps_dedup *o = c->co_dedup;
     if (o == NULL) return 0;
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
-    int64_t size = s->st_conf.commitlog_file_size, min = atomic_load(&s->st_log_min);
-    int64_t end = atomic_load(&s->st_log_end), base = end - end % size, found = 0;
+    int64_t size = s->st_log.lg_files.ss_file_size, min = atomic_load(&s->st_log.lg_min);
+    int64_t end = atomic_load(&s->st_log.lg_end), base = end - end % size, found = 0;
     for (; base >= min - min % size; base -= size)
         if ((found += scan_segment(c, base, false)) >= o->on_window) break;
     if (base < min - min % size) base += size;

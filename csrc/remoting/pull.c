@@ -315,7 +315,7 @@ static bool hold(ps_conn *n, const pull *p, int64_t suspend_ms) {
     int64_t wait_ms = !c->co_hold                   ? c->co_hold_short_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
-    ps_queue *q = ps_topic_queue_get(c->co_store, p->topic->te_topic, p->queue_id);
+    ps_queue *q = ps_topic_queue_get(p->topic->te_topic, p->queue_id);
     ps_hold *h = q != NULL ? calloc(1, sizeof *h) : NULL;
     if (h == NULL) return false;
     *h = (ps_hold){.hd_conn = n,
@@ -431,7 +431,7 @@ static int go_on(ps_core *c, ps_hold *h) {
 }
 
 static void take_arrivals(ps_core *c) {
-    for (ps_queue *q = ps_arrivals_take(c->co_store), *next; q != NULL; q = next) {
+    for (ps_queue *q = ps_arrivals_take(&c->co_store->st_arrivals), *next; q != NULL; q = next) {
         next = q->cq_arrived_next;
         ps_arrivals_done(q);
         if (q->cq_topic == c->co_schedule && q->cq_id < 64) c->co_levels |= 1ull << q->cq_id;
@@ -507,9 +507,7 @@ void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
 }
 
 int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
-    ps_queue *q = level > 0 && level <= 64
-                      ? ps_topic_queue_get(c->co_store, c->co_schedule, level - 1)
-                      : NULL;
+    ps_queue *q = level > 0 && level <= 64 ? ps_topic_queue_get(c->co_schedule, level - 1) : NULL;
     if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d", level);
     return ps_arrivals_watch(q, offset);
 }

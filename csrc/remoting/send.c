@@ -458,8 +458,8 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
     ps_record r;
     ps_send s;
     if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
-    end = atomic_load_explicit(&c->co_store->st_log_end, memory_order_acquire);
-    const uint8_t *at = ps_log_at(c->co_store, physical, end, &avail, &mf);
+    end = atomic_load_explicit(&c->co_store->st_log.lg_end, memory_order_acquire);
+    const uint8_t *at = ps_log_at(&c->co_store->st_log, physical, end, &avail, &mf);
     int code = 0;
     c->co_open_frame = NULL;
     if (at == NULL || ps_record_decode(at, avail, &r) != PS_REC_OK ||

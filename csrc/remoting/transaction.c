@@ -120,8 +120,8 @@ static int64_t immunity_ms(const ps_tx *x, const ps_half *h) {
 /* The half's record; *mf is to be dropped. False: it is not there any more. */
 static bool record_of(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
     ps_store *s = c->co_store;
-    int64_t avail, end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
-    const uint8_t *p = ps_log_at(s, h->hf_physical, end, &avail, mf);
+    int64_t avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
+    const uint8_t *p = ps_log_at(&s->st_log, h->hf_physical, end, &avail, mf);
     if (p != NULL && ps_record_decode(p, avail, r) == PS_REC_OK &&
         r->physical_offset == h->hf_physical && r->queue_offset == h->hf_offset)
         return true;
@@ -569,7 +569,7 @@ static int look_at(looking *l, uint32_t place) {
     ps_mapfile *mf;
     ps_record r;
     if ((h->hf_flags & (PS_HALF_USED | PS_HALF_ALIAS)) != PS_HALF_USED) return 0;
-    if (h->hf_physical < atomic_load(&l->c->co_store->st_log_min)) { /* its file is deleted */
+    if (h->hf_physical < atomic_load(&l->c->co_store->st_log.lg_min)) { /* its file is deleted */
         l->spent[round->spent_count++] = h->hf_offset;
         return 0;
     }
@@ -630,13 +630,13 @@ static bool settles(const ps_record *r, ps_final *out) {
 
 int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int64_t room,
                       ps_error *e) {
-    int64_t n = 0, avail, end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    int64_t n = 0, avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     if (to > end) to = end;
     while (*from < to && n < room) {
         ps_mapfile *mf;
         ps_record r;
-        const uint8_t *p = ps_log_at(s, *from, end, &avail, &mf);
+        const uint8_t *p = ps_log_at(&s->st_log, *from, end, &avail, &mf);
         int outcome = p != NULL ? (int)ps_record_decode(p, avail, &r) : PS_REC_SHORT;
         int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : 0;
         if (outcome == PS_REC_OK) {

@@ -120,15 +120,15 @@ static bool cut_any(scanner *sn) {
 }
 
 static int cut_failed(scanner *sn) {
-    return sn->sn_failed = fail(sn, EIO, "the file was truncated while it was read: %s",
-                                sn->sn_cut->mf_path);
+    return sn->sn_failed =
+               fail(sn, EIO, "the file was truncated while it was read: %s", sn->sn_cut->mf_path);
 }
 
 /* Takes the segment into the cache and lets another go: no row may still point into it. */
 static const segment *segment_load(scanner *sn, int64_t physical) {
     ps_mapfile *mf;
     int64_t avail;
-    if (ps_log_at(sn->sn_store, physical, sn->sn_log_end, &avail, &mf) == NULL) {
+    if (ps_log_at(&sn->sn_store->st_log, physical, sn->sn_log_end, &avail, &mf) == NULL) {
         ps_mapfile_unref(mf);
         return NULL;
     }
@@ -339,8 +339,8 @@ static bool row_crc_good(const ps_row *r) {
 static const char *missing_name(scanner *sn, int64_t physical) {
     ps_error e = {0};
     char words[64];
-    if (physical < atomic_load(&sn->sn_store->st_log_min)) return "deleted";
-    ps_mapfile_unref(ps_segments_find(&sn->sn_store->st_log, physical, &e));
+    if (physical < atomic_load(&sn->sn_store->st_log.lg_min)) return "deleted";
+    ps_mapfile_unref(ps_segments_find(&sn->sn_store->st_log.lg_files, physical, &e));
     if (e.code == 0) return "not in the log";
     const char *why = e.sys_errno != 0 ? strerror_r(e.sys_errno, words, sizeof words) : "";
     snprintf(sn->sn_why, sizeof sn->sn_why, "%s%s%s: %s", e.text, *why ? ", " : "", why, e.where);
@@ -400,8 +400,8 @@ static int unit_damaged(scanner *sn, const candidate *c) {
 
 /* Moves sn_at behind the damage when it is stepped over. */
 static int log_damaged(scanner *sn) {
-    int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.ss_file_size;
-    int64_t log_min = atomic_load(&sn->sn_store->st_log_min);
+    int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;
+    int64_t log_min = atomic_load(&sn->sn_store->st_log.lg_min);
     int32_t size;
     const char *why = damage_name(sn, at, 0, &size);
     int code = damage_met(sn, 1, at);
@@ -612,7 +612,7 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
             size = (int32_t)be32_get(p + PS_AT_SIZE);
             if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK) {
                 /* How far a blank says to reach is not believed: it always closes its file. */
-                at = sg->sg_from + sn->sn_store->st_log.ss_file_size;
+                at = sg->sg_from + sn->sn_store->st_log.lg_files.ss_file_size;
                 continue;
             }
             if (size < PS_RECORD_FIXED || size > sg->sg_to - at || !head_parse(p, size, at, r))

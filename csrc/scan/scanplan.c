@@ -171,8 +171,8 @@ static int range_plan(scanner *sn, ps_error *e) {
                            spec->topic->tp_name, spec->queue_id);
         end = atomic_load_explicit(&sn->sn_queue->cq_max, memory_order_acquire);
     }
-    sn->sn_log_end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
-    sn->sn_log_min = atomic_load(&s->st_log_min);
+    sn->sn_log_end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
+    sn->sn_log_min = atomic_load(&s->st_log.lg_min);
     if (spec->topic == NULL) end = sn->sn_log_end;
     sn->sn_at = spec->from_at;
     sn->sn_end = spec->to_at < end ? spec->to_at : end;

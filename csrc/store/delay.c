@@ -24,7 +24,7 @@ static bool destination(ps_store *s, const ps_record *r, ps_topic **topic, int32
         name.len > PS_TOPIC_MAX || ps_topic_check(name.data, name.len, &why) < 0 ||
         ps_text_is(name.data, name.len, PS_HALF_TOPIC))
         return false;
-    *topic = ps_topic_get(s, (const char *)name.data, (int32_t)name.len);
+    *topic = ps_topic_get(&s->st_topics, (const char *)name.data, (int32_t)name.len);
     return *topic != NULL;
 }
 
@@ -63,8 +63,8 @@ static int64_t due_of(int64_t tags_code, int64_t now, int64_t delay) {
 }
 
 /* The unit at out->next_offset: 1 done with, 0 not due yet, or an error code. */
-static int take(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t delay,
-                ps_due *out, ps_error *e) {
+static int take(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t delay, ps_due *out,
+                ps_error *e) {
     ps_mapfile *mf = NULL;
     ps_topic *topic;
     ps_record r;
@@ -75,10 +75,10 @@ static int take(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t
         out->next_ms = due;
         return 0;
     }
-    int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
     const uint8_t *p = u->size == PS_UNIT_NONE || u->physical < 0
                            ? NULL
-                           : ps_log_at(s, u->physical, end, &avail, &mf);
+                           : ps_log_at(&s->st_log, u->physical, end, &avail, &mf);
     bool good = p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK &&
                 r.physical_offset == u->physical && r.size == u->size &&
                 ps_unit_belongs(s, q, out->next_offset, &r);
@@ -122,7 +122,7 @@ int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_
     int64_t delay = level <= s->st_levels.count ? s->st_levels.delay_ms[level - 1] : 1000;
     ps_dispatch_catch_up(s, NULL);
     ps_topic *t =
-        ps_topic_find(s, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC));
+        ps_topic_find(&s->st_topics, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC));
     ps_queue *q = t != NULL ? ps_topic_queue(t, level - 1) : NULL;
     int code = 0;
     if (q != NULL) {

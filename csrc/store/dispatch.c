@@ -18,21 +18,45 @@
 #define POLLS_IDLE 50 /* so many empty polls, and it sleeps until it is woken */
 #define STALL_RETRY_MS 1000
 
+void ps_dispatcher_init(ps_dispatcher *d) {
+    pthread_mutex_init(&d->ds_lock, NULL);
+    pthread_mutex_init(&d->ds_nap_lock, NULL);
+    pthread_mutex_init(&d->ds_news_lock, NULL);
+    ps_cond_init(&d->ds_nap_wake);
+    ps_cond_init(&d->ds_news);
+}
+
+void ps_dispatcher_stop(ps_dispatcher *d) {
+    pthread_mutex_lock(&d->ds_nap_lock);
+    pthread_mutex_lock(&d->ds_news_lock);
+    atomic_store(&d->ds_stopping, true);
+    pthread_cond_broadcast(&d->ds_nap_wake);
+    pthread_cond_broadcast(&d->ds_news);
+    pthread_mutex_unlock(&d->ds_news_lock);
+    pthread_mutex_unlock(&d->ds_nap_lock);
+}
+
+void ps_dispatch_listen(ps_store *s, int fd) {
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    ps_arrivals_listen_locked(&s->st_arrivals, fd);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+}
+
 int64_t ps_dispatch_bound(ps_store *s) {
-    int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire);
+    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
     if (!s->st_conf.sync_flush) return end;
-    int64_t flushed = atomic_load_explicit(&s->st_flushed, memory_order_acquire);
+    int64_t flushed = atomic_load_explicit(&s->st_log.lg_flushed, memory_order_acquire);
     return flushed < end ? flushed : end;
 }
 
 static ps_topic *topic_of(ps_store *s, const ps_record *r) {
-    ps_topic *t = s->st_recent_topic;
+    ps_topic *t = s->st_dispatcher.ds_recent_topic;
     if (t != NULL && t->tp_len == r->topic_len &&
         memcmp(t->tp_name, r->topic, (size_t)t->tp_len) == 0)
         return t;
-    t = ps_topic_find(s, (const char *)r->topic, r->topic_len);
-    if (t == NULL) t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
-    s->st_recent_topic = t;
+    t = ps_topic_find(&s->st_topics, (const char *)r->topic, r->topic_len);
+    if (t == NULL) t = ps_topic_get(&s->st_topics, (const char *)r->topic, r->topic_len);
+    s->st_dispatcher.ds_recent_topic = t;
     return t;
 }
 
@@ -43,16 +67,18 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
     }
     ps_topic *t = topic_of(s, r);
     if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
-    ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
+    ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
     if (q == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, r->physical_offset, NULL,
                        "no memory for the queue");
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
-    int code = ps_queue_append(s, q, r->queue_offset, &u, e);
+    int code = ps_queue_append(q, r->queue_offset, &u, e);
     if (code < 0) return code;
     counts[0] += code;
-    if (code > 0 && s->st_listened && ps_arrivals_watched(q)) ps_arrivals_add(s, q);
-    atomic_store_explicit(&s->st_logic_timestamp, r->store_timestamp, memory_order_relaxed);
+    if (code > 0 && s->st_arrivals.ar_listened && ps_arrivals_watched(q))
+        ps_arrivals_add(&s->st_arrivals, q);
+    atomic_store_explicit(&s->st_dispatcher.ds_logic_stamp, r->store_timestamp,
+                          memory_order_relaxed);
     return 0;
 }
 
@@ -70,11 +96,11 @@ int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
 /* ---- the loop ---- */
 
 static void tell_waiters(ps_store *s) {
-    ps_arrivals_tell(s);
-    if (atomic_load(&s->st_news_waiters) == 0) return;
-    pthread_mutex_lock(&s->st_news_lock);
-    pthread_cond_broadcast(&s->st_news);
-    pthread_mutex_unlock(&s->st_news_lock);
+    ps_arrivals_tell(&s->st_arrivals);
+    if (atomic_load(&s->st_dispatcher.ds_news_waiters) == 0) return;
+    pthread_mutex_lock(&s->st_dispatcher.ds_news_lock);
+    pthread_cond_broadcast(&s->st_dispatcher.ds_news);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_news_lock);
 }
 
 /* Records of one segment from `at` on; stops at the bound, at the file's end or at a failure. */
@@ -95,9 +121,9 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
         int code = ps_dispatch_record(s, &r, true, true, counts, e);
         if (code < 0) return code;
         *at += r.size;
-        atomic_store_explicit(&s->st_dispatched, *at, memory_order_release);
+        atomic_store_explicit(&s->st_dispatcher.ds_end, *at, memory_order_release);
     }
-    atomic_store_explicit(&s->st_dispatched, *at, memory_order_release);
+    atomic_store_explicit(&s->st_dispatcher.ds_end, *at, memory_order_release);
     return 0;
 }
 
@@ -108,13 +134,13 @@ static bool passes(int err) {
 }
 
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
-    int64_t at = atomic_load(&s->st_dispatched);
+    int64_t at = atomic_load(&s->st_dispatcher.ds_end);
     int code = 0;
-    if (at >= bound || atomic_load(&s->st_derived_broken)) return 0;
+    if (at >= bound || atomic_load(&s->st_dispatcher.ds_broken)) return 0;
     while (at < bound && code == 0) {
-        ps_mapfile *mf = ps_segments_find(&s->st_log, at, e);
+        ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
         if (mf == NULL) { /* its file was deleted while waiting: go on where the log begins */
-            int64_t min = atomic_load(&s->st_log_min);
+            int64_t min = atomic_load(&s->st_log.lg_min);
             if (at >= min) break;
             at = min;
             continue;
@@ -122,10 +148,11 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
         code = dispatch_file(s, mf, &at, bound, e);
         ps_mapfile_unref(mf);
     }
-    atomic_store(&s->st_stall_errno, code < 0 && passes(e->sys_errno) ? e->sys_errno : 0);
+    atomic_store(&s->st_dispatcher.ds_stall_errno,
+                 code < 0 && passes(e->sys_errno) ? e->sys_errno : 0);
     if (code < 0 && !passes(e->sys_errno)) {
-        s->st_broken = *e;
-        atomic_store(&s->st_derived_broken, true);
+        s->st_dispatcher.ds_why = *e;
+        atomic_store(&s->st_dispatcher.ds_broken, true);
     }
     tell_waiters(s);
     return code;
@@ -134,60 +161,62 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
 int ps_dispatch_catch_up(ps_store *s, ps_error *e) {
     int64_t bound = ps_dispatch_bound(s);
     ps_error mine = {0};
-    if (s->st_readonly || atomic_load_explicit(&s->st_dispatched, memory_order_acquire) >= bound)
+    if (s->st_readonly ||
+        atomic_load_explicit(&s->st_dispatcher.ds_end, memory_order_acquire) >= bound)
         return 0;
-    pthread_mutex_lock(&s->st_dispatch_lock);
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
     int code = ps_dispatch_to_locked(s, bound, &mine);
-    pthread_mutex_unlock(&s->st_dispatch_lock);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
     if (code < 0 && e != NULL) *e = mine;
     return code;
 }
 
 void ps_dispatch_wake(ps_store *s) {
-    pthread_mutex_lock(&s->st_nap_lock);
-    atomic_store(&s->st_napping, false);
-    pthread_cond_signal(&s->st_nap_wake);
-    pthread_mutex_unlock(&s->st_nap_lock);
+    pthread_mutex_lock(&s->st_dispatcher.ds_nap_lock);
+    atomic_store(&s->st_dispatcher.ds_napping, false);
+    pthread_cond_signal(&s->st_dispatcher.ds_nap_wake);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_nap_lock);
 }
 
-/* Sleeps until a writer sees st_napping; the order of the two loads and stores makes sure that
+/* Sleeps until a writer sees ds_napping; the order of the two loads and stores makes sure that
  * either the writer sees the flag or this thread sees the new end. */
 static void nap(ps_store *s) {
-    pthread_mutex_lock(&s->st_nap_lock);
-    atomic_store(&s->st_napping, true);
-    while (atomic_load(&s->st_napping) && !atomic_load(&s->st_stopping) &&
-           atomic_load(&s->st_dispatched) >= ps_dispatch_bound(s))
-        pthread_cond_wait(&s->st_nap_wake, &s->st_nap_lock);
-    atomic_store(&s->st_napping, false);
-    pthread_mutex_unlock(&s->st_nap_lock);
+    pthread_mutex_lock(&s->st_dispatcher.ds_nap_lock);
+    atomic_store(&s->st_dispatcher.ds_napping, true);
+    while (atomic_load(&s->st_dispatcher.ds_napping) &&
+           !atomic_load(&s->st_dispatcher.ds_stopping) &&
+           atomic_load(&s->st_dispatcher.ds_end) >= ps_dispatch_bound(s))
+        pthread_cond_wait(&s->st_dispatcher.ds_nap_wake, &s->st_dispatcher.ds_nap_lock);
+    atomic_store(&s->st_dispatcher.ds_napping, false);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_nap_lock);
 }
 
 static void pause_stalled(ps_store *s) {
-    for (int i = 0; i < STALL_RETRY_MS / 10 && !atomic_load(&s->st_stopping); i++)
+    for (int i = 0; i < STALL_RETRY_MS / 10 && !atomic_load(&s->st_dispatcher.ds_stopping); i++)
         usleep(10 * 1000);
 }
 
 void *ps_dispatch_main(void *store) {
     ps_store *s = store;
     int idle = 0;
-    while (!atomic_load(&s->st_stopping)) {
-        if (atomic_load(&s->st_derived_broken)) {
+    while (!atomic_load(&s->st_dispatcher.ds_stopping)) {
+        if (atomic_load(&s->st_dispatcher.ds_broken)) {
             pause_stalled(s);
             continue;
         }
         int64_t bound = ps_dispatch_bound(s);
-        if (atomic_load(&s->st_dispatched) < bound) {
+        if (atomic_load(&s->st_dispatcher.ds_end) < bound) {
             ps_error e = {0};
-            pthread_mutex_lock(&s->st_dispatch_lock);
+            pthread_mutex_lock(&s->st_dispatcher.ds_lock);
             ps_dispatch_to_locked(s, bound, &e);
-            pthread_mutex_unlock(&s->st_dispatch_lock);
-            if (atomic_load(&s->st_stall_errno) != 0) pause_stalled(s);
+            pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+            if (atomic_load(&s->st_dispatcher.ds_stall_errno) != 0) pause_stalled(s);
             idle = 0;
         } else if (++idle > POLLS_IDLE) {
             nap(s);
             idle = 0;
         } else {
-            usleep(atomic_load(&s->st_news_waiters) > 0 ? POLL_US : POLL_SELDOM_US);
+            usleep(atomic_load(&s->st_dispatcher.ds_news_waiters) > 0 ? POLL_US : POLL_SELDOM_US);
         }
     }
     return NULL;

@@ -13,112 +13,6 @@
 #include "store/store.h"
 
 #define CHUNK 96 /* messages a hold of the append lock: some microseconds */
-#define NEXT_FILE_WAIT_MS 5000
-#define TOUCH_STEP (4 << 20)
-#define CALM_MS 100 /* longer, twice in a row, for TOUCH_STEP bytes: less than 40 MB a second */
-
-/* ---- room in the log; append lock held ---- */
-
-static int take_next_file(ps_store *s, int64_t base, ps_mapfile **out, ps_error *e) {
-    struct timespec until = ps_monotonic_in(NEXT_FILE_WAIT_MS * 1000000LL);
-    int code = 0;
-    pthread_mutex_lock(&s->st_alloc_lock);
-    s->st_next_error.code = 0;
-    s->st_next_wanted = base;
-    if (s->st_next_file == NULL) pthread_cond_signal(&s->st_alloc_wake);
-    while (s->st_next_file == NULL && s->st_next_error.code == 0 && code == 0)
-        code = pthread_cond_timedwait(&s->st_alloc_done, &s->st_alloc_lock, &until);
-    *out = s->st_next_file;
-    s->st_next_file = NULL;
-    s->st_next_wanted = -1;
-    atomic_store(&s->st_alloc_asked, false);
-    if (*out == NULL && s->st_next_error.code != 0)
-        *e = s->st_next_error;
-    else if (*out == NULL)
-        ps_fail(e, PS_E_CREATE_MAPPED_FILE_FAILED, ETIMEDOUT, base, NULL,
-                "the next segment was not ready within %d ms", NEXT_FILE_WAIT_MS);
-    pthread_mutex_unlock(&s->st_alloc_lock);
-    return *out == NULL ? e->code : 0;
-}
-
-/* Closes the active file with a blank and opens the next one. */
-static int roll_locked(ps_store *s, ps_error *e) {
-    ps_mapfile *mf = s->st_active, *next = NULL;
-    int64_t end = atomic_load(&s->st_log_end), size = s->st_conf.commitlog_file_size;
-    int64_t base = mf != NULL ? mf->mf_base + mf->mf_size : end - end % size;
-    int code = s->st_thread_count > 0 ? take_next_file(s, base, &next, e)
-                                      : ps_log_make_file(s, base, &next, e);
-    if (code == 0 && ps_segments_add(&s->st_log, base, next->mf_path, next) < 0) {
-        s->st_io->unlink(s->st_io, next->mf_path);
-        ps_mapfile_unref(next);
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, base, NULL, "no memory for the next segment");
-    }
-    if (code < 0) return code;
-    if (mf != NULL) {
-        int64_t wrote = atomic_load(&mf->mf_wrote);
-        ps_blank_write(mf->mf_map + wrote, (int32_t)(mf->mf_size - wrote));
-        atomic_store_explicit(&mf->mf_wrote, mf->mf_size, memory_order_release);
-        atomic_store_explicit(&s->st_log_end, base, memory_order_release);
-    }
-    s->st_active = next;
-    return 0;
-}
-
-/* Asks the allocator for the next window of the active file, or for the next file. */
-static void ask_ahead_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
-    bool window = atomic_load(&mf->mf_reserved) - wrote < s->st_conf.reserve_window / 2 &&
-                  atomic_load(&mf->mf_reserved) < mf->mf_size;
-    if (s->st_thread_count == 0 || atomic_exchange(&s->st_alloc_asked, true)) return;
-    pthread_mutex_lock(&s->st_alloc_lock);
-    if (window && s->st_reserve_file == NULL) s->st_reserve_file = ps_mapfile_ref(mf);
-    if (!window && s->st_next_file == NULL) s->st_next_wanted = mf->mf_base + mf->mf_size;
-    pthread_cond_signal(&s->st_alloc_wake);
-    pthread_mutex_unlock(&s->st_alloc_lock);
-}
-
-/* A first store into a page costs the writer ten times the record, so the allocator touches the
- * pages that come next. Asked for once in TOUCH_STEP bytes: a small store never gets there. */
-static void ask_touch_locked(ps_store *s, ps_mapfile *mf, int64_t wrote) {
-    int64_t now = ps_monotonic_ms(), last = s->st_touch_ms[0], before = s->st_touch_ms[1];
-    s->st_touch_at = wrote + TOUCH_STEP;
-    s->st_touch_ms[0] = now;
-    s->st_touch_ms[1] = last;
-    if (s->st_thread_count == 0) return;
-    pthread_mutex_lock(&s->st_alloc_lock);
-    if (s->st_touch_file == NULL) {
-        s->st_touch_file = ps_mapfile_ref(mf);
-        s->st_touch_from = wrote + TOUCH_STEP / 2;
-        s->st_touch_to = wrote + TOUCH_STEP / 2 + 2 * TOUCH_STEP;
-        s->st_touch_calm = now - last > CALM_MS && last - before > CALM_MS && before > 0;
-        atomic_store(&s->st_touch_asked, true);
-        pthread_cond_signal(&s->st_alloc_wake);
-    }
-    pthread_mutex_unlock(&s->st_alloc_lock);
-}
-
-/* Makes sure that the active file takes `size` bytes and its blank behind them. */
-static inline int room_locked(ps_store *s, int64_t size, ps_error *e) {
-    ps_mapfile *mf = s->st_active;
-    int64_t wrote = mf != NULL ? atomic_load_explicit(&mf->mf_wrote, memory_order_relaxed) : 0;
-    if (__builtin_expect(mf == NULL || size + PS_RECORD_SPARE > mf->mf_size - wrote, 0)) {
-        int code = roll_locked(s, e);
-        if (code < 0) return code;
-        mf = s->st_active;
-        wrote = 0;
-        s->st_touch_at = TOUCH_STEP;
-    }
-    if (__builtin_expect(wrote > s->st_touch_at, 0)) ask_touch_locked(s, mf, wrote);
-    int64_t need = wrote + size + PS_RECORD_SPARE;
-    int64_t reserved = atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed);
-    if (__builtin_expect(need > reserved, 0))
-        return ps_mapfile_reserve(mf, need, s->st_conf.reserve_window, e);
-    if (__builtin_expect(reserved < mf->mf_size ? reserved - wrote < s->st_conf.reserve_window / 2
-                                                : wrote > mf->mf_size / 2,
-                         0) &&
-        !atomic_load_explicit(&s->st_alloc_asked, memory_order_relaxed))
-        ask_ahead_locked(s, mf, wrote);
-    return 0;
-}
 
 /* ---- one record; append lock held ---- */
 
@@ -127,7 +21,7 @@ typedef struct placed {
 } placed;
 
 static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, int64_t stamp) {
-    ps_mapfile *mf = s->st_active;
+    ps_mapfile *mf = s->st_log.lg_active;
     int64_t wrote = atomic_load_explicit(&mf->mf_wrote, memory_order_relaxed);
     int tx = d->sys_flag & PS_SYS_TX_MASK;
     bool counted = tx == PS_SYS_TX_NONE || tx == PS_SYS_TX_COMMIT;
@@ -138,23 +32,8 @@ static inline placed write_locked(ps_store *s, ps_queue *q, const ps_draft *d, i
     return at;
 }
 
-static inline int64_t stamp_locked(ps_store *s, int64_t now) {
-    if (now < s->st_last_timestamp) now = s->st_last_timestamp;
-    s->st_last_timestamp = now;
-    return now;
-}
-
-/* Makes what was written visible: first the end, then the dispatcher's wake-up. */
-static inline void publish_locked(ps_store *s, int64_t end, int64_t stamp, int64_t count) {
-    atomic_store_explicit(&s->st_stamp_published, stamp, memory_order_relaxed);
-    atomic_store_explicit(&s->st_puts,
-                          atomic_load_explicit(&s->st_puts, memory_order_relaxed) + count,
-                          memory_order_relaxed);
-    atomic_store(&s->st_log_end, end);
-}
-
 static inline void wake_dispatcher(ps_store *s) {
-    if (__builtin_expect(atomic_load(&s->st_napping), 0)) ps_dispatch_wake(s);
+    if (__builtin_expect(atomic_load(&s->st_dispatcher.ds_napping), 0)) ps_dispatch_wake(s);
 }
 
 /* ---- refusals ---- */
@@ -162,14 +41,15 @@ static inline void wake_dispatcher(ps_store *s) {
 static int refuse_slow(ps_store *s, ps_error *e) {
     if (s->st_readonly)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
-    int err = atomic_load(&s->st_flush_errno);
+    int err = atomic_load(&s->st_flusher.fl_errno);
     if (err != 0)
-        return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_flushed), s->st_root,
+        return ps_fail(e, PS_E_FLUSH_FAILED, err, atomic_load(&s->st_log.lg_flushed), s->st_root,
                        "a sync of the log failed: %s", strerror(err));
-    if (atomic_load(&s->st_derived_broken))
-        return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_broken.sys_errno, s->st_broken.offset,
-                       s->st_broken.where, "%s", s->st_broken.text);
-    err = atomic_load(&s->st_stall_errno);
+    if (atomic_load(&s->st_dispatcher.ds_broken))
+        return ps_fail(e, PS_E_NOT_WRITEABLE, s->st_dispatcher.ds_why.sys_errno,
+                       s->st_dispatcher.ds_why.offset, s->st_dispatcher.ds_why.where, "%s",
+                       s->st_dispatcher.ds_why.text);
+    err = atomic_load(&s->st_dispatcher.ds_stall_errno);
     if (err != 0 && ps_errno_code(err) != PS_E_DISK_FULL)
         return ps_fail(e, PS_E_NOT_WRITEABLE, err, -1, s->st_root,
                        "cannot extend a queue or the index: %s; will retry", strerror(err));
@@ -179,12 +59,13 @@ static int refuse_slow(ps_store *s, ps_error *e) {
 }
 
 static inline int refused(ps_store *s, ps_error *e) {
-    if (__builtin_expect(!s->st_readonly &&
-                             !atomic_load_explicit(&s->st_flush_errno, memory_order_relaxed) &&
-                             !atomic_load_explicit(&s->st_derived_broken, memory_order_relaxed) &&
-                             !atomic_load_explicit(&s->st_disk_full, memory_order_relaxed) &&
-                             !atomic_load_explicit(&s->st_stall_errno, memory_order_relaxed),
-                         1))
+    if (__builtin_expect(
+            !s->st_readonly &&
+                !atomic_load_explicit(&s->st_flusher.fl_errno, memory_order_relaxed) &&
+                !atomic_load_explicit(&s->st_dispatcher.ds_broken, memory_order_relaxed) &&
+                !atomic_load_explicit(&s->st_retention.rt_disk_full, memory_order_relaxed) &&
+                !atomic_load_explicit(&s->st_dispatcher.ds_stall_errno, memory_order_relaxed),
+            1))
         return 0;
     return refuse_slow(s, e);
 }
@@ -200,9 +81,9 @@ static int check_queue_id(int32_t id, ps_error *e) {
 }
 
 /* Called when the message is known to be good, so that a refused one leaves no queue behind. */
-static int queue_of(ps_store *s, ps_topic *topic, int32_t id, ps_queue **q, ps_error *e) {
+static int queue_of(ps_topic *topic, int32_t id, ps_queue **q, ps_error *e) {
     *q = ps_topic_queue(topic, id);
-    if (__builtin_expect(*q == NULL, 0) && (*q = ps_topic_queue_get(s, topic, id)) == NULL)
+    if (__builtin_expect(*q == NULL, 0) && (*q = ps_topic_queue_get(topic, id)) == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
     return 0;
 }
@@ -223,10 +104,10 @@ static int measure(ps_store *s, ps_draft *d, int64_t i, ps_error *e) {
     if (__builtin_expect(code < 0, 0))
         return ps_fail(e, code, 0, i, NULL, "%s (body %lld bytes, maxMessageSize %lld)", why,
                        (long long)d->body_len, (long long)s->st_conf.max_message_size);
-    if (__builtin_expect(d->size + PS_RECORD_SPARE > s->st_conf.commitlog_file_size, 0))
+    if (__builtin_expect(d->size + PS_RECORD_SPARE > s->st_log.lg_files.ss_file_size, 0))
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                        "a record of %d bytes does not fit into a segment of %lld", d->size,
-                       (long long)s->st_conf.commitlog_file_size);
+                       (long long)s->st_log.lg_files.ss_file_size);
     return 0;
 }
 
@@ -238,18 +119,18 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     if (d->born_timestamp == 0) d->born_timestamp = now;
     int code = check_queue_id(d->queue_id, &out->error);
     if (code == 0) code = measure(s, d, -1, &out->error);
-    if (code == 0) code = queue_of(s, topic, d->queue_id, &q, &out->error);
+    if (code == 0) code = queue_of(topic, d->queue_id, &q, &out->error);
     if (code < 0) return code;
-    pthread_mutex_lock(&s->st_append_lock);
-    code = room_locked(s, d->size, &out->error);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    code = ps_append_room_locked(&s->st_log, &s->st_allocator, d->size, &out->error);
     if (code < 0) {
-        pthread_mutex_unlock(&s->st_append_lock);
+        pthread_mutex_unlock(&s->st_log.lg_append_lock);
         return code;
     }
-    int64_t stamp = stamp_locked(s, now);
+    int64_t stamp = ps_append_stamp_locked(&s->st_log, now);
     placed at = write_locked(s, q, d, stamp);
-    publish_locked(s, at.physical_offset + d->size, stamp, 1);
-    pthread_mutex_unlock(&s->st_append_lock);
+    ps_append_publish_locked(&s->st_log, at.physical_offset + d->size, stamp, 1);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
     wake_dispatcher(s);
     out->status = PS_PUT_OK;
     out->size = d->size;
@@ -260,8 +141,8 @@ static int put_draft(ps_store *s, ps_topic *topic, ps_draft *d, int32_t wait, ps
     out->physical_offset = at.physical_offset;
     out->store_timestamp = stamp;
     if (s->st_conf.sync_flush && wait)
-        code = ps_wait_durable(s, at.physical_offset + d->size, s->st_conf.sync_flush_timeout_ms,
-                               &out->error);
+        code = ps_flusher_wait(&s->st_flusher, at.physical_offset + d->size,
+                               s->st_conf.sync_flush_timeout_ms, &out->error);
     if (code > 0) {
         out->status = code;
         code = 0;
@@ -326,7 +207,7 @@ static int put_delayed(ps_store *s, ps_topic *topic, const ps_message *m, ps_put
                       .topic = {(const uint8_t *)topic->tp_name, topic->tp_len},
                       .queue_id = m->queue_id,
                       .level = ps_delay_level(&s->st_levels, m->delay_level)};
-    ps_topic *schedule = ps_topic_get(s, name, (int32_t)sizeof name - 1);
+    ps_topic *schedule = ps_topic_get(&s->st_topics, name, (int32_t)sizeof name - 1);
     int code = check_queue_id(m->queue_id, &out->error);
     if (code < 0) return code;
     if (m->properties_len > PS_PROPERTIES_MAX)
@@ -351,8 +232,7 @@ int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_res
     if (code == 0 && m->delay_level < 0)
         code = ps_fail(&out->error, PS_E_ARGUMENT, 0, -1, NULL, "delay_level %d is negative",
                        m->delay_level);
-    if (code == 0)
-        code = (m->delay_level > 0 ? put_delayed : put_placed)(s, topic, m, out);
+    if (code == 0) code = (m->delay_level > 0 ? put_delayed : put_placed)(s, topic, m, out);
     ps_leave(s);
     return code;
 }
@@ -423,7 +303,7 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
                         "the body of message %lld has %lld bytes, more than maxMessageSize %lld",
                         (long long)i, (long long)body_len, (long long)s->st_conf.max_message_size);
         if (code == 0 && (i == 0 || rich)) code = measure(s, &d, i, e);
-        if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
+        if (code == 0 && d.size + body_len + PS_RECORD_SPARE > s->st_log.lg_files.ss_file_size)
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "message %lld does not fit into a segment", (long long)i);
         if (code == 0) code = check_queue_id(d.queue_id, e);
@@ -445,19 +325,21 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
         code = measure(s, &drafts[i], from + i, &out->error);
         /* The caller's buffers may change under us, so what is used is checked here once more. */
         if (code == 0) code = check_queue_id(drafts[i].queue_id, &out->error);
-        if (code == 0) code = queue_of(s, topic, drafts[i].queue_id, &q, &out->error);
+        if (code == 0) code = queue_of(topic, drafts[i].queue_id, &q, &out->error);
         total += drafts[i].size;
     }
-    if (code == 0 && m->together && total + PS_RECORD_SPARE > s->st_conf.commitlog_file_size)
+    if (code == 0 && m->together && total + PS_RECORD_SPARE > s->st_log.lg_files.ss_file_size)
         code = ps_fail(&out->error, PS_E_MESSAGE_ILLEGAL, 0, -1, NULL,
                        "a batch of %lld bytes does not fit into a segment", (long long)total);
     if (code < 0) return code;
-    pthread_mutex_lock(&s->st_append_lock);
-    stamp = stamp_locked(s, now);
-    if (m->together) code = room_locked(s, total, &out->error);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    stamp = ps_append_stamp_locked(&s->st_log, now);
+    if (m->together) code = ps_append_room_locked(&s->st_log, &s->st_allocator, total, &out->error);
     for (i = 0; i < n && code == 0; i++) {
         ps_draft *d = &drafts[i];
-        if (!m->together && (code = room_locked(s, d->size, &out->error)) < 0) break;
+        if (!m->together &&
+            (code = ps_append_room_locked(&s->st_log, &s->st_allocator, d->size, &out->error)) < 0)
+            break;
         placed at = write_locked(s, ps_topic_queue(topic, d->queue_id), d, stamp);
         out->size = d->size;
         out->queue_offset = at.queue_offset;
@@ -465,8 +347,8 @@ static int put_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
         if (m->physical_offsets != NULL) m->physical_offsets[from + i] = at.physical_offset;
         if (m->queue_offsets != NULL) m->queue_offsets[from + i] = at.queue_offset;
     }
-    if (i > 0) publish_locked(s, out->physical_offset + out->size, stamp, i);
-    pthread_mutex_unlock(&s->st_append_lock);
+    if (i > 0) ps_append_publish_locked(&s->st_log, out->physical_offset + out->size, stamp, i);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
     out->store_timestamp = stamp;
     *stored += i;
     wake_dispatcher(s);
@@ -490,7 +372,7 @@ static int put_many(ps_store *s, ps_topic *topic, const ps_put_many *m, int64_t 
     if (drafts != few) free(drafts);
     out->status = PS_PUT_OK;
     if (code == 0 && s->st_conf.sync_flush && m->wait) {
-        code = ps_wait_durable(s, out->physical_offset + out->size,
+        code = ps_flusher_wait(&s->st_flusher, out->physical_offset + out->size,
                                s->st_conf.sync_flush_timeout_ms, &out->error);
         out->status = code > 0 ? code : PS_PUT_OK;
     }
@@ -550,8 +432,8 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
         n++;
         body += item.body_len;
         props += item.properties_len;
-        each_has_id = each_has_id && ps_property_find(item.properties, item.properties_len,
-                                                      "UNIQ_KEY", 8, &uniq);
+        each_has_id = each_has_id &&
+                      ps_property_find(item.properties, item.properties_len, "UNIQ_KEY", 8, &uniq);
     }
     if (rc < 0 || n == 0)
         return ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, at, NULL, "the batch is malformed at byte %lld",

@@ -144,7 +144,7 @@ static limits limits_of(ps_store *s, const ps_read_options *o) {
     if (l.bytes < LEAST_BYTES) l.bytes = LEAST_BYTES;
     l.units = l.messages > LEAST_UNITS ? l.messages : LEAST_UNITS;
     int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    l.memory_from = atomic_load(&s->st_log_end) - ram / 100 * s->st_conf.memory_ratio;
+    l.memory_from = atomic_load(&s->st_log.lg_end) - ram / 100 * s->st_conf.memory_ratio;
     return l;
 }
 
@@ -184,7 +184,7 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
     int64_t at = *mf != NULL ? u->physical - (*mf)->mf_base : -1;
     if (at < 0 || at >= (*mf)->mf_size) {
         ps_mapfile_unref(*mf);
-        *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log, u->physical, NULL);
+        *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log.lg_files, u->physical, NULL);
         if (*mf == NULL) return false;
         at = u->physical - (*mf)->mf_base;
     }
@@ -246,10 +246,10 @@ typedef struct walk {
  * many units with it; anything else is damage, costs this one message, and is counted. */
 static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
     ps_batch_info *b = &w->b->info;
-    int64_t size = w->s->st_conf.commitlog_file_size;
+    int64_t size = w->s->st_log.lg_files.ss_file_size;
     if (b->count == 0) b->status = PS_GET_MESSAGE_WAS_REMOVING;
     if (w->log_file == NULL && u->physical >= 0 && u->size > 0 &&
-        u->physical < atomic_load(&w->s->st_log_min)) {
+        u->physical < atomic_load(&w->s->st_log.lg_min)) {
         w->gone_from = u->physical - u->physical % size;
         w->gone_to = w->gone_from + size;
         return;
@@ -386,12 +386,12 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
     if (ps_enter(s) < 0) return fail_null(e, PS_E_CLOSED, physical, "the store is closed");
     ps_batch *b = ps_batch_new(o->max_messages);
     limits l = limits_of(s, o);
-    int64_t end = atomic_load_explicit(&s->st_log_end, memory_order_acquire), avail;
+    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire), avail;
     int code = b == NULL ? PS_E_NO_MEMORY : 0;
     ps_mapfile *mf = NULL;
     while (code == 0) {
         ps_record r;
-        const uint8_t *p = ps_log_at(s, physical, end, &avail, &mf);
+        const uint8_t *p = ps_log_at(&s->st_log, physical, end, &avail, &mf);
         ps_rec_outcome out = PS_REC_END;
         b->info.outcome = p == NULL ? -1 : 0;
         if (p != NULL)
@@ -419,7 +419,7 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
     }
     b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;
     b->info.next_offset = physical;
-    b->info.min_offset = atomic_load(&s->st_log_min);
+    b->info.min_offset = atomic_load(&s->st_log.lg_min);
     b->info.max_offset = end;
     return b;
 }
@@ -480,9 +480,9 @@ typedef struct query {
 static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         ps_record r;
-        int64_t avail, end = atomic_load(&s->st_log_end);
+        int64_t avail, end = atomic_load(&s->st_log.lg_end);
         ps_mapfile *mf;
-        const uint8_t *p = ps_log_at(s, places[i], end, &avail, &mf);
+        const uint8_t *p = ps_log_at(&s->st_log, places[i], end, &avail, &mf);
         bool match = p != NULL && ps_record_check(p, avail, places[i], 0, &r) == PS_REC_OK &&
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
                      has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
@@ -505,7 +505,8 @@ static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
         ps_record r;
         int64_t avail;
         ps_mapfile *mf;
-        const uint8_t *p = ps_log_at(s, q->found[i], atomic_load(&s->st_log_end), &avail, &mf);
+        const uint8_t *p =
+            ps_log_at(&s->st_log, q->found[i], atomic_load(&s->st_log.lg_end), &avail, &mf);
         int code = 0;
         if (p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK)
             code = ps_batch_add(b, mf, &r, r.queue_offset, 0);
@@ -518,12 +519,12 @@ static int batch_of_places(ps_store *s, const query *q, ps_batch *b) {
 /* A reader of a crashed store: the last records may have no index entries yet. They are read one by
  * one. */
 static int query_tail(ps_store *s, query *q) {
-    int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log_end), avail;
+    int64_t at = atomic_load(&s->st_index_tail), end = atomic_load(&s->st_log.lg_end), avail;
     int code = 0;
     while (code == 0 && at < end) {
         ps_record r;
         ps_mapfile *mf;
-        const uint8_t *p = ps_log_at(s, at, end, &avail, &mf);
+        const uint8_t *p = ps_log_at(&s->st_log, at, end, &avail, &mf);
         ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
         int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : end;
         ps_mapfile_unref(mf);
@@ -658,12 +659,14 @@ static bool reached(ps_queue *q, int64_t offset) {
 static int wait_news(ps_store *s, ps_topic *topic, int32_t id, int64_t offset, int32_t timeout_ms) {
     struct timespec until = ps_monotonic_in(timeout_ms * 1000000LL);
     int rc = 0;
-    pthread_mutex_lock(&s->st_news_lock);
-    atomic_fetch_add(&s->st_news_waiters, 1);
-    while (!reached(ps_topic_queue(topic, id), offset) && rc == 0 && !atomic_load(&s->st_stopping))
-        rc = pthread_cond_timedwait(&s->st_news, &s->st_news_lock, &until);
-    atomic_fetch_sub(&s->st_news_waiters, 1);
-    pthread_mutex_unlock(&s->st_news_lock);
+    pthread_mutex_lock(&s->st_dispatcher.ds_news_lock);
+    atomic_fetch_add(&s->st_dispatcher.ds_news_waiters, 1);
+    while (!reached(ps_topic_queue(topic, id), offset) && rc == 0 &&
+           !atomic_load(&s->st_dispatcher.ds_stopping))
+        rc = pthread_cond_timedwait(&s->st_dispatcher.ds_news, &s->st_dispatcher.ds_news_lock,
+                                    &until);
+    atomic_fetch_sub(&s->st_dispatcher.ds_news_waiters, 1);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_news_lock);
     return reached(ps_topic_queue(topic, id), offset);
 }
 

@@ -66,7 +66,7 @@ static int64_t furthest_unit(ps_store *s) {
     ps_queue **queues;
     int64_t furthest = -1;
     ps_unit u;
-    int32_t n = ps_queues_snapshot(s, &queues);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
         int64_t max = atomic_load(&queues[i]->cq_max);
         if (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.size != PS_UNIT_NONE &&
@@ -80,7 +80,7 @@ static int64_t furthest_unit(ps_store *s) {
 static bool record_at(ps_store *s, int64_t physical, ps_record *r) {
     int64_t avail;
     ps_mapfile *mf;
-    const uint8_t *p = ps_log_at(s, physical, INT64_MAX, &avail, &mf);
+    const uint8_t *p = ps_log_at(&s->st_log, physical, INT64_MAX, &avail, &mf);
     bool there = p != NULL && ps_record_check(p, avail, physical, 0, r) == PS_REC_OK;
     ps_mapfile_unref(mf);
     return there;
@@ -90,12 +90,12 @@ static bool record_at(ps_store *s, int64_t physical, ps_record *r) {
  * none. */
 static int64_t file_by_time(ps_store *s, int64_t limit) {
     ps_record r;
-    for (int32_t i = s->st_log.ss_count - 1; i > 0; i--) {
-        int64_t base = s->st_log.ss_items[i].sg_base;
+    for (int32_t i = s->st_log.lg_files.ss_count - 1; i > 0; i--) {
+        int64_t base = s->st_log.lg_files.ss_items[i].sg_base;
         if (record_at(s, base, &r) && r.store_timestamp > 0 && r.store_timestamp <= limit)
             return base;
     }
-    return s->st_log.ss_items[0].sg_base;
+    return s->st_log.lg_files.ss_items[0].sg_base;
 }
 
 static int64_t at_least_zero(int64_t t) {
@@ -105,11 +105,11 @@ static int64_t at_least_zero(int64_t t) {
 static void start_normal(scan *c) {
     ps_store *s = c->s;
     ps_record r;
-    int64_t furthest = furthest_unit(s), min = atomic_load(&s->st_log_min);
+    int64_t furthest = furthest_unit(s), min = atomic_load(&s->st_log.lg_min);
     c->at = furthest;
     if (furthest < min || !record_at(s, furthest, &r)) {
-        int64_t size = s->st_conf.commitlog_file_size;
-        int64_t last = s->st_log.ss_items[s->st_log.ss_count - 1].sg_base;
+        int64_t size = s->st_log.lg_files.ss_file_size;
+        int64_t last = s->st_log.lg_files.ss_items[s->st_log.lg_files.ss_count - 1].sg_base;
         c->at = furthest < min ? min : furthest - furthest % size;
         c->at = c->at > last ? last : c->at;
     }
@@ -124,12 +124,12 @@ static void start_without_index(scan *c) {
     struct stat st;
     snprintf(folder, sizeof folder, "%.*s/index", PATH_MAX - 16, c->s->st_root);
     if (c->s->st_index == NULL || c->s->st_readonly || stat(folder, &st) == 0) return;
-    c->at = c->index_from = atomic_load(&c->s->st_log_min);
+    c->at = c->index_from = atomic_load(&c->s->st_log.lg_min);
 }
 
 static void start_abnormal(scan *c) {
     ps_store *s = c->s;
-    const ps_checkpoint *k = &s->st_checkpoint;
+    const ps_checkpoint *k = &s->st_keeper.kp_checkpoint;
     int64_t t = k->physic_msg_timestamp < k->logics_msg_timestamp ? k->physic_msg_timestamp
                                                                   : k->logics_msg_timestamp;
     c->queues_from = file_by_time(s, at_least_zero(t - CHECKPOINT_MARGIN_MS));
@@ -146,9 +146,9 @@ static void start_abnormal(scan *c) {
  * broker may have written the log again since. */
 static void start_deleted(scan *c, int64_t from) {
     ps_store *s = c->s;
-    int64_t min = atomic_load(&s->st_log_min);
+    int64_t min = atomic_load(&s->st_log.lg_min);
     if (from == INT64_MAX) return;
-    from -= from % s->st_conf.commitlog_file_size;
+    from -= from % s->st_log.lg_files.ss_file_size;
     if (from < min) from = min;
     if (from < c->queues_from) c->queues_from = from;
     if (from < c->at) c->at = from;
@@ -159,14 +159,14 @@ static void start_deleted(scan *c, int64_t from) {
 static int scan_reading(scan *c, const ps_record *r) {
     ps_store *s = c->s;
     if (!ps_record_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
-    ps_topic *t = ps_topic_get(s, (const char *)r->topic, r->topic_len);
+    ps_topic *t = ps_topic_get(&s->st_topics, (const char *)r->topic, r->topic_len);
     if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
-    ps_queue *q = t != NULL ? ps_topic_queue_get(s, t, r->queue_id) : NULL;
+    ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
     if (q == NULL) return PS_E_NO_MEMORY;
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
-    pthread_rwlock_wrlock(&s->st_topic_lock);
+    pthread_rwlock_wrlock(&s->st_topics.tt_shared.qs_lock);
     int code = ps_queue_tail_add_locked(q, r->queue_offset, &u);
-    pthread_rwlock_unlock(&s->st_topic_lock);
+    pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     return code == PS_E_DAMAGED ? 0 : code < 0 ? code : 0;
 }
 
@@ -239,12 +239,12 @@ static bool step_over(scan *c, ps_mapfile *mf) {
 
 static int scan_log(scan *c, ps_error *e) {
     c->report->scanned_from = c->at;
-    if (c->progress != NULL && c->s->st_log.ss_count > 0)
-        c->progress->total =
-            ps_segments_base(&c->s->st_log, -1) + c->s->st_conf.commitlog_file_size - c->at;
+    if (c->progress != NULL && c->s->st_log.lg_files.ss_count > 0)
+        c->progress->total = ps_segments_base(&c->s->st_log.lg_files, -1) +
+                             c->s->st_log.lg_files.ss_file_size - c->at;
     for (;;) {
         e->code = 0;
-        ps_mapfile *mf = ps_segments_find(&c->s->st_log, c->at, e);
+        ps_mapfile *mf = ps_segments_find(&c->s->st_log.lg_files, c->at, e);
         if (mf == NULL && e->code != 0) return e->code;
         if (mf ==
             NULL) /* behind the last file: its blank, or exactly its end, is the end of the log */
@@ -257,7 +257,8 @@ static int scan_log(scan *c, ps_error *e) {
         if (over) continue;
         /* A blank with no file behind it: the end is the blank's own start, and the tail is used
          * again. */
-        if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log, -1) < next) break;
+        if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log.lg_files, -1) < next)
+            break;
         if (c->outcome != PS_REC_BLANK && c->outcome != PS_REC_OK) break;
         c->at = next;
     }
@@ -271,11 +272,11 @@ static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, cons
                           ps_error *e) {
     ps_queue **queues;
     int64_t code = 0;
-    int32_t n = ps_queues_snapshot(s, &queues);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n && code >= 0; i++) {
         char what[300];
         int64_t was = atomic_load(&queues[i]->cq_max);
-        code = ps_queue_cut(s, queues[i], physical, e);
+        code = ps_queue_cut(queues[i], physical, e);
         if (code <= 0) continue;
         report->units_cut += code;
         snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name,
@@ -296,14 +297,14 @@ static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error 
 
 /* A queue had a hole: everything derived is thrown away and made again from the log. */
 static int rebuild_all(scan *c, ps_error *e) {
-    c->s->st_strict_queues = false; /* what the log itself has lost is filled */
-    ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log_min), c->at, -1,
+    c->s->st_topics.tt_shared.qs_strict = false; /* what the log itself has lost is filled */
+    ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log.lg_min), c->at, -1,
                   "consumequeue", "a queue was missing a unit");
     c->report->units_written = c->report->entries_written = c->report->records = 0;
     int64_t code = cut_queues(c->s, 0, c->report, NULL, e);
     if (code >= 0) code = cut_index(c->s, 0, c->report, e);
     c->hole = false;
-    c->at = c->queues_from = c->index_from = atomic_load(&c->s->st_log_min);
+    c->at = c->queues_from = c->index_from = atomic_load(&c->s->st_log.lg_min);
     e->code = 0;
     return code < 0 ? (int)code : scan_log(c, e);
 }
@@ -313,16 +314,16 @@ static void report_end(scan *c, int64_t bytes_cut) {
     bool blank = c->outcome == PS_REC_BLANK || c->outcome == PS_REC_OK;
     c->report->bytes_cut = blank ? 0 : bytes_cut;
     if (bytes_cut == 0 || blank) return;
-    snprintf(why, sizeof why,
-             "no valid record at this offset: %s", ps_rec_outcome_name(c->outcome));
+    snprintf(why, sizeof why, "no valid record at this offset: %s",
+             ps_rec_outcome_name(c->outcome));
     ps_report_add(c->report, PS_ACTION_CUT, c->at, c->at + bytes_cut, -1, "commitlog", why);
 }
 
 /* What a kill left in the page cache only is brought to the disk before it counts as flushed. */
 static int sync_scanned(scan *c, ps_error *e) {
-    for (int32_t i = 0; i < c->s->st_log.ss_count; i++) {
-        ps_segment *sg = &c->s->st_log.ss_items[i];
-        if (sg->sg_base + c->s->st_conf.commitlog_file_size <= c->queues_from ||
+    for (int32_t i = 0; i < c->s->st_log.lg_files.ss_count; i++) {
+        ps_segment *sg = &c->s->st_log.lg_files.ss_items[i];
+        if (sg->sg_base + c->s->st_log.lg_files.ss_file_size <= c->queues_from ||
             sg->sg_file == NULL)
             continue;
         if (c->s->st_io->fdatasync(c->s->st_io, sg->sg_file->mf_fd) < 0)
@@ -334,8 +335,8 @@ static int sync_scanned(scan *c, ps_error *e) {
 
 static void correct_queues(ps_store *s) {
     ps_queue **queues;
-    int64_t min = atomic_load(&s->st_log_min);
-    int32_t n = ps_queues_snapshot(s, &queues);
+    int64_t min = atomic_load(&s->st_log.lg_min);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
         ps_queue_correct_min(queues[i], min);
         queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
@@ -347,16 +348,16 @@ static void set_stamps(scan *c) {
     ps_store *s = c->s;
     ps_record r;
     int64_t now = c->last_stamp;
-    if (c->last_start < 0 && c->at > atomic_load(&s->st_log_min) &&
+    if (c->last_start < 0 && c->at > atomic_load(&s->st_log.lg_min) &&
         record_at(s, furthest_unit(s), &r))
         now = r.store_timestamp;
-    s->st_last_timestamp = now;
-    atomic_store(&s->st_stamp_published, now);
-    atomic_store(&s->st_logic_timestamp, now);
-    atomic_store(&s->st_physic_timestamp, now);
-    s->st_checkpoint.confirm_phy_offset =
-        c->last_start >= 0 ? c->last_start : s->st_checkpoint.confirm_phy_offset;
-    s->st_checkpoint_dirty = true;
+    s->st_log.lg_last_stamp = now;
+    atomic_store(&s->st_log.lg_published_stamp, now);
+    atomic_store(&s->st_dispatcher.ds_logic_stamp, now);
+    atomic_store(&s->st_flusher.fl_physic_stamp, now);
+    s->st_keeper.kp_checkpoint.confirm_phy_offset =
+        c->last_start >= 0 ? c->last_start : s->st_keeper.kp_checkpoint.confirm_phy_offset;
+    s->st_keeper.kp_dirty = true;
 }
 
 static int recover_log(scan *c, bool abnormal, ps_error *e) {
@@ -364,7 +365,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     int64_t bytes_cut = 0, from, code = ps_tombstones_settle(s, &from, e);
     if (code < 0) return (int)code;
     c->last_start = c->queues_after = -1;
-    s->st_strict_queues = true;
+    s->st_topics.tt_shared.qs_strict = true;
     if (abnormal)
         start_abnormal(c);
     else {
@@ -379,7 +380,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
-    if (code >= 0) code = ps_log_set_end(s, c->at, &bytes_cut, e);
+    if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &bytes_cut, e);
     if (code >= 0) code = ps_tombstones_trim(s, c->at, e);
     if (code >= 0) report_end(c, bytes_cut);
     return code < 0 ? (int)code : 0;
@@ -397,10 +398,10 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
     bool abnormal = ps_abort_present(s->st_io, s->st_root) == 1;
     int code;
     report->mode = abnormal ? PS_RECOVERED_ABNORMAL : PS_RECOVERED_NORMAL;
-    if (s->st_log.ss_count == 0) {
-        if (atomic_load(&s->st_queue_count) == 0) report->mode = PS_RECOVERED_NEW;
+    if (s->st_log.lg_files.ss_count == 0) {
+        if (atomic_load(&s->st_topics.tt_queue_count) == 0) report->mode = PS_RECOVERED_NEW;
         code = no_log(s, report, e);
-        s->st_checkpoint_dirty = true;
+        s->st_keeper.kp_dirty = true;
     } else {
         code = recover_log(&c, abnormal, e);
         if (code == 0) {
@@ -408,10 +409,10 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
             set_stamps(&c);
         }
     }
-    report->log_min = atomic_load(&s->st_log_min);
-    report->log_max = atomic_load(&s->st_log_end);
-    atomic_store(&s->st_dispatched, report->log_max);
-    if (code == 0 && report->mode == PS_RECOVERED_ABNORMAL) code = ps_derived_flush(s, true, e);
+    report->log_min = atomic_load(&s->st_log.lg_min);
+    report->log_max = atomic_load(&s->st_log.lg_end);
+    atomic_store(&s->st_dispatcher.ds_end, report->log_max);
+    if (code == 0 && report->mode == PS_RECOVERED_ABNORMAL) code = ps_keeper_flush(s, true, e);
     report->seconds = (double)(ps_monotonic_ns() - began) / 1e9;
     if (code == 0)
         ps_report_add(report, PS_ACTION_KEPT, report->log_min, report->log_max, report->records,
@@ -425,7 +426,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
 static void hide_units(ps_store *s, int64_t end) {
     ps_queue **queues;
     ps_unit u;
-    int32_t n = ps_queues_snapshot(s, &queues);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
         int64_t max = atomic_load(&queues[i]->cq_max);
         while (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.physical >= end) max--;
@@ -438,8 +439,8 @@ static void hide_units(ps_store *s, int64_t end) {
  * when its turn came. It dispatches in the order of the log, so whatever lies before the furthest
  * unit that was seen is in queues and index by now: a second look finds all of it. */
 static int look_again(ps_store *s, ps_progress *progress, ps_error *e) {
-    int code = ps_queues_load(s, true, NULL, progress, e);
-    if (code == 0) code = ps_queues_refresh(s, e);
+    int code = ps_queues_load(&s->st_topics, true, progress, e);
+    if (code == 0) code = ps_queues_refresh(&s->st_topics, e);
     if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
     return code;
 }
@@ -449,7 +450,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
     int64_t began = ps_monotonic_ns();
     int code = 0;
     report->mode = PS_RECOVERED_READ;
-    if (s->st_log.ss_count > 0) {
+    if (s->st_log.lg_files.ss_count > 0) {
         ps_tombstones_hide(s);
         c.queues_after = furthest_unit(s);
         start_normal(&c);
@@ -463,10 +464,10 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
             set_stamps(&c);
         }
     }
-    atomic_store(&s->st_log_end, c.at);
-    atomic_store(&s->st_flushed, c.at);
-    atomic_store(&s->st_dispatched, c.at);
-    report->log_min = atomic_load(&s->st_log_min);
+    atomic_store(&s->st_log.lg_end, c.at);
+    atomic_store(&s->st_log.lg_flushed, c.at);
+    atomic_store(&s->st_dispatcher.ds_end, c.at);
+    report->log_min = atomic_load(&s->st_log.lg_min);
     report->log_max = c.at;
     report->seconds = (double)(ps_monotonic_ns() - began) / 1e9;
     return code;
@@ -476,14 +477,14 @@ int ps_reader_extend_locked(ps_store *s, ps_error *e) {
     ps_report *report = calloc(1, sizeof *report);
     if (report == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
     scan c = {.s = s, .report = report, .reading = true, .last_start = -1, .queues_after = -1};
-    c.at = c.queues_from = c.index_from = atomic_load(&s->st_log_end);
-    int code = s->st_log.ss_count > 0 ? scan_log(&c, e) : 0;
+    c.at = c.queues_from = c.index_from = atomic_load(&s->st_log.lg_end);
+    int code = s->st_log.lg_files.ss_count > 0 ? scan_log(&c, e) : 0;
     free(report);
-    if (code == 0 && c.at > atomic_load(&s->st_log_end)) {
-        atomic_store(&s->st_log_end, c.at);
-        atomic_store(&s->st_flushed, c.at);
-        atomic_store(&s->st_dispatched, c.at);
-        if (c.last_start >= 0) atomic_store(&s->st_stamp_published, c.last_stamp);
+    if (code == 0 && c.at > atomic_load(&s->st_log.lg_end)) {
+        atomic_store(&s->st_log.lg_end, c.at);
+        atomic_store(&s->st_log.lg_flushed, c.at);
+        atomic_store(&s->st_dispatcher.ds_end, c.at);
+        if (c.last_start >= 0) atomic_store(&s->st_log.lg_published_stamp, c.last_stamp);
     }
     return code;
 }

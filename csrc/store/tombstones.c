@@ -52,7 +52,7 @@ static bool take_entries(ps_store *s, const uint8_t *p, int64_t len) {
         int32_t name_len = (int32_t)be32_get(p + at + 8);
         at += ENTRY_HEAD;
         if (name_len <= 0 || name_len > PS_TOPIC_MAX || name_len > len - at) return false;
-        ps_topic *t = ps_topic_get(s, (const char *)p + at, name_len);
+        ps_topic *t = ps_topic_get(&s->st_topics, (const char *)p + at, name_len);
         if (t == NULL) return false;
         if (before > t->tp_gone_below) t->tp_gone_below = before;
         at += name_len;
@@ -83,9 +83,9 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
         return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the deleted topics");
     }
     /* Each change makes a new file, so a reader need not look into one that it knows. */
-    bool known = s->st_tombstones_inode == st.st_ino && s->st_tombstones_size == st.st_size;
-    s->st_tombstones_inode = st.st_ino;
-    s->st_tombstones_size = st.st_size;
+    bool known = s->st_tombstones.tb_inode == st.st_ino && s->st_tombstones.tb_size == st.st_size;
+    s->st_tombstones.tb_inode = st.st_ino;
+    s->st_tombstones.tb_size = st.st_size;
     int code = known ? 0 : read_entries(s, fd, st.st_size, r);
     s->st_io->close(s->st_io, fd);
     return code;
@@ -93,11 +93,11 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
 
 /* Every entry that still matters; returns the length, or -1 without memory. */
 static int64_t encode_locked(ps_store *s, uint8_t **out) {
-    int64_t len = HEAD, min = atomic_load(&s->st_log_min);
-    uint8_t *p = malloc(HEAD + (size_t)s->st_topic_count * (ENTRY_HEAD + PS_TOPIC_MAX));
+    int64_t len = HEAD, min = atomic_load(&s->st_log.lg_min);
+    uint8_t *p = malloc(HEAD + (size_t)s->st_topics.tt_topic_count * (ENTRY_HEAD + PS_TOPIC_MAX));
     if (p == NULL) return -1;
-    for (uint32_t b = 0; b < s->st_bucket_count; b++) {
-        for (ps_topic *t = s->st_buckets[b]; t != NULL; t = t->tp_next) {
+    for (uint32_t b = 0; b < s->st_topics.tt_bucket_count; b++) {
+        for (ps_topic *t = s->st_topics.tt_buckets[b]; t != NULL; t = t->tp_next) {
             if (t->tp_gone_below <= min) continue;
             be64_put(p + len, (uint64_t)t->tp_gone_below);
             be32_put(p + len + 8, (uint32_t)t->tp_len);
@@ -131,9 +131,9 @@ static int replace_file(ps_store *s, const uint8_t *bytes, int64_t len, ps_error
 
 static int write_file(ps_store *s, ps_error *e) {
     uint8_t *bytes = NULL;
-    pthread_rwlock_rdlock(&s->st_topic_lock);
+    pthread_rwlock_rdlock(&s->st_topics.tt_shared.qs_lock);
     int64_t len = encode_locked(s, &bytes);
-    pthread_rwlock_unlock(&s->st_topic_lock);
+    pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     if (len < 0) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
     int code = replace_file(s, bytes, len, e);
     free(bytes);
@@ -150,13 +150,13 @@ static bool stale(ps_queue *q) {
 int ps_tombstones_settle(ps_store *s, int64_t *from, ps_error *e) {
     ps_queue **queues;
     int code = 0;
-    int32_t n = ps_queues_snapshot(s, &queues);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     *from = INT64_MAX;
     for (int32_t i = 0; i < n && code == 0; i++) {
         if (!stale(queues[i])) continue;
         int64_t below = queues[i]->cq_topic->tp_gone_below;
         if (below < *from) *from = below;
-        code = ps_queue_clear(s, queues[i], e);
+        code = ps_queue_clear(queues[i], e);
     }
     free(queues);
     return code;
@@ -164,26 +164,26 @@ int ps_tombstones_settle(ps_store *s, int64_t *from, ps_error *e) {
 
 int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e) {
     bool beyond = false;
-    pthread_rwlock_rdlock(&s->st_topic_lock);
-    for (uint32_t b = 0; b < s->st_bucket_count; b++) {
-        for (ps_topic *t = s->st_buckets[b]; t != NULL; t = t->tp_next) {
+    pthread_rwlock_rdlock(&s->st_topics.tt_shared.qs_lock);
+    for (uint32_t b = 0; b < s->st_topics.tt_bucket_count; b++) {
+        for (ps_topic *t = s->st_topics.tt_buckets[b]; t != NULL; t = t->tp_next) {
             if (t->tp_gone_below <= end) continue;
             t->tp_gone_below = end;
             beyond = true;
         }
     }
-    pthread_rwlock_unlock(&s->st_topic_lock);
+    pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     return beyond ? write_file(s, e) : 0;
 }
 
 void ps_tombstones_hide(ps_store *s) {
     ps_queue **queues;
-    int32_t n = ps_queues_snapshot(s, &queues);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
         if (!stale(queues[i])) continue;
-        pthread_rwlock_wrlock(&s->st_topic_lock);
+        pthread_rwlock_wrlock(&s->st_topics.tt_shared.qs_lock);
         ps_queue_forget_locked(queues[i]);
-        pthread_rwlock_unlock(&s->st_topic_lock);
+        pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     }
     free(queues);
 }
@@ -197,7 +197,7 @@ static int begin_anew_locked(ps_store *s, ps_topic *t, ps_queue **queues, int32_
     if (queues == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
     for (int32_t i = 0; i < n; i++) any = any || (queues[i]->cq_topic == t && queues[i]->cq_next);
     if (!any) return 0;
-    t->tp_gone_below = atomic_load(&s->st_log_end);
+    t->tp_gone_below = atomic_load(&s->st_log.lg_end);
     int code = write_file(s, e);
     if (code < 0) {
         t->tp_gone_below = was;
@@ -212,7 +212,7 @@ static int clear_queues(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, 
     char folder[PATH_MAX];
     int code = 0;
     for (int32_t i = 0; i < n && code == 0; i++)
-        if (queues[i]->cq_topic == t) code = ps_queue_clear(s, queues[i], e);
+        if (queues[i]->cq_topic == t) code = ps_queue_clear(queues[i], e);
     snprintf(folder, sizeof folder, "%.*s/consumequeue/%s", PATH_MAX - 300, s->st_root, t->tp_name);
     if (code == 0)
         s->st_io->rmdir(s->st_io, folder); /* or it stays, empty or with what is not ours */
@@ -227,18 +227,19 @@ int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {
         ps_leave(s);
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, s->st_root, "the store is open for reading only");
     }
-    pthread_mutex_lock(&s->st_keep_lock); /* a flush would note positions of what goes */
-    pthread_mutex_lock(&s->st_dispatch_lock);
-    pthread_mutex_lock(&s->st_append_lock);
-    int32_t n = ps_queues_snapshot(s, &queues);
+    pthread_mutex_lock(&s->st_keeper.kp_lock); /* a flush would note positions of what goes */
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    pthread_mutex_lock(&s->st_log.lg_append_lock);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     int code = begin_anew_locked(s, t, queues, n, e);
-    pthread_mutex_unlock(&s->st_append_lock);
+    pthread_mutex_unlock(&s->st_log.lg_append_lock);
     if (code == 0 && (code = clear_queues(s, t, queues, n, e)) < 0) {
-        s->st_broken = *e; /* the files that are left meet new ones: only an open sorts them out */
-        atomic_store(&s->st_derived_broken, true);
+        s->st_dispatcher.ds_why =
+            *e; /* the files that are left meet new ones: only an open sorts them out */
+        atomic_store(&s->st_dispatcher.ds_broken, true);
     }
-    pthread_mutex_unlock(&s->st_dispatch_lock);
-    pthread_mutex_unlock(&s->st_keep_lock);
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    pthread_mutex_unlock(&s->st_keeper.kp_lock);
     free(queues);
     ps_leave(s);
     return code;

@@ -232,7 +232,7 @@ static void test_sends_handed_on(void) {
     };
     ps_conn *n = kit_conn(1);
     kit_frame f;
-    int64_t before = atomic_load(&kit_store->st_log_end);
+    int64_t before = atomic_load(&kit_store->st_log.lg_end);
     kit_clear();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (int kind = 0; kind < 2; kind++) {
@@ -252,7 +252,7 @@ static void test_sends_handed_on(void) {
     kit_ask(n, &f, "b", 1);
     CHECK_EQ(sizeof cases / sizeof *cases * 2 + 3, kit_handed_count);
     CHECK_EQ(0, kit_answer_count);
-    CHECK_EQ(before, atomic_load(&kit_store->st_log_end));
+    CHECK_EQ(before, atomic_load(&kit_store->st_log.lg_end));
     ps_conn_free(n);
 }
 
@@ -530,7 +530,7 @@ static void test_sync_flush(void) {
         kit_feed(n, stream, at);
         CHECK(kit_answer_count == 1 && kit_last()->opaque == 101);
         if (!CHECK_EQ(1, kit_held_count)) return;
-        CHECK_EQ(atomic_load(&kit_store->st_log_end), kit_durable_at);
+        CHECK_EQ(atomic_load(&kit_store->st_log.lg_end), kit_durable_at);
         ps_held_end(kit_core, kit_held[0], codes[i], &step);
         CHECK_EQ(8, step.conn_id);
         kit_clear();

@@ -173,12 +173,12 @@ static void test_queue_ids(void) {
     for (int32_t i = 0; i <= PS_QUEUE_ID_MAX; i++) { /* 40503 is odd: each id once */
         int32_t id = (int32_t)((uint32_t)i * 40503 & PS_QUEUE_ID_MAX);
         CHECK(ps_topic_queue(t, id) == NULL);
-        made[id] = ps_topic_queue_get(s, t, id);
+        made[id] = ps_topic_queue_get(t, id);
         CHECK(made[id] != NULL && made[id]->cq_id == id);
     }
     for (int32_t id = 0; id <= PS_QUEUE_ID_MAX; id++) CHECK(ps_topic_queue(t, id) == made[id]);
-    CHECK(ps_topic_queue_get(s, t, -1) == NULL);
-    CHECK(ps_topic_queue_get(s, t, PS_QUEUE_ID_MAX + 1) == NULL);
+    CHECK(ps_topic_queue_get(t, -1) == NULL);
+    CHECK(ps_topic_queue_get(t, PS_QUEUE_ID_MAX + 1) == NULL);
     CHECK_EQ(0, ps_store_close(s, NULL));
     ps_store_free(s);
 }

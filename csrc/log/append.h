@@ -1,0 +1,51 @@
+/* Room at the end of the log, for whoever holds the append lock. The usual way is inline: a few
+ * comparisons; everything else is append.c's. */
+#ifndef PS_APPEND_H
+#define PS_APPEND_H
+
+#include "format/record.h"
+#include "log/allocator.h"
+
+/* Closes the active file with a blank and opens the next one. */
+int ps_append_roll_locked(ps_log *l, ps_allocator *a, ps_error *e);
+
+/* Makes sure that the active file takes `size` bytes and the blank after them. */
+static inline int ps_append_room_locked(ps_log *l, ps_allocator *a, int64_t size, ps_error *e) {
+    ps_mapfile *mf = l->lg_active;
+    int64_t wrote = mf != NULL ? atomic_load_explicit(&mf->mf_wrote, memory_order_relaxed) : 0;
+    if (__builtin_expect(mf == NULL || size + PS_RECORD_SPARE > mf->mf_size - wrote, 0)) {
+        int code = ps_append_roll_locked(l, a, e);
+        if (code < 0) return code;
+        mf = l->lg_active;
+        wrote = 0;
+    }
+    if (__builtin_expect(wrote > a->al_touch_at, 0)) ps_allocator_ask_touch(a, mf, wrote);
+    int64_t need = wrote + size + PS_RECORD_SPARE;
+    int64_t reserved = atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed);
+    if (__builtin_expect(need > reserved, 0))
+        return ps_mapfile_reserve(mf, need, l->lg_reserve_window, e);
+    if (__builtin_expect(reserved < mf->mf_size ? reserved - wrote < l->lg_reserve_window / 2
+                                                : wrote > mf->mf_size / 2,
+                         0) &&
+        !atomic_load_explicit(&a->al_asked, memory_order_relaxed))
+        ps_allocator_ask(a, mf, wrote);
+    return 0;
+}
+
+/* The store time of the next record: never before that of the last one. */
+static inline int64_t ps_append_stamp_locked(ps_log *l, int64_t now) {
+    if (now < l->lg_last_stamp) now = l->lg_last_stamp;
+    l->lg_last_stamp = now;
+    return now;
+}
+
+/* Makes what was written visible. */
+static inline void ps_append_publish_locked(ps_log *l, int64_t end, int64_t stamp, int64_t count) {
+    atomic_store_explicit(&l->lg_published_stamp, stamp, memory_order_relaxed);
+    atomic_store_explicit(&l->lg_puts,
+                          atomic_load_explicit(&l->lg_puts, memory_order_relaxed) + count,
+                          memory_order_relaxed);
+    atomic_store(&l->lg_end, end);
+}
+
+#endif

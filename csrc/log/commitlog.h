@@ -1,0 +1,54 @@
+/* The commit log as an object: its files, its end, and the lock of those who append. Format of the
+ * records: format/record.c; rules of files: commitlog.c. */
+#ifndef PS_COMMITLOG_H
+#define PS_COMMITLOG_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "files/mapfile.h"
+
+#define PS_DIRS_MAX 16
+
+typedef struct ps_dirs {
+    char *path[PS_DIRS_MAX];
+    int32_t count;
+} ps_dirs;
+
+typedef struct ps_log {
+    ps_io *lg_io;
+    ps_dirs lg_dirs;           /* folders of the files, sorted */
+    bool lg_readonly;          /* another process may be writing */
+    bool lg_adopt_sizes;       /* take the file size from files that are there */
+    int32_t lg_reserve_window; /* bytes reserved at once */
+    ps_segments lg_files;      /* its file size is the log's */
+    pthread_mutex_t lg_append_lock;
+    ps_mapfile *lg_active;              /* last file; append lock */
+    int64_t lg_last_stamp;              /* append lock: store times never go back */
+    _Atomic int64_t lg_end;             /* end of the last whole record */
+    _Atomic int64_t lg_min;             /* start of the first file */
+    _Atomic int64_t lg_flushed;         /* everything below is on the disk */
+    _Atomic int64_t lg_published_stamp; /* ms: store time of the last record below lg_end */
+    _Atomic int64_t lg_puts;            /* messages put since the store was opened */
+} ps_log;
+
+/* Folders are set by the caller: lg_dirs. */
+void ps_log_init(ps_log *l, ps_io *io, int64_t file_size, bool readonly);
+void ps_log_free(ps_log *l); /* lists and folders' names; mapped files that are in use live on */
+
+/* Lists the folders: PS_E_FILE_SIZE, PS_E_NOT_ADJACENT, PS_E_STRAY_FILE. */
+int ps_log_open(ps_log *l, ps_error *e);
+/* Makes the file that begins at `base`, with its first window reserved. */
+int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e);
+/* Cuts everything from `end` on, and zeroes it. *bytes_cut: how much of it was not zero. */
+int ps_log_set_end(ps_log *l, int64_t end, int64_t *bytes_cut, ps_error *e);
+/* Bytes of the log readable at `physical`, within one file, below `bound`; a reference in *mf. */
+const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *avail,
+                         ps_mapfile **mf);
+/* Readers: files that another process has made since the last look; *first: the lowest file there,
+ * INT64_MAX: none. */
+int ps_log_refresh(ps_log *l, int64_t *first, ps_error *e);
+/* Readers: files below `first` that retention in another process has deleted. */
+void ps_log_forget_below(ps_log *l, int64_t first);
+
+#endif

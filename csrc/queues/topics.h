@@ -1,0 +1,51 @@
+/* The table of topics and their queues. Topics and queues are never freed before the store's
+ * handle, so a pointer once got stays good without a lock. */
+#ifndef PS_TOPICS_H
+#define PS_TOPICS_H
+
+#include "queues/consumequeue.h"
+
+/* A topic's table of queues: blocks that double, so that a topic of few costs little and none ever
+ * moves. The first block holds queues 0 to 7, the next 8 to 15, then 16 to 31, ... */
+#define PS_QUEUE_BLOCK 8
+#define PS_QUEUE_BLOCKS 14
+
+struct ps_topic {
+    struct ps_store *tp_store; /* for public calls that take a topic alone */
+    struct ps_topics *tp_table;
+    struct ps_topic *tp_next; /* chain of its hash bucket */
+    int32_t tp_len;
+    bool tp_schedule; /* SCHEDULE_TOPIC_XXXX: units carry the deliver time */
+    _Atomic int64_t tp_delivered, tp_delivered_bytes; /* messages whose delay was over */
+    int64_t tp_gone_below; /* records before it are of a life that was deleted; dispatch lock */
+    uint32_t tp_hash;
+    _Atomic(ps_queue *) *_Atomic tp_blocks[PS_QUEUE_BLOCKS];
+    char tp_name[]; /* ends with 0x00 */
+};
+
+typedef struct ps_topics {
+    ps_queues_shared tt_shared; /* with the lock of all this */
+    struct ps_store *tt_store;
+    ps_topic **tt_buckets; /* chains by hash of the name */
+    uint32_t tt_bucket_count;
+    int32_t tt_topic_count;
+    ps_queue **tt_queues; /* all queues, in order of birth */
+    int32_t tt_queue_room;
+    _Atomic int32_t tt_queue_count;
+} ps_topics;
+
+void ps_topics_init(ps_topics *tt, struct ps_store *store, ps_io *io, const char *root,
+                    int64_t file_size, bool readonly);
+void ps_topics_free(ps_topics *tt);
+ps_topic *ps_topic_find(ps_topics *tt, const char *name, int32_t len);
+/* Made when missing; NULL: no memory, or a name that is too long. */
+ps_topic *ps_topic_get(ps_topics *tt, const char *name, int32_t len);
+
+ps_queue *ps_topic_queue(ps_topic *t, int32_t id); /* NULL: none */
+/* Made when missing; NULL: no memory. */
+ps_queue *ps_topic_queue_get(ps_topic *t, int32_t id);
+ps_queue *ps_topic_queue_get_locked(ps_topic *t, int32_t id); /* lock held for writing */
+int ps_topic_queue_add_locked(ps_topic *t, ps_queue *q);
+int32_t ps_queues_snapshot(ps_topics *tt, ps_queue ***out); /* every queue now; free *out */
+
+#endif

@@ -1,0 +1,266 @@
+/* Opening a store. Load order as spec section 7.3, but the lock is taken first: upstream takes it
+ * after recovery has changed files (trap 26). */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store/store.h"
+
+#define READER_TRIES 12
+#define READER_PAUSE_MS 250 /* the longest; the first is 2 ms, each twice the one before */
+
+/* ---- making the object ---- */
+
+static int by_text(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int split_dirs(ps_store *s, const char *list, ps_error *e) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/commitlog", s->st_root);
+    const char *at = list != NULL && *list ? list : path;
+    while (*at) {
+        size_t n = strcspn(at, ",");
+        if (n > 0 && s->st_log.lg_dirs.count == PS_DIRS_MAX)
+            return ps_fail(e, PS_E_ARGUMENT, 0, -1, at, "more than %d commit log folders",
+                           PS_DIRS_MAX);
+        if (n > 0 && (s->st_log.lg_dirs.path[s->st_log.lg_dirs.count++] = strndup(at, n)) == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, at, "no memory");
+        at += n + (at[n] == ',');
+    }
+    qsort(s->st_log.lg_dirs.path, (size_t)s->st_log.lg_dirs.count, sizeof(char *), by_text);
+    return 0;
+}
+
+static void records_synced(void *store) {
+    ps_dispatch_wake(store);
+}
+
+static void init_objects(ps_store *s) {
+    const ps_conf *c = &s->st_conf;
+    ps_log_init(&s->st_log, s->st_io, c->commitlog_file_size, s->st_readonly);
+    s->st_log.lg_adopt_sizes = c->adopt_sizes != 0;
+    s->st_log.lg_reserve_window = c->reserve_window;
+    ps_allocator_init(&s->st_allocator, &s->st_log);
+    ps_flusher_init(&s->st_flusher, &s->st_log);
+    s->st_flusher.fl_root = s->st_root;
+    s->st_flusher.fl_sync = c->sync_flush != 0;
+    s->st_flusher.fl_interval_ms = c->flush_interval_ms;
+    s->st_flusher.fl_thorough_ms = c->flush_thorough_ms;
+    s->st_flusher.fl_least_pages = c->flush_least_pages;
+    s->st_flusher.fl_synced = records_synced;
+    s->st_flusher.fl_synced_arg = s;
+    ps_topics_init(&s->st_topics, s, s->st_io, s->st_root, c->consumequeue_file_size,
+                   s->st_readonly);
+    s->st_topics.tt_shared.qs_adopt_sizes = c->adopt_sizes != 0;
+    atomic_store(&s->st_arrivals.ar_fd, -1);
+    ps_dispatcher_init(&s->st_dispatcher);
+    ps_keeper_init(&s->st_keeper);
+    ps_retention_set(&s->st_retention, c);
+}
+
+static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_error *e) {
+    if (ps_conf_check(conf, e) < 0) return NULL;
+    ps_store *s = calloc(1, sizeof *s);
+    if (s == NULL || (s->st_root = strdup(conf->root)) == NULL) {
+        free(s);
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, conf->root, "no memory");
+        return NULL;
+    }
+    size_t n = strlen(s->st_root);
+    while (n > 1 && s->st_root[n - 1] == '/') s->st_root[--n] = 0;
+    atomic_init(&s->st_refs, 1);
+    s->st_io = io != NULL ? io : ps_io_system();
+    s->st_conf = *conf;
+    s->st_conf.root = s->st_root;
+    s->st_conf.commitlog_dirs = NULL;
+    s->st_readonly = readonly;
+    s->st_lock_fd = -1;
+    s->st_levels.count = conf->level_count;
+    memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);
+    pthread_mutex_init(&s->st_close_lock, NULL);
+    init_objects(s);
+    if (split_dirs(s, conf->commitlog_dirs, e) < 0) {
+        ps_store_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+/* ---- is it a store? ---- */
+
+static bool is_folder(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool holds(const ps_store *s, const char *name) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", s->st_root, name);
+    return access(path, F_OK) == 0;
+}
+
+static bool folder_empty(const char *path) {
+    DIR *dir = opendir(path);
+    struct dirent *d;
+    bool empty = true;
+    if (dir == NULL) return false;
+    while ((d = readdir(dir)) != NULL)
+        if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
+            strcmp(d->d_name, "meta") != 0 && strcmp(d->d_name, "config") != 0)
+            empty = false;
+    closedir(dir);
+    return empty;
+}
+
+static int check_root(ps_store *s, ps_error *e) {
+    struct stat st;
+    bool known = false;
+    if (stat(s->st_root, &st) < 0) {
+        if (errno == ENOENT && !s->st_readonly) return 0;
+        return ps_fail(e, errno == EACCES ? PS_E_FORBIDDEN : PS_E_NOT_A_STORE, errno, -1,
+                       s->st_root, "cannot open the directory: %s", strerror(errno));
+    }
+    if (!S_ISDIR(st.st_mode))
+        return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root, "not a directory");
+    if (access(s->st_root, R_OK | X_OK | (s->st_readonly ? 0 : W_OK)) < 0)
+        return ps_fail(e, PS_E_FORBIDDEN, errno, -1, s->st_root,
+                       "permission denied on the directory");
+    for (int32_t i = 0; i < s->st_log.lg_dirs.count; i++)
+        known = known || is_folder(s->st_log.lg_dirs.path[i]);
+    if (known || holds(s, "consumequeue") || holds(s, "checkpoint") || holds(s, "lock")) return 0;
+    if (!s->st_readonly && folder_empty(s->st_root)) return 0;
+    return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root,
+                   "the directory contains neither commitlog nor consumequeue");
+}
+
+/* ---- opening ---- */
+
+static int open_index(ps_store *s, ps_report *report, ps_error *e) {
+    char folder[PATH_MAX];
+    int32_t skipped = 0;
+    if (!s->st_conf.message_index_enable && !s->st_readonly) return 0;
+    snprintf(folder, sizeof folder, "%s/index", s->st_root);
+    int code =
+        ps_index_open(s->st_io, folder, s->st_conf.index_slots, s->st_conf.index_entries,
+                      s->st_conf.adopt_sizes != 0, s->st_readonly, &skipped, &s->st_index, e);
+    if (code == 0 && skipped > 0)
+        ps_report_add(report, PS_ACTION_SKIPPED, 0, 0, skipped, "index",
+                      "files that are not index files");
+    return code;
+}
+
+static int make_root(ps_store *s, ps_error *e) {
+    char path[PATH_MAX];
+    int code = ps_make_folders(s->st_io, s->st_root, e);
+    for (int32_t i = 0; i < s->st_log.lg_dirs.count && code == 0; i++)
+        code = ps_make_folders(s->st_io, s->st_log.lg_dirs.path[i], e);
+    snprintf(path, sizeof path, "%s/consumequeue", s->st_root);
+    return code < 0 ? code : ps_make_folders(s->st_io, path, e);
+}
+
+static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
+    int code = ps_log_open(&s->st_log, e);
+    bool linear = ps_abort_present(s->st_io, s->st_root) == 1;
+    if (progress != NULL) progress->phase = 1;
+    if (code == 0) code = ps_tombstones_load(s, report, e);
+    if (code == 0) code = ps_queues_load(&s->st_topics, linear, progress, e);
+    if (progress != NULL) progress->phase = 2;
+    if (code == 0) code = ps_checkpoint_read(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
+    return code < 0 ? code : open_index(s, report, e);
+}
+
+/* Made empty, and after recovery, so that an index folder that is missing means one taken away. */
+static int make_index_folder(ps_store *s, ps_error *e) {
+    char path[PATH_MAX];
+    if (s->st_index == NULL) return 0;
+    snprintf(path, sizeof path, "%s/index", s->st_root);
+    return ps_make_folders(s->st_io, path, e);
+}
+
+static int start_threads(ps_store *s, ps_error *e) {
+    const struct {
+        void *(*main)(void *);
+        void *arg;
+        bool *running;
+    } threads[PS_THREADS] = {
+        {ps_flusher_main, &s->st_flusher, &s->st_flusher.fl_running},
+        {ps_dispatch_main, s, NULL},
+        {ps_keeper_main, s, NULL},
+        {ps_allocator_main, &s->st_allocator, &s->st_allocator.al_running},
+    };
+    if (!s->st_conf.background) return 0;
+    for (int32_t i = 0; i < PS_THREADS; i++) {
+        int err = pthread_create(&s->st_threads[i], NULL, threads[i].main, threads[i].arg);
+        if (err != 0)
+            return ps_fail(e, PS_E_NO_MEMORY, err, -1, s->st_root, "cannot start a thread");
+        s->st_thread_count++;
+        if (threads[i].running != NULL) *threads[i].running = true;
+    }
+    return 0;
+}
+
+static ps_store *give_up(ps_store *s) {
+    ps_store_abandon(s);
+    ps_store_free(s);
+    return NULL;
+}
+
+ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
+                        ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    ps_report *own = NULL, *r = report;
+    ps_store *s = store_new(conf, io, false, e);
+    if (s == NULL) return NULL;
+    if (r == NULL && (r = own = malloc(sizeof *own)) == NULL) return give_up(s);
+    memset(r, 0, sizeof *r);
+    int code = check_root(s, e);
+    if (code == 0) code = make_root(s, e);
+    if (code == 0) code = ps_lock_take(s->st_io, s->st_root, &s->st_lock_fd, e);
+    if (code == 0) code = load(s, r, progress, e);
+    if (code == 0) code = ps_recover(s, r, progress, e);
+    if (code == 0) code = make_index_folder(s, e);
+    if (code == 0) code = ps_abort_create(s->st_io, s->st_root, e);
+    if (code == 0) code = start_threads(s, e);
+    if (progress != NULL) progress->phase = 4;
+    free(own);
+    return code < 0 ? give_up(s) : s;
+}
+
+static ps_store *reader_try(const ps_conf *conf, ps_io *io, ps_report *r, ps_progress *progress,
+                            ps_error *e) {
+    ps_store *s = store_new(conf, io, true, e);
+    if (s == NULL) return NULL;
+    memset(r, 0, sizeof *r);
+    int code = check_root(s, e);
+    if (code == 0) code = load(s, r, progress, e);
+    if (code == 0) code = ps_recover_read(s, r, progress, e);
+    return code < 0 ? give_up(s) : s;
+}
+
+/* Whoever writes the store may delete a file (retention, recovery) between our listing of its
+ * folder and our opening of it. What is there then is looked at anew; recovery may take away
+ * hundreds of small queue files in a row, so it is given about a second to get done. */
+ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
+                         ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    ps_report *own = report != NULL ? NULL : malloc(sizeof *own);
+    ps_store *s = NULL;
+    if (report == NULL && own == NULL) return NULL;
+    for (int tries = 0, pause = 1; s == NULL && tries < READER_TRIES; tries++, pause *= 2) {
+        if (tries > 0)
+            usleep(1000 * (useconds_t)(pause < READER_PAUSE_MS ? pause : READER_PAUSE_MS));
+        e->code = 0;
+        s = reader_try(conf, io, report != NULL ? report : own, progress, e);
+        if (e->code != PS_E_IO || e->sys_errno != ENOENT) break;
+    }
+    if (progress != NULL) progress->phase = 4;
+    free(own);
+    return s;
+}

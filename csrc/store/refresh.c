@@ -1,0 +1,41 @@
+/* A reader takes note of what another process has written since its last look. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "store/store.h"
+
+/* Segments that the writer's retention has deleted; batches keep their own references. */
+static void forget_deleted(ps_store *s, int64_t first) {
+    ps_queue **queues;
+    if (first == INT64_MAX || first <= atomic_load(&s->st_log.lg_min)) return;
+    ps_log_forget_below(&s->st_log, first);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n; i++) ps_queue_correct_min(queues[i], first);
+    free(queues);
+}
+
+int ps_store_refresh(ps_store *s, ps_error *error) {
+    ps_error mine = {0}, *e = error != NULL ? error : &mine;
+    int64_t first;
+    int code;
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    if (!s->st_readonly) {
+        code = ps_dispatch_catch_up(s, e);
+    } else {
+        pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+        code = ps_log_refresh(&s->st_log, &first, e);
+        if (code == 0) code = ps_tombstones_load(s, NULL, e);
+        if (code == 0) ps_tombstones_hide(s);
+        if (code == 0) code = ps_queues_refresh(&s->st_topics, e);
+        if (code == 0) ps_tombstones_hide(s); /* the writer deletes them after it has said so */
+        if (code == 0) code = ps_reader_extend_locked(s, e);
+        if (code == 0) forget_deleted(s, first);
+        if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
+        if (code == 0 && s->st_index != NULL &&
+            ps_index_end(s->st_index) > atomic_load(&s->st_index_tail))
+            atomic_store(&s->st_index_tail, ps_index_end(s->st_index));
+        pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    }
+    ps_leave(s);
+    return code;
+}
