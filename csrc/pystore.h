@@ -516,6 +516,7 @@ ps_io *ps_io_faulty_new(void);
 void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever);
 void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms); /* each call takes so much more */
 int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask);
+int64_t ps_io_faulty_struck(ps_io *io);
 void ps_io_faulty_free(ps_io *io);
 
 /* ---- checks at import ---- */

@@ -161,6 +161,7 @@ typedef struct faulty {
     uint32_t fy_slow_mask;
     int32_t fy_slow_ms;
     int64_t fy_calls[PS_IO_CALLS];
+    int64_t fy_struck; /* faults injected so far */
 } faulty;
 
 /* Counts a call of `kind`. True, with errno set, when it is to fail. */
@@ -178,6 +179,7 @@ static bool struck(ps_io *io, int kind) {
             fails = fy->fy_broken;
         }
     }
+    if (fails) fy->fy_struck++;
     err = fy->fy_errno;
     int32_t slow_ms = fy->fy_slow_mask >> kind & 1 ? fy->fy_slow_ms : 0;
     pthread_mutex_unlock(&fy->fy_lock);
@@ -314,6 +316,14 @@ int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask) {
         if (mask >> kind & 1) calls += fy->fy_calls[kind];
     pthread_mutex_unlock(&fy->fy_lock);
     return calls;
+}
+
+int64_t ps_io_faulty_struck(ps_io *io) {
+    faulty *fy = (faulty *)io;
+    pthread_mutex_lock(&fy->fy_lock);
+    int64_t struck_so_far = fy->fy_struck;
+    pthread_mutex_unlock(&fy->fy_lock);
+    return struck_so_far;
 }
 
 void ps_io_faulty_free(ps_io *io) {
