@@ -37,7 +37,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
         campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck errors codes \
-        docs-check wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
+        logs docs docs-check wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -145,6 +145,12 @@ errors: .venv/.stamp ## regenerate pystore/errors.py and docs/errors.md from csr
 
 codes: build ## regenerate docs/codes.md from the handler tables
 	@$(PY) tools/gen_codes.py
+
+logs: build ## regenerate docs/logs.md from the calls of loggers
+	@$(PY) tools/gen_logs.py
+
+docs: build ## render the reference of the public API into build/docs
+	@$(PY) tools/render_api.py build/docs
 
 docs-check: build ## links, lengths and machine paths in the documents
 	@$(PY) -m pytest -q tests/tidy

@@ -336,7 +336,7 @@ class Base:
         if (topic, queue) not in self._damaged and len(self._damaged) < _DAMAGE_LINES:
             self._damaged.add((topic, queue))
             _log.warning(
-                "%s: %d damaged message(s) of queue %s/%d passed over, the first at offset %d;"
+                "%s: skipped %d damaged message(s) of queue %s/%d, the first at offset %d;"
                 " info().damaged_reads counts them",
                 self.path, batch.damaged, topic, queue, batch.first_damaged,
             )  # fmt: skip

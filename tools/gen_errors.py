@@ -329,7 +329,7 @@ def page_text(entries: list[Entry]) -> str:
             f"| {entry.code} `PS_E_{entry.name}` | `{entry.cls}` | {', '.join(also)} | {status} "
             f"| {cell(entry.meaning)} | {cell(entry.next_step)} |"
         )
-    lines += ["", "The tree:", "", "```", tree(entries), "```", ""]
+    lines += ["", "The tree:", "", "```text", tree(entries), "```", ""]
     return "\n".join(lines)
 
 

@@ -320,7 +320,7 @@ class AsyncConsumer:
             try:
                 await self._commit_now()
             except ClientError as failed:
-                log.info("%s commits later: %s", self.network.name, failed)
+                log.info("%s cannot commit offsets; will retry: %s", self.network.name, failed)
 
     # ---- what is subscribed to ----
 
@@ -418,7 +418,7 @@ class AsyncConsumer:
             if told is not None:
                 await told
         except Exception:
-            log.exception("a rebalance callback of %s failed", self.network.name)
+            log.exception("Rebalance callback of %s failed", self.network.name)
 
     # ---- where a queue begins, and how far we are ----
 

@@ -102,7 +102,7 @@ class ConcurrentHandling:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                log.exception("the handler of %s failed for %s", consumer.network.name, message)
+                log.exception("Handler of %s failed for %s", consumer.network.name, message)
                 await self._failed(message, 0)
             else:
                 message.progress.done(message.queue_offset)
@@ -115,7 +115,7 @@ class ConcurrentHandling:
         """Sends it back; when no broker takes it, it waits here and comes again."""
         consumer, progress = self._consumer, message.progress
         if consumer.settings.broadcast:
-            log.warning("broadcasting has no retries: %s is dropped", message)
+            log.warning("No retries in broadcast mode: dropped %s", message)
             progress.done(message.queue_offset)
             return
         if progress.dropped:
@@ -123,7 +123,7 @@ class ConcurrentHandling:
         try:
             await consumer.nack(message, delay_level)
         except ClientError as failed:
-            log.warning("%s cannot be sent back, it comes again here: %s", message, failed)
+            log.warning("Cannot send back %s; will redeliver locally: %s", message, failed)
             asyncio.get_running_loop().call_later(AGAIN_S, consumer.arrived, [message])
 
     async def _sweep(self) -> None:
@@ -136,8 +136,8 @@ class ConcurrentHandling:
                 if clock() - since < limit:
                     continue
                 log.error(
-                    "the handler of %s has not returned for %g s: %s is sent back, and comes to"
-                    " another member or again", self._consumer.network.name, limit, message,
+                    "Handler of %s has not returned for %g s: sent %s back for another"
+                    " delivery", self._consumer.network.name, limit, message,
                 )  # fmt: skip
                 self._running.pop(task, None)
                 self._workers.discard(task)
@@ -260,7 +260,7 @@ class OrderlyHandling:
         except RetryLater:
             pass
         except Exception:
-            log.exception("the handler of %s failed for %s", consumer.network.name, message)
+            log.exception("Handler of %s failed for %s", consumer.network.name, message)
         tries = self._tries[which] = self._tries.get(which, message.attempt) + 1
         most = consumer.settings.max_retries
         if most < 0 or tries <= most:
@@ -268,7 +268,7 @@ class OrderlyHandling:
         try:
             await republish(consumer, message, FIRST_LEVEL + tries)
         except ClientError as failed:
-            log.warning("%s cannot be sent back, it is tried again: %s", message, failed)
+            log.warning("Cannot send back %s; will retry: %s", message, failed)
             return False
         self._tries.pop(which, None)
         return True

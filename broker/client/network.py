@@ -125,7 +125,7 @@ class Network:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of %s failed", self.name, exc_info=error)
+            log.error("Background task of %s failed", self.name, exc_info=error)
 
     async def close(self, groups: Iterable[tuple[str, str]] = ()) -> None:
         """groups: (field, group) that brokers are told to forget. Harmless when repeated."""
@@ -325,7 +325,7 @@ class Network:
             await self.request(address, RequestCode.HEART_BEAT, None, self._beat_body())
         except (BrokerRefused, Unreachable, RequestTimeout) as failed:
             self._beaten.discard(address)
-            log.info("no heartbeat to %s: %s", address, failed)
+            log.info("Cannot send a heartbeat to %s: %s", address, failed)
             return
         self._beaten.add(address)
         if again and self._connected_again is not None:
@@ -372,7 +372,7 @@ class Network:
             try:
                 await self._fetch(topic, 0)
             except (BrokerRefused, Unreachable, NoRoute) as failed:
-                log.info("the route of %s is kept as it is: %s", topic, failed)
+                log.info("Cannot refresh the route of %s; keeping the old one: %s", topic, failed)
 
 
 def request_of(code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:

@@ -44,7 +44,7 @@ async def pull_forever(consumer: AsyncConsumer, progress: QueueProgress) -> None
             await _pull_once(consumer, progress, subscription)
             pause = BACKOFF_S[0]
         except (ClientError, BadRecord) as failed:
-            log.info("pulling %s is tried again: %s", progress.queue, failed)
+            log.info("Cannot pull from %s; will retry: %s", progress.queue, failed)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, BACKOFF_S[1])
             await _refresh(consumer, progress)
@@ -99,7 +99,7 @@ async def _pull_once(
     elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
         offset = int(answer.ext["nextBeginOffset"])
         log.warning(
-            "%s: offset %d is not there any more, it continues at %d", queue,
+            "%s: offset %d no longer exists; continuing at %d", queue,
             progress.next_offset, offset,
         )  # fmt: skip
         progress.reset(offset)

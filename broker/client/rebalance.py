@@ -76,7 +76,7 @@ class Rebalancer:
                 try:
                     balanced &= await self._divide(topic)
                 except ClientError as failed:
-                    log.info("%s is divided later: %s", topic, failed)
+                    log.info("Cannot rebalance %s; will retry: %s", topic, failed)
                     balanced = False
         return balanced
 
@@ -108,7 +108,7 @@ class Rebalancer:
         )
         for queue, offset in zip(fresh, found, strict=True):
             if isinstance(offset, ClientError):
-                log.info("%s is begun later: %s", queue, offset)
+                log.info("Cannot start %s; will retry: %s", queue, offset)
                 whole = False
             elif isinstance(offset, BaseException):
                 raise offset
@@ -159,7 +159,7 @@ class Rebalancer:
                     address, RequestCode.LOCK_BATCH_MQ, None, self._lock_body(some)
                 )
             except ClientError as failed:
-                log.info("queues of %s are locked later: %s", address, failed)
+                log.info("Cannot lock queues of %s; will retry: %s", address, failed)
                 continue
             for each in mqjson.loads(answer.body).get("lockOKMQSet") or ():
                 queue = mqjson.queue_of(each)

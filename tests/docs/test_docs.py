@@ -1,4 +1,4 @@
-"""The blocks of tutorial, how-to and README do what they say: each is run, page by page."""
+"""The documents do what they say: every block of every page runs, page by page."""
 
 from __future__ import annotations
 
@@ -11,74 +11,95 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_page import RUN, SHOWN, blocks_of
 from waiting import BOUND_S
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (
-    "docs/tutorial.md",
-    "docs/howto.md",
-    "docs/sql92.md",
-    "docs/broker.md",
-    "docs/client.md",
-    "README.md",
-)
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RUNNER = Path(__file__).with_name("run_page.py")
+#: Pages for people: the README of the project and its documents.
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+#: What a page may import that an installation may lack.
+EXTRAS = ("pyarrow", "polars", "duckdb", "pyspark")
 
 
-def blocks_of(page: str) -> list[tuple[int, str, str]]:
-    """(line, language, text) of every block that is to be run."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, m.start()) + 2, m.group(1), m.group(2)) for m in BLOCK.finditer(text)
-    ]
+def pages_that_run() -> list[Any]:
+    found = []
+    for page in PAGES:
+        if any(block.runs for block in blocks_of(page)):
+            marks = [pytest.mark.spark, pytest.mark.slow] if page.name == "spark.md" else []
+            found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
+    return found
 
 
-def run_console(text: str, folder: Path) -> None:
-    """Lines that begin with a dollar; what stands between them is output, shown for the reader."""
-    programs = folder / "programs"
-    programs.mkdir(exist_ok=True)
-    program = programs / "pystore"
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A directory with the program `pystore`, for the PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    program = folder / "pystore"
     program.write_text(
         f"#!{sys.executable}\nimport sys\nfrom pystore.cli import main\nsys.exit(main())\n"
     )
     program.chmod(0o755)
-    env = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    for line in text.splitlines():
-        if not line.startswith("$ "):
-            continue
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line[2:]],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=BOUND_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return folder
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_blocks_run(
-    page: str, tmp_path: Path, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", pages_that_run())
+def test_page_runs(
+    page: Path, tmp_path: Path, programs: Path, golden: Callable[[str], Path]
 ) -> None:
-    """In order, in one folder and one Python; `store` and `crashed` are a Java broker's folders."""
-    blocks = blocks_of(page)
-    assert blocks
-    text = (ROOT / page).read_text(encoding="utf-8")
-    if "import duckdb" in text:
-        for name in ("pyarrow", "polars", "duckdb"):
+    """In a fresh interpreter and directory; `store` and `crashed` are a Java broker's stores."""
+    code = "\n".join(block.text for block in blocks_of(page) if block.runs)
+    for name in EXTRAS:
+        if re.search(rf"^ *(import|from) {name}\b", code, re.MULTILINE):
             pytest.importorskip(name)
-    golden("normal-exit").rename(tmp_path / "store")
-    golden("killed").rename(tmp_path / "crashed")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "docs"}
-    for line, language, code in blocks:
-        if language == "console":
-            run_console(code, tmp_path)
-        elif "import duckdb" in code:
-            # In a process of its own: DuckDB complains at exit beside what else a test run loads.
-            alone = f"import pyarrow as pa\nimport pystore\n{code}"
-            subprocess.run([sys.executable, "-c", alone], cwd=tmp_path, check=True)
-        else:
-            exec(compile("\n" * (line - 1) + code, str(ROOT / page), "exec"), names)
+    work = tmp_path / "work"
+    work.mkdir()
+    golden("normal-exit").rename(work / "store")
+    golden("killed").rename(work / "crashed")
+    env = os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [sys.executable, RUNNER, page],
+        cwd=work,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def test_every_block_runs_or_is_marked() -> None:
+    """A block is run, shows something, or has a mark with the reason why it is not run."""
+    wrong = []
+    for page in PAGES:
+        if page.is_relative_to(ROOT / "docs" / "internals"):
+            continue  # formats and traces, nothing to type
+        for block in blocks_of(page):
+            place = f"{page.relative_to(ROOT)}:{block.line}"
+            if block.language not in RUN + SHOWN:
+                wrong.append(f"{place} language '{block.language}': use {', '.join(RUN + SHOWN)}")
+            elif block.language == "text" and re.search(r"^(\$ )?pystore ", block.text, re.M):
+                wrong.append(f"{place} holds commands: make it a `console` block")
+            if block.why is not None and len(block.why.split()) < 3:
+                wrong.append(f"{place} is not run, and the reason is missing")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_failing_block_fails_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    for text, code in (
+        ("```python\nassert 1 == 2\n```\n", 1),
+        ("```console\n$ false\n```\n", 1),
+        ("<!-- not run: for this test -->\n```console\n$ false\n```\n", 0),
+        ("```python\na = 1\n```\n\n```python\nassert a == 1\n```\n", 0),
+    ):
+        page.write_text(text)
+        done = subprocess.run([sys.executable, RUNNER, page], capture_output=True, check=False)
+        assert done.returncode == code, text

@@ -75,7 +75,7 @@ def test_damage_is_logged_once_a_queue(filled, caplog):
         bodies(store)
         assert store.read("t", 0, 200, max_messages=1).first_damaged == 200
     (line,) = [r.getMessage() for r in caplog.records if r.name == "pystore"]
-    assert "queue t/0 passed over, the first at offset 200" in line
+    assert "of queue t/0, the first at offset 200" in line
 
 
 def unit_of(root, topic, offset):

@@ -178,7 +178,9 @@ def test_no_tabs_or_trailing_spaces_in_code():
     )
 
 
-@pytest.mark.parametrize("tool", ["gen_errors.py", "gen_codes.py"])
+@pytest.mark.parametrize(
+    "tool", ["gen_errors.py", "gen_codes.py", "gen_logs.py", "gen_settings_doc.py"]
+)
 def test_generated_files_follow_from_their_source(tool):
     result = subprocess.run(
         [sys.executable, ROOT / "tools" / tool, "--check"],
