@@ -13,12 +13,18 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
+from broker.client.blocking import Consumer, Producer
+from broker.client.consumer import AsyncConsumer, ConsumerOptions
+from broker.client.message import ReceivedMessage
+from broker.client.options import ClientOptions
+from broker.client.producer import AsyncProducer, ProducerOptions
+from broker.embedding import RouteFinder
 from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
 from broker.processors.pull import waited
@@ -45,6 +51,7 @@ from broker.services.statistics import Statistics
 from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
+from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.settings import RETENTION, Settings, load
 
@@ -118,6 +125,8 @@ class Broker:
         self._thread: LoopThread | None = None
         self._undo = contextlib.AsyncExitStack()
         self._services: Services | None = None
+        #: The event loop it serves on, while it is started.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._core: Core | None = None
         self._port = 0
 
@@ -160,6 +169,7 @@ class Broker:
             raise
 
     async def _start(self) -> None:
+        self.loop = asyncio.get_running_loop()
         undo = self._undo
         if self._with_namesrv:
             await self._start_namesrv()
@@ -345,7 +355,7 @@ class Broker:
         try:
             await undo.aclose()
         finally:
-            self._services = self._core = None
+            self._services = self._core = self.loop = None
 
     # ---- hooks ----
 
@@ -390,6 +400,66 @@ class Broker:
         if self._thread is None:
             raise RuntimeError("the broker runs on the caller's event loop: use await")
         return self._thread.run(work)
+
+    # ---- clients in this process ----
+
+    def producer(
+        self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
+    ) -> Producer:
+        """A producer of this broker; options as of Producer. Close it before the broker."""
+        self._find_routes(options)
+        return Producer(group, self.namesrv_address or None, **options)
+
+    def consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str] | Mapping[str, str] = (),
+        *,
+        handler: Callable[[ReceivedMessage], object] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer:
+        """A consumer of this broker; topics, handler and options as of Consumer."""
+        self._find_routes(options)
+        names = self.namesrv_address or None
+        return Consumer(group, topics, namesrv=names, handler=handler, **options)
+
+    def async_producer(
+        self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
+    ) -> AsyncProducer:
+        """As producer(), for any event loop."""
+        self._find_routes(options)
+        return AsyncProducer(group, self.namesrv_address or None, **options)
+
+    def async_consumer(
+        self,
+        group: str,
+        topics: str | Iterable[str] | Mapping[str, str] = (),
+        *,
+        handler: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer:
+        """As consumer(), for any event loop."""
+        self._find_routes(options)
+        names = self.namesrv_address or None
+        return AsyncConsumer(group, topics, namesrv=names, handler=handler, **options)
+
+    def _find_routes(self, options: ClientOptions) -> None:
+        """A broker without a name server tells its routes itself."""
+        _ = self.services  # Raises: RuntimeError before the start
+        if not self.namesrv_address:
+            options.setdefault("find_route", RouteFinder(self))
+
+    def create_topic(self, name: str, queues: int = 4) -> None:
+        """Makes a topic before anybody sends to it, or changes how many queues it has. With ``async
+        with``, call it on the broker's loop. Raises: Refused for an illegal name."""
+
+        def create() -> None:
+            self.services.topics.update(TopicConfig(name, queues, queues))
+
+        if self._thread is None:
+            create()
+        else:
+            self._thread.run_plain(create)
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("pystore-broker")

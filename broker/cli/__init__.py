@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from broker.cli import broker, namesrv, tx
+from broker.cli import broker, consume, namesrv, send, tx
 from pystore.cli.verbs import Verb
 
-__all__ = ["BROKER", "NAMESRV", "TX"]
+__all__ = ["BROKER", "CONSUME", "NAMESRV", "SEND", "TX"]
 
 BROKER = Verb("broker", broker.run, server=True)
+CONSUME = Verb("consume", consume.run, server=True)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)
+SEND = Verb("send", send.run, server=True)
 TX = (
     Verb("tx ls", tx.ls, group="List, show and decide open transactions."),
     Verb("tx show", tx.show),

@@ -467,7 +467,7 @@ class Consumer:
         """As AsyncConsumer.unsubscribe()."""
         self._runner.run(self._twin.unsubscribe(topic))
 
-    def assign(self, queues: Iterable[MessageQueue]) -> None:
+    def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
         """As AsyncConsumer.assign()."""
         self._runner.run(self._twin.assign(queues))
 

@@ -170,7 +170,8 @@ class AsyncConsumer:
         self.namespace = client.namespace
         self.group = checked_group(group, client.namespace)
         self.network = Network(
-            f"the consumer {group}", name_servers(namesrv), client, self._handlers(), self._beat,
+            f"the consumer {group}", name_servers(namesrv, client), client, self._handlers(),
+            self._beat,
             masters_only=False, route_changed=lambda topic: self._rebalancer.soon(),
             connected_again=lambda: self._rebalancer.soon(),
         )  # fmt: skip
@@ -281,8 +282,7 @@ class AsyncConsumer:
             if self._handling is not None:
                 stuck = await self._handling.stop(self.settings.stop_timeout_s)
             if self._started:
-                with contextlib.suppress(ClientError):
-                    await self._commit_now()
+                await self._commit_last()
                 await self._rebalancer.unlock(list(self.progress))
         finally:
             for progress in self.progress.values():
@@ -349,8 +349,9 @@ class AsyncConsumer:
         if self._assigned_by_user:
             raise Misuse(f"{what} and assign() exclude each other; use one of them")
 
-    async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Takes these queues and no others, whoever else reads them (lite pull).
+    async def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
+        """Takes these queues and no others, whoever else reads them (lite pull). A mapping says at
+        which offset each begins; else it is what the group has committed, or as `start` says.
 
         Raises: Misuse when topics are subscribed to, Unreachable, BrokerRefused.
         """
@@ -358,12 +359,13 @@ class AsyncConsumer:
         if self.subscriptions:
             raise Misuse("assign() and topics exclude each other; use one of them")
         self._assigned_by_user = True
+        given = dict(queues) if isinstance(queues, Mapping) else {}
         wanted = set(queues)
         for topic in {queue.topic for queue in wanted}:
             await self.network.route(topic)
         await self.revoke([queue for queue in self.progress if queue not in wanted])
         fresh = sorted(wanted - self.progress.keys())
-        await self.take({queue: await self.start_offset(queue) for queue in fresh})
+        await self.take({q: given[q] if q in given else await self.start_offset(q) for q in fresh})
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse."""
@@ -386,7 +388,7 @@ class AsyncConsumer:
             self._handling.assigned([self.progress[queue] for queue in offsets])
         await self._tell(self.settings.on_assigned, list(offsets))
 
-    async def revoke(self, queues: Collection[MessageQueue], *, commit: bool = True) -> None:
+    async def revoke(self, queues: Collection[MessageQueue]) -> None:
         """Stops to pull queues, commits what is done of them, and lets them go."""
         if not queues:
             return
@@ -394,9 +396,7 @@ class AsyncConsumer:
         if self._handling is not None:
             await self._handling.revoked([self.progress[q] for q in queues if q in self.progress])
         await self._tell(self.settings.on_revoked, queues)
-        if commit:
-            with contextlib.suppress(ClientError):
-                await self._commit_now(queues)
+        await self._commit_last(queues)
         for queue in queues:
             progress = self.progress.pop(queue, None)
             if progress is not None:
@@ -433,8 +433,10 @@ class AsyncConsumer:
     async def start_offset(self, queue: MessageQueue) -> int:
         """Where to begin: what is committed, else as `start` says. Raises: ClientError."""
         known = await self.committed(queue)
-        if known is not None:
-            return known
+        return known if known is not None else await self.first_offset(queue)
+
+    async def first_offset(self, queue: MessageQueue) -> int:
+        """Where a group that has committed nothing begins, as `start` says. Raises: ClientError."""
         start = self.settings.start
         retry = queue.topic.startswith(RETRY)
         if start == "first" or (start == "last" and retry):
@@ -536,6 +538,14 @@ class AsyncConsumer:
         for each in done:
             if isinstance(each, BaseException):
                 raise each
+
+    async def _commit_last(self, queues: Collection[MessageQueue] | None = None) -> None:
+        """Before queues go. Whoever commits by hand has done so, or does not want it."""
+        if self.settings.auto_commit_s > 0:
+            try:
+                await self._commit_now(queues)
+            except ClientError as failed:
+                log.warning("%s could not commit; messages come again: %s", self.group, failed)
 
     async def _commit_one(self, progress: QueueProgress) -> None:
         queue, offset, epoch = progress.queue, progress.commit_offset, progress.epoch

@@ -269,6 +269,8 @@ class Network:
         return self._learn(topic, route, keep=True)
 
     async def _ask_route(self, topic: str) -> Route | None:
+        if self.settings.find_route is not None:
+            return await self.settings.find_route(topic)
         answer = await self.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None

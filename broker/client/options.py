@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
 from broker.client.errors import Misuse
+from broker.client.routes import Route
 from broker.client.sending import check_name
 from broker.remoting.client import parse_address
 from broker.remoting.command import Command
 from broker.remoting.tls import client_context
 
 __all__ = ["ClientOptions", "ClientSettings", "RequestHook", "name_servers"]
+
+#: A topic to its route; None when nobody serves it.
+FindRoute = Callable[[str], Awaitable[Route | None]]
 
 GROUP_MAX = 255
 #: The producer group that every client of upstream's has beside its own.
@@ -44,6 +48,7 @@ class ClientOptions(TypedDict, total=False):
     request_timeout_s: float
     heartbeat_s: float
     route_poll_s: float
+    find_route: FindRoute | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class ClientSettings:
     appended to it. namespace: put before topics and groups. tls: True trusts any certificate, as
     upstream's clients; a context of your own verifies. hooks: called around every request, in
     order. request_timeout_s: for one answer. heartbeat_s, route_poll_s: how often brokers hear of
-    us, and name servers are asked."""
+    us, and name servers are asked. find_route: knows routes in the place of name servers."""
 
     instance_name: str | None = None
     unit_name: str | None = None
@@ -62,6 +67,7 @@ class ClientSettings:
     request_timeout_s: float = 3.0
     heartbeat_s: float = 30.0
     route_poll_s: float = 30.0
+    find_route: FindRoute | None = None
 
     def tls_context(self) -> ssl.SSLContext | None:
         if isinstance(self.tls, ssl.SSLContext):
@@ -69,11 +75,13 @@ class ClientSettings:
         return client_context() if self.tls else None
 
 
-def name_servers(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def name_servers(given: str | Sequence[str] | None, settings: ClientSettings) -> tuple[str, ...]:
     """``host:port`` texts, of one text with ; between them, of several, or of NAMESRV_ADDR.
 
     Raises: Misuse when there is none, or one that is malformed.
     """
+    if settings.find_route is not None:
+        return ()
     if given is None:
         given = os.environ.get("NAMESRV_ADDR", "")
     parts = given.split(";") if isinstance(given, str) else list(given)

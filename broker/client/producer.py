@@ -133,7 +133,8 @@ class AsyncProducer:
             self.settings.message_max, self.settings.create_queues, client.namespace,
         )  # fmt: skip
         self.network = Network(
-            f"the producer {group}", name_servers(namesrv), client, self._handlers(), self._beat,
+            f"the producer {group}", name_servers(namesrv, client), client, self._handlers(),
+            self._beat,
             masters_only=True,
         )  # fmt: skip
         self._choosers: dict[str, QueueChooser] = {}

@@ -85,6 +85,18 @@ def _ordered(
     return made
 
 
+def route_of_queues(
+    topic: str, broker: str, address: str, cluster: str, perm: int, reads: int, writes: int
+) -> Route:
+    """The route of a topic that one broker serves."""
+    return Route(
+        tuple(MessageQueue(topic, broker, n) for n in range(writes if perm & _WRITE else 0)),
+        tuple(MessageQueue(topic, broker, n) for n in range(reads if perm & _READ else 0)),
+        {broker: {0: address}},
+        {broker: cluster},
+    )
+
+
 def as_template(route: Route, topic: str, queues: int) -> Route:
     """The route of the default topic as that of a topic to be created with so many queues."""
     made = tuple(MessageQueue(topic, q.broker, q.queue) for q in route.publish if q.queue < queues)

@@ -20,8 +20,8 @@ from broker.remoting.command import BINARY, Command
 from broker.remoting.mqjson import MessageQueue
 
 __all__ = [
-    "COMPRESSIONS", "RETRY_CODES", "Outgoing", "SendRules", "cut_batches", "prepare",
-    "prepare_batch", "result_of",
+    "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Outgoing", "SendRules", "cut_batches",
+    "prepare", "prepare_batch", "result_of",
 ]  # fmt: skip
 
 TOPIC_MAX = 127
@@ -44,6 +44,16 @@ _RESERVED = frozenset(
         "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "MSG_REGION",
         "TRACE_ON", "CLUSTER", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
         "__transactionId__", "POP_CK", "MIN_OFFSET", "MAX_OFFSET",
+    )
+)  # fmt: skip
+#: The others that brokers and clients put beside the user's.
+PROTOCOL_PROPERTIES = _RESERVED | frozenset(
+    (
+        "BUYER_ID", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME",
+        "PUSH_REPLY_TIME", "MSG_TYPE", "CONSUME_START_TIME", "INNER_NUM", "INNER_BASE",
+        "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "1ST_POP_TIME", "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY",
+        "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "__CRC32#",
     )
 )  # fmt: skip
 _COMPRESSED = 1

@@ -39,6 +39,14 @@ class LoopThread:
         """The coroutine's result. Raises: what it raises, TimeoutError after `timeout` seconds."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
+    def run_plain(self, work: Callable[[], _T]) -> _T:
+        """What a function returns there."""
+
+        async def there() -> _T:
+            return work()
+
+        return self.run(there())
+
     def submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
         """Begins a coroutine there; the future is its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -1,0 +1,147 @@
+"""``pystore consume``: messages from a broker over the network."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pystore.cli.verbs import Session, When, usage
+from pystore.errors import NotFound
+
+if TYPE_CHECKING:
+    from broker.client.consumer import AsyncConsumer
+    from broker.client.message import ReceivedMessage
+
+__all__ = ["run"]
+
+
+def run(
+    s: Session,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
+    namesrv: Annotated[
+        str | None,
+        typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Default: NAMESRV_ADDR."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Consumer group: shares the queues, commits. Default: none, just read."),
+    ] = None,
+    tags: Annotated[str, typer.Option(help="Tags wanted, as 'a || b'; * for all.")] = "*",
+    sql: Annotated[str | None, typer.Option(help="SQL92 expression over properties.")] = None,
+    start: Annotated[
+        str,
+        typer.Option("--from", help="first, last, or ms since 1970. A group: if it is new."),
+    ] = "first",
+    count: Annotated[
+        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
+    ] = False,
+) -> int | None:
+    """Read messages from a broker and print them; with --json, one object a line.
+
+    Without --follow it stops when nothing more waits. Exit code 1: there was nothing.
+
+    \b
+    Examples:
+      pystore consume orders -n 127.0.0.1:9876
+      pystore consume orders --group billing --follow --json
+      pystore consume orders --from last -f --tags 'paid || open'
+    """
+    import asyncio
+
+    from broker.client.consumer import AsyncConsumer
+    from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute
+    from broker.client.subscription import Sql
+
+    begin: Any = start
+    if start not in ("first", "last"):
+        if not start.isdigit():
+            raise usage(f"--from '{start}' is not first, last or ms since 1970", "see --help")
+        begin = int(start)
+    if group is None and (sql is not None or tags != "*"):
+        raise usage("--tags and --sql need a --group", "add --group NAME")
+    expression = Sql(sql) if sql is not None else tags
+    try:
+        consumer = AsyncConsumer(
+            group or "TOOLS_CONSUMER",
+            {topic: expression} if group is not None else (),
+            namesrv=namesrv,
+            start=begin,
+            auto_commit_s=5.0 if group is not None else 0,
+        )
+        return asyncio.run(_consume(s, consumer, topic, group is not None, count, follow))
+    except (Misuse, InvalidMessage) as wrong:
+        raise usage(str(wrong), "see pystore consume --help") from None
+    except NoRoute as missing:
+        raise NotFound(str(missing)) from None
+    except ClientError as failed:
+        raise ConnectionError(str(failed)) from failed
+
+
+async def _consume(
+    s: Session, consumer: AsyncConsumer, topic: str, grouped: bool, count: int | None, follow: bool
+) -> int:
+    printed = 0
+    async with consumer:
+        if not grouped:
+            queues = await consumer.queues(topic)
+            await consumer.assign({queue: await consumer.first_offset(queue) for queue in queues})
+        ends = {queue: await consumer.end(queue) for queue in consumer.assignment}
+        while count is None or printed < count:
+            left = 1024 if count is None else count - printed
+            found = await consumer.poll(1.0, left)
+            for message in found:
+                _print(s, message)
+            consumer.ack(*found)
+            s.out.flush()
+            printed += len(found)
+            if not follow and not found and _reached(consumer, ends):
+                break
+        if grouped:
+            await consumer.commit()
+    return 0 if printed or follow else 1
+
+
+def _reached(consumer: AsyncConsumer, ends: dict[Any, int]) -> bool:
+    """Whether every queue that is still ours has come to where it ended at the start."""
+    return all(
+        consumer.position(queue) >= end
+        for queue, end in ends.items()
+        if queue in consumer.assignment
+    )
+
+
+def _print(s: Session, message: ReceivedMessage) -> None:
+    from broker.client.sending import PROTOCOL_PROPERTIES
+
+    body = message.body
+    given = message.properties.items()
+    own = {name: value for name, value in given if name not in PROTOCOL_PROPERTIES}
+    record: dict[str, object] = {
+        "topic": message.topic,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": own,
+        "broker": message.queue.broker,
+        "queue": message.queue.queue,
+        "queue_offset": message.queue_offset,
+        "msg_id": message.message_id,
+        "born_ts": When(message.born_timestamp),
+        "attempt": message.attempt,
+    }
+    try:
+        record["body"] = body.decode()
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(body).decode()
+    shown = body[:200].decode("utf-8", "backslashreplace")
+    s.out.record(
+        record,
+        lambda: (
+            f"{message.topic}/{message.queue.queue}@{message.queue_offset}"
+            f"  {message.tags or '-'}  {' '.join(message.keys) or '-'}  {shown}"
+        ),
+    )

@@ -1,0 +1,175 @@
+"""``pystore send``: messages to a broker over the network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pystore.cli.verbs import Session, usage
+from pystore.errors import NotFound
+
+if TYPE_CHECKING:
+    from broker.client.message import Message, SendResult
+    from broker.client.producer import AsyncProducer
+
+__all__ = ["run"]
+
+
+def run(
+    s: Session,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.")],
+    body: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BODY", show_default=False, help="The body. Default: lines of stdin."
+        ),
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Default: NAMESRV_ADDR."),
+    ] = None,
+    tags: Annotated[str | None, typer.Option(help="The tag.")] = None,
+    keys: Annotated[str | None, typer.Option(help="Keys, separated by spaces.")] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable."),
+    ] = None,
+    delay_level: Annotated[
+        int, typer.Option("--delay-level", min=0, help="Delay level, 1 to 18; 0: none.")
+    ] = 0,
+    shard: Annotated[
+        str | None, typer.Option(help="Messages of one SHARD go to one queue, in order.")
+    ] = None,
+    group: Annotated[str, typer.Option(help="Producer group.")] = "pystore-send",
+    lines: Annotated[
+        bool,
+        typer.Option("--json-lines", help="Each line of stdin is an object: body, tags, keys ..."),
+    ] = False,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, help="Messages under way at once.")
+    ] = 64,
+) -> int | None:
+    """Send messages to a broker, and print where each was stored.
+
+    Without BODY, each line of stdin is a message. With --json-lines each line is an object with
+    the members body (text) or body_base64, tags, keys, properties, delay_level, shard, topic; those
+    that are missing come from the options. `pystore consume --json` writes such lines.
+
+    \b
+    Examples:
+      pystore send orders 'hello' -n 127.0.0.1:9876 --tags paid --keys order-17
+      cat orders.txt | pystore send orders
+      pystore consume orders --json | pystore send copy --json-lines
+    """
+    import asyncio
+
+    from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute
+    from broker.client.message import Message
+    from broker.client.producer import AsyncProducer
+
+    given = {
+        "topic": topic, "tags": tags, "keys": keys or "", "properties": _pairs(property_ or []),
+        "delay_level": delay_level, "shard": shard,
+    }  # fmt: skip
+
+    def messages() -> Iterator[tuple[Message, str | None]]:
+        for fields in _inputs(body, lines, given):
+            chosen = fields.pop("shard")
+            yield Message(**fields), chosen
+
+    try:
+        producer = AsyncProducer(group, namesrv, max_in_flight=in_flight)
+        return asyncio.run(_send(s, producer, messages()))
+    except Misuse as wrong:
+        raise usage(str(wrong), "see pystore send --help") from None
+    except InvalidMessage as wrong:
+        raise usage(str(wrong), "nothing of this message was sent") from None
+    except NoRoute as missing:
+        raise NotFound(str(missing)) from None
+    except ClientError as failed:
+        raise ConnectionError(str(failed)) from failed
+
+
+async def _send(
+    s: Session, producer: AsyncProducer, messages: Iterator[tuple[Message, str | None]]
+) -> int:
+    import asyncio
+    from collections import deque
+
+    waiting: deque[asyncio.Future[SendResult]] = deque()
+    async with producer:
+        while (found := await asyncio.to_thread(next, messages, None)) is not None:
+            message, shard = found
+            if shard is None:
+                waiting.append(await producer.submit(message))
+            else:
+                _print(s, await producer.send(message, key=shard))
+            while waiting and waiting[0].done():
+                _print(s, waiting.popleft().result())
+        for future in waiting:
+            _print(s, await future)
+    return 0
+
+
+def _inputs(body: str | None, lines: bool, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Fields of each message. Raises: BadArgument for a line that is not as documented."""
+    if body is not None:
+        yield {**given, "body": body.encode("utf-8", "surrogateescape")}
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        line = line.rstrip(b"\n")
+        if not line:
+            continue
+        if not lines:
+            yield {**given, "body": line}
+            continue
+        try:
+            found = json.loads(line)
+            made = {name: found[name] for name in given if found.get(name) is not None}
+            made["body"] = (
+                base64.b64decode(found["body_base64"], validate=True)
+                if "body_base64" in found
+                else found["body"].encode()
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+            raise usage(
+                f"line {number} is not a message: {type(bad).__name__} {bad}",
+                'write for example {"body": "hello", "tags": "paid"}',
+            ) from None
+        yield {**given, **made}
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise usage(f"--property '{pair}' is not NAME=VALUE", "write for example region=eu")
+        found[name] = value
+    return found
+
+
+def _print(s: Session, result: SendResult) -> None:
+    topic = result.queue.topic
+    record = {
+        "at": "send",
+        "status": result.status.name,
+        "topic": topic,
+        "broker": result.queue.broker,
+        "queue": result.queue.queue,
+        "queue_offset": result.queue_offset,
+        "msg_id": result.message_id,
+        "offset_msg_id": result.offset_message_id,
+    }
+    s.out.record(
+        record,
+        lambda: (
+            f"{result.status.name}  {topic}/{result.queue.queue}@{result.queue_offset}"
+            f"  {result.queue.broker}  {result.message_id}"
+        ),
+    )

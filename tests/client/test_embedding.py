@@ -1,0 +1,138 @@
+"""A broker in one's own process, and the pytest plugin in somebody else's project."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from loops import run
+
+from broker import Broker, Message
+
+pytest_plugins = ["pytester"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def settings(small):
+    return small | {"listenPort": 0, "drain_s": 0.0}
+
+
+def test_a_broker_hands_out_clients_without_a_name_server(tmp_path, settings):
+    with Broker(tmp_path / "store", **settings) as broker:
+        with broker.producer() as producer:
+            producer.send(Message("orders", b"12 apples"))
+        with broker.consumer("billing", "orders", start="first") as consumer:
+            assert next(iter(consumer)).body == b"12 apples"
+
+
+def test_the_same_on_a_running_loop(tmp_path, settings):
+    async def scenario():
+        async with Broker(tmp_path / "store", **settings) as broker:
+            broker.create_topic("orders", queues=1)
+            async with (
+                broker.async_producer() as producer,
+                broker.async_consumer("billing", "orders", start="first") as consumer,
+            ):
+                result = await producer.send(Message("orders", b"12 apples"))
+                assert result.queue.queue == 0
+                async for message in consumer:
+                    assert message.body == b"12 apples"
+                    break
+
+    run(scenario())
+
+
+def test_a_plain_with_works_inside_a_running_loop(tmp_path, settings):
+    """As in a notebook."""
+
+    async def cell():
+        with Broker(tmp_path / "store", **settings) as broker, broker.producer() as producer:
+            assert producer.send(Message("orders", b"x")).queue_offset == 0
+            async with broker.async_producer() as other:
+                await other.send(Message("orders", b"y"))
+
+    asyncio.run(cell())
+
+
+def test_a_broker_starts_again_on_its_folder(tmp_path, settings):
+    for turn in range(3):
+        with Broker(tmp_path / "store", **settings) as broker, broker.producer() as producer:
+            queue = producer.queues("orders")[0] if turn else None
+            result = producer.send(Message("orders", b"x"), queue=queue)
+            with broker.consumer("counts", auto_commit_s=0, start="first") as consumer:
+                assert sum(consumer.end(q) for q in consumer.queues("orders")) == turn + 1
+            assert result.queue_offset >= 0
+
+
+def test_several_brokers_live_in_one_process(tmp_path, settings):
+    brokers = [Broker(tmp_path / str(n), with_namesrv=True, **settings) for n in range(3)]
+    for broker in brokers:
+        broker.__enter__()
+    try:
+        for n, broker in enumerate(brokers):
+            with broker.producer() as producer:
+                producer.send_batch([Message("orders", b"x")] * (n + 1))
+        for n, broker in enumerate(brokers):
+            with broker.consumer("g", start="first") as consumer:
+                assert sum(consumer.end(q) for q in consumer.queues("orders")) == n + 1
+    finally:
+        for broker in brokers:
+            broker.__exit__(None, None, None)
+
+
+PROJECT = """
+import pytest
+from broker import Consumer, Message, Producer
+
+def test_through_a_broker(rocketmq_namesrv, rocketmq_topic):
+    with Producer("shop", rocketmq_namesrv) as producer:
+        producer.send(Message(rocketmq_topic, b"12 apples"))
+    with Consumer("billing", rocketmq_topic, start="first") as consumer:  # NAMESRV_ADDR
+        assert next(iter(consumer)).body == b"12 apples"
+
+@pytest.mark.rocketmq(maxMessageSize=1000)
+@pytest.mark.parametrize("size", [900, 2000])
+def test_with_settings(rocketmq_broker, rocketmq_topic, size):
+    with rocketmq_broker.producer(retries=0, compress_over=0) as producer:
+        if size < 1000:
+            producer.send(Message(rocketmq_topic, b"x" * size))
+        else:
+            with pytest.raises(Exception, match="13"):
+                producer.send(Message(rocketmq_topic, b"x" * size))
+
+def test_each_test_has_its_own(rocketmq_broker):
+    assert rocketmq_broker.services.topics.get("orders") is None
+"""
+
+
+def test_the_plugin_gives_a_project_its_broker(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_shop=PROJECT)
+    done = pytester.runpytest_subprocess("-p", "broker.testing", "--strict-markers", "-q")
+    done.assert_outcomes(passed=4)
+
+
+def test_the_page_about_tests_shows_tests_that_pass(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    blocks = re.findall(r"^```py\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.S | re.M)
+    text = "from broker import Broker\n" + "\n".join(blocks)
+    text += "\n\ndef test_shared(shared_broker):\n    assert shared_broker.address\n"
+    pytester.makepyfile(test_page=text)
+    done = pytester.runpytest_subprocess("-p", "broker.testing", "-q")
+    done.assert_outcomes(passed=3)
+
+
+def test_a_wrong_marker_is_refused(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.rocketmq(5)\ndef test_x(rocketmq_broker): pass\n"
+    )
+    done = pytester.runpytest_subprocess("-p", "broker.testing", "-q")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*settings by name only*"])

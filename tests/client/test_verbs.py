@@ -1,0 +1,85 @@
+"""``pystore send`` and ``pystore consume``."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from pystore.cli import main
+
+
+@pytest.fixture
+def pystore(server, capsys, monkeypatch):
+    """pystore(words, lines): exit code, what was printed, what was complained about."""
+    monkeypatch.setenv("NAMESRV_ADDR", server.namesrv)
+
+    def call(*words, lines=()):
+        data = "".join(f"{line}\n" for line in lines).encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_what_is_sent_is_consumed(pystore, name):
+    topic = name("topic")
+    sent = pystore("send", topic, "héllo", "--tags", "paid", "--keys", "a b", "--property", "x=y",
+                   "--json")  # fmt: skip
+    assert (sent[0], json.loads(sent[1])["status"]) == (0, "SEND_OK")
+    assert pystore("send", topic, lines=["one", "", "two"])[0] == 0
+    code, out, _ = pystore("consume", topic, "--json")
+    found = {record["body"]: record for record in map(json.loads, out.splitlines())}
+    assert (code, set(found)) == (0, {"héllo", "one", "two"})
+    first = found["héllo"]
+    assert (first["tags"], first["keys"], first["properties"]) == ("paid", ["a", "b"], {"x": "y"})
+    code, out, _ = pystore("consume", topic, "-c", 1)
+    assert (code, len(out.splitlines())) == (0, 1)
+
+
+def test_a_group_reads_each_message_once(pystore, name):
+    topic, group = name("topic"), name("group")
+    pystore("send", topic, lines=["1", "2", "3"])
+    assert len(pystore("consume", topic, "--group", group)[1].splitlines()) == 3
+    assert pystore("consume", topic, "--group", group)[:2] == (1, "")
+
+
+def test_lines_of_json_go_from_topic_to_topic(pystore, name):
+    one, two = name("one"), name("two")
+    lines = ['{"body": "text", "tags": "a", "keys": ["k"], "properties": {"p": "q"}, "shard": "s"}',
+             '{"body_base64": "/w==", "delay_level": 0}']  # fmt: skip
+    assert pystore("send", one, "--json-lines", lines=lines)[0] == 0
+    _, out, _ = pystore("consume", one, "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    for record in records:
+        del record["topic"]
+    assert pystore("send", two, "--json-lines", lines=map(json.dumps, records))[0] == 0
+    _, copied, _ = pystore("consume", two, "--json")
+    shown = ("tags", "keys", "properties", "body", "body_base64")
+    pick = [sorted(str([r.get(n) for n in shown]) for r in rs)
+            for rs in (records, map(json.loads, copied.splitlines()))]  # fmt: skip
+    assert pick[0] == pick[1]
+    assert "/w==" in copied
+
+
+@pytest.mark.parametrize(
+    ("words", "lines", "code", "said"),
+    [
+        (("send", "t", "--json-lines"), ["{}"], 2, "line 1 is not a message"),
+        (("send", "a b", "x"), (), 2, "other characters"),
+        (("send", "t", "x", "--property", "novalue"), (), 2, "not NAME=VALUE"),
+        (("send", "t", "x", "-n", "nowhere"), (), 2, "not host:port"),
+        (("send", "t", "x", "-n", "127.0.0.1:1"), (), 6, "no name server answers"),
+        (("consume", "nowhere-at-all"), (), 1, "no broker serves"),
+        (("consume", "t", "--from", "yesterday"), (), 2, "first, last or ms"),
+        (("consume", "t", "--tags", "a"), (), 2, "need a --group"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_its_exit_code(pystore, words, lines, code, said):
+    found, out, err = pystore(*words, lines=lines)
+    assert (found, out) == (code, "")
+    assert said in err
