@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli.send import no_settings
 from pystore.cli.verbs import Session, When, usage
 from pystore.errors import NotFound
 
@@ -34,9 +35,7 @@ def run(
         str,
         typer.Option("--from", help="first, last, or ms since 1970. A group: if it is new."),
     ] = "first",
-    count: Annotated[
-        int | None, typer.Option("-c", "--count", min=1, help="Stop after so many.")
-    ] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
     ] = False,
@@ -51,6 +50,7 @@ def run(
       pystore consume orders --group billing --follow --json
       pystore consume orders --from last -f --tags 'paid || open'
     """
+    no_settings(s)
     import asyncio
 
     from broker.client.consumer import AsyncConsumer

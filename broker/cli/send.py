@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from broker.client.message import Message, SendResult
     from broker.client.producer import AsyncProducer
 
-__all__ = ["run"]
+__all__ = ["no_settings", "run"]
+
+
+def no_settings(s: Session) -> None:
+    """Raises: BadArgument for settings, which only a broker or a store has."""
+    if s.conf is not None or s.sets:
+        given = ", ".join(s.sets) or str(s.conf)
+        raise usage(
+            f"a client has no settings of --conf or --set: {given}", "leave it out, see --help"
+        )
 
 
 def run(
@@ -66,6 +75,7 @@ def run(
       cat orders.txt | pystore send orders
       pystore consume orders --json | pystore send copy --json-lines
     """
+    no_settings(s)
     import asyncio
 
     from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute

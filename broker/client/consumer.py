@@ -9,7 +9,6 @@ kept by queue in ``progress.py``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import json
 import logging

@@ -37,7 +37,7 @@ def test_what_is_sent_is_consumed(pystore, name):
     assert (code, set(found)) == (0, {"héllo", "one", "two"})
     first = found["héllo"]
     assert (first["tags"], first["keys"], first["properties"]) == ("paid", ["a", "b"], {"x": "y"})
-    code, out, _ = pystore("consume", topic, "-c", 1)
+    code, out, _ = pystore("consume", topic, "--count", 1)
     assert (code, len(out.splitlines())) == (0, 1)
 
 
