@@ -103,6 +103,7 @@ fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find 
 	@$(PY) tests/fuzz/frames.py build/wire.frames
 	@set -e; for program in $(C_FUZZERS); do \
 	  $(MEMORY) PS_FUZZ_SECONDS=$(FUZZ_SECONDS) $$program build/wire.frames; done
+	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q tests/broker/test_send_twins.py
 
 campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
 	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s

@@ -112,9 +112,10 @@ class Core:
         long_polling: bool = True,
         short_polling_ms: int = 1000,
         holds_max: int = 100_000,
+        seed: int = 0,
     ) -> None:
-        """holds_max: pulls held at once; more are answered at once. Raises: OutOfMemory,
-        StoreIOError."""
+        """holds_max: pulls held at once; more are answered at once. seed: of the queues that it
+        chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         names = [ffi.new("char[]", text.encode()) for text in (cluster, region)]
@@ -125,6 +126,7 @@ class Core:
         conf.hold = long_polling
         conf.hold_short_ms = short_polling_ms
         conf.holds_max = holds_max
+        conf.seed = seed
         made = lib.ps_core_new(store.c_handle(), conf, self._error)
         if made == ffi.NULL:
             raise_error(self._error[0])

@@ -48,7 +48,7 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_hold = conf->hold != 0;
     c->co_hold_short_ms = conf->hold_short_ms;
     c->co_holds_max = conf->holds_max;
-    c->co_random = (uint64_t)ps_now_ms() * 0x9E3779B97F4A7C15u | 1;
+    c->co_random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->co_in = (ps_buffer){malloc(READ_ROOM), 0, READ_ROOM};

@@ -22,6 +22,7 @@ typedef struct ps_core_conf {
     int32_t hold;          /* longPollingEnable */
     int32_t hold_short_ms; /* shortPollingTimeMills: how long without it */
     int32_t holds_max;     /* pulls held at once; more are answered at once */
+    uint64_t seed;         /* of the queues that the core chooses; 0: the clock */
 } ps_core_conf;
 
 /* The store must outlive the core. */

@@ -354,9 +354,11 @@ int ps_core_send(ps_conn *n, const ps_command *command) {
     putting p = putting_of_frame(n, &s, &AS_ASKED, command);
     p.entry = ps_core_find_topic(p.c, s.topic.data, s.topic.len);
     if (!is_decided(&p)) return 0;
+    uint64_t random = p.c->co_random;
     if (carry_out(&p, &e) == 0) return finish_put(n, &p, command);
     p.c->co_totals.put_failures++;
-    return 0; /* the broker tries once more, and says why not */
+    p.c->co_random = random; /* the broker tries once more, the same queue, and says why not */
+    return 0;
 }
 
 /* ---- decisions of the broker ---- */

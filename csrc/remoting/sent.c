@@ -32,9 +32,10 @@ void ps_held_detach(ps_core *c, ps_step *out) {
 }
 
 static bool append(ps_buffer *b, const void *data, int64_t len) {
+    if (len == 0) return true; /* an empty buffer has no room to point at */
     uint8_t *to = ps_buffer_room(b, len);
     if (to == NULL) return false;
-    if (len > 0) memcpy(to, data, (size_t)len);
+    memcpy(to, data, (size_t)len);
     b->len += len;
     return true;
 }

@@ -58,7 +58,7 @@ static CHECK_UNUSED ps_conf kit_conf(void) {
 }
 
 static CHECK_UNUSED void kit_open(const ps_conf *conf, int32_t holds_max) {
-    ps_core_conf core = {"DefaultCluster", "DefaultRegion", 1, 16 << 20, 1, 1000, holds_max};
+    ps_core_conf core = {"DefaultCluster", "DefaultRegion", 1, 16 << 20, 1, 1000, holds_max, 0};
     ps_error e = {0};
     kit_store = ps_store_open(conf, NULL, NULL, NULL, &e);
     kit_core = kit_store != NULL ? ps_core_new(kit_store, &core, &e) : NULL;

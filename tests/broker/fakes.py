@@ -178,14 +178,14 @@ async def nobody(address):
 
 
 @contextmanager
-def services(path, settings=None, dial=nobody):
-    """The services of a broker, over a real store and a fake core."""
+def services(path, settings=None, dial=nobody, *, seed=0):
+    """The services of a broker, over a real store and a fake core. seed: of chosen queues."""
     given = dict(settings or {})
     with Store(path, None, **given) as store:
         config = Config(load(None, given))
         real = Core(
             store, cluster=config["brokerClusterName"], region=config["regionId"],
-            trace_on=config["traceOn"],
+            trace_on=config["traceOn"], seed=seed,
         )  # fmt: skip
         core = FakeCore(real)
         groups = Groups(config, store.metadata)

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import lzma
+from pathlib import Path
 
 import pytest
 from loops import run
-from transacting import COMMIT, DISCARDED, HALF, OP, ROLLBACK, Clock, Half, transacting
+from transacting import COMMIT, DISCARDED, HALF, OP, ROLLBACK, Clock, Half, asked_of, transacting
 from waiting import until_async
 
+from broker.remoting import codec
 from broker.remoting.command import Command
 from pystore import Reader
 from pystore.pending_log import find_pending
@@ -330,6 +333,77 @@ def test_check_asks_with_the_message_as_it_is_to_become(tmp_path, small):
         await t.settled()
         assert t.texts("orders") == [b"what of it"]
         assert (await t.round()).asked == 0
+
+
+WIRE = Path(__file__).parents[1] / "golden" / "wire-5.3.3.jsonl.xz"
+TIMES = "TRANSACTION_CHECK_TIMES"
+
+
+def captured_checks():
+    """The checks that Apache's broker sent, by the half they ask about: properties and body."""
+    found = {}
+    with lzma.open(WIRE, "rt", encoding="utf-8") as lines:
+        for line in map(json.loads, lines):
+            if line["code"] != 39 or line["from"] != "server":
+                continue
+            asked = asked_of(codec.decode(bytes.fromhex(line["hex"])))
+            del asked.properties["ext"]
+            asked.properties.pop("TRAN_PREPARED_QUEUE_OFFSET", None)  # of one that was put back
+            found.setdefault(asked.properties["UNIQ_KEY"], []).append(asked)
+    return list(found.values())
+
+
+def test_checks_say_what_captured_checks_say(tmp_path, small):
+    """All properties, and the number of the check, which rises by one from check to check. Apache's
+    begins at 2 where a half was put back for its immunity before, which is no check here."""
+    captured = captured_checks()
+    assert sum(map(len, captured)) == 45
+    made = ("topic", "REAL_TOPIC", "REAL_QID", "__transactionId__", TIMES)
+
+    @scenario(tmp_path / "s", small, transactionCheckMax=100)
+    async def _(t):
+        producers = {}
+        for theirs in captured:
+            first = theirs[0].properties
+            group = first["PGROUP"]
+            if group not in producers:
+                producers[group] = await t.producer(group, client=group)
+            p = producers[group]
+            sent = {name: value for name, value in first.items() if name not in made}
+            await p.half(
+                first["topic"], theirs[0].body, key=first["UNIQ_KEY"], e=theirs[0].queue,
+                properties=sent,
+            )  # fmt: skip
+            ours = []
+            while len(ours) < len(theirs):
+                assert (await t.round()).asked == 1
+                while not (asked := await p.checks()):
+                    pass
+                ours += asked
+            for i, (mine, expected) in enumerate(zip(ours, theirs, strict=True)):
+                del mine.properties["ext"]
+                times = int(mine.properties.pop(TIMES)), int(expected.properties.pop(TIMES))
+                assert times[0] == 1 + i
+                assert times[1] - times[0] in (0, 1)
+                assert mine.properties == expected.properties
+                assert (mine.queue, mine.body) == (expected.queue, expected.body)
+            await p.end(ours[-1], ROLLBACK, fromTransactionCheck=True)
+
+
+def test_retention_comes_before_immunity(tmp_path, small):
+    """Its file is about to be deleted: a copy is kept, however long its producer wanted to be left
+    alone."""
+
+    @scenario(tmp_path / "s", small, fileReservedTime=1)
+    async def _(t):
+        p = await t.producer()
+        half = await p.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "360000"})
+        t.clock.ms = t.store.message(half.place).store_timestamp + 3_600_000
+        assert (await t.round(0)).given_up == 0
+        assert (await t.round(0.001)).given_up == 1
+        (copy,) = t.bodies(DISCARDED)
+        assert copy.properties["REAL_TOPIC"] == "orders"
+        assert await p.checks() == []
 
 
 def test_check_waits_for_the_time_out(tmp_path, small):

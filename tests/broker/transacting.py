@@ -15,7 +15,7 @@ from broker.broker import Broker
 from broker.remoting.command import ONEWAY, Command, texts
 from pystore.properties import parse_properties
 
-__all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "transacting"]
+__all__ = ["COMMIT", "ROLLBACK", "Clock", "Half", "Producer", "asked_of", "transacting"]
 
 COMMIT, ROLLBACK = 8, 12
 HALF, OP, DISCARDED = (
@@ -70,7 +70,7 @@ class Producer:
             if answer.is_response and answer.opaque == self._opaque:
                 return answer
             if answer.code == 39:
-                self._asked.append(_asked(answer))
+                self._asked.append(asked_of(answer))
 
     async def beat(self, client="p1"):
         self.client = client
@@ -122,7 +122,8 @@ class Producer:
         self.wire.close()
 
 
-def _asked(command):
+def asked_of(command):
+    """What a check asks about."""
     body = bytes(command.body)
     # V1: head of 48 bytes up to the born host, see csrc/format/record.c.
     at = 48 + 8 + 8 + 8 + 4 + 8
