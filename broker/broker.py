@@ -21,10 +21,11 @@ from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.blocking import Consumer, Producer
 from broker.client.consumer import AsyncConsumer, ConsumerOptions
+from broker.client.in_process import RouteFinder
 from broker.client.message import ReceivedMessage
 from broker.client.options import ClientOptions
 from broker.client.producer import AsyncProducer, ProducerOptions
-from broker.embedding import RouteFinder
+from broker.client.routes import Route, route_of_queues
 from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
 from broker.processors.pull import waited
@@ -447,7 +448,18 @@ class Broker:
         """A broker without a name server tells its routes itself."""
         _ = self.services  # Raises: RuntimeError before the start
         if not self.namesrv_address:
-            options.setdefault("find_route", RouteFinder(self))
+            options.setdefault("find_route", RouteFinder(lambda: self.loop, self._route_of))
+
+    def _route_of(self, topic: str) -> Route | None:
+        """On the broker's loop."""
+        services = self._services
+        config = services.topics.get(topic) if services is not None else None
+        if services is None or config is None:
+            return None
+        return route_of_queues(
+            topic, services.broker_name, self.address, services.settings["brokerClusterName"],
+            config.perm, config.read_queue_nums, config.write_queue_nums,
+        )  # fmt: skip
 
     def create_topic(self, name: str, queues: int = 4) -> None:
         """Makes a topic before anybody sends to it, or changes how many queues it has. With ``async
