@@ -173,7 +173,7 @@ typedef struct ps_info {
     int64_t damaged_reads;       /* damaged messages that reads passed over since open */
     int64_t store_timestamp_min; /* of the first record, -1 when empty */
     int64_t store_timestamp_max; /* of the last record put or found at open, -1 when empty */
-    int64_t checkpoint[5];       /* as on disk, section 7.1 */
+    int64_t checkpoint[5];       /* as on disk, docs/internals/format.md#checkpoint */
     int32_t abort_present, background;
 } ps_info;
 int ps_store_info(ps_store *store, ps_info *out);
@@ -285,8 +285,8 @@ typedef struct ps_put_many {
 int ps_put_many_messages(ps_store *store, ps_topic *topic, const ps_put_many *many, int64_t *stored,
                          ps_put_result *out);
 
-/* The body of a client's batch (spec section 3), split and stored together. physical_offsets: out,
- * a value an item, or NULL. */
+/* The body of a client's batch (docs/internals/format.md#batch), split and stored together.
+ * physical_offsets: out, a value an item, or NULL. */
 int ps_put_client_batch(ps_store *store, ps_topic *topic, const ps_message *message, int64_t *count,
                         int64_t *physical_offsets, ps_put_result *out);
 
@@ -367,7 +367,7 @@ typedef struct ps_batch_info {
 typedef struct ps_read_options {
     int32_t max_messages; /* at most; 0: 32 */
     int64_t max_bytes;    /* of the records; 0: 128 MiB */
-    /* 1: section 10's in-memory and on-disk limits too, as the broker does */
+    /* 1: the broker's limits, too (docs/internals/format.md#reading-a-queue) */
     int32_t transfer_limits;
     int32_t tag_count;         /* 0: every tag */
     const int32_t *tag_hashes; /* javaHash of each tag, in ascending order */
@@ -380,8 +380,8 @@ typedef struct ps_read_options {
     const ps_sql92 *sql;
 } ps_read_options;
 
-/* Section 10. options NULL: the defaults. NULL only on failure (closed, no memory); "nothing there"
- * is a status. topic may be NULL. */
+/* docs/internals/format.md#reading-a-queue. options NULL: the defaults. NULL only on failure
+ * (closed, no memory); "nothing there" is a status. topic may be NULL. */
 ps_batch *ps_read(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
                   const ps_read_options *options, ps_error *error);
 /* Records of the log as they lie, blanks stepped over, from a record's start. */
@@ -421,8 +421,9 @@ typedef struct ps_retention_report {
     int32_t disk_full;
     int32_t why; /* 0 nothing to do, 1 hour, 2 ratio, 3 forced by ratio, 4 asked for */
 } ps_retention_report;
-/* One round of section 9's cleaning as of now_ms (0: the clock). manual 1: expired files at any
- * hour; immediate 1: the oldest ones although not expired. dry_run 1: only counts. */
+/* One round of retention (docs/internals/format.md#retention) as of now_ms (0: the clock). manual
+ * 1: expired files at any hour; immediate 1: the oldest ones although not expired. dry_run 1: only
+ * counts. */
 int ps_store_clean(ps_store *store, int64_t now_ms, int32_t manual, int32_t immediate,
                    int32_t dry_run, ps_retention_report *out, ps_error *error);
 /* From the next round on retention follows these rules; of the rest of conf nothing is taken. */

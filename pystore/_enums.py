@@ -18,7 +18,8 @@ class NamedInt(enum.IntEnum):
 
 
 class PutStatus(enum.Enum):
-    """How a put ended (spec store.md section 9; upstream ``PutMessageStatus``).
+    """How a put ended (docs/internals/format.md#flushing-and-status; upstream
+    ``PutMessageStatus``).
 
     The first four mean that the message is stored. The others come as the ``status`` of the
     exception that a refused put raises.

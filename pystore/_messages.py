@@ -27,7 +27,7 @@ _LONG = struct.Struct(">q")
 
 
 class GetStatus(NamedInt):
-    """What a read met (spec store.md section 10; upstream ``GetMessageStatus``)."""
+    """What a read met (docs/internals/format.md#reading-a-queue; upstream ``GetMessageStatus``)."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -55,7 +55,7 @@ def _host_text(raw: memoryview) -> str:
 class Message:
     """One message of a batch. Every attribute is decoded when asked for; nothing is copied before.
 
-    Field names are upstream's (section 2.1). Times are milliseconds since 1970.
+    Field names are upstream's (docs/internals/format.md#record). Times are milliseconds since 1970.
     """
 
     __slots__ = ("_batch", "_i")
@@ -200,7 +200,8 @@ class Message:
 
     @property
     def offset_message_id(self) -> str:
-        """Store host, port and physical offset in hexadecimal (section 2.7)."""
+        """Store host, port and physical offset in hexadecimal
+        (docs/internals/format.md#identifiers)."""
         return (bytes(self._store_host_raw) + _LONG.pack(self.physical_offset)).hex().upper()
 
     @property

@@ -305,7 +305,8 @@ class Base:
         sql: str | None = None,
         transfer_limits: bool = False,
     ) -> Batch:
-        """Messages of a queue from `offset` on (section 10; upstream ``getMessage``).
+        """Messages of a queue from `offset` on (docs/internals/format.md#reading-a-queue; upstream
+        ``getMessage``).
 
         max_bytes: of the records, 128 MiB when None; the first message always comes. tags: an
         expression ``A || B``, compared by hash, then by text. sql: an SQL92 filter on properties
@@ -391,7 +392,8 @@ class Base:
         return Batch(batch)[0]
 
     def message_by_id(self, message_id: str) -> Message:
-        """The message of an offsetMsgId (32 or 56 hexadecimal digits, section 2.7)."""
+        """The message of an offsetMsgId (32 or 56 hexadecimal digits,
+        docs/internals/format.md#identifiers)."""
         try:
             raw = bytes.fromhex(message_id)
         except ValueError:
@@ -442,7 +444,7 @@ class Base:
 
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
         """Queue offset at a store time in ms: the first message at or after it, or with `upper` the
-        last at or before it; kept within the queue (section 4, "Time lookup").
+        last at or before it; kept within the queue (docs/internals/format.md#consume-queue).
 
         Raises: NotFound when there is no such queue.
         """

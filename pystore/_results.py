@@ -52,7 +52,8 @@ class PutResult(bytes):
 
     @property
     def message_id(self) -> str:
-        """The offsetMsgId: store host, port and physical offset in hexadecimal (section 2.7)."""
+        """The offsetMsgId: store host, port and physical offset in hexadecimal
+        (docs/internals/format.md#identifiers)."""
         host: bytes = RESULT.unpack(self)[7][: self._field(3)]
         return (host + self.physical_offset.to_bytes(8, "big")).hex().upper()
 
@@ -101,8 +102,9 @@ class Info:
     """Facts of an open store; sizes and offsets in bytes, times in ms. -1: there is none.
 
     checkpoint: physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset,
-    confirmPhyOffset (section 7.1). flush_errno: the sync that failed, 0 while all went well.
-    damaged_reads: damaged messages that reads of queues passed over since the store was opened.
+    confirmPhyOffset (docs/internals/format.md#checkpoint). flush_errno: the sync that failed, 0
+    while all went well. damaged_reads: damaged messages that reads of queues passed over since the
+    store was opened.
     """
 
     path: str

@@ -118,8 +118,9 @@ class Store(Base):
         UTF-8, at most maxMessageSize bytes. keys: one, several in a list, or several in one text
         separated by spaces. queue: None takes them in turn. flag: the user's own number.
         wait: False is upstream's ``WAIT=false``: do not wait for the sync. delay_level: 1 to the
-        last level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it (section 2.6).
-        born_timestamp: ms; 0: now. born_host: "address:port" of the producer.
+        last level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it
+        (docs/internals/format.md#delays-and-transactions). born_timestamp: ms; 0: now. born_host:
+        "address:port" of the producer.
 
         With flushDiskType=SYNC_FLUSH it returns when the disk has the message, or with status
         FLUSH_DISK_TIMEOUT (the message is stored). With ASYNC_FLUSH it returns at once.
@@ -321,7 +322,8 @@ class Store(Base):
         born_host: str | None = None,
         block: bool = True,
     ) -> PutManyResult:
-        """Stores the body of a client's batch (section 3): all of it within one file, or nothing.
+        """Stores the body of a client's batch (docs/internals/format.md#batch): all of it within
+        one file, or nothing.
 
         properties: the batch's own, added to each message. block: wait for the sync here.
         """
@@ -455,8 +457,9 @@ class Store(Base):
     def clean(
         self, *, immediate: bool = False, dry_run: bool = False, now_ms: int = 0
     ) -> CleanReport:
-        """One round of retention (section 9): deletes expired segments, at most deleteFileBatchMax,
-        whatever the hour. immediate: the oldest ones although not expired. dry_run: only counts."""
+        """One round of retention (docs/internals/format.md#retention): deletes expired segments,
+        at most deleteFileBatchMax, whatever the hour. immediate: the oldest ones although not
+        expired. dry_run: only counts."""
         raw, error = ffi.new("ps_retention_report *"), ffi.new("ps_error *")
         if lib.ps_store_clean(self.c_handle(), now_ms, 1, immediate, dry_run, raw, error) < 0:
             self._fail(error)

@@ -12,8 +12,9 @@ _LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an 
 def inflate(kind: int, data: bytes | memoryview) -> bytes:
     """A compressed body in full.
 
-    kind: bits 8 to 10 of sysFlag: 0 and 3 zlib, 1 LZ4 frame, 2 Zstandard (section 2.3).
-    Raises: ValueError when the bytes are no such stream, or inflate to more than 256 MiB.
+    kind: bits 8 to 10 of sysFlag: 0 and 3 zlib, 1 LZ4 frame, 2 Zstandard
+    (docs/internals/format.md#system-flag). Raises: ValueError when the bytes are no such stream,
+    or inflate to more than 256 MiB.
     """
     if kind in (0, 3):
         stream = zlib.decompressobj()

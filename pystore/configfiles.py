@@ -1,7 +1,8 @@
 """The files of upstream's config/ folder: their objects, their JSON, and how they reach the disk.
 
-Spec section 8. One :class:`Section` a file that is interpreted; :data:`RAW_FILES` are kept byte by
-byte. Members that this version does not know are kept in ``extra`` and written back as they came.
+docs/internals/format.md#config-files. One :class:`Section` a file that is interpreted;
+:data:`RAW_FILES` are kept byte by byte. Members that this version does not know are kept in
+``extra`` and written back as they came.
 
 On disk a file is only ever replaced (pystore/files.py), its ``.bak`` (the previous content)
 likewise. Upstream 5.3 writes in place and without a sync (rocketmq#7729, #3401, #9705), so a reader

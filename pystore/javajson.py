@@ -1,8 +1,8 @@
 """Upstream's configuration JSON: read both of its forms, write the one that every version reads.
 
 Upstream writes maps with integer keys without quotes (``{0:5,1:7}``), which no strict parser takes
-(spec section 8, trap 25). :func:`loads` takes that and the strict form; :func:`dumps` writes quoted
-keys, which 4.9, 5.3 and 5.5 all read.
+(docs/internals/format.md#config-files). :func:`loads` takes that and the strict form;
+:func:`dumps` writes quoted keys, which 4.9, 5.3 and 5.5 all read.
 """
 
 from __future__ import annotations

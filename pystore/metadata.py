@@ -76,7 +76,8 @@ class ConfigEvent:
 
 
 def system_topics(settings: Settings) -> list[TopicConfig]:
-    """The topics that a broker with these settings makes at its start (spec section 8)."""
+    """The topics that a broker with these settings makes at its start
+    (docs/internals/format.md#config-files)."""
     cluster, broker = settings["brokerClusterName"], settings["brokerName"]
     defaults = settings["defaultTopicQueueNums"]
     rows: list[tuple[str, int, int]] = [("SELF_TEST_TOPIC", 1, 6)]

@@ -17,7 +17,8 @@ def parse_properties(raw: bytes) -> dict[str, str]:
     """Properties as upstream's parser reads them: the last of equal names wins, empty ones drop
     out.
 
-    raw: ``NAME 0x01 VALUE 0x02 ...`` in UTF-8, the last separator optional (section 2.4).
+    raw: ``NAME 0x01 VALUE 0x02 ...`` in UTF-8, the last separator optional
+    (docs/internals/format.md#properties).
     """
     found = {}
     for part in raw.decode("utf-8", "replace").split("\x02"):
@@ -28,7 +29,7 @@ def parse_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The encoded form of a mapping (section 2.4).
+    """The encoded form of a mapping (docs/internals/format.md#properties).
 
     Raises: PropertiesIllegal when a name or value holds a separator, 0x01 or 0x02. Lengths and
     empty names are the store's own check.

@@ -63,8 +63,8 @@ class Setting:
     "metadata", "broker" (read by the broker alone; it reads some of the others, too) or "none"
     (accepted so that one file serves both, without effect). field: the ps_conf field it goes into.
     low, high: range of a number, both inclusive. choices: the allowed texts. clamp: values outside
-    are moved to this range when used, as upstream does (spec section 9). encode: value to field,
-    for one number.
+    are moved to this range when used, as upstream does (docs/internals/format.md#retention).
+    encode: value to field, for one number.
     """
 
     name: str
@@ -703,7 +703,8 @@ class Settings:
         return Settings(self._values | changed._values, self._sources | changed._sources)
 
     def clamped(self, name: str) -> int:
-        """A ratio in percent, moved into the range that upstream allows it (spec section 9)."""
+        """A ratio in percent, moved into the range that upstream allows it
+        (docs/internals/format.md#retention)."""
         row = TABLE[name]
         low, high = row.clamp if row.clamp is not None else (row.low, row.high)
         return max(low, min(high, int(self[name])))

@@ -61,7 +61,7 @@ class NotARecord(ValueError):
 
 @dataclass(slots=True)
 class Record:
-    """A record of the commit log; the fields of store.md, section 2.1."""
+    """A record of the commit log; the fields of docs/internals/format.md#record."""
 
     size: int
     magic: int

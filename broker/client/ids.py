@@ -1,4 +1,4 @@
-"""Identifiers: unique keys of messages, offset ids, client ids (spec remoting.md 11.4)."""
+"""Identifiers: unique keys of messages, offset ids, client ids (docs/internals/wire.md#ids)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers and tools ask a consumer (spec remoting.md 2.1, server to client)."""
+"""What brokers and tools ask a consumer (docs/internals/wire.md#server-to-client)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls one queue for as long as it is ours (spec remoting.md section 4)."""
+"""Pulls one queue for as long as it is ours (docs/internals/wire.md#pull)."""
 
 from __future__ import annotations
 

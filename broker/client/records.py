@@ -1,6 +1,7 @@
 """Records of pull answers to messages, and messages to the body of a batch.
 
-A record (spec remoting.md 11.1), hosts IPv4; an IPv6 host makes its field 20 bytes:
+A record (docs/internals/wire.md#records-on-the-wire), hosts IPv4; an IPv6 host makes its field 20
+bytes:
 
 | at | field | at | field |
 |---|---|---|---|
@@ -111,7 +112,8 @@ def _read_rest(
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The body of a batch (section 8.4). items: flag, body and encoded properties of each."""
+    """The body of a batch (docs/internals/format.md#batch). items: flag, body and encoded
+    properties of each."""
     parts = []
     for flag, body, properties in items:
         total = _INNER_HEAD.size + len(body) + 2 + len(properties)

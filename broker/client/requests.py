@@ -1,4 +1,5 @@
-"""Request and reply over topics (spec remoting.md 2.2): the asking side waits for the answer."""
+"""Request and reply over topics (docs/internals/wire.md#request-and-reply): the asking side waits
+for the answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages that a consumer could not work on: back to the broker, to come again or as dead letters.
 
-Spec remoting.md 6.4. When the broker of the message does not take it back, it goes to the group's
-retry topic as an ordinary message, as upstream's clients do it.
+docs/internals/wire.md#send-back. When the broker of the message does not take it back, it goes to
+the group's retry topic as an ordinary message, as upstream's clients do it.
 """
 
 from __future__ import annotations

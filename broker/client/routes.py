@@ -1,4 +1,5 @@
-"""Routes: which brokers serve a topic, with which queues (spec remoting.md 9.3). No I/O."""
+"""Routes: which brokers serve a topic, with which queues (docs/internals/wire.md#routes). No
+I/O."""
 
 from __future__ import annotations
 

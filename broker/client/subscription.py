@@ -1,4 +1,5 @@
-"""What a consumer subscribes to, and the heartbeat that says so (spec remoting.md 6.1). No I/O."""
+"""What a consumer subscribes to, and the heartbeat that says so
+(docs/internals/wire.md#heartbeats). No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Transactional messages: a half message, local work, commit or rollback (spec services.md a.1).
+"""Transactional messages: a half message, local work, commit or rollback
+(docs/internals/services.md#transactions).
 
 A broker that does not hear how a transaction ended asks any producer of the group: check() answers.
 """

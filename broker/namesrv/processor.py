@@ -1,4 +1,5 @@
-"""The requests of the name server (spec section 9.1): from commands to tables and back."""
+"""The requests of the name server (docs/internals/wire.md#name-server): from commands to tables
+and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The body of a registration, in its three forms (spec section 9.2).
+"""The body of a registration, in its three forms (docs/internals/wire.md#registration).
 
 | form | when | content |
 |---|---|---|

@@ -1,8 +1,9 @@
 """Whether a send is let in, and what becomes of it: the checks in upstream's order, then one
 PutDecision, which the C core carries out (docs/internals/send-path.md).
 
-Spec remoting.md 8.1, services.md a.3, d.2, k. The core's tables admit plain sends by themselves;
-here come first sends to a topic, retries, timers, messages without an id, and every refusal.
+docs/internals/wire.md#sending, docs/internals/services.md#retries. The core's tables admit plain
+sends by themselves; here come first sends to a topic, retries, timers, messages without an id, and
+every refusal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queues divided by the broker: QUERY_ASSIGNMENT (400) and the request modes (401, 402).
 
-Only clients with clientRebalance=false ask (spec remoting.md 2.3). Every mode is PULL until POP is
-served.
+Only clients with clientRebalance=false ask (docs/internals/wire.md#rebalance). Every mode is PULL
+until POP is served.
 """
 
 from __future__ import annotations

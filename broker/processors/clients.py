@@ -1,4 +1,4 @@
-"""Clients that show themselves and leave: 34, 35, 38, 46 (spec remoting.md section 6)."""
+"""Clients that show themselves and leave: 34, 35, 38, 46 (docs/internals/wire.md#heartbeats)."""
 
 from __future__ import annotations
 

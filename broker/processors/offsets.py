@@ -1,4 +1,5 @@
-"""Offsets of consumers and of queues: 14, 15, 29 to 32, 13 (spec remoting.md 2.1, 4.6)."""
+"""Offsets of consumers and of queues: 14, 15, 29 to 32, 13 (docs/internals/wire.md#offsets,
+docs/internals/wire.md#first-offset)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """PULL_MESSAGE and LITE_PULL_MESSAGE (11, 361) that the core has handed on: the checks in
-upstream's order (spec remoting.md 4.3), then what was missing is published and the core reads."""
+upstream's order (docs/internals/wire.md#pull), then what was missing is published and the core
+reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a message that could not be put is answered with (spec remoting.md section 3)."""
+"""What a message that could not be put is answered with
+(docs/internals/services.md#errors-by-code)."""
 
 from __future__ import annotations
 

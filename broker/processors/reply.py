@@ -1,6 +1,7 @@
 """SEND_REPLY_MESSAGE (324, 325): a consumer's reply is pushed to the producer that asked.
 
-Spec remoting.md 2.2. It is stored as well, unless storeReplyMessageEnable is off.
+docs/internals/wire.md#request-and-reply. It is stored as well, unless storeReplyMessageEnable is
+off.
 """
 
 from __future__ import annotations

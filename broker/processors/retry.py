@@ -1,5 +1,5 @@
 """CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not work with comes again later, or
-goes to the dead letters (spec remoting.md 6.4, services.md d.1)."""
+goes to the dead letters (docs/internals/wire.md#send-back)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """END_TRANSACTION (37) where the core did not carry it out: refusals, repeats, and decisions that
-wait for the disk; RESUME_CHECK_HALF (323). Spec services.md a.4, a.8."""
+wait for the disk; RESUME_CHECK_HALF (323). docs/internals/services.md#deciding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request and response codes, under upstream's names (spec remoting.md sections 2, 3 and 9)."""
+"""Request and response codes, under upstream's names (docs/internals/wire.md#codes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command of the remoting protocol, as Python sees it (spec remoting.md section 1)."""
+"""A command of the remoting protocol, as Python sees it (docs/internals/wire.md#frames)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ __all__ = ["BINARY", "JSON", "ONEWAY", "RESPONSE", "VERSION", "Command", "Refuse
 
 JSON, BINARY = 0, 1
 RESPONSE, ONEWAY = 1, 2
-#: MQVersion.V5_3_3. Clients look at the one of a heartbeat's answer (section 1.5).
+#: MQVersion.V5_3_3. Clients look at the one of a heartbeat's answer
+#: (docs/internals/wire.md#versions).
 VERSION = 479
 #: LanguageCode.JAVA, as upstream's brokers answer: some tools know no other.
 LANGUAGE = 0

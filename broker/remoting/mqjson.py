@@ -1,4 +1,5 @@
-"""JSON bodies as RocketMQ writes them: maps keyed by a message queue (spec remoting.md 9.4).
+"""JSON bodies as RocketMQ writes them: maps keyed by a message queue
+(docs/internals/wire.md#json-bodies).
 
 The Java side writes such a map with the object itself as key, which no JSON parser takes, and
 demands it of others. Go splits some of these texts by hand, so nothing here ever holds a blank.

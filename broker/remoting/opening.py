@@ -1,4 +1,5 @@
-"""The first bytes of an accepted connection: a proxy's header, then TLS or not (spec section 1.6).
+"""The first bytes of an accepted connection: a proxy's header, then TLS or not
+(docs/internals/wire.md#connections).
 
 HAProxy's PROXY protocol, version 1:
     ``PROXY TCP4|TCP6 source destination source-port destination-port CR LF``, 107 bytes at most, or

@@ -1,4 +1,4 @@
-"""Accepts connections and serves what they ask (spec remoting.md section 1.6)."""
+"""Accepts connections and serves what they ask (docs/internals/wire.md#connections)."""
 
 from __future__ import annotations
 

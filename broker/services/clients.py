@@ -1,7 +1,7 @@
 """Who is connected: producers and consumers by group, and what each group subscribes to.
 
-Spec remoting.md section 6. A client shows itself by heartbeats on each of its connections; it is
-gone when the connection closes, when it says so, or when no beat came for 120 s.
+docs/internals/wire.md#heartbeats. A client shows itself by heartbeats on each of its connections;
+it is gone when the connection closes, when it says so, or when no beat came for 120 s.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic that a group takes, as the client sent it (section 6.1). version: subVersion, ms."""
+    """A topic that a group takes, as the client sent it (docs/internals/wire.md#heartbeats).
+    version: subVersion, ms."""
 
     topic: str
     expression: str = "*"

@@ -1,4 +1,4 @@
-"""The user's own code around sends and send-backs (spec services.md part j).
+"""The user's own code around sends and send-backs (docs/internals/services.md#hooks).
 
 A hook is any object with a name, ``before(context)`` and ``after(context)``. Hooks run in the order
 of registration, on the event loop: they must not block. While a send hook is registered, sends come

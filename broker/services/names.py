@@ -1,4 +1,5 @@
-"""Names of topics and groups: which are legal, which are the broker's own (remoting.md 8.1)."""
+"""Names of topics and groups: which are legal, which are the broker's own
+(docs/internals/wire.md#topics-and-names)."""
 
 from __future__ import annotations
 

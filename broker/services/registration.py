@@ -1,4 +1,5 @@
-"""The broker at its name servers: registered, kept so, and taken out (spec remoting.md 9.2).
+"""The broker at its name servers: registered, kept so, and taken out
+(docs/internals/wire.md#registration).
 
 One connection a name server stays open: closing it takes the broker out of all routes at once.
 """

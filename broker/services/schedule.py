@@ -1,8 +1,8 @@
 """Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX and go to their topics when they are due.
 
 The C core finds and puts them (csrc/store/delay.c); here is when: at the next due time of each
-level, or when an empty one gets its first message. No polling. Spec services.md (b); upstream
-ScheduleMessageService.
+level, or when an empty one gets its first message. No polling. docs/internals/services.md#delays;
+upstream ScheduleMessageService.
 
 Progress is kept in ``metadata.delay_offsets`` every flushDelayOffsetInterval, and only as far as
 what was delivered is on the disk: after a power failure a message may come twice, and none is

@@ -1,4 +1,5 @@
-"""Counters of the broker, and their windows of a minute, an hour and a day (services.md part j).
+"""Counters of the broker, and their windows of a minute, an hour and a day
+(docs/internals/services.md#statistics).
 
 The core counts what it serves; processors add what passes through Python. A sample is a copy of
 all counters, taken by the housekeeping timer; a window is the difference of two samples.

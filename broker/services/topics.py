@@ -1,5 +1,5 @@
 """The topics of a broker: made at start, by the first send, by tools; told to the core and to the
-name servers (spec remoting.md 8.2, 8.5, 2.4)."""
+name servers (docs/internals/wire.md#topics-and-names)."""
 
 from __future__ import annotations
 

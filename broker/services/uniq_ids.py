@@ -1,4 +1,5 @@
-"""Ids as official clients make them, for messages that come without one (spec remoting.md 11.4)."""
+"""Ids as official clients make them, for messages that come without one
+(docs/internals/wire.md#ids)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-/* Big-endian integers at any address, one byte order for every file and frame (spec: conventions).
- * memcpy plus a swap compiles to one load and never reads through a cast pointer. */
+/* Big-endian integers at any address, one byte order for every file and frame
+ * (docs/internals/format.md#conventions). memcpy plus a swap compiles to one load and never reads
+ * through a cast pointer. */
 #ifndef PS_BYTES_H
 #define PS_BYTES_H
 

@@ -1,5 +1,5 @@
-/* The checkpoint, abort and lock files of a store root. Spec sections 1, 7.1, 7.2; upstream
- * StoreCheckpoint, DefaultMessageStore.createTempFile / lockFile. */
+/* The checkpoint, abort and lock files of a store root. docs/internals/format.md#checkpoint;
+ * upstream StoreCheckpoint, DefaultMessageStore.createTempFile / lockFile. */
 #ifndef PS_CHECKPOINT_H
 #define PS_CHECKPOINT_H
 

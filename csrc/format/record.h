@@ -1,5 +1,5 @@
 /* Commit log records: layout, properties, tag hash. Format table: record.c. No I/O, no allocation;
- * every result borrows from the bytes given. Spec: store.md sections 2 to 4; upstream
+ * every result borrows from the bytes given. docs/internals/format.md#record; upstream
  * MessageExtEncoder, MessageDecoder, CommitLog.checkMessageAndReturnSize. */
 #ifndef PS_RECORD_H
 #define PS_RECORD_H
@@ -125,7 +125,7 @@ int32_t ps_delay_asked(const uint8_t *text, int32_t len);
 int32_t ps_delay_level(const ps_levels *levels, int32_t asked);
 
 /* The i64 that a consume queue unit carries: the tag hash, or for SCHEDULE_TOPIC_XXXX with DELAY
- * the deliver time (spec section 4, tagsCode). */
+ * the deliver time (docs/internals/format.md#consume-queue). */
 int64_t ps_record_tags_code(const ps_record *r, const ps_levels *levels);
 
 /* Whether a record gets a consume queue unit: not while its transaction is open, nor when it was
@@ -181,7 +181,7 @@ void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t
 /* Writes the 8 bytes of a blank record that closes a file with `remaining` bytes left. */
 void ps_blank_write(uint8_t *p, int32_t remaining);
 
-/* One item of a client's batch body (spec section 3). */
+/* One item of a client's batch body (docs/internals/format.md#batch). */
 typedef struct ps_batch_item {
     int32_t flag;
     const uint8_t *body;
@@ -195,7 +195,7 @@ typedef struct ps_batch_item {
 int ps_batch_item_next(const uint8_t *payload, int64_t len, int64_t *at, ps_batch_item *out);
 
 /* 0, or PS_E_TOPIC_ILLEGAL with *why: characters as upstream's TopicValidator allows, length as
- * section 2.1. */
+ * docs/internals/format.md#record. */
 int ps_topic_check(const uint8_t *topic, int64_t len, const char **why);
 
 /* 32 or 56 upper-case hex digits and a zero: store host bytes, port, physical offset. Returns the

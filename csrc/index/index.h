@@ -1,6 +1,6 @@
 /* Index files: hash slots and chained entries of 20 bytes. Format table: indexfile.h. Derived data:
- * never believed over the log, always rebuildable from it. Spec section 5; upstream IndexFile,
- * IndexService. */
+ * never believed over the log, always rebuildable from it. docs/internals/format.md#index;
+ * upstream IndexFile, IndexService. */
 #ifndef PS_INDEX_H
 #define PS_INDEX_H
 
@@ -28,11 +28,11 @@ int64_t ps_index_end(ps_index *ix);
  * Used by recovery: entries before the checkpoint are on the disk, later ones may not be. */
 int64_t ps_index_first_after(ps_index *ix, int64_t timestamp);
 
-/* Indexes a record's UNIQ_KEY and KEYS as section 5 says (rolled back ones never). Skips
- * duplicates; the record at ps_index_end gets just those keys that are not there yet, so that
- * putting may start with it. Dispatcher only: not thread-safe against itself; safe against queries.
- * Returns keys written, or an error code: PS_E_DISK_FULL, PS_E_FLUSH_FAILED, PS_E_IO; the record
- * can be put again after one. */
+/* Indexes a record's UNIQ_KEY and KEYS as docs/internals/format.md#index says (rolled back ones
+ * never). Skips duplicates; the record at ps_index_end gets just those keys that are not there
+ * yet, so that putting may start with it. Dispatcher only: not thread-safe against itself; safe
+ * against queries. Returns keys written, or an error code: PS_E_DISK_FULL, PS_E_FLUSH_FAILED,
+ * PS_E_IO; the record can be put again after one. */
 int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e);
 
 /* Collects phyOffsets of entries with this key's hash and times that overlap [begin, end] ms,

@@ -1,7 +1,7 @@
 /* The commit log: one logical file of records, cut into equally long segment files that may lie in
  * several folders. A segment takes a record only when 8 bytes stay free behind it; else a blank
- * record closes it and the record opens the next one. Spec sections 1, 2.2, 7.8; upstream
- * CommitLog, MultiPathMappedFileQueue. */
+ * record closes it and the record opens the next one. docs/internals/format.md#blank-record,
+ * docs/internals/format.md#truncation; upstream CommitLog, MultiPathMappedFileQueue. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -154,7 +154,8 @@ static int64_t dirty_tail(const ps_mapfile *mf, int64_t at) {
 }
 
 /* Zeroes what lies behind the end: a stale record there would be taken for a live one after the
- * next crash, since the end of the log is the first record that does not check (spec trap 8). */
+ * next crash, since the end of the log is the first record that does not check
+ * (docs/internals/format.md#truncation). */
 static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_error *e) {
     if (dirty == 0) return 0;
     memset(mf->mf_map + at, 0, (size_t)dirty);

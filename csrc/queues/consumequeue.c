@@ -8,7 +8,8 @@
  *   8       4      its totalSize; 0 where nothing was written, 0x7FFFFFFF in a pre-filled unit
  *   12      8      tags code: hash of TAGS, or the deliver time in SCHEDULE_TOPIC_XXXX
  *
- * Upstream: ConsumeQueue. Rules of appending, pre-filling, cutting: spec section 4. */
+ * Upstream: ConsumeQueue. Rules of appending, pre-filling, cutting:
+ * docs/internals/format.md#consume-queue. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* Consume queues: 20-byte units that point into the commit log. Format table: consumequeue.c.
- * Derived data: never believed over the log, always rebuildable. Spec section 4; upstream
- * ConsumeQueue. */
+ * Derived data: never believed over the log, always rebuildable.
+ * docs/internals/format.md#consume-queue; upstream ConsumeQueue. */
 #ifndef PS_CONSUMEQUEUE_H
 #define PS_CONSUMEQUEUE_H
 

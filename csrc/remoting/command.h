@@ -1,5 +1,5 @@
 /* Frames and command headers of the remoting protocol: bytes in, bytes out, no I/O, no allocation.
- * The format stands as a table at the top of command.c. Spec remoting.md section 1; upstream
+ * The format stands as a table at the top of command.c. docs/internals/wire.md#frames; upstream
  * RemotingCommand, RocketMQSerializable. */
 #ifndef PS_COMMAND_H
 #define PS_COMMAND_H

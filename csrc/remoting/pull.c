@@ -1,8 +1,9 @@
 /* Pulls, and the ones that wait for messages. A pull is served here when its pair of group and
  * topic is published; every refusal is the broker's. A pull that finds nothing new is held: the
  * dispatcher announces new units of its queue (arrivals.c), what does not match its filter is
- * passed over, and a heap of deadlines ends it in time. Spec remoting.md section 4, services.md
- * (f); upstream PullMessageProcessor, PullRequestHoldService. */
+ * passed over, and a heap of deadlines ends it in time.
+ * docs/internals/wire.md#pull, docs/internals/services.md#holding-pulls; upstream
+ * PullMessageProcessor, PullRequestHoldService. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -155,7 +156,7 @@ static int answer(ps_core *c, const pull *p, int32_t code, const char *remark,
     return 0;
 }
 
-/* The code of each outcome of the store (section 4.4). */
+/* The code of each outcome of the store (docs/internals/wire.md#outcome-of-a-pull). */
 static int32_t code_of(int32_t status, int64_t offset) {
     switch (status) {
     case PS_GET_FOUND:

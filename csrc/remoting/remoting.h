@@ -1,6 +1,6 @@
 /* The protocol core of a broker: whole read buffers in, answers out, no I/O of its own. It answers
  * plain sends and pulls against the store and against tables that the broker publishes; every other
- * frame is handed on. Design: the wire; spec remoting.md sections 2.1, 4, 8.
+ * frame is handed on. docs/internals/wire.md#sending, docs/internals/wire.md#pull.
  *
  * Everything here belongs to one thread, the event loop's, except that the store's dispatcher
  * writes to the eventfd. */

@@ -2,8 +2,8 @@
  * topic is published as hot, whose queue exists, and whose properties ask for nothing but a delay
  * level or a transaction; every other one is handed on, and comes back with the broker's decision
  * (decision.h). From there on both take the same steps: resolve what the decision leaves as asked,
- * answer a repeat, compose and place, put, remember, answer. Spec remoting.md 2.1, 8; upstream
- * SendMessageProcessor. */
+ * answer a repeat, compose and place, put, remember, answer. docs/internals/wire.md#sending;
+ * upstream SendMessageProcessor. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>

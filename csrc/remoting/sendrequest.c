@@ -1,5 +1,5 @@
 /* The header of a send and the properties that say something to the broker, read here and nowhere
- * else. Spec remoting.md 2.1, 8.3; numbers as the header's type says, booleans as Java's
+ * else. docs/internals/wire.md#sending; numbers as the header's type says, booleans as Java's
  * Boolean.parseBoolean (the word true in any case; upstream Message.isWaitStoreMsgOK, SendMessage-
  * Processor), levels as ps_delay_asked. */
 #include <string.h>

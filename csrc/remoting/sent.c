@@ -1,4 +1,4 @@
-/* Answers of sends: at once, or when the log is on the disk. Spec remoting.md 2.1, 3. */
+/* Answers of sends: at once, or when the log is on the disk. docs/internals/wire.md#sending. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Transactions: halves that are stored, decided, checked and given up. The table of open halves
  * (halves.c) is the truth while a broker runs: a half that is not in it has been decided, so no
  * decision is carried out twice. The topics on the disk are as upstream writes them, and from them
- * the table can be made anew. Spec services.md (a); upstream TransactionalMessageServiceImpl,
- * EndTransactionProcessor.
+ * the table can be made anew. docs/internals/services.md#transactions; upstream
+ * TransactionalMessageServiceImpl, EndTransactionProcessor.
  *
  * Memory: at most PS_HALVES_MAX open halves of 72 bytes, 8 MiB for decisions remembered, a name a
  * group and topic that has open halves; beyond it sends of halves are handed on and refused.

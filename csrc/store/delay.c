@@ -1,7 +1,7 @@
 /* Delivers messages whose delay is over: from SCHEDULE_TOPIC_XXXX to where they were meant to go.
  * A level is a queue (level - 1) whose units carry the deliver time in place of the tags code; all
- * messages of a level wait equally long, so its first unit is the first to be due. Spec services.md
- * (b); upstream ScheduleMessageService.
+ * messages of a level wait equally long, so its first unit is the first to be due.
+ * docs/internals/services.md#delays; upstream ScheduleMessageService.
  *
  * Policy: the deliver time of a unit is believed unless it lies further ahead than the level's
  * delay (the clock jumped, or the table of levels was shortened): then it is due now. A unit whose

@@ -1,7 +1,7 @@
 /* The dispatcher turns the log into consume queues and index: upstream's "reput". One at a time,
  * under the dispatch lock: usually its thread, at times a reader that wants to see what was just
  * put. With SYNC_FLUSH it stops at the flushed offset, so that nobody reads what a power cut could
- * take back. Spec section 6; upstream DefaultMessageStore.ReputMessageService,
+ * take back. docs/internals/format.md#dispatch; upstream DefaultMessageStore.ReputMessageService,
  * CommitLogDispatcherBuild*. */
 #define _GNU_SOURCE
 #include <errno.h>

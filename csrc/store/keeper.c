@@ -1,6 +1,6 @@
 /* Syncing what is derived from the log: queues, index, and the checkpoint that says how far they
- * reach; by a thread that runs retention, too. Spec section 9; upstream
- * FlushConsumeQueueService. */
+ * reach; by a thread that runs retention, too. See
+ * docs/internals/format.md#flushing-and-status; upstream FlushConsumeQueueService. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 

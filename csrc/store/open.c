@@ -1,5 +1,5 @@
-/* Opening a store. Load order as spec section 7.3, but the lock is taken first: upstream takes it
- * after recovery has changed files (trap 26). */
+/* Opening a store. Load order as upstream's, but the lock is taken first: upstream takes it
+ * after recovery has changed files (docs/internals/format.md#checkpoint). */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* Where a message is placed and with which properties: the one set of rules for sends of clients,
- * send-backs, replies, halves and their final messages, delayed messages and embedded puts. Spec
- * services.md a.3, a.5, b.2; upstream HookUtils.handleScheduleMessage,
+ * send-backs, replies, halves and their final messages, delayed messages and embedded puts.
+ * docs/internals/services.md#transactions, docs/internals/services.md#delays; upstream
+ * HookUtils.handleScheduleMessage,
  * TransactionalMessageBridge.parseHalfMessageInner. */
 #ifndef PS_PLACEMENT_H
 #define PS_PLACEMENT_H

@@ -1,5 +1,6 @@
 /* Putting messages: check and sum before the append lock, stamp and copy inside it, wait for the
- * disk after it. Spec sections 2, 3, 9; upstream CommitLog.asyncPutMessage(s), MessageExtEncoder.
+ * disk after it. docs/internals/format.md#record, docs/internals/format.md#flushing-and-status;
+ * upstream CommitLog.asyncPutMessage(s), MessageExtEncoder.
  *
  * Nothing here allocates, formats or makes a system call on the usual way of a message; the next
  * segment and the next reserved window are made by the allocator thread ahead of time. */

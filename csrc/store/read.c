@@ -1,6 +1,7 @@
 /* Reading: by queue offset, by log offset, by key, by time. A batch holds references on the
- * mappings it points into, so its bytes stay valid whatever happens to the store. Spec sections 4,
- * 5, 10; upstream DefaultMessageStore.getMessage, IndexService.queryOffset,
+ * mappings it points into, so its bytes stay valid whatever happens to the store. See
+ * docs/internals/format.md#reading-a-queue; upstream
+ * DefaultMessageStore.getMessage, IndexService.queryOffset,
  * ConsumeQueue.binarySearchInQueueByTime. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -258,7 +259,7 @@ static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
     atomic_fetch_add_explicit(&w->s->st_damaged_reads, 1, memory_order_relaxed);
 }
 
-/* One unit of the scan of section 10; false ends it. */
+/* One unit of the scan (docs/internals/format.md#reading-a-queue); false ends it. */
 static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
     ps_batch_info *b = &w->b->info;
     ps_record r;
@@ -333,7 +334,8 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
     }
 }
 
-/* The conditions of section 10 in their order; true when the scan is to be done. */
+/* The conditions of docs/internals/format.md#reading-a-queue in their order; true when the scan is
+ * to be done. */
 static bool within(ps_batch_info *b, int64_t offset) {
     b->next_offset = offset;
     if (b->max_offset == 0) {

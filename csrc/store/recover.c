@@ -21,8 +21,8 @@
  *  What is
  *     refused: files of a wrong size, stray files, missing segments, a lock held.
  *
- * Spec section 7; upstream CommitLog.recoverNormally / recoverAbnormally. Read-only opening
- * (reader) does the same search and keeps what is not in the queues in memory. */
+ * docs/internals/format.md#recovery; upstream CommitLog.recoverNormally / recoverAbnormally.
+ * Read-only opening (reader) does the same search and keeps what is not in the queues in memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-/* Retention: which segments may go, and when the disk is too full to go on. Spec section 9,
- * "Cleaning"; upstream DefaultMessageStore.CleanCommitLogService. Queues and index follow the
- * log. */
+/* Retention: which segments may go, and when the disk is too full to go on.
+ * docs/internals/format.md#retention; "Cleaning"; upstream
+ * DefaultMessageStore.CleanCommitLogService. Queues and index follow the log. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The protocol core under the sanitizers: what it answers itself, what it hands on, what it stores
- * of a send. Spec remoting.md sections 1, 8. */
+ * of a send. docs/internals/wire.md#frames. */
 #define _GNU_SOURCE
 #include "core_kit.h"
 

@@ -1,5 +1,5 @@
 /* Pulls under the sanitizers: each outcome and filter, offsets, statistics; how they are held,
- * woken and ended, against a model too. Spec remoting.md section 4. */
+ * woken and ended, against a model too. docs/internals/wire.md#pull. */
 #define _GNU_SOURCE
 #include "core_kit.h"
 

@@ -342,7 +342,7 @@ def test_verb_serves_until_it_is_told_to_stop(tmp_path):
 
 
 def test_every_code_of_the_tools_is_served(tmp_path, small):
-    """Section 12 of the protocol's notes: what mqadmin and the dashboard need of a broker."""
+    """docs/internals/wire.md#tools: what mqadmin and the dashboard need of a broker."""
     needed = {
         10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41,
         42, 43, 45, 46, 200, 201, 202, 203, 204, 207, 208, 215, 222, 223, 225, 300, 303, 305, 306,

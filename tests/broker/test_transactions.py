@@ -1,5 +1,5 @@
-"""Transactions over sockets: each check of services.md a.4, the rounds of a.8, the weak points of
-a.10. The clock is the test's."""
+"""Transactions over sockets: each check of docs/internals/services.md#deciding, the rounds of
+docs/internals/services.md#checking, the weak points of upstream's. The clock is the test's."""
 
 from __future__ import annotations
 

@@ -254,7 +254,8 @@ def test_versions_compare_as_upstreams():
 
 
 def test_each_change_is_a_new_version(root):
-    """Of topics and groups every one, of offsets every so many (section 8)."""
+    """Of topics and groups every one, of offsets every so many
+    (docs/internals/format.md#config-files)."""
     steps = {"consumerOffsetUpdateVersionStep": 3, "delayOffsetUpdateVersionStep": 2}
     with Metadata(root, load(None, steps)) as meta:
         for number in range(1, 7):
@@ -653,7 +654,7 @@ def test_a_file_of_4_9_is_read(root):
 
 
 def test_the_files_of_a_new_store_are_upstreams(root):
-    """Names, members and the derived groupTopicMap of section 8."""
+    """Names, members and the derived groupTopicMap of docs/internals/format.md#config-files."""
     with Metadata(root) as meta:
         fill(meta)
     config = root / "config"

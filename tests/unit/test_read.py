@@ -28,7 +28,7 @@ def fill(store, count, topic="T", queue=0, size=0, **options):
     return [store.put(topic, b"%d" % i + bytes(size), queue=queue, **options) for i in range(count)]
 
 
-# ---- the statuses of section 10, in its order ----
+# ---- the statuses of docs/internals/format.md#reading-a-queue, in its order ----
 
 
 def test_unknown_topic(store):

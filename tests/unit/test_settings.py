@@ -360,7 +360,7 @@ def test_a_born_host_is_an_address_with_a_port():
 
 
 def test_ratios_are_moved_into_upstreams_range():
-    """Section 9: kept as given, clamped when used."""
+    """docs/internals/format.md#retention: kept as given, clamped when used."""
     high = load(
         None,
         dict.fromkeys(

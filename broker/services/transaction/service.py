@@ -1,5 +1,5 @@
-"""The open transactions of one broker. Spec services.md (a); upstream TransactionalMessageService,
-TransactionalMessageCheckService, TransactionalOpBatchService.
+"""The open transactions of one broker. docs/internals/services.md#transactions; upstream
+TransactionalMessageService, TransactionalMessageCheckService, TransactionalOpBatchService.
 
 The C core stores halves and carries decisions out against a table of its own; here is what has
 time: the table is brought in at the start and into the metadata every second, ops that wait

@@ -1,0 +1,81 @@
+"""What comments and pages cite is in the repository: pages, their headings, files and functions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+INTERNALS = ROOT / "docs" / "internals"
+CITATION = re.compile(r"\bdocs/([\w/-]+\.md)#([\w-]+)")
+#: A sheet that is nowhere in the repository, by chapter and verse.
+ELSEWHERE = re.compile(
+    r"\b[Ss]pec:? (sections?\b|traps?\b|(store|remoting|services)\.md)"
+    r"|\((spec:|sections? \d)"
+    r"|\b(store|remoting|services)\.md (\d|[a-k]\.\d|\([a-k]\)|part |section)"
+)
+
+
+@cache
+def sources() -> dict[str, str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    kinds = (".py", ".c", ".h", ".def", ".md", ".toml", ".go", ".java")
+    found = {}
+    for name in listed.split("\0"):
+        path = ROOT / name
+        if name.endswith(kinds) and path.is_file():
+            found[name] = path.read_text(encoding="utf-8", errors="replace")
+    del found["tests/tidy/test_citations.py"]
+    return found
+
+
+@cache
+def anchors(page: str) -> frozenset[str]:
+    """Anchors of a page's headings, as its renderers make them."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    heads = re.findall(r"^#+ (.+)$", text, re.M)
+    return frozenset(re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads)
+
+
+def test_every_cited_heading_is_there() -> None:
+    found = []
+    count = 0
+    for name, text in sources().items():
+        for page, anchor in CITATION.findall(text):
+            count += 1
+            if not (ROOT / "docs" / page).is_file() or anchor not in anchors(page):
+                found.append(f"{name}: docs/{page}#{anchor}")
+    assert not found, "\n".join(found)
+    assert count > 80
+
+
+def test_nothing_cites_a_sheet_that_is_not_here() -> None:
+    found = [
+        f"{name}:{text.count(chr(10), 0, match.start()) + 1} {match[0]}"
+        for name, text in sources().items()
+        for match in ELSEWHERE.finditer(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_answers_name_files_and_functions_that_are_there() -> None:
+    """Each row of docs/internals/README.md: a link to a file, then functions that it defines."""
+    text = (INTERNALS / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+\?) \| (.+) \| (.+) \|$", text, re.M)
+    assert len(rows) >= 10
+    for question, _, places in rows:
+        named = re.findall(r"\[[^\]]+\]\(([^)]+)\)((?:,? `[\w.]+`)+)", places)
+        assert named, question
+        for link, functions in named:
+            path = (INTERNALS / link).resolve()
+            assert path.is_file(), f"{question}: {link}"
+            code = path.read_text(encoding="utf-8")
+            for function in re.findall(r"`([\w.]+)`", functions):
+                name = function.rpartition(".")[2]
+                defined = rf"^[ \t]*(async )?def {name}\(|^(?!\s)[^;\n]*\b{name}\([^;]*?\{{"
+                assert re.search(defined, code, re.M | re.S), f"{question}: {link} `{function}`"
