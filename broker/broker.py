@@ -33,8 +33,9 @@ from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.dedup import Dedup
+from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler
-from broker.remoting.hot import Core, FramerFactory
+from broker.remoting.hot import Core
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings

@@ -8,9 +8,9 @@ from broker.processors.subscriptions import check_expression
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, host_text
+from broker.remoting.hot import Pulled
 from broker.services.clients import BROADCASTING, Subscription
 from broker.services.context import Services
-from broker.services.core import Pulled
 from broker.services.hooks import ConsumeContext
 from broker.services.topics import READ
 from pystore.configfiles import SubscriptionGroup

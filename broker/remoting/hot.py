@@ -25,7 +25,6 @@ from pystore.native import ffi, lib, raise_error
 
 __all__ = [
     "Core",
-    "FramerFactory",
     "HotFramer",
     "OffsetRow",
     "Pulled",
@@ -666,7 +665,3 @@ def _command(frame: Any) -> Command:
     if command.code in _KEPT_CODES:
         command.raw = raw
     return command
-
-
-#: Makes a framer for each connection that a server accepts.
-FramerFactory = Callable[[Link], HotFramer]

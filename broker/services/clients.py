@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import ONEWAY, Command
 from broker.remoting.handlers import Peer
-from broker.services.core import Core
 from broker.services.groups import Groups
+from broker.services.hotpath import HotPath
 from pystore.errors import StoreError
 
 __all__ = ["Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
@@ -134,7 +134,7 @@ class ConsumerGroup:
 class Clients:
     """All of them. Tells the core which subscriptions its pulls may be served for."""
 
-    def __init__(self, groups: Groups, core: Core, *, expire_s: float = 120.0) -> None:
+    def __init__(self, groups: Groups, core: HotPath, *, expire_s: float = 120.0) -> None:
         self._groups = groups
         self._core = core
         self._expire_s = expire_s

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from broker.remoting.dedup import Dedup
 from broker.services.clients import Clients
 from broker.services.config import Config
-from broker.services.core import Core
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeContext, Hooks, SendContext
+from broker.services.hotpath import HotPath
 from broker.services.locks import Locks
 from broker.services.offsets import Offsets
 from broker.services.registration import Registration
@@ -29,7 +29,7 @@ class Services:
 
     store: Store
     settings: Config
-    core: Core
+    core: HotPath
     topics: Topics
     groups: Groups
     offsets: Offsets

@@ -8,7 +8,8 @@ import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 
-from broker.services.core import Core, OffsetRow
+from broker.remoting.hot import OffsetRow
+from broker.services.hotpath import HotPath
 from pystore.errors import BadArgument
 from pystore.metadata import Metadata
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 class Offsets:
     """The next offset of each (group, topic, queue)."""
 
-    def __init__(self, metadata: Metadata, core: Core) -> None:
+    def __init__(self, metadata: Metadata, core: HotPath) -> None:
         self._metadata = metadata
         self._core = core
         self._unsaved: dict[tuple[str, str, int], int] = {}

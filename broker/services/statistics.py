@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from broker.services.core import Core
+from broker.services.hotpath import HotPath
 from broker.services.puttimes import PutTimes
 
 __all__ = ["Statistics"]
@@ -52,7 +52,7 @@ class Statistics:
 
     def __init__(
         self,
-        core: Core,
+        core: HotPath,
         cluster: str,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,

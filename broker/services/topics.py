@@ -11,7 +11,7 @@ from typing import Any
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
 from broker.services.config import Config
-from broker.services.core import Core
+from broker.services.hotpath import HotPath
 from broker.services.names import (
     DLQ,
     NOT_FOR_CLIENTS,
@@ -51,7 +51,7 @@ class Topics:
     deletion; registers it at the name servers.
     """
 
-    def __init__(self, settings: Config, metadata: Metadata, core: Core) -> None:
+    def __init__(self, settings: Config, metadata: Metadata, core: HotPath) -> None:
         self._settings = settings
         self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core

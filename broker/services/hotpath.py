@@ -10,49 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from broker.remoting.decision import PutDecision, Sent
+from broker.remoting.hot import OffsetRow, Pulled, Times, Totals
 
-__all__ = ["Core", "OffsetRow", "Pulled", "Times", "Totals"]
-
-#: Group, topic, queue, next offset.
-OffsetRow = tuple[str, str, int, int]
+__all__ = ["HotPath"]
 
 
-class Pulled(Protocol):
-    """A pull that was answered."""
-
-    @property
-    def opaque(self) -> int: ...
-    @property
-    def code(self) -> int: ...
-    @property
-    def messages(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-
-
-class Totals(Protocol):
-    """Since the start: puts that failed, pulls answered with messages, and without."""
-
-    @property
-    def put_failures(self) -> int: ...
-    @property
-    def found(self) -> int: ...
-    @property
-    def misses(self) -> int: ...
-
-
-class Times(Protocol):
-    """puts: messages by how many ms their put took; the longest put and read, in ms."""
-
-    @property
-    def puts(self) -> Sequence[int]: ...
-    @property
-    def put_max_ms(self) -> int: ...
-    @property
-    def get_max_ms(self) -> int: ...
-
-
-class Core(Protocol):
+class HotPath(Protocol):
     """The tables of the hot path."""
 
     def publish_topic(
