@@ -125,7 +125,7 @@ class Peer:
         }
         if self.name == "ours":
             env["HOME"] = str(self.folder)
-            # An installed package has its bytecode: a start must not compile all of it anew.
+            # An installed package has its bytecode: a start must not compile all of it again.
             env.pop("PYTHONDONTWRITEBYTECODE", None)
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{what}.out").open("ab") as out:

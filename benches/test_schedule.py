@@ -25,7 +25,7 @@ def percentile(values: list[int], share: float) -> float:
 
 
 def anonymous_mb() -> float:
-    """Memory of this process that no file stands behind."""
+    """Anonymous memory of this process."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon"))
 

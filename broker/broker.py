@@ -104,7 +104,7 @@ class Broker:
         now_ms: Callable[[], int] | None = None,
         **settings: object,
     ) -> None:
-        """Raises: BadArgument for settings that are none."""
+        """Raises: BadArgument for unknown settings."""
         path = Path(path_or_conf) if path_or_conf is not None else None
         if path is not None and path.is_file() and conf is None:
             conf, path = path, None

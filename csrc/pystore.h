@@ -200,7 +200,7 @@ ps_topic *ps_topic_open(ps_store *store, const char *name, int32_t len, int32_t 
 /* Deletes the topic's queues: what was put is found by offset, id and key until retention takes it,
  * and by queue no more; what is put next counts from 0. The handle stays good. After a crash in
  * between the queues are there or gone, never half. An error of the disk while files go: the store
- * must be opened anew. */
+ * must be opened again. */
 int ps_topic_delete(ps_store *store, ps_topic *topic, ps_error *error);
 /* min and max offset of a queue; PS_E_NOT_FOUND when there is none. */
 int ps_queue_range(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t *min_offset,

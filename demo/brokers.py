@@ -67,7 +67,7 @@ def ends(store: pystore.Reader | pystore.Store, topic: str) -> list[int]:
 
 
 def units_on_disk(queue: Path) -> int:
-    """Units of a consume queue folder that point somewhere: 20 bytes each, zeros behind them."""
+    """Units of a consume queue folder that point somewhere: 20 bytes each, zeros after them."""
     data = b"".join(path.read_bytes() for path in sorted(queue.iterdir()))
     return sum(any(data[at : at + 20]) for at in range(0, len(data), 20))
 

@@ -1,4 +1,4 @@
-"""The threads beside a store's own: config files are written out, awaiting puts are told."""
+"""The threads beside a store's own: config files are written out, awaiting puts are notified."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class FlushQueue:
             timeout = int(store.settings["syncFlushTimeout"]) / 1000
             done = store.wait_flushed(max(offset for offset, _ in batch), timeout)
             outcome = PutStatus.PUT_OK if done else PutStatus.FLUSH_DISK_TIMEOUT
-        except BaseException as e:  # noqa: BLE001  whoever awaits is told, whatever it was
+        except BaseException as e:  # noqa: BLE001  reported to whoever awaits, whatever it was
             outcome = e
         for _, future in batch:
             try:

@@ -43,7 +43,7 @@ def os_error(failed: OSError, path: str | os.PathLike[str]) -> StoreError:
 def read_file(path: Path) -> bytes | None:
     """The content, or None when there is no such file.
 
-    Raises: Forbidden, StoreIOError; also for what is no regular file, or larger than
+    Raises: Forbidden, StoreIOError; also for what is not a regular file, or larger than
     :data:`FILE_MAX_BYTES`.
     """
     try:

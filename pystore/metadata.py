@@ -5,9 +5,9 @@ does, and looked up there without a lock: a value may be seen a moment before it
 process writes. A reader takes a copy of the environment, so that nothing a writer does reaches it.
 
 The config files are written from the tables (:meth:`Metadata.maybe_export`, :meth:`Metadata.close`)
-and read back when somebody else has written them: a Java broker ran. "Somebody else" means that the
-content is none that we wrote or read; each content is noted before it is written, so that an export
-that was killed half way is still known as our own, and never rolls the tables back.
+and imported when another program has written them: a Java broker ran. "Another program" means that
+the content is neither what we wrote nor what we read. Each content is noted before it is written, so
+that an export that was killed half way is still known as our own, and never rolls the tables back.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Metadata(MetaStore):
                 self._release()
 
     def refresh(self) -> None:
-        """Reads everything anew; for a reader beside a live writer. A writer is always up to date.
+        """Reads everything again; for a reader beside a live writer. A writer is always up to date.
 
         Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError; what was read before stays.
         """
@@ -355,7 +355,7 @@ class Metadata(MetaStore):
     # ---- from the config files ----
 
     def _import_changed(self) -> list[ConfigEvent]:
-        """Takes over each config file whose content is none of ours: a Java broker ran."""
+        """Imports each config file that another program has written: a Java broker ran."""
         events: list[ConfigEvent] = []
         found: dict[str, tuple[bytes, Any, Print]] = {}
         for name, file in _all_tables():

@@ -56,7 +56,7 @@ def raise_error(error: Any, code: int | None = None) -> NoReturn:
 
 
 def utf8(text: str, what: str) -> bytes:
-    """The text as stored. Raises: BadArgument for a lone surrogate, which is no text."""
+    """The text as stored. Raises: BadArgument for a lone surrogate, which is not valid text."""
     try:
         return text.encode()
     except UnicodeEncodeError as e:

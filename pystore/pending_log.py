@@ -35,7 +35,7 @@ _FINALS = 4096
 
 def op_offsets(body: bytes) -> list[int]:
     """The half queue offsets that an op names: one number, or several with commas between them and
-    behind the last one; what is no number is passed over."""
+    after the last one; what is not a number is skipped."""
     return [int(part) for part in body.split(b",") if part.isdigit() and len(part) < 19]
 
 

@@ -5,7 +5,7 @@ Entry points: :func:`load` (a broker.conf and keywords to :class:`Settings`), :f
 made from). Names, types and defaults come from upstream's own classes
 (pystore/upstream_settings.py); what the store does with a setting stands in :data:`_USED`.
 
-Upstream ignores an unknown name and a value that it cannot read, without a word. Here both are
+Upstream silently ignores an unknown name and a value that it cannot read. Here both are
 refused, with the place and the nearest name: a setting that silently does nothing has cost people
 their messages.
 """

@@ -50,7 +50,7 @@ class BatchReader(DataSourceReader):
 def read_part(
     part: InputPartition, layout: columns.Layout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one partition. An empty plan comes as a partition that is none of ours."""
+    """The batches of one partition. An empty plan comes as a partition that is not ours."""
     settle_worker()
     if not isinstance(part, Part):
         return

@@ -22,7 +22,7 @@ class BadSchema(SourceError, ValueError):
 
 
 class DataLoss(SourceError, RuntimeError):
-    """Messages that the query was to read are not there any more, or cannot be read."""
+    """Messages that the query was to read no longer exist, or cannot be read."""
 
 
 class SinkError(SourceError, RuntimeError):

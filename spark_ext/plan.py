@@ -199,7 +199,7 @@ def check_table(
 
 
 def check_sql(options: ReadOptions, reader: pystore.Reader) -> None:
-    """A filter that is no SQL92 is told by the driver, not by each task. Raises: BadOption."""
+    """A malformed SQL92 filter is reported by the driver, not by each task. Raises: BadOption."""
     import pystore
 
     if options.sql:
@@ -501,7 +501,7 @@ def log_parts(
 
 
 def _record_at_or_after(reader: pystore.Reader, guide: Span, target: int, file_end: int) -> int:
-    """The first record of a queue that starts at or behind a byte, or the end of that byte's
+    """The first record of a queue that starts at or after a byte, or the end of that byte's
     file."""
     low, high = guide.low, guide.high
     while low < high:

@@ -38,7 +38,7 @@ class RocketmqSource(DataSource):
 
     def schema(self) -> str:
         # A stream asks for its schema through the same call; what belongs to one of the two alone
-        # is checked by the reader. A path that is no store is told here, at load().
+        # is checked by the reader. A path that is not a store is reported here, at load().
         asked = given.parse_columns(dict(self.options))
         return columns.ddl(*asked)
 

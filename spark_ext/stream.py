@@ -75,7 +75,7 @@ def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
 
 
 def decode(offset: Mapping[str, Any]) -> Offsets:
-    """Offsets out of a checkpoint. Raises: SourceError when they are none of ours."""
+    """Offsets out of a checkpoint. Raises: SourceError when they are not ours."""
     if offset.get("v") != 1 or not isinstance(offset.get("o"), dict):
         raise SourceError(f"the checkpoint holds offsets of another source or version: {offset}")
     return {
@@ -136,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _begin(self, key: Key, offset: int, span: Span | None) -> int:
-        """Where reading goes on. Raises: DataLoss when that is not there any more."""
+        """Where reading goes on. Raises: DataLoss when that no longer exists."""
         name = f"{key[0]}/{key[2]} of {key[1]}"
         if span is None:
             if self.options.fail_on_loss:
@@ -257,7 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def _begun_behind(self, key: Key, first: int, last: int) -> None:
-        """Batch 0 was planned, the query died, and "latest" is now behind what was planned."""
+        """Batch 0 was planned, the query died, and "latest" is now after what was planned."""
         if self.options.fail_on_loss:
             raise DataLoss(
                 f"the first batch of this query was to end at {last} of {key[0]}/{key[2]}, but its"

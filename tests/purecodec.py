@@ -245,7 +245,7 @@ def crc_digits(value: int) -> bytes:
 
 
 def prop_crc_bytes(head: bytes) -> bytes:
-    """The 20 bytes of the properties CRC behind `head`, the record's bytes before them."""
+    """The 20 bytes of the properties CRC after `head`, the record's bytes before them."""
     digits = crc_digits(zlib.crc32(head) & 0x7FFFFFFF)
     return b"__CRC32#" + NAME_END + digits + PROPERTY_END
 
@@ -490,7 +490,7 @@ def files_of(folder: Path) -> list[tuple[int, Path]]:
 
 
 def iter_log(folder: Path, file_size: int | None = None) -> Iterator[tuple[int, Record]]:
-    """Every valid record of a commit log with its place, up to the first that is none.
+    """Every valid record of a commit log with its place, up to the first invalid one.
 
     Body sums are checked, as recovery does. ValueError names a file that has not `file_size` bytes
     or does not follow the one before.
@@ -552,7 +552,7 @@ def queue_min(units: Sequence[Unit], first_file_units: int, log_min: int) -> int
 
 
 def read_index(path: Path, slots: int) -> IndexFile:
-    """An index file; a count that is no number of an entry reads as 1, an empty file."""
+    """An index file; an impossible count reads as 1, an empty file."""
     data = path.read_bytes()
     begin, end, begin_physical, end_physical, used, count = struct.unpack_from(">qqqqii", data)
     return IndexFile(begin, end, begin_physical, end_physical, used, max(count, 1), slots, data)

@@ -39,7 +39,7 @@ DIFFERS: dict[int, str] = {
     10: "a topic without the right to write is refused; timers: see [broker.md](broker.md)",
     310: "as 10",
     320: "as 10; no body of another layout is stored",
-    25: "a name or value that is none, and what only a start takes over, is refused by name",
+    25: "unknown names, invalid values and settings that only a start applies are refused by name",
     26: "settings without effect here are listed, too",
     27: "the same as 329",
     28: "pools, page cache and timers are named with the values of an idle broker",
@@ -73,7 +73,7 @@ _SENT = {
     105: "to name servers, for 400",
     322: "to name servers, when `forceRegister=false`",
     904: "to name servers, when `enableSlaveActingMaster=true`",
-    905: "from name servers to brokers that wish to know",
+    905: "from name servers to brokers, with `notifyMinBrokerIdChanged`",
 }
 
 #: Families that upstream has and this project has not, or not wholly.

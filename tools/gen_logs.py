@@ -98,7 +98,7 @@ def loggers_in(module: str, tree: ast.Module) -> dict[str, str]:
 def line_of(logger: str, call: ast.Call) -> Line:
     """The longest text among the arguments is the line; rate-limited loggers take a kind first.
 
-    Raises: ValueError when there is no text.
+    Raises: ValueError without one.
     """
     assert isinstance(call.func, ast.Attribute)
     method = call.func.attr

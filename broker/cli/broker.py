@@ -1,4 +1,4 @@
-"""``pystore broker``: a broker, until it is told to stop."""
+"""``pystore broker``: a broker, until a signal stops it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pystore namesrv``: a name server, until it is told to stop."""
+"""``pystore namesrv``: a name server, until a signal stops it."""
 
 from __future__ import annotations
 

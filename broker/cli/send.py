@@ -42,11 +42,11 @@ def run(
         str | None,
         typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Default: NAMESRV_ADDR."),
     ] = None,
-    tags: Annotated[str | None, typer.Option(help="The tag.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Tag of the message.")] = None,
     keys: Annotated[str | None, typer.Option(help="Keys, separated by spaces.")] = None,
     property_: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable."),
+        typer.Option("--property", metavar="NAME=VALUE", help="Set a property. Repeatable."),
     ] = None,
     delay_level: Annotated[
         int, typer.Option("--delay-level", min=0, help="Delay level, 1 to 18; 0: none.")
@@ -159,7 +159,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise usage(f"--property '{pair}' is not NAME=VALUE", "write for example region=eu")
+            raise usage(f"--property '{pair}' is not NAME=VALUE", "for example: region=eu")
         found[name] = value
     return found
 

@@ -1,6 +1,6 @@
 """How the members of a group divide the queues of a topic. No I/O.
 
-Every member computes the same from the same sorted lists, so they agree without a word; members in
+Every member computes the same from the same sorted lists, so they agree without talking; members in
 Java and Go follow the same rules. The names are those of upstream's AllocateMessageQueueStrategy.
 """
 

@@ -277,7 +277,7 @@ class Processor:
         return command.reply()
 
     async def _kv_changed(self, namespace: str) -> None:
-        """Answered when the disk has it: a change that is told to have happened stays."""
+        """Answered when the disk has it: a change that was acknowledged stays."""
         if namespace == ORDER_TOPICS:
             self.apply_settings()
         async with self._saving:

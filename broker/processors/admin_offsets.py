@@ -76,7 +76,7 @@ class OffsetAdminProcessor:
     def _by_client(
         self, command: Command, config: TopicConfig, group: str, queues: list[int]
     ) -> dict[int, int]:
-        """The older way: the clients are told, and commit it themselves. Raises: Refused."""
+        """The older way: the clients are notified, and commit it themselves. Raises: Refused."""
         online = self.s.clients.consumers.get(group)
         force = command.flag_of("isForce")
         targets = {}

@@ -129,5 +129,5 @@ class RelayProcessor:
             try:
                 table[channel.client_id] = mqjson.loads(answer.body)["messageQueueTable"]
             except (ValueError, KeyError, TypeError):
-                continue  # what it answered is none; the others count
+                continue  # its answer is malformed; the others count
         return command.reply(body=mqjson.dumps({"consumerTable": table}))

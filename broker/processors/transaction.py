@@ -163,6 +163,6 @@ class TransactionProcessor:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: the message is neither one"
-                " that was given up nor an open half message.",
+                " that was discarded nor an open half message.",
             )
         return command.reply()

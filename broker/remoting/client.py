@@ -63,9 +63,9 @@ class RemotingClient:
         """The answer of the server at ``host:port``, connecting included.
 
         A connection on which nothing came while a request timed out is closed: the server may be
-        gone without a word, and the next request shall not wait for it again.
+        gone silently, and the next request must not wait for it again.
 
-        Raises: TimeoutError, ConnectionError, ValueError for an address that is none.
+        Raises: TimeoutError, ConnectionError, ValueError for a malformed address.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout

@@ -1,6 +1,6 @@
 """Frames to commands and back: the C codec (csrc/remoting) as Python calls it (docs/wire.md).
 
-One call into C a frame. It hands all texts over in one run, a NUL behind each, which Python cuts
+One call into C a frame. It hands all texts over in one run, a NUL after each, which Python cuts
 faster than it could ask for them one by one.
 """
 
@@ -91,7 +91,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
         parts = iter(str(view[:length], "utf-8").split("\0"))
     if has_remark:
         remark = next(parts)
-    # Behind the last NUL stands an empty text, which zip drops for want of a partner.
+    # After the last NUL stands an empty text, which zip drops for want of a partner.
     ext = dict(zip(parts, parts, strict=False))
     start = 8 + header_len
     body = _NOTHING if start == size else bytes(frame[start:])

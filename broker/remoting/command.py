@@ -35,7 +35,7 @@ class Command:
     """One frame: a request, or the answer to one.
 
     code: request code, or response code of an answer. ext: the header's fields, all text. body:
-    bytes behind the header. opaque: ties an answer to its request. serialize: JSON or BINARY
+    bytes after the header. opaque: ties an answer to its request. serialize: JSON or BINARY
     header. raw: the whole frame as it came, kept for requests that the core may serve itself.
     """
 

@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---- the loop calls these ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's classes, but have their methods.
+        # uvloop's transports do not derive from asyncio's classes, but have their methods.
         self._transport = transport = cast(asyncio.Transport, transport)
         limits = self._shared.limits
         transport.set_write_buffer_limits(high=limits.write_high, low=limits.write_low)
@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             answer = handler(self, command)
-        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+        except Exception as error:  # noqa: BLE001 - reported to the caller
             self._answer(command, self._refusal(command, error))
             return
         if answer is None:
@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _work(self, command: Command, work: Awaitable[Command | None]) -> None:
         try:
             answer = await work
-        except Exception as error:  # noqa: BLE001 - it is told to whoever asked
+        except Exception as error:  # noqa: BLE001 - reported to the caller
             answer = self._refusal(command, error)
         if answer is not None:
             self._answer(command, answer)

@@ -76,7 +76,7 @@ class Decided(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Requests for one producer group, one behind the other."""
+    """Requests for one producer group, one after the other."""
 
     group: str
     number: int
@@ -84,7 +84,7 @@ class Check(NamedTuple):
 
 
 class Round(NamedTuple):
-    """A part of a round of checks. spent: offsets of halves to be given up."""
+    """A part of a round of checks. spent: offsets of halves to be discarded."""
 
     checks: Sequence[Check]
     spent: Sequence[int]
@@ -292,7 +292,7 @@ class Halves:
 
     def take_gone(self) -> list[int] | None:
         """Offsets of those that were taken before and are open no longer. None: some were
-        forgotten; call untake, and write all of them anew."""
+        forgotten; call untake, and write all of them again."""
         found: list[int] = []
         rows = ffi.new("int64_t[]", _ROWS)
         while True:

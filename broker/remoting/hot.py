@@ -231,7 +231,7 @@ class Core:
 
         tags: None for every message. sql: an SQL92 expression instead. own: pulls that bring a
         subscription of type TAG are served, too. own_sql: and those of type SQL92. shared: pulls
-        without one are served by this one. Raises: an error that names the place when sql is none.
+        without one are served by this one. Raises: ExpressionIllegal for malformed sql.
         """
         flags = (
             (lib.PS_SUB_OWN if own else 0)
@@ -521,7 +521,7 @@ class HotFramer:
         self._error = core._error
         self._step = core._step
         self._room = ffi.new("uint8_t **")
-        #: Whole frames wait behind answers that are still to be written.
+        #: Whole frames wait after answers that are still to be written.
         self._more = False
         #: The next room is to be asked for; otherwise it is the one that all share.
         self._part = True

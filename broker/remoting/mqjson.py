@@ -142,7 +142,7 @@ def _as_key(key: object) -> MessageQueue | str:
 
 
 def queue_of(value: object) -> MessageQueue | None:
-    """The message queue that a JSON object stands for; None when it is none."""
+    """The message queue that a JSON object stands for; None when it is malformed."""
     if not isinstance(value, Mapping):
         return None
     topic, broker, queue = (value.get(name) for name in ("topic", "brokerName", "queueId"))

@@ -56,7 +56,7 @@ class Proxied:
 def proxied(data: bytes | bytearray | memoryview) -> Proxied | None:
     """The proxy's header that `data` begins with; None while more bytes are needed to tell.
 
-    Raises: BadFrame for a header that is begun as one and is none.
+    Raises: BadFrame for a malformed header.
     """
     head = bytes(data[: max(V1_MAX, V2_HEAD)])
     if not head:

@@ -20,7 +20,7 @@ from broker.remoting.tls import TlsSettings
 
 __all__ = ["RemotingServer"]
 
-#: How many connections over the limit are told so; those beyond are closed without a word.
+#: How many connections over the limit are answered so; those beyond are closed silently.
 REFUSED_MAX = 64
 DRAIN_STEP_S = 0.01
 

@@ -92,7 +92,7 @@ class TlsSettings:
         if self.mode == "enforcing" and not self.cert_path and not self.test_mode:
             raise BadArgument("tls.server.mode is enforcing, but tls.server.certPath is not set")
         if self.cert_path:
-            self.server_context()  # what cannot be read is told at the start
+            self.server_context()  # unreadable files are reported at the start
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise BadArgument("set both tls.client.certPath and tls.client.keyPath")
 

@@ -140,7 +140,7 @@ class Clients:
         self._expire_s = expire_s
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Peer, Channel]] = {}
-        #: Whether all members of a group are told that it changed.
+        #: Whether all members of a group are notified when it changes.
         self.may_notify: Callable[[str], bool] = lambda group: True
         #: Whether filters on properties are served (enablePropertyFilter).
         self.filters: Callable[[], bool] = lambda: False
@@ -233,7 +233,7 @@ class Clients:
                 self._publish(group, sub)
 
     def notify(self, group: ConsumerGroup) -> None:
-        """Tells every member that it is time to divide the queues anew."""
+        """Tells every member that it is time to divide the queues again."""
         config = self._groups.get(group.name)
         if group.message_model == BROADCASTING or not self.may_notify(group.name):
             return

@@ -56,7 +56,7 @@ class Config:
     def update(self, changes: Mapping[str, str]) -> None:
         """All of them, or none; until the broker stops.
 
-        Raises: BadArgument for a name or value that is none, and for settings that only a start
+        Raises: BadArgument for an unknown name or invalid value, and for settings that only a start
         takes over.
         """
         made, names = self._checked(changes)

@@ -46,7 +46,7 @@ class HotPath(Protocol):
     ) -> None:
         """tags: None takes everything. sql: an expression instead. own: pulls that carry their own
         subscription of tags are served. own_sql: and those of type SQL92. shared: pulls that carry
-        none are served by this one. Raises: StoreError for an expression that is none."""
+        none are served by this one. Raises: StoreError for a malformed expression."""
 
     def withdraw_subscription(self, group: str, topic: str | None = None) -> None: ...
 

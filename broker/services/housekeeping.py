@@ -25,7 +25,7 @@ class _Duty:
 
 
 class Housekeeping:
-    """Runs on the broker's loop; a duty that fails is said, and comes again at its time."""
+    """Runs on the broker's loop; a failing job is logged, and runs again at its time."""
 
     def __init__(self, s: Services) -> None:
         self._s = s

@@ -53,7 +53,7 @@ class PutTimes:
         return self._core.times().get_max_ms
 
     def distribution(self) -> str:
-        """``[<=0ms]:n [0~10ms]:n ``, with a blank behind each as upstream has it."""
+        """``[<=0ms]:n [0~10ms]:n ``, with a blank after each as upstream has it."""
         counts, text, at = self._minute(), "", 0
         for name, end in _RANGES:
             text += f"[{name}]:{sum(counts[at:end])} "

@@ -238,7 +238,7 @@ class Registration:
         await asyncio.gather(*(one(server) for server in servers))
 
     async def _ask(self, server: _Server, command: Command) -> Command | None:
-        """The answer; None when there is none, or an error: said once, until it goes well again."""
+        """The answer; None without one or for an error, logged once until it succeeds again."""
         timeout = self._settings["registerBrokerTimeoutMills"] / 1000
         problem: object
         try:

@@ -37,7 +37,7 @@ _log = logging.getLogger("broker.schedule")
 @dataclass(slots=True)
 class _Level:
     """number: from 1. offset: of the next message, in its queue. kept: as metadata has it. pending:
-    (offset, end of the log behind its messages) of rounds that are not known to be on the disk."""
+    (offset, end of the log after its messages) of rounds that are not known to be on the disk."""
 
     number: int
     offset: int

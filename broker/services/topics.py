@@ -144,7 +144,7 @@ class Topics:
             self._publish(row)
 
     def rights_changed(self) -> None:
-        """The broker's own permissions are others: name servers must take all topics anew."""
+        """The broker's own permissions are others: name servers must take all topics again."""
         self.publish_all()
         self._rows.bump()
         self.changed([])

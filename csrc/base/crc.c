@@ -101,7 +101,7 @@ static const uint64_t FOLD[FOLD_MAX + 1][2] __attribute__((aligned(64))) = {
     {0xB8BC676500000000u, 0xDB71064100000000u},
 };
 
-/* The constants for a block that has `behind` blocks behind it; those of the next blocks follow. */
+/* The constants for a block followed by `behind` blocks; those of the next blocks follow. */
 INLINE const uint64_t *fold_by(size_t behind) {
     return &FOLD[FOLD_MAX][0] - 2 * behind;
 }

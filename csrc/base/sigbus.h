@@ -1,8 +1,8 @@
 /* Surviving a mapped file that another process cuts off while it is read.
  *
- * A load behind the new end of such a file is a SIGBUS, which ends the process. With the handler of
+ * A load beyond the new end of such a file is a SIGBUS, which ends the process. With the handler of
  * ps_sigbus_install, a thread that has said what it reads (ps_sigbus_enter) gets a page of zeros
- * there instead, and is told; the scan then fails with the file's name.
+ * there instead, and the scan is notified; it then fails with the file's name.
  *
  * The handler is the one thing of this library that a whole process shares. It is installed only
  * when asked for, and hands on whatever is not ours to who had the signal before. */

@@ -134,7 +134,7 @@ int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e) {
     if (wrote <= flushed) return 0;
     if (wrote < mf->mf_size && wrote / PS_PAGE - flushed / PS_PAGE < least_pages) return 0;
     if (sync_range(mf, flushed, wrote) < 0) {
-        /* The kernel drops the error with the dirty pages once it was told: a second sync would
+        /* The kernel drops the error with the dirty pages once reported: a second sync would
          * succeed without the data being there. So the first failure is kept for good. */
         err = errno ? errno : EIO;
         atomic_store(&mf->mf_errno, err);
@@ -307,7 +307,7 @@ static bool all_digits(const char *s) {
 }
 
 /* A link that leads nowhere, a folder, a pipe under the name of a segment: the messages that it
- * stands for must not be missing without a word. */
+ * stands for must not be missing silently. */
 static int list_odd(const char *folder, const struct dirent *d, int err, ps_error *e) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);

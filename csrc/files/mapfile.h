@@ -39,7 +39,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
                     ps_mapfile **out, ps_error *e);
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf);
 void ps_mapfile_unref(ps_mapfile *mf);
-/* Sparing: behind `from` (a multiple of the page) the system brings in a page at a time and none
+/* Sparing: after `from` (a multiple of the page) the system brings in a page at a time and none
  * ahead of it. */
 void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
 /* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store

@@ -96,7 +96,7 @@ typedef struct parser {
     int failed; /* the code of the first failure; everything ends soon after it */
 } parser;
 
-/* Positions are told in characters, as an editor counts them. */
+/* Positions are given in characters, as an editor counts them. */
 static int32_t position(const parser *p, int32_t at) {
     int32_t n = 1;
     for (int32_t i = 0; i < at; i++) n += (p->text[i] & 0xC0) != 0x80;
@@ -144,7 +144,7 @@ static uint8_t upper(uint8_t c) {
     return c >= 'a' && c <= 'z' ? (uint8_t)(c - 32) : c;
 }
 
-/* The byte there, 0 behind the end. */
+/* The byte there, 0 beyond the end. */
 static uint8_t look(const parser *p, int32_t at) {
     return at < p->len ? p->text[at] : 0;
 }
@@ -181,7 +181,7 @@ static int32_t digits_end(const parser *p, int32_t at) {
     return at;
 }
 
-/* End of an exponent that begins there, or `at` when it is none. */
+/* End of an exponent that begins there, or `at` when there is none. */
 static int32_t exponent_end(const parser *p, int32_t at) {
     if (upper(look(p, at)) != 'E') return at;
     int32_t first = at + 1 + (look(p, at + 1) == '+' || look(p, at + 1) == '-');
@@ -684,7 +684,7 @@ static int level_of(token kind) {
     }
 }
 
-/* Operators of `level` and above. Behind one only its equals and those below can follow: nothing
+/* Operators of `level` and above. After one only its equals and those below can follow: nothing
  * compares with what IS NULL made. */
 static void parse_binary(parser *p, int level, operand *out) {
     int most = LEVEL_COMPARISON;

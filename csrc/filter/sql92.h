@@ -22,7 +22,7 @@ ps_sql92 *ps_sql92_compile(const char *text, int32_t len, ps_error *error);
 /* Whoever uses the expression still, a scan for one, keeps it until then. NULL is fine. */
 void ps_sql92_free(ps_sql92 *sql);
 
-/* Where upstream stops reading, as bytes from the start, or -1 when it reads all: behind a complete
+/* Where upstream stops reading, as bytes from the start, or -1 when it reads all: after a complete
  * expression it ignores whatever begins with a token that cannot continue it. */
 int32_t ps_sql92_unread(const ps_sql92 *sql);
 

@@ -34,7 +34,7 @@ static inline bool is_truth(value_type t) {
     return t == V_FALSE || t == V_TRUE;
 }
 
-/* Reads text as a number of the type; false: it is none. */
+/* Reads text as a number of the type; false: it is not one. */
 static bool text_number(const value *text, value_type type, value *out) {
     out->type = type;
     if (type == V_DOUBLE) return ps_java_double(text->text, text->len, &out->real);

@@ -80,7 +80,7 @@ typedef struct digits {
     int32_t count; /* of text */
     int32_t first; /* of them: what stands before is a prefix */
     int32_t seen;  /* digits in all, zeros too */
-    int64_t scale; /* digits behind the point, less those that found no room */
+    int64_t scale; /* digits after the point, less those that found no room */
     bool point, more;
 } digits;
 
@@ -109,7 +109,7 @@ static int32_t digits_read(digits *d, const uint8_t *p, int32_t at, int32_t len,
     return at;
 }
 
-/* The exponent behind its letter: where it ends, or -1 when it has no digits. */
+/* The exponent after its letter: where it ends, or -1 when it has no digits. */
 static int32_t exponent_read(const uint8_t *p, int32_t at, int32_t len, int64_t *out) {
     bool negative = at < len && p[at] == '-';
     int64_t value = 0;

@@ -26,7 +26,7 @@
 #define PS_RECORD_FIXED                                                                            \
     91 /* bytes of a V1 record with two IPv4 hosts beside body, topic, properties */
 #define PS_RECORD_SPARE                                                                            \
-    8 /* room that must stay free behind a record: the blank that closes a file */
+    8 /* room that must stay free after a record: the blank that closes a file */
 #define PS_PROPERTIES_MAX 32767
 #define PS_PROP_CRC_LEN 20 /* "__CRC32#" 0x01 ten digits 0x02 */
 #define PS_TOPIC_MAX_V1 127

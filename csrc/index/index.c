@@ -1,6 +1,6 @@
 /* Index files: from a key to the records that carry it. The bytes of one file: indexfile.h.
  *
- * Policy. The log is the truth: a file that is unsound from entry k on loses k and all behind it,
+ * Policy. The log is the truth: a file that is unsound from entry k on loses k and all after it,
  * later files included, and the caller puts those records again. Recovery reads every entry of
  * the newest files, up to CHECKED_ENTRIES; of files further back, which were synced when they
  * became full, it reads the ends alone, so that a store of billions of keys opens as fast as a
@@ -441,7 +441,7 @@ static int64_t number_after(int64_t number) {
     return number + 1;
 }
 
-/* The name of a new file: the local time, or just behind the newest name there is, since clocks
+/* The name of a new file: the local time, or just after the newest name there is, since clocks
  * are set back and files are made within one ms. */
 static int64_t number_new(const ps_index *ix) {
     struct timespec t;

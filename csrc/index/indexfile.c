@@ -58,7 +58,7 @@ int64_t ix_file_end_physical(const ix_file *f) {
 
 /* ---- layout of files whose sizes were not told ---- */
 
-/* The entries that fit behind so many slots; false when the file's size leaves a rest. */
+/* The entries that fit after so many slots; false when the file's size leaves a rest. */
 static bool layout_of(int64_t size, int64_t slots, ix_layout *out) {
     int64_t rest = size - IX_HEADER - slots * IX_SLOT;
     if (slots < 1 || slots > INT32_MAX || rest < 2 * IX_ENTRY || rest % IX_ENTRY != 0 ||

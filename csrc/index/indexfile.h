@@ -126,7 +126,7 @@ static inline int32_t ix_file_count(const ix_file *f) {
 /* ---- fields ---- */
 
 void ix_head_get(const ix_file *f, ix_head *out);
-/* The count goes first, so that it never names an entry that is to be given up. */
+/* The count goes first, so that it never names an entry that is to be discarded. */
 void ix_head_put(const ix_file *f, const ix_head *h);
 /* Files hold any number, so that sums of times stop at the ends of the range. */
 int64_t ix_time_add(int64_t t, int64_t ms);
@@ -155,11 +155,11 @@ void ix_file_unref(ix_file *f); /* NULL is none */
 /* A file that nothing was put into: left by a crash right after its birth, it says nothing of its
  * neighbours. One whose count was damaged has a first entry. */
 bool ix_file_unused(const ix_file *f);
-/* A full file, all records at or behind `floor` and below `physical`, whose ends are what its
+/* A full file, all records at or after `floor` and below `physical`, whose ends are what its
  * header says. */
 bool ix_file_plausible(const ix_file *f, int64_t floor, int64_t physical);
 /* Finds how far a file is sound: *keep is the number of the first entry that is not, or whose
- * record is at or behind `physical`; heads, zeros at first, one for each slot, is what the slots
+ * record is at or after `physical`; heads, zeros at first, one for each slot, is what the slots
  * must be. */
 void ix_file_check(const ix_file *f, int64_t floor, int64_t physical, int32_t *heads,
                    int32_t *keep);

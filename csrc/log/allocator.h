@@ -40,7 +40,7 @@ void ps_allocator_free(ps_allocator *a, bool keep);
 int ps_allocator_next_file(ps_allocator *a, int64_t base, ps_mapfile **out, ps_error *e);
 /* Asks for the next window of the active file, or for the next file. */
 void ps_allocator_ask(ps_allocator *a, ps_mapfile *active, int64_t wrote);
-/* Asks for the pages behind `wrote`, once in a while. */
+/* Asks for the pages after `wrote`, once in a while. */
 void ps_allocator_ask_touch(ps_allocator *a, ps_mapfile *active, int64_t wrote);
 /* A new file is the active one. */
 void ps_allocator_new_file(ps_allocator *a);

@@ -1,5 +1,5 @@
 /* The commit log: one logical file of records, cut into equally long segment files that may lie in
- * several folders. A segment takes a record only when 8 bytes stay free behind it; else a blank
+ * several folders. A segment takes a record only when 8 bytes stay free after it; else a blank
  * record closes it and the record opens the next one. docs/internals/format.md#blank-record,
  * docs/internals/format.md#truncation; upstream CommitLog, MultiPathMappedFileQueue. */
 #define _GNU_SOURCE
@@ -134,7 +134,7 @@ static int64_t last_dirty(const uint8_t *map, int64_t at, int64_t end) {
     return end;
 }
 
-/* Bytes behind `at` up to the last one that is not zero. Holes and reserved blocks are passed over,
+/* Bytes after `at` up to the last one that is not zero. Holes and reserved blocks are passed over,
  * since looking at each page of a fresh segment would cost a second. */
 static int64_t dirty_tail(const ps_mapfile *mf, int64_t at) {
     int64_t dirty = at, from = at;
@@ -153,7 +153,7 @@ static int64_t dirty_tail(const ps_mapfile *mf, int64_t at) {
     return dirty - at;
 }
 
-/* Zeroes what lies behind the end: a stale record there would be taken for a live one after the
+/* Zeroes what lies beyond the end: a stale record there would be taken for a live one after the
  * next crash, since the end of the log is the first record that does not check
  * (docs/internals/format.md#truncation). */
 static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_error *e) {

@@ -363,7 +363,7 @@ static void wipe_units(ps_mapfile *mf, int64_t at, int64_t upto) {
     memset(mf->mf_map + at, 0, (size_t)(upto - at));
 }
 
-/* Deletes the files that start at or behind byte `end`. */
+/* Deletes the files that start at or after byte `end`. */
 static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
     while (q->cq_files.ss_count > 0 && ps_segments_base(&q->cq_files, -1) >= end) {
         int code = ps_segments_delete(&q->cq_files, -1, e);

@@ -77,11 +77,11 @@ void ps_queue_free(ps_queue *q);
  * passed over. Returns 1 written, 0 not, PS_E_DISK_FULL, PS_E_IO or PS_E_DAMAGED. */
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
 
-/* Takes back every unit whose record is at or behind `physical`, or from the first unit on that is
+/* Takes back every unit whose record is at or after `physical`, or from the first unit on that is
  * not ascending. Returns units taken back, or an error code. */
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e);
 
-/* First offset whose unit points at or behind `physical` (the log's min), by bisection. */
+/* First offset whose unit points at or after `physical` (the log's min), by bisection. */
 void ps_queue_correct_min(ps_queue *q, int64_t physical);
 /* Deletes files but the last whose last unit points before `physical`. */
 int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_error *e);

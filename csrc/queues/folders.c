@@ -1,4 +1,4 @@
-/* Finding the queues on the disk: consumequeue/TOPIC/QUEUE_ID/. Names that are no number, and
+/* Finding the queues on the disk: consumequeue/TOPIC/QUEUE_ID/. Names that are not numbers, and
  * folders of topics that cannot be, are left alone. */
 #define _GNU_SOURCE
 #include <dirent.h>

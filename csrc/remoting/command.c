@@ -1,7 +1,7 @@
 /* Frames and command headers: the format, decoding, encoding.
  *
  *   frame         offset  width
- *   total              0  4     bytes behind this field
+ *   total              0  4     bytes after this field
  *   kind               4  1     of the header: 0 JSON, 1 ROCKETMQ (binary)
  *   header length      5  3
  *   header             8  ..
@@ -239,7 +239,7 @@ static const char *binary_header(const uint8_t *p, int32_t len, ps_command *c) {
     int32_t ext_len = (int32_t)be32_get(p);
     p += 4;
     if (ext_len < 0 || ext_len > end - p) return "the fields exceed the header";
-    /* Upstream reads nothing behind the fields either. */
+    /* Upstream reads nothing after the fields either. */
     const char *why = binary_fields(p, p + ext_len, c);
     c->no_fields = c->field_count == 0;
     return why;

@@ -48,7 +48,7 @@ int64_t ps_command_decode(const uint8_t *in, int64_t avail, int64_t frame_max, u
                           ps_command *out, int64_t *wanted, ps_error *error);
 
 /* Encodes the frame's lengths and header for a body of body_len bytes, which the caller sends
- * behind it. Returns the bytes written; more than `room`: nothing was written and so many are
+ * after it. Returns the bytes written; more than `room`: nothing was written and so many are
  * enough; or an error code (PS_E_FRAME: a code that the binary header cannot hold, a text too
  * long). Texts are not checked to be UTF-8; fields whose value is NULL are left out. */
 int64_t ps_command_encode(const ps_command *command, int64_t body_len, uint8_t *out, int64_t room,

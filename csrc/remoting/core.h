@@ -160,7 +160,7 @@ ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
 ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count);
-/* A pull's own: A || B, or SQL92. NULL: no memory, or an expression that is none. */
+/* A pull's own: A || B, or SQL92. NULL: no memory, or a malformed expression. */
 ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql);
 ps_filter *ps_filter_ref(ps_filter *f);
 void ps_filter_unref(ps_filter *f);

@@ -63,7 +63,7 @@ typedef struct ps_sent { /* what a decision brought about; pointers as in ps_ste
     int32_t ids_len;
 } ps_sent;
 
-/* Reads a send that was handed on: 0, or PS_E_FRAME when it is no whole frame. Good until the next
+/* Reads a send that was handed on: 0, or PS_E_FRAME when it is malformed. Good until the next
  * call with the same core. */
 int ps_conn_read_send(ps_conn *conn, const uint8_t *frame, int64_t len, ps_send *out,
                       ps_error *error);

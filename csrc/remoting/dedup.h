@@ -4,7 +4,7 @@
  *
  * Derived from the log, and never believed over it: an entry is a hash and a place, and a send is a
  * repeat only when the record at that place has the same topic and the same key and its queue still
- * shows it. What is remembered is made anew from the end of the log, so a crash forgets nothing
+ * shows it. What is remembered is rebuilt from the end of the log, so a crash forgets nothing
  * that the log has kept.
  *
  * Memory: 24 bytes a message and 4 to 8 for the table of buckets, all of it with ps_core_dedup_set.

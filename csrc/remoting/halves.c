@@ -174,7 +174,7 @@ static void free_place(ps_tx *x, uint32_t at) {
 
 /* ---- the open ones ---- */
 
-/* Behind the last one with a smaller offset: nearly always the last of all. */
+/* After the last one with a smaller offset: nearly always the last of all. */
 static void link_open(ps_tx *x, uint32_t at) {
     ps_half *h = ps_halves_at(x, at);
     uint32_t before = x->tx_last;

@@ -33,7 +33,7 @@ typedef struct ps_half {
     uint16_t hf_checks, hf_flags;
 } ps_half;
 
-typedef struct ps_tx_span { /* an op record, or several behind one another */
+typedef struct ps_tx_span { /* an op record, or several after one another */
     int64_t ts_op, ts_largest;
 } ps_tx_span;
 

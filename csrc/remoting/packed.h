@@ -6,7 +6,7 @@
 #include "remoting/command.h"
 
 /* cdef begin */
-/* The texts are: the remark if there is one, then name and value of each field, a NUL behind each
+/* The texts are: the remark if there is one, then name and value of each field, a NUL after each
  * of them. */
 typedef struct ps_packed {
     int32_t serialize, code, language, version, opaque, flag;

@@ -395,7 +395,8 @@ static pull pull_of(const ps_hold *h) {
                   .offset = h->hd_first};
 }
 
-/* At the end of its time: what was passed over is told, so that it is not looked at again. */
+/* When its time is up: reports the offset after the skipped messages, so that they are not read
+ * again. */
 static int answer_last(ps_core *c, ps_hold *h, const ps_batch_info *b) {
     pull p = pull_of(h);
     if (h->hd_offset > h->hd_first)
@@ -478,7 +479,7 @@ int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     if (all) end_overdue(c, true);
     *next_ms = 0;
     for (int rounds = 0;; rounds++) {
-        /* Behind those that were ready before, and before every 0: an arrival may have been
+        /* After those that were ready before, and before every 0: an arrival may have been
          * announced to nobody (see look_for_news). */
         if (c->co_ready == NULL && !looked) {
             look_around(c);

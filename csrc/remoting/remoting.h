@@ -44,7 +44,7 @@ void ps_core_forget_topic(ps_core *core, const char *name, int32_t len);
 
 /* The subscription of a group to a topic; pulls of pairs that are not here are handed on. tags:
  * each ended by 0x00, tag_count 0: every message. sql: an SQL92 expression instead, NULL: none;
- * PS_E_EXPRESSION_ILLEGAL when it is none. */
+ * PS_E_EXPRESSION_ILLEGAL when it is malformed. */
 int ps_core_subscription(ps_core *core, const char *group, int32_t group_len, const char *topic,
                          int32_t topic_len, int32_t flags, const char *tags, int32_t tags_len,
                          int32_t tag_count, const char *sql, int32_t sql_len, int64_t sub_version,

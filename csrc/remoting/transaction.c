@@ -1,7 +1,7 @@
 /* The moments of a transaction. A half is stored by send.c and enters the table here; its decision
  * (END_TRANSACTION) puts the final message, queues the op and takes it out, in one step that
  * nothing can come between; a round of checks makes requests for producers and says which halves
- * are to be given up.
+ * are to be discarded.
  *
  * Policy. The first decision counts: the same one again does nothing, another one is refused. What
  * is refused, or would have to wait for the disk, is handed on, so that the broker words the
@@ -117,7 +117,7 @@ static int64_t immunity_ms(const ps_tx *x, const ps_half *h) {
 
 /* ---- records ---- */
 
-/* The half's record; *mf is to be dropped. False: it is not there any more. */
+/* The half's record; *mf is to be dropped. False: it no longer exists. */
 static bool record_of(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
     ps_store *s = c->co_store;
     int64_t avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
@@ -560,7 +560,7 @@ static void asked(looking *l, uint32_t place, int64_t from) {
     ps_halves_touch(l->c->co_tx, place);
 }
 
-/* 0, or an error. A half whose record is gone is given up: nobody could commit it. */
+/* 0, or an error. A half whose record is gone is discarded: nobody could commit it. */
 static int look_at(looking *l, uint32_t place) {
     ps_tx *x = l->c->co_tx;
     ps_tx_round *round = l->round;

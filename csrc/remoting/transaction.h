@@ -1,7 +1,7 @@
-/* Transactions: halves that are stored, decided, checked and given up. The table of open halves
+/* Transactions: halves that are stored, decided, checked and discarded. The table of open halves
  * (halves.c) is the truth while a broker runs: a half that is not in it has been decided, so no
  * decision is carried out twice. The topics on the disk are as upstream writes them, and from them
- * the table can be made anew. docs/internals/services.md#transactions; upstream
+ * the table can be rebuilt. docs/internals/services.md#transactions; upstream
  * TransactionalMessageServiceImpl, EndTransactionProcessor.
  *
  * Memory: at most PS_HALVES_MAX open halves of 72 bytes, 8 MiB for decisions remembered, a name a
@@ -18,12 +18,12 @@
 /* Decisions. COMMIT and ROLLBACK are the wire's. */
 #define PS_TX_COMMIT 8
 #define PS_TX_ROLLBACK 12
-#define PS_TX_DISCARD 1  /* given up: a copy lies in TRANS_CHECK_MAX_TIME_TOPIC */
+#define PS_TX_DISCARD 1  /* discarded: a copy lies in TRANS_CHECK_MAX_TIME_TOPIC */
 #define PS_TX_LOST 2     /* its record is no longer in the log */
 #define PS_TX_FINISHED 3 /* decided; how was not seen or is not remembered */
 
 #define PS_IMMUNITY_NONE -2    /* the half names no time of its own */
-#define PS_IMMUNITY_DEFAULT -1 /* it names one that is none */
+#define PS_IMMUNITY_DEFAULT -1 /* its value is invalid */
 
 typedef struct ps_tx_conf {
     int32_t on;         /* 0: halves and decisions are all handed on */
@@ -100,7 +100,7 @@ int64_t ps_core_tx_counts(ps_core *core, int32_t topics, ps_tx_count *out, int64
 /* Whether somebody of the group can be asked. */
 void ps_core_tx_live(ps_core *core, const char *group, int32_t len, int32_t live);
 
-typedef struct ps_tx_check { /* checks for one group, one behind the other in the step's out */
+typedef struct ps_tx_check { /* checks for one group, one after the other in the step's out */
     const char *group;
     int32_t group_len, count;
     int64_t from_at, to_at;
@@ -108,14 +108,14 @@ typedef struct ps_tx_check { /* checks for one group, one behind the other in th
 
 typedef struct ps_tx_round {
     int64_t now_ms, start_ms;    /* halves stored from start_ms on wait for the next round */
-    int64_t reserved_ms;         /* older ones are given up: their file will go */
+    int64_t reserved_ms;         /* older ones are discarded: their file will go */
     int32_t check_max;           /* transactionCheckMax */
     int32_t look_max, bytes_max; /* of one call */
     int64_t at;                  /* 0: begins; -1: the round is over */
     int64_t asked, unheard;      /* sums of the round; unheard: due, and nobody was there */
     int32_t check_count, spent_count;
 } ps_tx_round;
-/* The next part of a round: frames of checks for groups that are live, and halves to be given up.
+/* The next part of a round: frames of checks for groups that are live, and halves to be discarded.
  */
 int ps_core_tx_round(ps_core *core, ps_tx_round *round, ps_tx_check *checks, int32_t check_room,
                      int64_t *spent, int32_t spent_room, ps_step *out, ps_error *error);

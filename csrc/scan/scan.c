@@ -398,7 +398,7 @@ static int unit_damaged(scanner *sn, const candidate *c) {
                 topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
 }
 
-/* Moves sn_at behind the damage when it is stepped over. */
+/* Moves sn_at after the damage when it is stepped over. */
 static int log_damaged(scanner *sn) {
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;
     int64_t log_min = atomic_load(&sn->sn_store->st_log.lg_min);
@@ -457,7 +457,7 @@ static inline __attribute__((always_inline)) void record_prefetch(const scanner 
     int32_t size = c->ca_size, at = 2 * LINE;
     if (c->ca_physical < sg->sg_from || c->ca_physical >= sg->sg_to || size < PS_RECORD_FIXED)
         return;
-    /* Addresses behind the mapping do no harm: a prefetch never faults. */
+    /* Addresses after the mapping do no harm: a prefetch never faults. */
     const uint8_t *p = sg->sg_map + (c->ca_physical - sg->sg_from);
     __builtin_prefetch(p, 0, 2);
     __builtin_prefetch(p + LINE, 0, 2);

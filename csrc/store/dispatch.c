@@ -128,7 +128,7 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
 }
 
 /* Failures that end by themselves: room on the disk, descriptors and memory come back. The store
- * refuses puts meanwhile and tries again; after any other failure it must be opened anew. */
+ * refuses puts meanwhile and tries again; after any other failure it must be opened again. */
 static bool passes(int err) {
     return err == ENOSPC || err == EDQUOT || err == EMFILE || err == ENFILE || err == ENOMEM;
 }

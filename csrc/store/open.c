@@ -245,7 +245,7 @@ static ps_store *reader_try(const ps_conf *conf, ps_io *io, ps_report *r, ps_pro
 }
 
 /* Whoever writes the store may delete a file (retention, recovery) between our listing of its
- * folder and our opening of it. What is there then is looked at anew; recovery may take away
+ * folder and our opening of it. What is there then is looked at again; recovery may take away
  * hundreds of small queue files in a row, so it is given about a second to get done. */
 ps_store *ps_reader_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_progress *progress,
                          ps_error *error) {

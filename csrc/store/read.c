@@ -135,7 +135,7 @@ typedef struct limits {
     int32_t messages;
     int64_t bytes, units;
     bool transfer;
-    int64_t memory_from; /* records at or behind this count as being in memory */
+    int64_t memory_from; /* records at or after this count as being in memory */
 } limits;
 
 static limits limits_of(ps_store *s, const ps_read_options *o) {
@@ -620,7 +620,7 @@ static int64_t time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf
     return r.store_timestamp;
 }
 
-/* First offset in [low, high) whose store time is at or behind t; records that are gone count as
+/* First offset in [low, high) whose store time is at or after t; records that are gone count as
  * older. */
 static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t t) {
     ps_mapfile *mf = NULL;

@@ -3,15 +3,15 @@
  * Policy.
  *  1. The log is the truth. Its end is the first place, from a start that is known to be sound,
  *  where no
- *     whole record stands (ps_record_check). What lies behind the end is cut and zeroed, and
+ *     whole record stands (ps_record_check). What lies beyond the end is cut and zeroed, and
  *     reported.
  *  2. Normal (no abort file): the last writer synced everything. Checking starts at the record that
  *  the
  *     furthest queue unit points to, or at its file when that record is not there.
  *  3. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
  *  3 s;
- *     zeros in the checkpoint mean the first file. Queue units that point behind that start are
- *     taken back and written again from the log; so are index entries behind the checkpoint's index
+ *     zeros in the checkpoint mean the first file. Queue units that point after that start are
+ *     taken back and written again from the log; so are index entries after the checkpoint's index
  *     time. Before that start, derived files are believed, since the checkpoint says that they were
  *     synced.
  *  4. A queue that has a hole against the log is rebuilt whole: every queue is emptied, and the log
@@ -142,7 +142,7 @@ static void start_abnormal(scan *c) {
     c->at = c->index_from;
 }
 
-/* Queues that a deletion left half done begin anew behind it; from its file's start, since another
+/* Queues that a deletion left half done begin again after it; from its file's start, since another
  * broker may have written the log again since. */
 static void start_deleted(scan *c, int64_t from) {
     ps_store *s = c->s;
@@ -247,7 +247,7 @@ static int scan_log(scan *c, ps_error *e) {
         ps_mapfile *mf = ps_segments_find(&c->s->st_log.lg_files, c->at, e);
         if (mf == NULL && e->code != 0) return e->code;
         if (mf ==
-            NULL) /* behind the last file: its blank, or exactly its end, is the end of the log */
+            NULL) /* after the last file: its blank, or exactly its end, is the end of the log */
             break;
         int code = scan_file(c, mf, e);
         int64_t next = mf->mf_base + mf->mf_size;
@@ -255,7 +255,7 @@ static int scan_log(scan *c, ps_error *e) {
         ps_mapfile_unref(mf);
         if (code < 0) return code;
         if (over) continue;
-        /* A blank with no file behind it: the end is the blank's own start, and the tail is used
+        /* A blank with no file after it: the end is the blank's own start, and the tail is used
          * again. */
         if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log.lg_files, -1) < next)
             break;
@@ -422,7 +422,7 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
 
 /* ---- readers ---- */
 
-/* Units that point behind the end of the log are hidden, as recovery would cut them. */
+/* Units that point beyond the end of the log are hidden, as recovery would cut them. */
 static void hide_units(ps_store *s, int64_t end) {
     ps_queue **queues;
     ps_unit u;

@@ -111,10 +111,10 @@ void ps_store_unref(ps_store *s);
 
 /* tombstones.c */
 int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e); /* a missing file is none */
-/* Clears the queues that belong to an earlier life of their topic; *from: the records behind it may
+/* Clears the queues that belong to an earlier life of their topic; *from: the records after it may
  * be missing in them, INT64_MAX: none are. */
 int ps_tombstones_settle(ps_store *s, int64_t *from, ps_error *e);
-/* No mark lies behind the end of the log, which would take messages that are still to come. */
+/* No mark lies beyond the end of the log, which would take messages that are still to come. */
 int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e);
 void ps_tombstones_hide(ps_store *s); /* readers: those queues are shown as empty; dispatch lock */
 

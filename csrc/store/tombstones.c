@@ -13,8 +13,8 @@
  *
  * The file is replaced before the first queue file goes, and before a message is put that counts
  * from 0 again. So after a crash in between the queues are there whole, with a file that says
- * otherwise: they are stale, go at the next open, and are made again from the records behind the
- * mark. An entry goes once the log begins behind it.
+ * otherwise: they are stale, go at the next open, and are made again from the records after the
+ * mark. An entry goes once the log begins after it.
  *
  * Upstream (DefaultMessageStore.deleteTopics) keeps no such mark: when the deleted topic's messages
  * are the newest of the log, or after a crash, its next start makes the queues again, under the old

@@ -18,7 +18,7 @@ enum { KIT_ANSWERS = 4096, KIT_ROOM = 20 << 20 };
 
 typedef struct kit_answer {
     int64_t conn;
-    ps_command *command; /* its texts point behind it */
+    ps_command *command; /* its texts point after it */
 } kit_answer;
 
 /* Since the last kit_clear. */

@@ -4,7 +4,7 @@
  *   fuzz_command [FILE...]
  *
  * runs the files and the museum, then changes frames at random for PS_FUZZ_SECONDS (2). FILE holds
- * frames, one behind the other; those of the museum (PS_FUZZ_MUSEUM, tests/fuzz/museum/command) are
+ * frames, one after the other; those of the museum (PS_FUZZ_MUSEUM, tests/fuzz/museum/command) are
  * single inputs as they once were found. PS_SEED repeats a run; the input that ends one is written
  * to PS_FUZZ_FIND (build/fuzz-find). */
 #define _GNU_SOURCE

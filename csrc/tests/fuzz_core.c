@@ -45,7 +45,7 @@ static void end_held(void) {
 }
 
 /* A decision about a half that is open, as its producer would send it, or with one field that is
- * none of its own; when none is open, one is sent. */
+ * not its own; when none is open, one is sent. */
 static void decide_one(void) {
     ps_half_row row;
     kit_frame f;

@@ -336,7 +336,7 @@ static void test_binary(void) {
     CHECK(c.field_count == 2 && is(ps_command_field(&c, "a"), "y"));
     CHECK(decode_hex(FIXED "00000000 0000000f 0001 61 00000001 78 0001 61 00000000", &c) > 0);
     CHECK_EQ(0, c.field_count);
-    /* Nothing behind the fields is read. */
+    /* Nothing after the fields is read. */
     CHECK(decode_hex(FIXED "00000000 00000000 ffff", &c) > 0 && c.field_count == 0);
     /* Beyond ASCII each text is looked at by itself, lengths are not. */
     CHECK(decode_hex(FIXED "00000000 0000000a 0001 61 00000003 e6b3a8", &c) > 0);
@@ -656,7 +656,7 @@ static void test_damage(void) {
         if (c.field_count > 20) c.field_count = 20;
         int64_t size = wire_encode(&c, 0, &out);
         memcpy(bytes, out, (size_t)size);
-        /* Mostly behind the lengths, which are checked first. */
+        /* Mostly after the lengths, which are checked first. */
         int64_t from = check_below(10) == 0 ? 0 : 8;
         for (int64_t hits = 1 + check_below(3); hits > 0; hits--)
             bytes[from + check_below(size - from)] =

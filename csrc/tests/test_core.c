@@ -183,7 +183,7 @@ static void test_big_frames(void) {
     free(frame);
 }
 
-/* What stands before a frame that is none is served, and answered. */
+/* Frames before a malformed one are served, and answered. */
 static void test_bad_frame_behind_a_good_one(void) {
     uint8_t stream[1024];
     kit_frame f;
@@ -287,7 +287,7 @@ static void test_stored(void) {
         kit_clear();
         int64_t at = kit_queue_end("T", 1);
         kit_send(&f, kind, 77, "T", 1, "KEYS\1a b\2" UNIQ "WAIT\1true");
-        kit_replace(&f, "f", "49"); /* compressed, and flags of hosts that are none of its own */
+        kit_replace(&f, "f", "49"); /* compressed, and flags of hosts that are not its own */
         kit_replace(&f, "j", "3");
         CHECK_EQ(0, kit_ask(n, &f, "body", 4));
         const ps_command *c = kit_last();

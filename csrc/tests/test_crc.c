@@ -40,7 +40,7 @@ static uint32_t by_definition(uint32_t crc, const uint8_t *p, size_t len) {
     return ~crc;
 }
 
-/* `len` bytes between two pages that may not be touched: right behind the first or right before the
+/* `len` bytes between two pages that may not be touched: right after the first or right before the
  * second. */
 typedef struct island {
     uint8_t *map;

@@ -1,5 +1,5 @@
 /* Idempotent produce: sends of repeated keys against a plain list of what was stored last, with the
- * table made anew from the log in between; halves, delays, batches, and answers that wait for the
+ * table rebuilt from the log in between; halves, delays, batches, and answers that wait for the
  * disk. */
 #define _GNU_SOURCE
 #include "core_kit.h"

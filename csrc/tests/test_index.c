@@ -155,7 +155,7 @@ static void image_free(image *im) {
     im->count = 0;
 }
 
-/* Names of files made anew differ; bytes must not. */
+/* Names of files rebuilt differ; bytes must not. */
 static bool images_equal(const image *a, const image *b) {
     if (a->count != b->count)
         return false;
@@ -242,7 +242,7 @@ static void what_is_indexed_and_what_not(void) {
     CHECK_EQ(1, answers_with(ix, "T", "second", 50));
     CHECK_EQ(1, answers_with(ix, "T", "new", 50));
     CHECK_EQ(0, answers_with(ix, "U", "new", 50));
-    /* Behind the end is a duplicate; the end itself is completed, never doubled. */
+    /* After the end is a duplicate; the end itself is completed, never doubled. */
     CHECK_EQ(0, put(ix, 40, 1, "T", "uniq", "late"));
     CHECK_EQ(0, ps_index_put(ix, &m.r, &e));
     CHECK_EQ(6, ps_index_used(ix));
@@ -489,7 +489,7 @@ static void parted_records_are_completed(const image *whole) {
     }
 }
 
-/* Lost slots, and slots that point behind the end or in circles, are made again from the entries.
+/* Lost slots, and slots that point beyond the end or in circles, are made again from the entries.
  * */
 static void slots_are_mended(const image *whole) {
     const char *path = folder("slots");
@@ -513,7 +513,7 @@ static void slots_are_mended(const image *whole) {
     }
 }
 
-/* A crash right after the birth of a file leaves it unused; the next one may be put behind it. */
+/* A crash right after the birth of a file leaves it unused; the next one may be put after it. */
 static void unused_files_are_no_gap(const image *whole) {
     const char *path = folder("unused");
     char file[4600];
@@ -651,9 +651,9 @@ static void odd_files_are_left_out(void) {
     }
     int32_t skipped = 0;
     CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, false, &skipped, &ix, NULL));
-    CHECK_EQ(2, skipped); /* names that are no numbers of files are not even counted */
+    CHECK_EQ(2, skipped); /* names that are not numbers are not even counted */
     CHECK_EQ(1, ps_index_files(ix));
-    /* New names sort behind all that is there, whatever the clock says. */
+    /* New names sort after all that is there, whatever the clock says. */
     for (int64_t n = 2; n < 60; n++)
         CHECK_EQ(1, put(ix, n * 10, 1000, "T", "key", NULL));
     ps_index_close(ix);

@@ -1086,7 +1086,7 @@ static void test_damage_report(const char *root, int64_t messages) {
     *later ^= 1;
     *byte = was;
     memset(log.bytes + r->physical_offset + 4, 0x55,
-           4); /* no magic: the file is given up from there */
+           4); /* no magic: the rest of the file is skipped */
     int64_t rows = count_rows(s, &scan, stats, NULL);
     CHECK(rows > 0 && rows < messages);
     be32_put(log.bytes + r->physical_offset + 4, r->magic);

@@ -226,7 +226,7 @@ static void test_reader(void) {
     ps_store_free(r);
 }
 
-/* A file that was listed and is gone when it is opened: the reader looks anew. */
+/* A file that was listed and is gone when it is opened: the reader looks again. */
 static void test_reader_of_going_files(void) {
     ps_conf c = conf_small();
     ps_error e = {0};

@@ -1,7 +1,7 @@
 /* The dispatcher's thread against the event loop's, for the thread sanitizer: no arrival is ever
  * lost. Putters go in lockstep with the pulls: each puts its next message when the one before has
  * come, which is just when the loop's thread looks once more and begins to hold. An arrival that
- * nobody was told of would leave both waiting. */
+ * nobody was notified of would leave both waiting. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

@@ -111,9 +111,9 @@ def _first(reader: Reader, start: int) -> int:
 
 
 def _next_known(reader: Reader, start: int, end: int) -> int:
-    """The first record at or behind `start` that a queue points to; `end` when there is none.
+    """The first record at or after `start` that a queue points to; `end` when there is none.
 
-    Behind a damaged place only the queues say where a record begins.
+    After a damaged place only the queues say where a record begins.
     """
     best = end
     for q in reader.queues():

@@ -27,7 +27,7 @@ _SCRATCH_BYTES = 256 << 20  # a dry run starts a new scratch store after so much
 _HOST_KINDS = 0x30  # bits of sysFlag: born host, store host is IPv6
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 _INT64 = (-(1 << 63), (1 << 63) - 1)
-#: Written anew by the store, or wrong at any other place of the log.
+#: Written again by the store, or wrong at any other place of the log.
 _OWN_PROPERTIES = ("__CRC32#",)
 
 
@@ -146,7 +146,7 @@ class _Target:
 
 
 class _Scratch(_Target):
-    """A store of its own for a dry run, thrown away and made anew before it grows large."""
+    """A store of its own for a dry run, discarded and created again before it grows large."""
 
     def __init__(self, s: Session) -> None:
         self._session = s

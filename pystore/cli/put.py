@@ -101,7 +101,7 @@ def run(
 
 
 def _check_level(s: Session, level: int) -> None:
-    """Upstream makes the highest level of one that is too high, without a word."""
+    """Upstream silently lowers a level that is too high to the highest one."""
     levels = len(s.settings().delay_levels_ms)
     if level > levels:
         raise usage(
@@ -124,7 +124,7 @@ def _body(text: str | None, file: Path | None) -> bytes:
     assert text is not None
     if text == "-":
         return sys.stdin.buffer.read()
-    return text.encode("utf-8", "surrogateescape")  # bytes that are no text come in so
+    return text.encode("utf-8", "surrogateescape")  # for bytes that are not UTF-8
 
 
 def _properties(pairs: list[str]) -> dict[str, str] | None:

@@ -34,7 +34,7 @@ class Verb:
     Session, the others become options, the docstring becomes the help; it returns the exit code,
     None for 0. It is imported for every run of the program, so what is heavy is imported inside it.
     writes: whether it changes the store. store_needed: whether STORE must be given. server: it runs
-    until it is told to stop, has no STORE, and its settings are its own. group: what the group of a
+    until a signal stops it, has no STORE, and its settings are its own. group: what the group of a
     two-word name is for; the first verb of the group says it."""
 
     name: str

@@ -220,7 +220,7 @@ def test_sync_flush_answers_when_the_disk_has_it(tmp_path, small):
 
 
 class Recorder:
-    """A name server that remembers what it is asked, and answers as it is told."""
+    """A name server that remembers what it is asked, and answers as configured."""
 
     def __init__(self):
         self.asked = []

@@ -46,7 +46,7 @@ def test_what_is_marked_is_read():
     ],
 )
 def test_what_only_a_start_takes_over_is_refused_while_running(name, value):
-    """A tool that changes it is told so, instead of being told that all is well."""
+    """A tool that changes it gets an error, instead of success."""
     config = Config(load({}))
     with pytest.raises(BadArgument, match="only at a start"):
         config.update({name: value})

@@ -180,7 +180,7 @@ def test_a_broker_goes_with_its_connection(routes):
     routes.register(broker("broker-b", peer=other))
     routes.peer_closed(peer)
     assert shown(routes, "a")[0] == {"broker-b": {0: "broker-b:0"}}
-    routes.register(broker("broker-b", peer=peer))  # it has connected anew
+    routes.register(broker("broker-b", peer=peer))  # it has connected again
     routes.peer_closed(other)
     assert shown(routes, "a") is not None
     routes.peer_closed(peer)
@@ -301,7 +301,7 @@ def test_filter_servers_are_shown_by_address(routes):
 
 
 def test_encoded_routes_are_those_of_the_moment(routes, rng):
-    """Whatever happens, in any order: what is kept is what would be made anew."""
+    """Whatever happens, in any order: what is kept is what would be rebuilt."""
     names = ["a", "b", "new", "x"]
 
     def act():

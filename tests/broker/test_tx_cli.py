@@ -25,7 +25,7 @@ def tx(capsysbinary):
 
 @pytest.fixture
 def store(tmp_path, small):
-    """Halves 0 to 4: 0 is committed, 1 was given up, the others are open."""
+    """Halves 0 to 4: 0 is committed, 1 was discarded, the others are open."""
 
     async def work():
         async with transacting(tmp_path / "s", small, transactionCheckMax=1) as t:

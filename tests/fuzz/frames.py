@@ -1,4 +1,4 @@
-"""Writes the frames of the golden wire file one behind the other, as `fuzz_command` reads them.
+"""Writes the frames of the golden wire file one after the other, as `fuzz_command` reads them.
 
     python tests/fuzz/frames.py FILE
 

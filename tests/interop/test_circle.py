@@ -25,7 +25,7 @@ SETTINGS = launch.SETTINGS | {
 }
 SHORT, MIDDLE, LONG = 1, 2, 3
 MIDDLE_S = 25
-#: Behind the fixed part of a record whose hosts are IPv4: the length of the body.
+#: After the fixed part of a record whose hosts are IPv4: the length of the body.
 BODY_AT = 84
 
 

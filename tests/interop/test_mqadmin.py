@@ -218,7 +218,7 @@ def test_delete_topic(admin, peer):
     assert "doomed" not in admin("topicList").split()
     assert launch.ask(peer.namesrv, launch.ROUTE, {"topic": "doomed"})[0] == 17
     admin("updateTopic", "-c", "DefaultCluster", "-t", "doomed", "-r", 1, "-w", 1)
-    assert admin("+send", "doomed", "k3").split()[-1] == "0"  # its queue begins anew
+    assert admin("+send", "doomed", "k3").split()[-1] == "0"  # its queue begins again
 
 
 def test_a_pull_at_a_negative_offset_is_moved_to_the_first(admin, peer):

@@ -112,7 +112,7 @@ def open_ones(broker):
 )  # fmt: skip
 def test_orders_and_products_agree(reference, tmp_path, version):
     """What was ordered leaves the stock once, what was not never does; and of ten halves that were
-    unknown at first a check commits three, rolls back three, and the rest is given up."""
+    unknown at first a check commits three, rolls back three, and the rest is discarded."""
     reference.run("setup", timeout=reference.setup_s, RMQ_VERSION=version)
     db = tmp_path / "db"
     with (

@@ -244,7 +244,7 @@ def spooled(options: Any, job: str, partition: int, texts: list[str]) -> Any:
     made = sink._spool(iter([batch]), options, job, 0)
     path = Path(made.path)
     renamed = path.with_name(f"{partition:06d}{path.name[6:]}")
-    # The stamp has the partition too; without a task it is 0, so it is written anew.
+    # The stamp has the partition too; without a task it is 0, so it is written again.
     stamper = sink.Stamper(options.topic, "", job, 0, partition)
     with path.open("wb") as out, pa.ipc.new_stream(out, stamper.convert(batch).schema) as writer:
         stamper.rows = 0

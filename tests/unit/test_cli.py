@@ -419,7 +419,7 @@ def test_interrupted(tmp_path: Path) -> None:
 
 
 def test_closed_pipe(store: Path, small: dict[str, Any]) -> None:
-    """A reader that stops early (`| head`) ends the dump without a word."""
+    """A reader that stops early (`| head`) ends the dump silently."""
     with pystore.open(store, **small) as s:
         s.put_many("t", [b"x" * 50] * 5000)
     child = subprocess.Popen(

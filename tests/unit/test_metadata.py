@@ -79,7 +79,7 @@ def listing(folder):
 
 
 def test_tables_outlive_the_process(root):
-    """What a call put is there after a crash right behind it."""
+    """What a call put is there after a crash right after it."""
     meta = Metadata(root)
     fill(meta)
     before = content(meta)
@@ -992,7 +992,7 @@ def test_an_export_that_is_killed_leaves_whole_files(root, monkeypatch, at):
 
 
 def test_a_failed_export_at_close_still_closes(root, monkeypatch):
-    """The error is told, LMDB has everything, and the folder can be opened again."""
+    """The error is reported, LMDB has everything, and the folder can be opened again."""
     meta = prepare(root)
     with monkeypatch.context() as patch:
         Fault(patch, 1, no_space)

@@ -255,7 +255,7 @@ def test_java_hash(text: str, value: int) -> None:
 
 
 def test_index_hash() -> None:
-    """Keys are hashed behind their topic; the value without an absolute one becomes 0."""
+    """Keys are hashed after their topic; the value without an absolute one becomes 0."""
     assert pure.index_hash("OrderTopic", "K1001") == 1448203977
     assert pure.java_hash("polygenelubricants") == -(2**31)
     assert min(pure.index_hash("t", str(n)) for n in range(2000)) >= 0

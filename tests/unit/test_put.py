@@ -215,7 +215,7 @@ def test_property_crc(store_path, small):
 
 
 def test_segments_roll(store_path, small):
-    """A record that does not fit with 8 bytes to spare goes to the next file, behind a blank."""
+    """A record that does not fit with 8 bytes to spare goes to the next file, after a blank."""
     with pystore.open(store_path, **small) as store:
         puts = [store.put("orders", bytes(100_000), queue=0) for _ in range(25)]
         assert store.info().log_files >= 3
@@ -228,7 +228,7 @@ def test_segments_roll(store_path, small):
 
 @pytest.mark.parametrize("spare", [0, 7, 8, 9])
 def test_end_of_a_segment_to_the_byte(store_path, small, spare):
-    """With 8 bytes left behind it a record still fits; with fewer it goes to the next file."""
+    """With 8 bytes left after it a record still fits; with fewer it goes to the next file."""
     size = small["mappedFileSizeCommitLog"]
     with pystore.open(store_path, **small) as store:
         first = store.put("T", bytes(size // 2), queue=0)
@@ -277,8 +277,8 @@ REFUSED = {
         {"properties": {"p": "a\x02q\x01b"}},
     ),
     "keys with 0x01": (pystore.PropertiesIllegal, ("T", b"x"), {"keys": "a\x01b"}),
-    "host that is none": (pystore.BadArgument, ("T", b"x"), {"born_host": "nowhere:1"}),
-    "body that is none": (pystore.BadArgument, ("T", 17), {}),
+    "malformed host": (pystore.BadArgument, ("T", b"x"), {"born_host": "nowhere:1"}),
+    "body of a wrong type": (pystore.BadArgument, ("T", 17), {}),
     "delay level -1": (pystore.BadArgument, ("T", b"x"), {"delay_level": -1}),
 }
 

@@ -74,7 +74,7 @@ def test_negative_offset(store, offset):
 
 
 def test_found(store):
-    """From an offset within: FOUND, the messages in order, next behind the last of them."""
+    """From an offset within: FOUND, the messages in order, next after the last of them."""
     fill(store, 10)
     batch = store.read("T", 0, 4, max_messages=3)
     assert (batch.status, batch.next_offset) == (GetStatus.FOUND, 7)
@@ -84,7 +84,7 @@ def test_found(store):
 
 
 def test_no_matched_message(store):
-    """No message with the tag: NO_MATCHED_MESSAGE, next behind what was looked at."""
+    """No message with the tag: NO_MATCHED_MESSAGE, next after what was looked at."""
     fill(store, 10, tags="a")
     batch = store.read("T", 0, 0, tags="b")
     assert (batch.status, batch.next_offset, len(batch)) == (GetStatus.NO_MATCHED_MESSAGE, 10, 0)

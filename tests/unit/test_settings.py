@@ -216,7 +216,7 @@ def test_keywords_win_over_the_file(tmp_path):
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
-    """Upstream ignores it without a word; here the place and the nearest name are told."""
+    """Upstream ignores it silently; here the error names the place and the nearest name."""
     path = tmp_path / "broker.conf"
     path.write_text("\nflushDiscType=SYNC_FLUSH\n")
     assert refusal(path) == (
@@ -264,7 +264,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
     ],
 )
 def test_a_bad_value_is_refused_with_name_value_and_place(name, value):
-    """Upstream keeps its default then, without a word."""
+    """Upstream silently keeps its default then."""
     text = refusal(**{name: value})
     assert text.startswith(f"{name} = {value!r} (keyword): ")
 

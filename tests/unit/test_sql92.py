@@ -56,7 +56,7 @@ def test_read(store, sql, expected):
 
 
 def test_read_where_nothing_matches(store):
-    """NO_MATCHED_MESSAGE, and on behind what was looked at: as for tags."""
+    """NO_MATCHED_MESSAGE, and on after what was looked at: as for tags."""
     batch = store.read("T", 0, 0, sql="n > 1000")
     assert (batch.status, batch.next_offset, len(batch)) == (
         GetStatus.NO_MATCHED_MESSAGE, 30, 0,
@@ -126,7 +126,7 @@ def test_what_is_no_filter(store, sql, message):
 
 
 def test_not_with_tags(store):
-    """Two filters of different kinds are refused, and what is no text is."""
+    """Two filters of different kinds are refused, and so is malformed text."""
     with pytest.raises(pystore.BadArgument, match="either tags or sql"):
         store.read("T", 0, 0, tags="a", sql="n = 1")
     with pytest.raises(pystore.BadArgument, match="either tags or sql"):

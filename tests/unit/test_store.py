@@ -90,7 +90,7 @@ def test_open_takes_an_empty_folder(store_path, small):
 
 
 def test_everything_is_there_after_reopening(store_path, small):
-    """What was put before a close is there after it, and puts go on behind it."""
+    """What was put before a close is there after it, and puts go on after it."""
     with pystore.open(store_path, **small) as store:
         puts = fill(store, 500, keys="k")
         before = storeview.view(store)
@@ -230,7 +230,7 @@ def test_missing_parent(tmp_path):
 
 
 def test_stray_file_is_refused(store_path, small):
-    """A file that is none of the log's in commitlog: StrayFile names it; nothing has changed."""
+    """An unexpected file in commitlog: StrayFile names it; nothing has changed."""
     with pystore.open(store_path, **small) as store:
         fill(store, 1)
     stray = store_path / "commitlog" / "notes.txt"
@@ -607,7 +607,7 @@ def test_torn_tail_is_cut(store_path, small):
 
 
 def test_old_records_behind_the_end_stay_dead(store_path, small):
-    """Records behind a cut do not come back when the log grows up to where they stand."""
+    """Records after a cut do not come back when the log grows up to where they stand."""
     with pystore.open(store_path, **small) as store:
         puts = [store.put("T", b"old%02d" % i, queue=0) for i in range(20)]
     crashed(store_path)
@@ -648,7 +648,7 @@ def test_flipped_topic_does_not_refuse(store_path, small):
 
 
 def test_units_behind_the_log_are_cut(store_path, small):
-    """Queue units that point behind the end of the log are taken back."""
+    """Queue units that point beyond the end of the log are taken back."""
     with pystore.open(store_path, **small) as store:
         puts = fill(store, 20)
     queue = store_path / "consumequeue" / "T" / "0" / f"{0:020d}"
@@ -701,7 +701,7 @@ def test_unexpired_segments_stay(store_path, small):
 
 
 def test_retention_stops_at_the_first_that_stays(store_path, small):
-    """An expired file behind one that stays is kept: the log has no holes."""
+    """An expired file after one that stays is kept: the log has no holes."""
     with pystore.open(store_path, **small) as store:
         fill(store, 60, size=100_000)
         files = sorted((store_path / "commitlog").iterdir())

@@ -158,7 +158,7 @@ def to_json(command: Command) -> bytes:
 
 
 def take(data: bytes, at: int, form: str) -> tuple[bytes, int]:
-    """The bytes behind a length of that form, and where they end."""
+    """The bytes after a length of that form, and where they end."""
     (size,) = struct.unpack_from(form, data, at)
     at += struct.calcsize(form)
     need(0 <= size <= len(data) - at, "a length")

@@ -1,4 +1,4 @@
-"""Transactions: what is open, who is asked, what is given up (docs/transactions.md)."""
+"""Transactions: what is open, who is asked, what is discarded (docs/transactions.md)."""
 
 from __future__ import annotations
 

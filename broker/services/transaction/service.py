@@ -3,10 +3,10 @@ TransactionalMessageService, TransactionalMessageCheckService, TransactionalOpBa
 
 The C core stores halves and carries decisions out against a table of its own; here is what has
 time: the table is brought in at the start and into the metadata every second, ops that wait
-are written, producers are asked in rounds, halves that nobody decides are given up.
+are written, producers are asked in rounds, halves that nobody decides are discarded.
 
 Policy. A check counts when a connection of the producer's group took it, so that nothing is spent
-while nobody could answer. A half is given up after transactionCheckMax checks, or when its file is
+while nobody could answer. A half is discarded after transactionCheckMax checks, or when its file is
 about to be deleted (fileReservedTime); until then it is never written again, however long the
 producer stays away. Age is counted from the time of storing, which no client's clock can shift.
 """
@@ -253,7 +253,7 @@ class Transactions:
     # ---- checks ----
 
     async def check(self) -> RoundReport:
-        """One round: asks for every half that is due, gives up those that are spent."""
+        """One round: asks for every half that is due, discards those that are spent."""
         config, began = self._config, time.monotonic()
         now = self.now_ms()
         reserved = config["fileReservedTime"] * 3_600_000
@@ -340,7 +340,7 @@ class Transactions:
     # ---- by hand ----
 
     def resume(self, message: Message) -> PendingHalf | None:
-        """Has a half checked from the beginning: one that was given up (by its copy), or one that
+        """Has a half checked from the beginning: one that was discarded (by its copy), or one that
         is open. None when the message is neither. Raises: what putting raises."""
         if message.topic == HALF_TOPIC:
             half = self.halves.find(message.queue_offset)

@@ -108,7 +108,7 @@ class ConsumeScenarios {
         l.assign(qs); c.equal(40, poll(c, l, 40).size(), "messages before a position is set");
         l.seek(qs.get(0), 15); l.seek(qs.get(1), 10);
         List<String> got = poll(c, l, 15);
-        c.equal(15, got.size(), "messages behind the positions");
+        c.equal(15, got.size(), "messages after the positions");
         l.seek(qs.get(0), 18);
         c.equal(List.of("l36", "l38"), poll(c, l, 2), "messages after another seek");
         l.seekToBegin(qs.get(1)); c.equal(20, poll(c, l, 20).size(), "messages from the beginning");
@@ -171,7 +171,7 @@ class ConsumeScenarios {
             next.incrementAndGet(); return ConsumeOrderlyStatus.SUCCESS;
         });
         consumer.start();
-        c.eventually(60, "the queue goes on behind a hopeless message", next::get, n -> n == 1);
+        c.eventually(60, "the queue goes on after a hopeless message", next::get, n -> n == 1);
         c.expect(tries.get() >= 3, "it was tried some times", tries.get());
         c.equal("bad", Scenarios.text(c.eventually(60, "a dead letter", () -> c.read("%DLQ%" + group), l -> l.size() > 0).get(0)), "dead letter");
     }

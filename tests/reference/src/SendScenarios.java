@@ -262,7 +262,7 @@ class SendScenarios {
         c.equal(PullStatus.NO_MATCHED_MSG, r.pull(q, "none", 0, 32).getPullStatus(), "a pull for a tag nobody has");
         c.equal(PullStatus.NO_NEW_MSG, r.pull(q, "*", 50, 32).getPullStatus(), "a pull at the end");
         PullResult far = r.pull(q, "*", 5000, 32);
-        c.equal(PullStatus.OFFSET_ILLEGAL, far.getPullStatus(), "a pull far behind the end"); c.facts.put("next after far", far.getNextBeginOffset());
+        c.equal(PullStatus.OFFSET_ILLEGAL, far.getPullStatus(), "a pull far beyond the end"); c.facts.put("next after far", far.getNextBeginOffset());
         c.equal(50L, far.getNextBeginOffset(), "it is sent to the end");
         MessageExt middle = r.pull(q, "*", 25, 1).getMsgFoundList().get(0);
         c.equal(25L, r.searchOffset(q, middle.getStoreTimestamp()), "offset by the time of the message at 25");

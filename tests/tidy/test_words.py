@@ -1,0 +1,108 @@
+"""Phrases that readers stumble over stay out of documents, messages and comments.
+
+docs/glossary.md fixes the terms. A phrase is refused when it reads as translated, or when it is a
+private word for something that has a standard name. Add one here after removing it everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = {".py", ".c", ".h", ".def", ".md", ".java", ".go"}
+#: Where the phrases are quoted.
+QUOTED = {"tests/tidy/test_words.py", "docs/glossary.md"}
+
+#: Phrase, as a regular expression: what to write.
+WORDS = {
+    r"frames? that (is|are) none": "malformed frame",
+    r"(expression|address|filter|setting|host|body|header|name|value)s? that (is|are) none": (
+        "malformed, invalid or unknown"
+    ),
+    r"what is none\b": "an invalid value",
+    r"\bis none of (?!these|them|those|that|this)": "is not one of, is not a",
+    r"that is none of (ours|the store)": "that is not ours, unexpected",
+    r"this is no\b": "this is not a",
+    r"\bis no (folder|number|text|file|regular|whole|JSON|directory|port|setting)\b": "is not a",
+    r"\b(are|were) no (numbers|texts|files|folders)\b": "are not",
+    r"has no beginning any more": "frame boundaries are lost",
+    r"not there any more": "no longer exists",
+    r"read on behind": "continue after",
+    r"\b(at or|go(es)? on|begins?|lies?|stands?|points?) behind\b": "after, beyond",
+    r"\bbehind (it|the end|the checkpoint|the last)\b": "after, beyond",
+    r"\bone behind (the other|another)\b": "one after the other",
+    r"furthest wish|\bwishes\b": "highest requested offset; requested, send attributes",
+    r"\b(made|[Oo]pened|read|written|looked at|built|begins?|divided) anew\b": "again, rebuilt",
+    r"(?<!to )\b(is|are|was|were) given up\b": "discarded",
+    r"\bgives? up (a|the|those|that) (half|halves|transaction|message)": "discard",
+    r"[Aa] duty (of the broker|that fails)": "a periodic job",
+    r"\bit is told\b": "it is reported, notified",
+    r"without a word\b": "silently",
+    r"\bsend (them|it|clients) away\b": "disconnect",
+}
+BANNED = {re.compile(phrase): instead for phrase, instead in WORDS.items()}
+ANY = re.compile("|".join(WORDS))
+
+
+def found_in(text: str) -> list[tuple[int, str, str]]:
+    """(line, phrase, what to write) of each banned phrase, also over the end of a line."""
+    joined = re.sub(r"\n([ \t]*(#:?|\*|//|\")?[ \t]*)", lambda m: " " * len(m[0]), text)
+    collapsed = re.sub(r" {2,}", " ", joined)
+    hits: list[tuple[int, str, str]] = []
+    if not ANY.search(collapsed):
+        return hits
+    for pattern, instead in BANNED.items():
+        for match in pattern.finditer(collapsed):
+            at = text.find(match[0])
+            line = text.count("\n", 0, at) + 1 if at >= 0 else 0
+            hits.append((line, match[0], instead))
+    return hits
+
+
+def test_no_banned_phrases() -> None:
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")  # fmt: skip
+    places = []
+    for name in names:
+        path = ROOT / name
+        if not name or path.suffix not in SUFFIXES or name in QUOTED or not path.is_file():
+            continue
+        for line, phrase, instead in found_in(path.read_text(encoding="utf-8")):
+            places.append(f"{name}:{line} '{phrase}': write '{instead}' (docs/glossary.md)")
+    if places:
+        pytest.fail("\n".join(places), pytrace=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a frame that is none",
+        "/* Continues at or behind the end. */",
+        "# what lies\n    # behind it",
+        '"""Opened anew."""',
+        "the half is given up",
+        "this is no folder",
+    ],
+)
+def test_the_checker_finds(text: str) -> None:
+    assert found_in(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "find_pending(store, anew=True)",
+        "queues may lag behind the log",
+        "leaves nothing behind",
+        "None when there is none of them",
+        "a rewrite",
+    ],
+)
+def test_the_checker_leaves_alone(text: str) -> None:
+    assert not found_in(text)
