@@ -6,8 +6,9 @@ process writes. A reader takes a copy of the environment, so that nothing a writ
 
 The config files are written from the tables (:meth:`Metadata.maybe_export`, :meth:`Metadata.close`)
 and imported when another program has written them: a Java broker ran. "Another program" means that
-the content is neither what we wrote nor what we read. Each content is noted before it is written, so
-that an export that was killed half way is still known as our own, and never rolls the tables back.
+the content is neither what we wrote nor what we read. Each content is noted before it is written,
+so that an export that was killed half way is still known as our own, and never rolls the tables
+back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Readers of stores, kept open per process: workers and planners live longer than one task.
 
 A cached reader is brought up to date when a range asks for more than it has seen. One whose oldest
-segment was deleted is opened anew, since its mappings would keep the disk's blocks.
+segment was deleted is opened again, since its mappings would keep the disk's blocks.
 """
 
 from __future__ import annotations

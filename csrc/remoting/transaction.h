@@ -136,7 +136,7 @@ int64_t ps_log_finals(ps_store *store, int64_t *from, int64_t to, ps_final *out,
 int64_t ps_core_tx_take_new(ps_core *core, ps_half_row *out, int64_t room);
 int64_t ps_core_tx_take_changed(ps_core *core, ps_half_row *out, int64_t room);
 /* Up to `room` offsets of halves that were taken and are open no longer. -1: some were forgotten,
- * so that all must be written anew, after ps_core_tx_untake. */
+ * so that all must be written again, after ps_core_tx_untake. */
 int64_t ps_core_tx_take_gone(ps_core *core, int64_t *out, int64_t room);
 void ps_core_tx_untake(ps_core *core); /* none of them was taken */
 /* cdef end */
