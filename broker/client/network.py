@@ -92,6 +92,11 @@ class Network:
         )
         self.spawn(self._keep())
 
+    @property
+    def started(self) -> bool:
+        """Started, and not closed."""
+        return self._loop is not None and not self._closed
+
     def check(self) -> None:
         """Raises: NotStarted, AlreadyClosed, WrongLoop, Forked."""
         if asyncio._get_running_loop() is not self._loop or self._closed or self._loop is None:
@@ -156,6 +161,12 @@ class Network:
         """Shows a request to the hooks."""
         for hook in self.settings.hooks:
             hook.before_request(address, command)
+
+    def ready(self, address: str) -> Connection | None:
+        """A connection for a request that no hook wants to see; None where exchange() is needed."""
+        if self.settings.hooks or self._remoting is None:
+            return None
+        return self._remoting.ready(address)
 
     async def exchange(self, address: str, command: Command, timeout: float) -> Command:
         """The answer, whatever its code. Raises: Unreachable, RequestTimeout."""

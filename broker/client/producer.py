@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import TracebackType
@@ -21,6 +22,7 @@ from broker.client.errors import (
     Unreachable,
 )
 from broker.client.faults import FaultTable, QueueChooser
+from broker.client.inflight import InFlight, Slots
 from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from broker.client.network import Network
 from broker.client.options import (
@@ -50,6 +52,9 @@ from broker.remoting.handlers import Handler
 __all__ = ["AsyncProducer", "ProducerOptions"]
 
 _T = TypeVar("_T")
+
+#: How often answers that are late are looked for.
+WATCH_S = 0.25
 
 
 class ProducerOptions(ClientOptions, total=False):
@@ -140,8 +145,9 @@ class AsyncProducer:
         self._choosers: dict[str, QueueChooser] = {}
         self._faults = FaultTable()
         self._any = Choice(self._next_queue, True)
-        self._slots = asyncio.Semaphore(self.settings.max_in_flight)
-        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._slots = Slots(self.settings.max_in_flight)
+        #: Sends that wait for their answer, and some that have it, the oldest first.
+        self._begun: deque[InFlight] = deque()
 
     # ---- for subclasses ----
 
@@ -161,18 +167,18 @@ class AsyncProducer:
     async def start(self) -> Self:
         """Must come before the first send; ``async with`` does it. Raises: Misuse."""
         self.network.start()
+        self.network.spawn(self._watch())
         return self
 
     async def flush(self) -> None:
         """Waits until everything that submit() took is acknowledged or has failed."""
         self.network.check()
-        while self._in_flight:
-            await asyncio.wait(self._in_flight)
+        await self._slots.all_free()
 
     async def close(self) -> None:
         """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
-        while self._in_flight:
-            await asyncio.wait(self._in_flight)
+        if self.network.started:
+            await self._slots.all_free()
         await self.network.close([("producerGroup", self.group)])
 
     async def __aenter__(self) -> Self:
@@ -207,8 +213,15 @@ class AsyncProducer:
         """
         self.network.check()
         outgoing = prepare(message, self._rules)
-        async with self._slots:
+        await self._slots.acquire()
+        if key is None and queue is None and timeout_s is None:
+            begun = self._begin(outgoing)
+            if begun is not None:
+                return await begun
+        try:
             return await self._deliver(outgoing, self._choice(key, queue), timeout_s, result_of)
+        finally:
+            self._slots.release()
 
     async def submit(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
@@ -221,16 +234,15 @@ class AsyncProducer:
         self.network.check()
         outgoing = prepare(message, self._rules)
         await self._slots.acquire()
+        if key is None and queue is None:
+            begun = self._begin(outgoing)
+            if begun is not None:
+                return begun
         choice = self._choice(key, queue)
         loop = asyncio.get_running_loop()
         task = loop.create_task(self._deliver(outgoing, choice, None, result_of))
-        self._in_flight.add(task)
-        task.add_done_callback(self._submitted)
+        task.add_done_callback(lambda done: self._slots.release())
         return task
-
-    def _submitted(self, task: asyncio.Task[Any]) -> None:
-        self._in_flight.discard(task)
-        self._slots.release()
 
     async def send_batch(
         self, messages: Sequence[Message], *, timeout_s: float | None = None
@@ -359,19 +371,111 @@ class AsyncProducer:
             raise Unreachable(f"the broker {queue.broker} has no master in the route")
         return address
 
+    # ---- the quick way ----
+
+    def _begin(self, outgoing: Outgoing) -> asyncio.Future[SendResult] | None:
+        """Writes a message now, if nothing has to be waited for first. Its slot is released with
+        the answer."""
+        route = self.network.known_route(outgoing.topic)
+        if route is None or not route.publish:
+            return None
+        queue = self._next_queue(route, outgoing.topic, ())
+        address = route.master(queue.broker)
+        connection = self.network.ready(address) if address is not None else None
+        if connection is None or address is None:
+            return None
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        sending = InFlight(
+            self._answered, self._lost, outgoing, queue, address, connection, time.monotonic(),
+            future,
+        )  # fmt: skip
+        connection.begin(outgoing.command(queue), sending)
+        self._begun.append(sending)
+        return future
+
+    def _answered(self, sending: InFlight, answer: Command) -> None:
+        outgoing = sending.outgoing
+        assert outgoing is not None
+        if answer.code not in STORED:
+            error = BrokerRefused(
+                f"the message to {outgoing.topic}", answer.code, answer.remark, sending.address
+            )
+            self._failed(sending, error, may_retry(answer.code))
+            return
+        now = time.monotonic()
+        self._faults.report(sending.queue.broker, now - sending.start, now)
+        sending.outgoing = None
+        if not sending.future.done():
+            sending.future.set_result(result_of(outgoing, sending.queue, answer))
+        self._slots.release()
+
+    def _lost(self, sending: InFlight, error: Exception) -> None:
+        known = error if isinstance(error, ClientError) else Unreachable(str(error))
+        self._failed(sending, known, True)
+
+    def _failed(self, sending: InFlight, error: ClientError, again: bool) -> None:
+        """The first attempt failed: others are made by a task, which has the slot now."""
+        if not self.network.started:
+            self._slots.release()
+            return
+        task = self.network.spawn(self._go_on(sending, error, again))
+        task.add_done_callback(lambda done: self._slots.release())
+
+    async def _go_on(self, sending: InFlight, error: ClientError, again: bool) -> None:
+        outgoing, future = sending.outgoing, sending.future
+        assert outgoing is not None
+        self._faults.report(sending.queue.broker, 0, time.monotonic(), failed=True)
+        attempts = [Attempt(sending.queue.broker, sending.address, error)]
+        try:
+            if not again or not self.settings.retries:
+                raise SendFailed(outgoing.topic, attempts)
+            end = sending.start + self.settings.send_timeout_s
+            await self._before_retry(outgoing.topic, error, 0, end)
+            result = await self._deliver(outgoing, self._any, None, result_of, attempts)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as failed:  # noqa: BLE001 - it is the user's result
+            if not future.done():
+                future.set_exception(failed)
+        else:
+            if not future.done():
+                future.set_result(result)
+
+    async def _watch(self) -> None:
+        """Ends the wait for answers that do not come in time."""
+        limit = self.settings.send_timeout_s
+        begun = self._begun
+        while True:
+            await asyncio.sleep(min(WATCH_S, limit / 4))
+            due = time.monotonic() - limit
+            while begun and (begun[0].done() or begun[0].start <= due):
+                sending = begun.popleft()
+                if sending.done():
+                    continue
+                if sending.connection.reads == sending.reads:
+                    sending.connection.abort("it did not answer", "a send")
+                if not sending.done():
+                    late = f"{sending.address} did not answer within {limit:g} s"
+                    sending.set_exception(RequestTimeout(late))
+
+    # ---- with attempts ----
+
     async def _deliver(
         self,
         outgoing: Outgoing,
         choice: Choice,
         timeout_s: float | None,
         result: Callable[[Outgoing, MessageQueue, Command], _T],
+        before: Sequence[Attempt] = (),
     ) -> _T:
-        """One message or batch to a broker, with further attempts where they make sense."""
+        """One message or batch to a broker, with further attempts where they make sense. before:
+        attempts that were made already."""
         began = time.monotonic()
         end = began + (timeout_s or self.settings.send_timeout_s)
-        attempts: list[Attempt] = []
-        failed: list[str] = []
-        for number in range(1 + (self.settings.retries if choice.elsewhere else 0)):
+        attempts = list(before)
+        failed = [attempt.broker for attempt in attempts]
+        for number in range(len(attempts), 1 + (self.settings.retries if choice.elsewhere else 0)):
             route = await self._route(outgoing.topic)
             queue = choice(route, outgoing.topic, failed)
             address = self._master(route, queue)

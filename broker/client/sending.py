@@ -134,22 +134,25 @@ class Outgoing:
         return Command(self.code, ext, self.body, serialize=BINARY)
 
 
-def properties_of(
-    message: Message, key: str, extra: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """All properties of a message that goes out. Raises: InvalidMessage."""
-    made: dict[str, str] = {"UNIQ_KEY": key, "WAIT": "true" if message.wait_stored else "false"}
+def properties_of(message: Message, key: str) -> str:
+    """All properties of a message that goes out, encoded. Raises: InvalidMessage."""
+    text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if message.wait_stored else 'false'}\x02"
+    count = 2
     if message.tags:
-        made["TAGS"] = message.tags
+        text += f"TAGS\x01{message.tags}\x02"
+        count += 1
     if message.keys:
         keys = message.keys
-        made["KEYS"] = keys if isinstance(keys, str) else " ".join(keys)
+        text += f"KEYS\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02"
+        count += 1
     if message.delay_level:
         if message.delay_level < 0:
             raise InvalidMessage(f"delay_level {message.delay_level} is negative; 0 means at once")
-        made["DELAY"] = str(message.delay_level)
+        text += f"DELAY\x01{message.delay_level}\x02"
+        count += 1
     if message.deliver_at_ms is not None:
-        made["TIMER_DELIVER_MS"] = str(message.deliver_at_ms)
+        text += f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
+        count += 1
     if message.properties:
         for name, value in message.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
@@ -159,16 +162,19 @@ def properties_of(
                     f"the property {name} belongs to the protocol; use the fields of Message, or"
                     " another name"
                 )
-        made.update(message.properties)
-    if extra:
-        made.update(extra)
-    return made
+            text += f"{name}\x01{value}\x02"
+        count += len(message.properties)
+    return checked_properties(text, count)
 
 
 def encoded(properties: Mapping[str, str]) -> str:
     """Properties in the form of the wire. Raises: InvalidMessage."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    count = len(properties)
+    return checked_properties(text, len(properties))
+
+
+def checked_properties(text: str, count: int) -> str:
+    """count: of the pairs in it. Raises: InvalidMessage."""
     if text.count("\x01") != count or text.count("\x02") != count:
         raise InvalidMessage("a property, tag or key holds one of the characters 0x01 and 0x02")
     if len(text) > PROPERTIES_MAX or (
@@ -235,7 +241,9 @@ def prepare(
     topic = check_message(message, rules)
     body = message.body
     key = new_unique_key()
-    properties = encoded(properties_of(message, key, extra))
+    properties = properties_of(message, key)
+    if extra:
+        properties += encoded(extra)
     if rules.compress_over and len(body) >= rules.compress_over:
         bits, compress = COMPRESSIONS[rules.compression]
         body = compress(body)
@@ -251,12 +259,16 @@ def prepare(
 # ---- batches ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    flag: int
-    body: bytes
-    properties: bytes
-    key: str
+class _Part:
+    """What is gathered for one request."""
+
+    __slots__ = ("indexes", "items", "keys", "size")
+
+    def __init__(self) -> None:
+        self.indexes: list[int] = []
+        self.items: list[tuple[int, bytes, bytes]] = []
+        self.keys: list[str] = []
+        self.size = 0
 
 
 def cut_batches(
@@ -264,7 +276,8 @@ def cut_batches(
 ) -> Iterator[tuple[Sequence[int], Outgoing]]:
     """Requests of at most batch_max bytes each, with the indexes of their messages. A batch has one
     topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
-    kinds: dict[tuple[str, bool], list[tuple[int, _Item]]] = {}
+    parts: dict[tuple[str, bool], _Part] = {}
+    full: list[tuple[tuple[str, bool], _Part]] = []
     for index, message in enumerate(messages):
         topic = check_message(message, rules)
         if message.delay_level or message.deliver_at_ms is not None:
@@ -272,33 +285,29 @@ def cut_batches(
         if topic.startswith("%RETRY%"):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
         key = new_unique_key()
-        properties = encoded(properties_of(message, key)).encode("utf-8", "replace")
-        item = _Item(message.flag, message.body, properties, key)
-        kinds.setdefault((topic, message.wait_stored), []).append((index, item))
-    for (topic, wait), items in kinds.items():
-        part: list[tuple[int, _Item]] = []
-        size = 0
-        for entry in items:
-            room = batched_size(entry[1].body, entry[1].properties)
-            if part and size + room > batch_max:
-                yield [i for i, _ in part], prepare_batch(topic, wait, part, rules)
-                part, size = [], 0
-            part.append(entry)
-            size += room
-        yield [i for i, _ in part], prepare_batch(topic, wait, part, rules)
+        properties = properties_of(message, key).encode("utf-8", "replace")
+        kind = (topic, message.wait_stored)
+        part = parts.get(kind)
+        size = batched_size(message.body, properties)
+        if part is None or part.size + size > batch_max:
+            part = parts[kind] = _Part()
+            full.append((kind, part))
+        part.indexes.append(index)
+        part.items.append((message.flag, message.body, properties))
+        part.keys.append(key)
+        part.size += size
+    for (topic, wait), part in full:
+        yield part.indexes, prepare_batch(topic, wait, part, rules)
 
 
-def prepare_batch(
-    topic: str, wait: bool, items: Sequence[tuple[int, _Item]], rules: SendRules
-) -> Outgoing:
-    body = encode_batch((item.flag, item.body, item.properties) for _, item in items)
+def prepare_batch(topic: str, wait: bool, part: _Part, rules: SendRules) -> Outgoing:
     ext = {
         "a": rules.group, "b": topic, "c": "TBW102", "d": str(rules.create_queues), "e": "0",
         "f": "0", "g": str(time.time_ns() // 1_000_000), "h": "0",
         "i": f"WAIT\x01{'true' if wait else 'false'}\x02", "j": "0", "k": "false", "m": "true",
     }  # fmt: skip
-    keys = [item.key for _, item in items]
-    return Outgoing(RequestCode.SEND_BATCH_MESSAGE, topic, ext, body, keys)
+    body = encode_batch(part.items)
+    return Outgoing(RequestCode.SEND_BATCH_MESSAGE, topic, ext, body, part.keys)
 
 
 # ---- answers ----
@@ -307,11 +316,12 @@ def prepare_batch(
 def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Command) -> SendResult:
     """The result of a single message that the broker stored; its status is in STORED."""
     ext = answer.ext
+    number = int(ext.get("queueId", queue.queue))
     return SendResult(
         STORED[answer.code],
         outgoing.keys[0],
         ext.get("msgId", ""),
-        MessageQueue(queue.topic, queue.broker, int(ext.get("queueId", queue.queue))),
+        queue if number == queue.queue else queue._replace(queue=number),
         int(ext.get("queueOffset", -1)),
         ext.get("transactionId") or None,
     )

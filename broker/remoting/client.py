@@ -104,6 +104,11 @@ class RemotingClient:
             raise ConnectionError("the client is closed")
         return task.result()
 
+    def ready(self, address: str) -> Connection | None:
+        """The connection to an address if there is one that can be written to now."""
+        found = self._made.get(address)
+        return found if found is not None and found.open and not found.busy else None
+
     def forget(self, address: str) -> None:
         """The next request makes a new connection. Requests under way are still answered."""
         self._made.pop(address, None)

@@ -105,6 +105,16 @@ class Intake(Protocol):
         """The connection is gone."""
 
 
+class Waiter(Protocol):
+    """What an answer is given to: a future, or what behaves like one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Command, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
 IntakeFactory = Callable[["Connection"], Intake]
 
 
@@ -136,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stopped = False
         self._backlog: deque[Command] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._waiting: dict[int, Waiter] = {}
         self._opaque = 0
         self._closing = False
 
@@ -173,9 +183,10 @@ class Connection(asyncio.BufferedProtocol):
         for task in self._tasks:
             task.cancel()
         lost = ConnectionResetError(f"the connection to {self} is closed")
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(lost)
+        for waiter in list(self._waiting.values()):
+            if not waiter.done():
+                waiter.set_exception(lost)
+        self._waiting.clear()
         self._backlog.clear()
         self.parts.clear()
         self._framer.close()
@@ -452,6 +463,19 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             timer.cancel()
             self._waiting.pop(opaque, None)
+
+    def begin(self, command: Command, waiter: Waiter) -> None:
+        """Sends a request of ours (its opaque is set here); `waiter` gets the answer, or the end of
+        the connection. It is not limited in time. Raises: ConnectionError, BadFrame."""
+        if self._closing:
+            raise ConnectionResetError(f"the connection to {self} is closed")
+        command.opaque = opaque = self._next_opaque()
+        self._waiting[opaque] = waiter
+        try:
+            self.push(codec.encode(command))
+        except BaseException:
+            del self._waiting[opaque]
+            raise
 
     def _late(self, opaque: int, code: int, timeout: float) -> None:
         future = self._waiting.get(opaque)

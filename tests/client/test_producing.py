@@ -75,9 +75,9 @@ def test_many_in_flight_are_bounded(server, name):
             await producer.send(Message(topic, b"first"))
             for number in range(100):
                 await producer.submit(Message(topic, b"%d" % number))
-                assert len(producer._in_flight) <= 4
+                assert producer._slots.taken <= 4
             await producer.flush()
-            assert not producer._in_flight
+            assert not producer._slots.taken
         assert len(await fetch(server, topic, 101)) == 101
 
     run(scenario())
