@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import socket
@@ -36,11 +37,11 @@ from broker.remoting.dedup import Dedup
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler
 from broker.remoting.hot import Core
-from broker.remoting.server import RemotingServer
+from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
 from broker.services.clients import Clients
-from broker.services.config import Config
+from broker.services.config import Config, served
 from broker.services.context import Services
 from broker.services.groups import Groups
 from broker.services.hooks import ConsumeMessageHook, SendMessageHook
@@ -54,7 +55,7 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 from pystore.configfiles import TopicConfig
-from pystore.errors import BadArgument
+from pystore.setting_types import SettingValues
 from pystore.settings import RETENTION, Settings, load
 
 __all__ = ["Broker"]
@@ -66,14 +67,6 @@ _T = TypeVar("_T")
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-#: What would be silently missing: who asks for it must not believe that he has it.
-_NOT_SERVED = {
-    "aclEnable": True,
-    "authenticationEnabled": True,
-    "authorizationEnabled": True,
-    "enableControllerMode": True,
-    "brokerRole": "SLAVE",
-}
 #: Settings whose change is of interest to every topic.
 _RIGHTS = frozenset({"brokerPermission"})
 
@@ -102,7 +95,7 @@ class Broker:
         drain_s: float = 3.0,
         tls: TlsSettings | None = None,
         now_ms: Callable[[], int] | None = None,
-        **settings: object,
+        **settings: Unpack[SettingValues],
     ) -> None:
         """Raises: BadArgument for unknown settings."""
         path = Path(path_or_conf) if path_or_conf is not None else None
@@ -110,8 +103,11 @@ class Broker:
             conf, path = path, None
         self._conf = conf
         self._given: dict[str, object] = dict(settings)
-        self.settings: Settings = load(conf, self._given)
-        _check_served(self.settings)
+        self.settings: Settings = served(load(conf, self._given))
+        if "bindAddress" not in self.settings.explicit:
+            self._given["bindAddress"] = _bind_address(self.settings["brokerIP1"])
+        self._given["timerWheelEnable"] = self.settings["timerWheelEnable"]
+        self.settings = self.settings.replaced(bindAddress=self._given["bindAddress"])
         self.path = path or self.settings.root or Path.home() / "store"
         self._with_namesrv = with_namesrv
         self._namesrv_port = namesrv_port
@@ -248,12 +244,12 @@ class Broker:
     def _listen(self) -> tuple[socket.socket, socket.socket | None]:
         """The sockets are bound first: the store writes the port into every record."""
         host, port = self.settings["bindAddress"], int(self.settings["listenPort"])
-        main = _bound(host, port)
+        main = listening_socket(host, port)
         self._undo.callback(main.close)
         if port <= _VIP:
             return main, None
         try:
-            vip = _bound(host, port - _VIP)
+            vip = listening_socket(host, port - _VIP)
         except OSError as failed:
             log.warning("Cannot listen on port %d for old clients: %s", port - _VIP, failed)
             return main, None
@@ -492,29 +488,18 @@ class Broker:
     ) -> None:
         thread, self._thread = self._thread, None
         assert thread is not None
+        if not thread.here:
+            return  # a child that was forked within the block leaves it; the broker is its parent's
         try:
             thread.run(self.stop())
         finally:
             thread.stop()
 
 
-def _check_served(settings: Settings) -> None:
-    """Raises: BadArgument for what this broker cannot do yet."""
-    for name, value in _NOT_SERVED.items():
-        if settings[name] == value:
-            shown = str(value).lower() if isinstance(value, bool) else value
-            raise BadArgument(f"{name} = {shown} is not supported", settings.source(name))
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that will listen there. Raises: OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _bind_address(told: str) -> str:
+    """Where to listen when nobody says: where clients are told to come. On the loopback interface
+    only, then, unless they are told of another one."""
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.setblocking(False)
-    except BaseException:
-        made.close()
-        raise
-    return made
+        return told if ipaddress.ip_address(told.strip("[]")).is_loopback else "0.0.0.0"
+    except ValueError:  # a name
+        return "127.0.0.1" if told == "localhost" else "0.0.0.0"

@@ -347,7 +347,9 @@ _USED: dict[str, dict[str, Any]] = {
     "brokerTopicEnable": _row("metadata", "", "the broker topic is readable and writable"),
     "traceTopicEnable": _row("metadata", "", "create the trace topic in a new store"),
     "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty),
-    "timerWheelEnable": _row("metadata", "", "create rmq_sys_wheel_timer in a new store"),
+    "timerWheelEnable": _row(
+        "metadata", "", "create rmq_sys_wheel_timer in a new store; a broker refuses true"
+    ),
     "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=65536),
     "flushConsumerOffsetInterval": _row(
         "metadata", "ms", "interval between exports of consumerOffset.json", low=0
@@ -396,25 +398,26 @@ _USED: dict[str, dict[str, Any]] = {
     "brokerRole": _row(
         "broker",
         "",
-        "a master, whichever; a broker that is to be a slave does not start",
+        "must be ASYNC_MASTER: replication is not supported",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
     ),
+    "inSyncReplicas": _row("broker", "brokers", "must be 1: replication is not supported"),
+    "minInSyncReplicas": _row("broker", "brokers", "must be 1, as inSyncReplicas"),
+    "allAckInSyncStateSet": _row("broker", "", "must be false, as inSyncReplicas"),
+    "enableAutoInSyncReplicas": _row("broker", "", "must be false, as inSyncReplicas"),
     "aclEnable": _row("broker", "", "must be false: access control is not supported"),
     "authenticationEnabled": _row("broker", "", "must be false, as aclEnable"),
     "authorizationEnabled": _row("broker", "", "must be false, as aclEnable"),
     "enableControllerMode": _row("broker", "", "must be false: controller mode is not supported"),
     # the broker
     "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
-    "bindAddress": _row("broker", "address", "address to listen on"),
-    "brokerIP2": _row("broker", "address", "HA address announced to name servers"),
-    "brokerId": _row("broker", "", "broker id announced to name servers; 0: master", low=0),
-    "haListenPort": _row(
+    "bindAddress": _row(
         "broker",
-        "port",
-        "of the HA service, as name servers tell it; nothing listens there",
-        low=0,
-        high=65535,
+        "address",
+        "address to listen on; default: brokerIP1 if it is a loopback address, else 0.0.0.0",
     ),
+    "brokerIP2": _row("broker", "address", "host of the HA address announced to name servers"),
+    "brokerId": _row("broker", "", "broker id announced to name servers; 0: master", low=0),
     "serverChannelMaxIdleTimeSeconds": _row(
         "broker", "s", "idle connections are closed after this time; 0: never", low=0
     ),

@@ -28,7 +28,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "queueId": ("int",),
     "shardingKey": ("string",),
     "delayLevel": ("int",),
-    "deliverTime": ("timestamp", "bigint"),
     "flag": ("int",),
     "bornTimestamp": ("timestamp", "bigint"),
 }
@@ -58,6 +57,11 @@ def check_schema(schema: StructType, topic: str) -> None:
     for name, kind in found.items():
         if name in IGNORED:
             continue
+        if name == "deliverTime":
+            raise BadSchema(
+                "column 'deliverTime' is not supported: nothing delivers timers yet, the message"
+                " would be visible at once; use delayLevel, or write the rows when they are due"
+            )
         if name not in COLUMNS:
             raise BadSchema(
                 f"the sink has no column '{name}'{nearest(name, COLUMNS)} It takes:"
@@ -163,10 +167,6 @@ class Stamper:
         parts += [self._one("TAGS", tags)] if tags is not None else []
         parts += [self._one("KEYS", keys)] if keys is not None else []
         parts += [self._one("__SHARDINGKEY", have["shardingKey"])] if "shardingKey" in have else []
-        if "deliverTime" in have:
-            # A delay level wins over a time, as it does in the broker.
-            due = pc.if_else(pc.equal(level, 0), _ms(have["deliverTime"], n), None)
-            parts.append(self._one("TIMER_DELIVER_MS", due.cast(pa.string())))
         row = pa.array(range(self.rows, self.rows + n), pa.int64()).cast(pa.string())
         whole = pc.binary_join_element_wise(*parts, self.stamp, row, "\x02", "")
         long = pc.greater(pc.binary_length(whole), PROPERTIES_MAX)

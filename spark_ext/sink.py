@@ -10,6 +10,7 @@ ledger.py.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import socket
@@ -97,12 +98,23 @@ def _spool(
     return Spooled(job, batch, partition, socket.gethostname(), str(path), stamper.rows, size)
 
 
+def _check_packages() -> None:
+    """Before any task has spooled anything. Raises: SinkError."""
+    missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SinkError(
+            f"a write needs {' and '.join(missing)}, which cannot be imported: pip install"
+            " 'rocketmq-pystore[spark]'"
+        )
+
+
 class BatchWriter(DataSourceArrowWriter):
     """``df.write.format("rocketmq").mode("append").save(store)``."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a store is never overwritten: use .mode('append')")
+        _check_packages()
         check_schema(schema, options.topic)
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
@@ -123,6 +135,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a store is never overwritten: use outputMode('append')")
+        _check_packages()
         check_schema(schema, options.topic)
         self.options = options
 
@@ -188,10 +201,24 @@ def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spoole
             paths = tuple(s.path for s in spools)
             entry = Entry(job, batch, False, store.info().log_max, rows, paths)
             ledger.put(entry)
-            _put(store, ledger, entry, options.queues, set())
+            try:
+                _put(store, ledger, entry, options.queues, set())
+            except SinkError:
+                raise  # begun: finish() puts the rest
+            except Exception:
+                if store.info().log_max == entry.log_from:  # nothing was put, nothing is to finish
+                    _take_back(ledger, job, last)
+                raise
             if not options.job and isinstance(batch, int) and batch == 0 and not _streams(job):
                 ledger.forget(job)
     _remove_spools(_spool_root(options), job)
+
+
+def _take_back(ledger: Ledger, job: str, last: Entry | None) -> None:
+    if last is not None:
+        ledger.put(last)
+    else:
+        ledger.forget(job)
 
 
 def _streams(job: str) -> bool:

@@ -41,6 +41,7 @@ def run(
     names = NameServer(
         s.conf,
         {
+            "bindAddress": "0.0.0.0",
             "kvConfigPath": home / "kvConfig.json",
             "configStorePath": home / "namesrv.properties",
         },

@@ -204,9 +204,8 @@ def stats(s: Session, broker: _Broker = None) -> int | None:
             ],
         )
         if broker is not None:
-            table = json.loads(_ask(broker, 28, {}))["table"]
-            facts = {name: int(value) for name, value in table.items() if "{topic=" in name}
-            s.out.facts("since the broker's start", facts)
+            table = json.loads(_ask(broker, 28, {"metrics": "transactions"}))["table"]
+            s.out.facts("since the broker's start", table)
         return 0
 
 

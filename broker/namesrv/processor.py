@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.namesrv.jsontext import compact, fastjson
 from broker.namesrv.kv import ORDER_TOPICS, KvConfig
-from broker.namesrv.registration import parse
+from broker.namesrv.registration import data_version, parse, route_rows
 from broker.namesrv.routes import (
     EXPIRY_MS,
     UNIT,
@@ -20,14 +20,12 @@ from broker.namesrv.routes import (
     MinIdChange,
     Registration,
     Routes,
-    Topic,
 )
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
-from pystore import javajson
-from pystore.configfiles import version_from_json, version_to_json
+from pystore.configfiles import version_to_json
 from pystore.errors import BadArgument
 from pystore.files import replace_file, sync_folder
 from pystore.javaproperties import parse_java_properties
@@ -195,7 +193,7 @@ class Processor:
         asked = None
         if command.body:
             try:
-                asked = version_from_json(javajson.loads(bytes(command.body)))
+                asked = data_version(bytes(command.body))
             except ValueError as bad:
                 text = f"the data version cannot be read: {bad}"
                 raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
@@ -253,8 +251,8 @@ class Processor:
     def register_topic(self, peer: Peer, command: Command) -> Command:
         topic = command.text("topic")
         try:
-            rows = _queue_datas(bytes(command.body))
-        except (ValueError, TypeError, AttributeError, KeyError) as bad:
+            rows = route_rows(bytes(command.body)) if command.body else {}
+        except ValueError as bad:
             text = f"the route of {topic} cannot be read: {bad}"
             raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
         self._routes.register_topic(topic, rows)
@@ -329,19 +327,6 @@ def _broker_id(command: Command) -> int:
     if number < 0:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"a broker's id is not negative: {number}")
     return number
-
-
-def _queue_datas(body: bytes) -> dict[str, Topic]:
-    """Raises: ValueError, TypeError, AttributeError, KeyError for what is no route."""
-    route = javajson.loads(body) if body else {}
-    rows = {}
-    for each in route.get("queueDatas") or ():
-        read, write, perm = (
-            int(each.get(name, 0)) for name in ("readQueueNums", "writeQueueNums", "perm")
-        )
-        flag = each.get("topicSysFlag", each.get("topicSynFlag", 0))
-        rows[str(each["brokerName"])] = Topic(read, write, perm, int(flag))
-    return rows
 
 
 def _save(path: Path, data: bytes) -> None:

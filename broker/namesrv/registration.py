@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping
@@ -18,10 +17,23 @@ from functools import lru_cache
 from typing import Any
 
 from broker.namesrv.routes import Topic
-from pystore import javajson
-from pystore.configfiles import DataVersion, version_from_json
+from broker.remoting import mqjson
+from broker.remoting.jsonbody import (
+    INT,
+    LONG,
+    OBJECT,
+    TEXT,
+    Kind,
+    Member,
+    Shape,
+    each,
+    listed,
+    mapping,
+    required,
+)
+from pystore.configfiles import DataVersion
 
-__all__ = ["Body", "parse"]
+__all__ = ["Body", "data_version", "parse", "route_rows"]
 
 V3_0_11, V5_0_0 = 37, 413
 #: First byte of a zlib stream; that of JSON is a brace. A 5.x broker with compressedRegister=true
@@ -42,48 +54,85 @@ class Body:
     filters: list[str] = field(default_factory=list)
 
 
+_VERSION = Shape(
+    stateVersion=Member(LONG, 0), counter=Member(LONG, 0), timestamp=Member(LONG, 0)
+)  # fmt: skip
+_TOPIC = Shape(
+    topicName=TEXT,
+    readQueueNums=Member(INT, 16),
+    writeQueueNums=Member(INT, 16),
+    perm=Member(INT, 6),
+    topicSysFlag=Member(INT, 0),
+)
+_WRAPPER = Shape(
+    dataVersion=Member(_VERSION, {"stateVersion": 0, "counter": 0, "timestamp": 0}),
+    topicConfigTable=Member(mapping(_TOPIC), {}),
+    topicQueueMappingInfoMap=Member(mapping(OBJECT), {}),
+)
+_FILTERS: Kind = each(TEXT)
+_MAPPING = Shape(topic=required(TEXT))
+_REGISTRATION = Shape(filterServerList=listed(TEXT), topicConfigSerializeWrapper=_WRAPPER)
+#: The newer brokers say topicSysFlag, the older ones topicSynFlag.
+_ROUTE = Shape(
+    queueDatas=listed(
+        Shape(
+            brokerName=required(TEXT),
+            readQueueNums=Member(INT, 0),
+            writeQueueNums=Member(INT, 0),
+            perm=Member(INT, 0),
+            topicSysFlag=INT,
+            topicSynFlag=Member(INT, 0),
+        )
+    )
+)
+
+
 def parse(data: bytes, compressed: bool, version: int) -> Body:
     """Raises: ValueError that says what is wrong."""
     if not data:
         return Body()
-    try:
-        if version < V3_0_11:
-            return _wrapper(_object(javajson.loads(data)), [])
-        if compressed or data[0] == ZLIB:
-            return _compressed(data, version)
-        whole = _object(javajson.loads(data))
-        filters = [str(each) for each in whole.get("filterServerList") or ()]
-        return _wrapper(_object(whole.get("topicConfigSerializeWrapper") or {}), filters)
-    except (TypeError, AttributeError, KeyError) as bad:
-        raise ValueError(f"a member has the wrong type ({bad})") from None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
-    return value
+    if version < V3_0_11:
+        return _wrapper(_WRAPPER.loads(data), [])
+    if compressed or data[0] == ZLIB:
+        return _compressed(data, version)
+    whole = _REGISTRATION.loads(data)
+    return _wrapper(
+        whole["topicConfigSerializeWrapper"] or _WRAPPER({}),
+        [one for one in whole["filterServerList"] if one is not None],
+    )
 
 
 def _wrapper(wrapper: dict[str, Any], filters: list[str]) -> Body:
-    made = Body(filters=filters)
-    if wrapper.get("dataVersion") is not None:
-        made.version = version_from_json(wrapper["dataVersion"])
-    for name, row in _object(wrapper.get("topicConfigTable") or {}).items():
-        topic = _topic(_object(row))
-        made.topics[str(row.get("topicName") or name)] = topic
-    for name, info in _object(wrapper.get("topicQueueMappingInfoMap") or {}).items():
-        made.mapping[name] = _object(info)
+    made = Body(filters=filters, version=_version(wrapper["dataVersion"]))
+    for name, row in wrapper["topicConfigTable"].items():
+        made.topics[row["topicName"] or str(name)] = _checked(
+            row["readQueueNums"], row["writeQueueNums"], row["perm"], row["topicSysFlag"]
+        )
+    made.mapping = {str(name): info for name, info in wrapper["topicQueueMappingInfoMap"].items()}
     return made
 
 
-def _topic(row: Mapping[str, Any]) -> Topic:
-    """Absent members have upstream's defaults."""
-    return _checked(
-        row.get("readQueueNums", 16),
-        row.get("writeQueueNums", 16),
-        row.get("perm", 6),
-        row.get("topicSysFlag", 0),
-    )
+def _version(found: Mapping[str, int]) -> DataVersion:
+    return DataVersion(found["stateVersion"], found["counter"], found["timestamp"])
+
+
+def data_version(data: bytes) -> DataVersion:
+    """DataVersion as a body (322). Raises: ValueError that says what is wrong."""
+    return _version(_VERSION.loads(data))
+
+
+def route_rows(data: bytes) -> dict[str, Topic]:
+    """What a topic has at each broker: TopicRouteData (217). Raises: ValueError that says what is
+    wrong."""
+    return {
+        row["brokerName"]: _checked(
+            row["readQueueNums"],
+            row["writeQueueNums"],
+            row["perm"],
+            row["topicSynFlag"] if row["topicSysFlag"] is None else row["topicSysFlag"],
+        )
+        for row in _ROUTE.loads(data)["queueDatas"]
+    }
 
 
 @lru_cache(4096)  # most topics of a broker are alike
@@ -133,7 +182,7 @@ def _compressed(data: bytes, version: int) -> Body:
     """Length and JSON of the data version; count, then length and text of each topic; length and
     JSON of the filter servers; from 5.0.0 count, then length and JSON of each mapping."""
     parts = _Parts(_unpacked(data))
-    made = Body(version=version_from_json(json.loads(parts.text())))
+    made = Body(version=data_version(parts.text().encode()))
     for _ in range(parts.number()):
         words = parts.text().split(" ", 5)
         if len(words) < 5:
@@ -141,10 +190,10 @@ def _compressed(data: bytes, version: int) -> Body:
         if not all(word.isascii() and word.isdigit() for word in words[1:4]):
             raise ValueError(f"a topic has invalid numbers: {' '.join(words[1:4]):.60}")
         made.topics[words[0]] = _checked(*map(int, words[1:4]), 0)
-    filters = json.loads(parts.text() or "null")
-    made.filters = [str(each) for each in filters or ()]
+    filters = _FILTERS(mqjson.loads((parts.text() or "null").encode()))
+    made.filters = [one for one in filters or () if one is not None]
     if version >= V5_0_0:
         for _ in range(parts.number()):
-            info = _object(javajson.loads(parts.text()))
-            made.mapping[str(info["topic"])] = info
+            info = mqjson.loads(parts.text().encode())
+            made.mapping[_MAPPING(info)["topic"]] = info
     return made

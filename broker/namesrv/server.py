@@ -123,7 +123,8 @@ class NameServer:
             try:
                 yield made
             finally:
-                loop.run(made.stop())
+                if loop.here:
+                    loop.run(made.stop())
         finally:
             loop.stop()
 

@@ -20,7 +20,7 @@ _FILE_MAX_BYTES = 4 << 20
 
 #: What acts here: name to (default, what it does). The type is the default's.
 USED: dict[str, tuple[Value, str]] = {
-    "bindAddress": ("0.0.0.0", "address to listen on"),
+    "bindAddress": ("127.0.0.1", "address to listen on; `pystore namesrv`: 0.0.0.0"),
     "listenPort": (9876, "port to listen on; 0: any free port"),
     "serverSocketBacklog": (1024, "backlog of the listening socket"),
     "serverChannelMaxIdleTimeSeconds": (

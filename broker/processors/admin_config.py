@@ -45,13 +45,16 @@ class ConfigProcessor:
             ) from None
         if not changes:
             raise Refused(ResponseCode.SYSTEM_ERROR, "string2Properties error: the body is empty")
-        black = str(self.s.settings["configBlackList"]).split(";")
-        named = [name for name in changes if name in black]
+        named = [name for name in changes if name in self._black_list()]
         if named:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"Can not update config in black list: {named[0]}"
             )
         return self._updated(command, changes)
+
+    def _black_list(self) -> set[str]:
+        """configBlackList is on it whatever it says: who may change it may change everything."""
+        return {"configBlackList", *str(self.s.settings["configBlackList"]).split(";")}
 
     async def _updated(self, command: Command, changes: dict[str, str]) -> Command:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.processors.bodies import items, json_object
+from broker.processors.bodies import GROUP, GROUPS, read
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -39,11 +39,11 @@ class GroupProcessor:
     # ---- groups ----
 
     def update(self, peer: Peer, command: Command) -> Command:
-        self.s.groups.update(self.s.groups.from_json(json_object(command)))
+        self.s.groups.update(self.s.groups.from_json(read(command, GROUP)))
         return command.reply()
 
     def update_list(self, peer: Peer, command: Command) -> Command:
-        wanted = items(json_object(command), "groupConfigList")
+        wanted = read(command, GROUPS)["groupConfigList"]
         for group in [self.s.groups.from_json(one) for one in wanted]:
             self.s.groups.update(group)
         return command.reply()
@@ -124,7 +124,7 @@ class GroupProcessor:
                     "clientId": c.client_id,
                     "language": c.language_name,
                     "lastUpdateTimestamp": c.seen_ms,
-                    "remoteIP": c.peer.address[0],
+                    "remoteIP": f"/{c.address}",
                     "version": c.version,
                 }
                 for c in channels.values()

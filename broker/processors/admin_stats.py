@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterable
@@ -98,22 +99,49 @@ class StatisticsProcessor:
         index = max(0, command.number("index", 0))
         count = max(1, min(command.number("count", 10), _UNITS_MAX))
         low, high = self.s.store.range(topic, queue)
+        if topic not in self.s.topics or high <= 0:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"{queue}@{topic:.260} is not exist!")
         try:
-            found = self.s.store.units(topic, queue, max(index, low), count) if high > low else []
+            found = self.s.store.units(topic, queue, max(index, low), count)
         except NotFound:
             found = []
-        group = self.s.clients.consumers.get(command.text("consumerGroup", ""))
-        sub = group.subscriptions.get(topic) if group is not None else None
-        body = {
+        if not found:
+            text = f"Index {index} of {queue}@{topic:.260} is not exist!"
+            return command.reply(ResponseCode.SUCCESS, text)
+        body: dict[str, Any] = {
             "maxQueueIndex": high,
             "minQueueIndex": low,
+            # Upstream evaluates a filter for units with a bit map, which it does not write either.
             "queueData": [
-                {"eval": True, "physicOffset": at, "physicSize": size, "tagsCode": tag}
+                {"eval": False, "physicOffset": at, "physicSize": size, "tagsCode": tag}
                 for at, size, tag in found
             ],
-            "subscriptionData": sub.as_json() if sub is not None else None,
         }
-        return command.reply(body=mqjson.dumps(body))
+        group = command.text("consumerGroup", "")
+        return command.reply(body=mqjson.dumps(body | self._filter(group, topic)))
+
+    def _filter(self, name: str, topic: str) -> dict[str, Any]:
+        """What the group wants of the topic; filterData is a text, JSON within JSON."""
+        if not name:
+            return {}
+        group = self.s.clients.consumers.get(name)
+        sub = group.subscriptions.get(topic) if group is not None else None
+        if sub is None:
+            return {"filterData": f"{name}@{topic} is not online!"}
+        data = None
+        if not sub.is_tag:
+            data = {
+                "bornTime": sub.version,
+                "clientVersion": sub.version,
+                "consumerGroup": name,
+                "dead": False,
+                "deadTime": 0,
+                "expression": sub.expression,
+                "expressionType": sub.kind,
+                "topic": topic,
+            }
+        text = json.dumps(data, indent="\t", separators=(",", ":"), ensure_ascii=False)
+        return {"filterData": text, "subscriptionData": sub.as_json()}
 
     # ---- groups ----
 
@@ -205,13 +233,17 @@ class StatisticsProcessor:
         return command.reply(body=mqjson.dumps(found))
 
     def runtime(self, peer: Peer, command: Command) -> Command:
+        """What upstream's brokers say, as many entries however many topics there are. A field that
+        only `pystore tx` sends asks for the metrics of transactions instead."""
+        if command.text("metrics", "") == "transactions":
+            samples = self.s.transactions.metrics.samples() if self.s.transactions else {}
+            return command.reply(body=mqjson.dumps({"table": samples}))
         table = {
             **self._fixed(),
             **self._counters(),
             **self._disk(),
             **self._schedule(),
             **self._once(),
-            **(self.s.transactions.metrics.samples() if self.s.transactions else {}),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 

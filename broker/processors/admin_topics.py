@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.processors.bodies import items, json_object
+from broker.processors.bodies import TOPICS, read
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -57,9 +57,7 @@ class TopicProcessor:
         return command.reply()
 
     def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        configs = [
-            self.s.topics.from_json(one) for one in items(json_object(command), "topicConfigList")
-        ]
+        configs = [self.s.topics.from_json(one) for one in read(command, TOPICS)["topicConfigList"]]
         for config in configs:
             self.s.topics.check_updatable(config.name)
         for config in configs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from broker.processors.bodies import json_object, text
+from broker.processors.bodies import QUERY_ASSIGNMENT, SET_MODE, read
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -35,14 +35,14 @@ class AssignmentProcessor:
         }
 
     def query(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        body = json_object(command)
+        body = read(command, QUERY_ASSIGNMENT)
         return self._query(
             command,
-            text(body, "topic"),
-            text(body, "consumerGroup"),
-            text(body, "clientId"),
-            text(body, "strategyName", "AVG"),
-            text(body, "messageModel", "CLUSTERING"),
+            body["topic"],
+            body["consumerGroup"],
+            body["clientId"],
+            body["strategyName"] or "AVG",
+            body["messageModel"],
         )
 
     async def _query(
@@ -63,10 +63,10 @@ class AssignmentProcessor:
         route = await self.s.registration.route(topic)
         if route is not None:
             return sorted(
-                MessageQueue(topic, str(row["brokerName"]), i)
-                for row in route.get("queueDatas") or []
-                if row.get("perm", 0) & READ
-                for i in range(int(row.get("readQueueNums", 0)))
+                MessageQueue(topic, row["brokerName"], i)
+                for row in route["queueDatas"]
+                if row["perm"] & READ
+                for i in range(row["readQueueNums"])
             )
         config = self.s.topics.get(topic)
         if config is None:
@@ -74,13 +74,13 @@ class AssignmentProcessor:
         return [MessageQueue(topic, self.s.broker_name, i) for i in range(config.read_queue_nums)]
 
     def set_mode(self, peer: Peer, command: Command) -> Command:
-        body = json_object(command)
-        topic, group = text(body, "topic"), text(body, "consumerGroup")
+        body = read(command, SET_MODE)
+        topic, group = body["topic"], body["consumerGroup"]
         if topic.startswith(RETRY):
             raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self.s.topics.found(topic)
         self.s.groups.found(group)
-        if text(body, "mode", "PULL") != "PULL":
+        if body["mode"] != "PULL":
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not serve POP: mode is PULL")
         return command.reply()
 

@@ -1,72 +1,141 @@
-"""Bodies of requests, read with care: each mistake of a client gets a remark that names it."""
+"""Bodies of requests: their shapes, and how a processor reads one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from broker.remoting import mqjson
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command, Refused
-from broker.remoting.mqjson import MessageQueue, queue_of
+from broker.remoting.jsonbody import (
+    BOOLEAN,
+    INT,
+    LONG,
+    MESSAGE_QUEUE,
+    OBJECT,
+    TEXT,
+    Member,
+    Shape,
+    enum,
+    listed,
+    mapping,
+    required,
+)
 
-__all__ = ["integer", "items", "json_object", "message_queues", "text"]
+__all__ = [
+    "CLIENT_CONFIG",
+    "CONSUMER_STATUS",
+    "GROUP",
+    "GROUPS",
+    "HEARTBEAT",
+    "QUERY_ASSIGNMENT",
+    "QUEUES_OF_CLIENT",
+    "SET_MODE",
+    "TOPIC",
+    "TOPICS",
+    "read",
+]
+
+_MODEL = enum("BROADCASTING", "CLUSTERING")
+
+_SUBSCRIPTION = Shape(
+    topic=required(TEXT),
+    subString=Member(TEXT, "*"),
+    tagsSet=listed(TEXT),
+    codeSet=listed(INT),
+    subVersion=Member(LONG, 0),
+    expressionType=Member(TEXT, "TAG"),
+    classFilterMode=Member(BOOLEAN, False),
+)
+_CONSUMER = Shape(
+    groupName=required(TEXT),
+    consumeType=Member(
+        enum("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP"), "CONSUME_PASSIVELY"
+    ),
+    messageModel=Member(_MODEL, "CLUSTERING"),
+    consumeFromWhere=Member(
+        enum(
+            "CONSUME_FROM_LAST_OFFSET",
+            "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+            "CONSUME_FROM_MIN_OFFSET",
+            "CONSUME_FROM_MAX_OFFSET",
+            "CONSUME_FROM_FIRST_OFFSET",
+            "CONSUME_FROM_TIMESTAMP",
+        ),
+        "CONSUME_FROM_LAST_OFFSET",
+    ),
+    subscriptionDataSet=listed(_SUBSCRIPTION),
+    unitMode=Member(BOOLEAN, False),
+)
+#: HeartbeatData (34).
+HEARTBEAT = Shape(
+    clientID=required(TEXT),
+    heartbeatFingerprint=Member(INT, 0),
+    withoutSub=Member(BOOLEAN, False),
+    consumerDataSet=listed(_CONSUMER),
+    producerDataSet=listed(Shape(groupName=required(TEXT))),
+)
+#: CheckClientRequestBody (46).
+CLIENT_CONFIG = Shape(
+    subscriptionData=Shape(expressionType=Member(TEXT, "TAG"), subString=Member(TEXT, ""))
+)
+#: LockBatchRequestBody (41), UnlockBatchRequestBody (42).
+QUEUES_OF_CLIENT = Shape(
+    consumerGroup=required(TEXT), clientId=required(TEXT), mqSet=listed(MESSAGE_QUEUE)
+)
+#: QueryAssignmentRequestBody (400).
+QUERY_ASSIGNMENT = Shape(
+    topic=required(TEXT),
+    consumerGroup=required(TEXT),
+    clientId=required(TEXT),
+    strategyName=Member(TEXT, "AVG"),
+    messageModel=Member(_MODEL, "CLUSTERING"),
+)
+#: SetMessageRequestModeRequestBody (401).
+SET_MODE = Shape(
+    topic=required(TEXT), consumerGroup=required(TEXT), mode=Member(enum("PULL", "POP"), "PULL")
+)
+#: TopicConfig.
+TOPIC = Shape(
+    topicName=required(TEXT),
+    readQueueNums=INT,
+    writeQueueNums=INT,
+    perm=INT,
+    topicFilterType=enum("SINGLE_TAG", "MULTI_TAG"),
+    topicSysFlag=INT,
+    order=BOOLEAN,
+    attributes=mapping(TEXT),
+)
+#: CreateTopicListRequestBody (18).
+TOPICS = Shape(topicConfigList=listed(TOPIC))
+#: SubscriptionGroupConfig (200).
+GROUP = Shape(
+    groupName=required(TEXT),
+    consumeEnable=BOOLEAN,
+    consumeFromMinEnable=BOOLEAN,
+    consumeBroadcastEnable=BOOLEAN,
+    consumeMessageOrderly=BOOLEAN,
+    retryQueueNums=INT,
+    retryMaxTimes=INT,
+    groupRetryPolicy=OBJECT,
+    brokerId=LONG,
+    whichBrokerWhenConsumeSlowly=LONG,
+    notifyConsumerIdsChangedEnable=BOOLEAN,
+    groupSysFlag=INT,
+    consumeTimeoutMinute=INT,
+    subscriptionDataSet=Member(lambda value: value if isinstance(value, list) else None),
+    attributes=mapping(TEXT),
+)
+#: SubscriptionGroupList (225).
+GROUPS = Shape(groupConfigList=listed(GROUP))
+#: GetConsumerStatusBody, which a client answers (221).
+CONSUMER_STATUS = Shape(messageQueueTable=Member(mapping(LONG), {}))
 
 
-def bad(what: str) -> Refused:
-    return Refused(ResponseCode.SYSTEM_ERROR, what)
-
-
-def json_object(command: Command) -> dict[str, Any]:
-    """The body as an object. Raises: Refused."""
+def read(command: Command, shape: Shape) -> dict[str, Any]:
+    """The body, every member of the shape in it. Raises: Refused that names what is wrong."""
     try:
-        found = mqjson.loads(command.body)
+        return shape.loads(command.body)
     except ValueError as problem:
-        raise bad(f"the body of request {command.code} is not valid JSON: {problem}") from None
-    if not isinstance(found, dict):
-        raise bad(f"the body of request {command.code} is not a JSON object")
-    return found
-
-
-def text(value: Mapping[str, Any], name: str, default: str | None = None) -> str:
-    """A member that is text; absent, null or empty: `default`. Raises: Refused."""
-    found = value.get(name)
-    if found is None or found == "":
-        if default is None:
-            raise bad(f"the body lacks {name}")
-        return default
-    if not isinstance(found, str):
-        raise bad(f"{name} in the body is not a string")
-    return found
-
-
-def integer(value: Mapping[str, Any], name: str, default: int) -> int:
-    """A member that is a number, or a number in quotes as Go sends them. Raises: Refused."""
-    found = value.get(name)
-    if found is None or found == "":
-        return default
-    try:
-        number = int(found) if isinstance(found, str | int) else None
-    except ValueError:
-        number = None
-    if number is None or not -(1 << 63) <= number < 1 << 63:
-        raise bad(f"{name} in the body is not a number")
-    return number
-
-
-def items(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """A member that is a list of objects; absent or null: empty. Raises: Refused."""
-    found = value.get(name)
-    if found is None:
-        return []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise bad(f"{name} in the body is not a list of objects")
-    return found
-
-
-def message_queues(value: Mapping[str, Any], name: str) -> list[MessageQueue]:
-    """A member that is a list of message queues. Raises: Refused."""
-    queues = [queue_of(each) for each in items(value, name)]
-    if None in queues:
-        raise bad(f"{name} in the body contains an invalid message queue")
-    return [queue for queue in queues if queue is not None]
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"the body of request {command.code}: {problem}"
+        ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.processors.bodies import bad, integer, items, json_object, text
+from broker.processors.bodies import CLIENT_CONFIG, HEARTBEAT, read
 from broker.processors.subscriptions import check_expression
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -31,18 +31,17 @@ class ClientProcessor:
     # ---- heartbeats ----
 
     def heartbeat(self, peer: Peer, command: Command) -> Command:
-        body = json_object(command)
-        client = text(body, "clientID")
-        channel = Channel(peer, client, command.language, command.version)
-        fingerprint = integer(body, "heartbeatFingerprint", 0)
+        body = read(command, HEARTBEAT)
+        channel = Channel(peer, body["clientID"], command.language, command.version)
+        fingerprint = body["heartbeatFingerprint"]
         changed = fingerprint == 0
-        for item in items(body, "consumerDataSet"):
+        for item in body["consumerDataSet"]:
             if fingerprint:
                 changed = self._consumer_sign(channel, item, body, fingerprint) or changed
             else:
                 self._consumer(channel, item)
-        for item in items(body, "producerDataSet"):
-            self.s.clients.producer_beat(channel, text(item, "groupName"))
+        for item in body["producerDataSet"]:
+            self.s.clients.producer_beat(channel, item["groupName"])
         return command.reply(ext={"IS_SUPPORT_HEART_BEAT_V2": True, "IS_SUB_CHANGE": changed})
 
     def _consumer(self, channel: Channel, item: dict[str, Any]) -> None:
@@ -57,8 +56,8 @@ class ClientProcessor:
         self, channel: Channel, item: dict[str, Any], body: dict[str, Any], fingerprint: int
     ) -> bool:
         """A beat of the newer kind; whether the client has to send its subscriptions."""
-        name = text(item, "groupName")
-        if body.get("withoutSub") is True:
+        name = item["groupName"]
+        if body["withoutSub"]:
             known = self.s.clients.consumers.get(name)
             stands = known is not None and known.fingerprint == fingerprint
             return not (self.s.clients.consumer_sign(channel, name) and stands)
@@ -91,40 +90,30 @@ class ClientProcessor:
 
     def check_config(self, peer: Peer, command: Command) -> Command:
         """Asked at the start by consumers that filter by more than tags."""
-        wanted = json_object(command).get("subscriptionData")
-        if isinstance(wanted, dict):
-            kind = text(wanted, "expressionType", "TAG")
-            check_expression(self.s, kind, text(wanted, "subString", ""))
+        wanted = read(command, CLIENT_CONFIG)["subscriptionData"]
+        if wanted is not None:
+            check_expression(self.s, wanted["expressionType"], wanted["subString"])
         return command.reply()
 
 
 def _beat(item: dict[str, Any]) -> Beat:
-    """ConsumerData. Raises: Refused."""
     return Beat(
-        group=text(item, "groupName"),
-        consume_type=text(item, "consumeType", "CONSUME_PASSIVELY"),
-        message_model=text(item, "messageModel", "CLUSTERING"),
-        consume_from_where=text(item, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
-        subscriptions=tuple(_subscription(one) for one in items(item, "subscriptionDataSet")),
-        unit_mode=item.get("unitMode") is True,
+        group=item["groupName"],
+        consume_type=item["consumeType"],
+        message_model=item["messageModel"],
+        consume_from_where=item["consumeFromWhere"],
+        subscriptions=tuple(_subscription(one) for one in item["subscriptionDataSet"]),
+        unit_mode=item["unitMode"],
     )
 
 
 def _subscription(item: dict[str, Any]) -> Subscription:
-    """SubscriptionData. Go sends codes as texts, and may leave the sets out."""
-    tags, codes = item.get("tagsSet") or [], item.get("codeSet") or []
-    if not isinstance(tags, list) or not isinstance(codes, list):
-        raise bad("tagsSet or codeSet in the body is not a list")
-    try:
-        numbers = tuple(int(code) for code in codes)
-    except (TypeError, ValueError):
-        raise bad("codeSet in the body contains a non-number") from None
     return Subscription(
-        topic=text(item, "topic"),
-        expression=text(item, "subString", "*"),
-        tags=tuple(map(str, tags)),
-        codes=numbers,
-        version=integer(item, "subVersion", 0),
-        kind=text(item, "expressionType", "TAG"),
-        class_filter=item.get("classFilterMode") is True,
+        topic=item["topic"],
+        expression=item["subString"] or "*",
+        tags=tuple(tag for tag in item["tagsSet"] if tag is not None),
+        codes=tuple(code for code in item["codeSet"] if code is not None),
+        version=item["subVersion"],
+        kind=item["expressionType"] or "TAG",
+        class_filter=item["classFilterMode"],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.processors.bodies import json_object, message_queues, text
+from broker.processors.bodies import QUEUES_OF_CLIENT, read
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
@@ -20,15 +20,11 @@ class LockProcessor:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, peer: Peer, command: Command) -> Command:
-        body = json_object(command)
-        held = self.s.locks.lock(
-            text(body, "consumerGroup"), text(body, "clientId"), message_queues(body, "mqSet")
-        )
+        body = read(command, QUEUES_OF_CLIENT)
+        held = self.s.locks.lock(body["consumerGroup"], body["clientId"], body["mqSet"])
         return command.reply(body=mqjson.dumps({"lockOKMQSet": held}))
 
     def unlock(self, peer: Peer, command: Command) -> Command:
-        body = json_object(command)
-        self.s.locks.unlock(
-            text(body, "consumerGroup"), text(body, "clientId"), message_queues(body, "mqSet")
-        )
+        body = read(command, QUEUES_OF_CLIENT)
+        self.s.locks.unlock(body["consumerGroup"], body["clientId"], body["mqSet"])
         return command.reply()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.processors.bodies import CONSUMER_STATUS
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -127,7 +128,7 @@ class RelayProcessor:
             if not isinstance(answer, Command) or answer.code != ResponseCode.SUCCESS:
                 continue
             try:
-                table[channel.client_id] = mqjson.loads(answer.body)["messageQueueTable"]
-            except (ValueError, KeyError, TypeError):
-                continue  # its answer is malformed; the others count
+                table[channel.client_id] = CONSUMER_STATUS.loads(answer.body)["messageQueueTable"]
+            except ValueError:
+                continue  # its answer cannot be read; the others count
         return command.reply(body=mqjson.dumps({"consumerTable": table}))

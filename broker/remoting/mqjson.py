@@ -16,8 +16,11 @@ __all__ = ["MessageQueue", "dumps", "loads"]
 
 #: Deeper than any body of the protocol; what is deeper is hostile.
 _DEPTH_MAX = 64
-_BLANK = re.compile(r"[ \t\r\n]*")
+_BLANK = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*")
 _SCALAR = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null")
+_WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r'\\.|"', re.DOTALL)
 _string: Any = json.decoder.scanstring  # type: ignore[attr-defined]
 
 
@@ -29,7 +32,9 @@ class MessageQueue(NamedTuple):
     queue: int
 
     def as_json(self) -> dict[str, object]:
-        return {"brokerName": self.broker, "queueId": self.queue, "topic": self.topic}
+        """Upstream leaves a null out; a queue without a broker is one of those."""
+        named = {"brokerName": self.broker} if self.broker else {}
+        return {**named, "queueId": self.queue, "topic": self.topic}
 
 
 def dumps(value: object) -> bytes:
@@ -54,7 +59,8 @@ def _key(key: object) -> str:
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """The value of a body, be it strict JSON or fastjson's: objects and bare numbers as keys.
+    """The value of a body: strict JSON, or what fastjson takes besides: objects, bare numbers and
+    words as keys, single quotes, comments, a comma before the closing bracket.
 
     A key that is a message queue comes as MessageQueue, any other as text.
     Raises: ValueError that says what is wrong.
@@ -81,7 +87,7 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
+def _value(text: str, at: int, depth: int, *, key: bool = False) -> tuple[Any, int]:
     if depth > _DEPTH_MAX:
         raise ValueError("the body is nested too deeply")
     first = text[at : at + 1]
@@ -92,39 +98,44 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
     if first == '"':
         made: tuple[str, int] = _string(text, at + 1)
         return made
+    if first == "'" and (quoted := _SINGLE.match(text, at)):
+        return json.loads('"' + _ESCAPE.sub(_requoted, quoted[1]) + '"'), quoted.end()
     found = _SCALAR.match(text, at)
-    if found is None:
-        raise ValueError(f"the body is not valid JSON at byte {at}")
-    return json.loads(found[0]), found.end()
+    if found is not None:
+        return json.loads(found[0]), found.end()
+    if key and (word := _WORD.match(text, at)):
+        return word[0], word.end()
+    raise ValueError(f"the body is not valid JSON at byte {at}")
+
+
+def _requoted(part: re.Match[str]) -> str:
+    """An escape, or a double quote, of a text in single quotes, as one in double quotes has it."""
+    return {"\\'": "'", '"': '\\"'}.get(part[0], part[0])
 
 
 def _object(text: str, at: int, depth: int) -> tuple[dict[Any, Any], int]:
     made: dict[Any, Any] = {}
     at = _skip(text, at)
-    if text[at : at + 1] == "}":
-        return made, at + 1
-    while True:
-        key, at = _value(text, at, depth + 1)
+    while text[at : at + 1] != "}":
+        key, at = _value(text, at, depth + 1, key=True)
         at = _expect(text, at, ":")
         made[_as_key(key)], at = _value(text, at, depth + 1)
         at = _skip(text, at)
-        if text[at : at + 1] == "}":
-            return made, at + 1
-        at = _expect(text, at, ",")
+        if text[at : at + 1] != "}":
+            at = _expect(text, at, ",")
+    return made, at + 1
 
 
 def _array(text: str, at: int, depth: int) -> tuple[list[Any], int]:
     made: list[Any] = []
     at = _skip(text, at)
-    if text[at : at + 1] == "]":
-        return made, at + 1
-    while True:
+    while text[at : at + 1] != "]":
         item, at = _value(text, at, depth + 1)
         made.append(item)
         at = _skip(text, at)
-        if text[at : at + 1] == "]":
-            return made, at + 1
-        at = _expect(text, at, ",")
+        if text[at : at + 1] != "]":
+            at = _expect(text, at, ",")
+    return made, at + 1
 
 
 def _expect(text: str, at: int, sign: str) -> int:

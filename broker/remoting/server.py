@@ -18,7 +18,7 @@ from broker.remoting.opening import Opening
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.tls import TlsSettings
 
-__all__ = ["RemotingServer"]
+__all__ = ["RemotingServer", "listening_socket"]
 
 #: How many connections over the limit are answered so; those beyond are closed silently.
 REFUSED_MAX = 64
@@ -76,14 +76,12 @@ class RemotingServer:
         """Raises: OSError when the address cannot be listened on."""
         assert self._server is None
         loop = asyncio.get_running_loop()
-        if self._sock is not None:
-            self._server = await loop.create_server(
-                self._accept, sock=self._sock, backlog=self._backlog
-            )
-        else:
-            self._server = await loop.create_server(
-                self._accept, self.host, self._port, backlog=self._backlog, reuse_address=True
-            )
+        if self._sock is None:
+            # Given a host, the loop would look it up in threads of libuv's, which a forked child
+            # cannot end.
+            self._sock = await asyncio.to_thread(listening_socket, self.host, self._port)
+        sock, self._sock = self._sock, None
+        self._server = await loop.create_server(self._accept, sock=sock, backlog=self._backlog)
         self._port = self._server.sockets[0].getsockname()[1]
 
     def _accept(self) -> asyncio.BaseProtocol:
@@ -156,6 +154,33 @@ class RemotingServer:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket bound to the address; host: an address or a name, port 0: a free one.
+
+    Raises: OSError that names the address.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM,
+                                   flags=socket.AI_PASSIVE)  # fmt: skip
+        family, _, _, _, address = sorted(found)[0]  # IPv4 where there is a choice
+        made = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as failed:
+        raise _cannot_listen(host, port, failed) from failed
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.setblocking(False)
+    except OSError as failed:
+        made.close()
+        raise _cannot_listen(host, port, failed) from failed
+    return made
+
+
+def _cannot_listen(host: str, port: int, failed: OSError) -> OSError:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return OSError(failed.errno, f"cannot listen on {where}: {failed.strerror or failed}")
 
 
 class _Closed(asyncio.Protocol):

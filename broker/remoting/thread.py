@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -17,11 +18,15 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """uvloop in a daemon thread. run() waits for a coroutine there; stop() ends the thread."""
+    """uvloop in a daemon thread. run() waits for a coroutine there; stop() ends the thread.
+
+    A forked child has no such thread: there run() raises RuntimeError, and stop() does nothing.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
         self._stopped = False
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -35,8 +40,16 @@ class LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
+    @property
+    def here(self) -> bool:
+        """Whether the thread is one of this process."""
+        return os.getpid() == self._pid
+
     def run(self, work: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         """The coroutine's result. Raises: what it raises, TimeoutError after `timeout` seconds."""
+        if not self.here:
+            work.close()
+            raise RuntimeError("the loop runs in the process that forked this one, not here")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
 
     def run_plain(self, work: Callable[[], _T]) -> _T:
@@ -61,7 +74,7 @@ class LoopThread:
 
     def stop(self) -> None:
         """Nothing runs there afterwards. Once is enough, more are harmless."""
-        if self._thread.is_alive():
+        if self.here and self._thread.is_alive():
             self._stopped = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -12,7 +12,7 @@ from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument
 from pystore.settings import RETENTION, TABLE, Settings, edit_conf
 
-__all__ = ["Config"]
+__all__ = ["Config", "served"]
 
 #: What a connection, a record, a name server or the C core has been told already, and what this
 #: broker would have to refuse at its start.
@@ -25,6 +25,36 @@ _FIXED = frozenset(
         "regionId", "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
     }
 )  # fmt: skip
+
+
+#: What would be silently missing: who asks for it must not believe that he has it. By name, the
+#: one value that is true of this broker, and why.
+_NOT_SERVED: dict[str, tuple[object, str]] = {
+    "aclEnable": (False, "there is no access control yet"),
+    "authenticationEnabled": (False, "there is no access control yet"),
+    "authorizationEnabled": (False, "there is no access control yet"),
+    "enableControllerMode": (False, "there is no controller"),
+    "brokerRole": ("ASYNC_MASTER", "there is no replication yet"),
+    "inSyncReplicas": (1, "there is no replication yet"),
+    "minInSyncReplicas": (1, "there is no replication yet"),
+    "allAckInSyncStateSet": (False, "there is no replication yet"),
+    "enableAutoInSyncReplicas": (False, "there is no replication yet"),
+    "timerWheelEnable": (False, "there are no timers yet, use delay levels"),
+}
+
+
+def served(settings: Settings) -> Settings:
+    """The settings as they are true of this broker, where upstream's defaults are not.
+
+    Raises: BadArgument for a setting that asks for what this broker cannot do.
+    """
+    for name, (value, why) in _NOT_SERVED.items():
+        if name in settings.explicit and settings[name] != value:
+            given = settings[name]
+            shown = str(given).lower() if isinstance(given, bool) else given
+            raise BadArgument(f"{name} = {shown} is not supported: {why}", settings.source(name))
+    untrue = {name: value for name, (value, _) in _NOT_SERVED.items() if settings[name] != value}
+    return settings.replaced(**untrue) if untrue else settings
 
 
 class Config:
@@ -68,7 +98,7 @@ class Config:
             listener(names)
 
     def _checked(self, changes: Mapping[str, str]) -> tuple[Settings, frozenset[str]]:
-        made = self.current.replaced(**changes)
+        made = served(self.current.replaced(**changes))
         names = frozenset(name for name in changes if made[name] != self.current[name])
         for name in sorted(names):
             at_start = TABLE[name].used_by == "store" and name not in RETENTION

@@ -84,9 +84,10 @@ class Groups:
     # ---- tools ----
 
     def update(self, group: SubscriptionGroup) -> None:
-        """Makes or replaces one. Raises: Refused."""
+        """Makes or replaces one; members of its file that we do not know stay. Raises: Refused."""
+        old = self.get(group.name)
         try:
-            self._rows.put(group)
+            self._rows.put(replace(group, extra=old.extra if old is not None else {}))
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
         self.changed(group.name)

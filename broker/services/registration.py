@@ -19,6 +19,7 @@ from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
+from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, listed, required
 from broker.services.config import Config
 from broker.services.topics import READ, WRITE, Topics
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
@@ -34,6 +35,15 @@ Dial = Callable[[str], Awaitable[Peer]]
 _RETRY_S = 1.0
 _RETRY_MAX_S = 30.0
 _UNREGISTER_S = 3.0
+
+#: KVTable: the ordered topics of the cluster.
+_KV_TABLE = Shape(table=OBJECT)
+#: TopicRouteData, as far as queues are divided by it.
+_ROUTE = Shape(
+    queueDatas=listed(
+        Shape(brokerName=required(TEXT), perm=Member(INT, 0), readQueueNums=Member(INT, 0))
+    )
+)
 
 
 @dataclass(slots=True)
@@ -192,11 +202,14 @@ class Registration:
         }
         body = mqjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
         ha_host = settings["brokerIP2"] or settings["brokerIP1"]
+        if ":" in ha_host:
+            ha_host = f"[{ha_host.strip('[]')}]"
         ext = self._identity() | {
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
             "compressed": "false",
             "enableActingMaster": str(settings["enableSlaveActingMaster"]).lower(),
-            "haServerAddr": f"{ha_host}:{settings['haListenPort']}",
+            # A registration must have one that a slave can read. Nobody listens on port 0.
+            "haServerAddr": f"{ha_host}:0",
         }
         return Command(RequestCode.REGISTER_BROKER, ext, body)
 
@@ -262,17 +275,15 @@ class Registration:
 
     def _take_order_topics(self, body: Any) -> None:
         """Which topics are ordered, as the cluster's configuration says."""
-        try:
-            table = mqjson.loads(body).get("table")
-        except (ValueError, AttributeError):
-            return
-        if isinstance(table, dict):
-            self._topics.set_order(frozenset(map(str, table)))
+        with contextlib.suppress(ValueError):
+            table = _KV_TABLE.loads(body)["table"]
+            if table is not None:
+                self._topics.set_order(frozenset(map(str, table)))
 
     # ---- what others register ----
 
     async def route(self, topic: str) -> dict[str, Any] | None:
-        """The route of a topic as a name server has it; None when nobody says."""
+        """The queueDatas of a topic's route, as a name server has it; None when nobody says."""
         for server in self._servers:
             if server.peer is None or server.peer.closed:
                 continue
@@ -281,6 +292,5 @@ class Registration:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 answer = await server.peer.request(command, 3.0)
                 if answer.code == ResponseCode.SUCCESS:
-                    found = mqjson.loads(answer.body)
-                    return found if isinstance(found, dict) else None
+                    return _ROUTE.loads(answer.body)
         return None

@@ -264,7 +264,7 @@ class Topics:
             elif sign == "+" and _ATTRIBUTES[name] and value not in _ATTRIBUTES[name]:
                 problem = f"value is not in set: {value:.60}"
             if problem:
-                raise Refused(ResponseCode.INVALID_PARAMETER, problem)
+                raise Refused(ResponseCode.SYSTEM_ERROR, problem)
             if sign == "+":
                 made[name] = value
             else:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.broker import _NOT_SERVED
-from broker.services.config import Config
+from broker.services.config import _NOT_SERVED, Config
 from pystore.errors import BadArgument
 from pystore.settings import TABLE, load
 

@@ -73,7 +73,7 @@ def test_every_answer_is_the_real_ones(frames):
     async def work():
         count = 0
         async with AsyncExitStack() as stack:
-            names = NameServer(listenPort=0)
+            names = NameServer(listenPort=0, bindAddress="0.0.0.0")  # which 319 tells
             await stack.enter_async_context(names)
             wires = {}
             for row, asked, real in pairs(frames):

@@ -536,7 +536,7 @@ def test_heartbeat_of_the_newer_kind(desk):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{", b'{"clientID":5}', b'{"clientID":"c","consumerDataSet":5}',
+    [b"", b"[]", b"{", b'{"clientID":null}', b'{"clientID":"c","consumerDataSet":5}',
      b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{}]}]}',
      b'{"clientID":"c","consumerDataSet":[{"groupName":"g","subscriptionDataSet":'
      b'[{"topic":"t","codeSet":["x"]}]}]}', b"\xff", b"[" * 100_000],
@@ -692,8 +692,8 @@ def test_groups_by_request(desk):
     assert desk.ask(200, {"groupName": "readers", "retryMaxTimes": 3}).code == 0
     assert body_of(desk.ask(352, group="readers"))["retryMaxTimes"] == 3
     assert "readers" in body_of(desk.ask(201))["subscriptionGroupTable"]
-    assert desk.ask(200, {"retryMaxTimes": 3}).code == 29
-    assert desk.ask(200, {"groupName": "g", "retryMaxTimes": "x"}).code == 29
+    assert desk.ask(200, {"retryMaxTimes": 3}).code == 1
+    assert desk.ask(200, {"groupName": "g", "retryMaxTimes": "x"}).code == 1
     desk.s.offsets.commit("readers", "orders", 0, 1)
     assert desk.ask(207, groupName="readers", cleanOffset=True).code == 0
     assert desk.s.offsets.get("readers", "orders", 0) is None
@@ -763,7 +763,8 @@ def test_who_is_online(desk):
     assert consumers["connectionSet"] == [connection]
     assert consumers["subscriptionTable"]["orders"]["subString"] == "*"
     assert body_of(desk.ask(204, producerGroup="makers")) == {"connectionSet": [connection]}
-    assert body_of(desk.ask(328))["data"].keys() == {"makers"}
+    (maker,) = body_of(desk.ask(328))["data"]["makers"]
+    assert maker["remoteIP"] == "/127.0.0.1:40000"  # as Java shows a socket's address
     found = body_of(desk.ask(345, group="readers", topic="orders"))
     assert found["subscriptionData"]["topic"] == "orders"
     assert "subscriptionData" not in body_of(desk.ask(345, group="readers", topic="x"))
@@ -798,6 +799,45 @@ def test_consumption(desk):
     assert desk.ask(202, topic="none").code == 17
 
 
+def test_units_of_a_queue(desk):
+    """What a 5.3.3 broker answers to the same requests."""
+    desk.send()
+    desk.send()
+    desk.wait("orders", count=2)
+    desk.ask(34, beat(group="tags"))
+    desk.ask(34, beat(group="sql", kind="SQL92", expression="a > 3", version=9))
+    asked = {"topic": "orders", "queueId": 0, "index": 0, "count": 1}
+    plain = body_of(desk.ask(321, **asked))
+    assert not plain["queueData"][0].pop("eval")
+    assert plain["queueData"][0].keys() == {"physicOffset", "physicSize", "tagsCode"}
+    assert plain.keys() == {"queueData", "minQueueIndex", "maxQueueIndex"}
+    tags = body_of(desk.ask(321, **asked, consumerGroup="tags"))
+    assert (tags["filterData"], tags["subscriptionData"]["topic"]) == ("null", "orders")
+    data = json.loads(body_of(desk.ask(321, **asked, consumerGroup="sql"))["filterData"])
+    assert data == {
+        "bornTime": 9, "clientVersion": 9, "consumerGroup": "sql", "dead": False, "deadTime": 0,
+        "expression": "a > 3", "expressionType": "SQL92", "topic": "orders",
+    }  # fmt: skip
+    nobody = body_of(desk.ask(321, **asked, consumerGroup="nobody"))
+    assert nobody["filterData"] == "nobody@orders is not online!"
+    assert "subscriptionData" not in nobody
+    late = desk.ask(321, **(asked | {"index": 50}))
+    assert (late.code, late.remark, late.body) == (0, "Index 50 of 0@orders is not exist!", b"")
+    none = desk.ask(321, **(asked | {"topic": "none"}))
+    assert (none.code, none.remark) == (1, "0@none is not exist!")
+
+
+def test_a_heartbeat_with_ordinals(desk):
+    """As librocketmq, the official C++ client, writes it."""
+    body = beat(group="readers")
+    body["consumerDataSet"][0] |= {"consumeType": 1, "messageModel": 0, "consumeFromWhere": 4}
+    assert desk.ask(34, body).code == 0
+    found = body_of(desk.ask(203, consumerGroup="readers"))
+    assert found["consumeType"] == "CONSUME_PASSIVELY"
+    assert found["messageModel"] == "BROADCASTING"
+    assert found["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+
+
 def test_settings_by_request(desk):
     before = desk.ask(26)
     assert b"brokerName=DEFAULT_BROKER\n" in before.body
@@ -808,6 +848,9 @@ def test_settings_by_request(desk):
     refused = desk.ask(25, b"traceOn=false\n")  # the C core was told at the start
     assert (refused.code, "only at a start" in refused.remark) == (1, True)
     assert desk.ask(25, b"configBlackList=x\n").code == 16
+    desk.s.settings.update({"configBlackList": "namesrvAddr"})  # as by a broker.conf
+    for line in (b"configBlackList=x\n", b"namesrvAddr=127.0.0.1:1\n"):
+        assert desk.ask(25, line).code == 16
     for wrong in (b"", b"no such=1", b"traceOn=5", b"brokerName=x", b"\xff", b"a=\\u12"):
         assert desk.ask(25, wrong).code == 1
 

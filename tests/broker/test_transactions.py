@@ -810,13 +810,19 @@ def runtime(answer):
     return {name: int(value) for name, value in table.items() if name.startswith("rocketmq_")}
 
 
+async def runtime_entries(p):
+    table = json.loads(bytes((await p.ask(Command(28, {}))).body))["table"]
+    return {name for name in table if not name.startswith("scheduleMessageOffset_")}
+
+
 def test_decisions_are_counted_by_topic_and_commits_by_their_age(tmp_path, small):
     """Under upstream's names, in its buckets, where the broker tells its statistics."""
 
     @scenario(tmp_path / "s", small)
     async def _(t):
         p = await t.producer()
-        assert runtime(await p.ask(Command(28, {}))) == {}
+        assert runtime(await p.ask(Command(28, {"metrics": "transactions"}))) == {}
+        entries = await runtime_entries(p)
         # Of the client's clock: one is ahead, one says nothing sensible.
         ages_s = (0, 5, 6, 60, 61, 90_000, -100)
         for age in ages_s:
@@ -825,7 +831,7 @@ def test_decisions_are_counted_by_topic_and_commits_by_their_age(tmp_path, small
             assert (await p.end(half, COMMIT)).code == 0
         await p.end(await p.half("bills"), ROLLBACK)
         await p.half("bills")
-        found = runtime(await p.ask(Command(28, {})))
+        found = runtime(await p.ask(Command(28, {"metrics": "transactions"})))
         assert found['rocketmq_half_messages{topic="bills"}'] == 1
         assert found['rocketmq_commit_messages_total{topic="orders"}'] == len(ages_s)
         assert found['rocketmq_rollback_messages_total{topic="orders"}'] == 0
@@ -834,5 +840,6 @@ def test_decisions_are_counted_by_topic_and_commits_by_their_age(tmp_path, small
         buckets = [found[f'{name}_bucket{{topic="orders",le="{le}"}}']
                    for le in (5, 60, 600, 3600, 43200, 86400, "+Inf")]  # fmt: skip
         assert buckets == [3, 5, 6, 6, 6, 6, 7]
+        assert await runtime_entries(p) == entries  # they are told apart from upstream's
         assert found[f'{name}_sum{{topic="orders"}}'] == sum(age for age in ages_s if age > 0)
         assert found[f'{name}_count{{topic="orders"}}'] == len(ages_s)

@@ -101,21 +101,23 @@ def test_sharding_keys_choose_the_queue_as_javas_client_does(spark, save, store_
             assert m.queue == abs(java_hash(key)) % count
 
 
-def test_delay_levels_and_deliver_times(spark, save, store_path):
-    frame = spark.sql(
-        "SELECT * FROM VALUES ('level', 3, NULL), ('both', 99, 1800000000000),"
-        " ('time', 0, 1800000000000) AS t(body, delayLevel, deliverTime)"
-    )
+def test_delay_levels(spark, save, store_path):
+    frame = spark.sql("SELECT * FROM VALUES ('level', 3), ('far', 99) AS t(body, delayLevel)")
     save(frame, topic="t")
     found = {bytes(m.body).decode(): m for m in messages(store_path)}
     level = found["level"]
     assert (level.topic, level.queue) == ("SCHEDULE_TOPIC_XXXX", 2)
     assert (level.properties["REAL_TOPIC"], level.properties["DELAY"]) == ("t", "3")
     assert level.properties["REAL_QID"].isdigit()
-    assert found["both"].queue == 17
-    assert "TIMER_DELIVER_MS" not in found["both"].properties
-    assert found["time"].topic == "t"
-    assert found["time"].properties["TIMER_DELIVER_MS"] == "1800000000000"
+    assert found["far"].queue == 17
+
+
+def test_deliver_times_are_refused(spark, save, store_path):
+    """Nothing would delay such a message."""
+    frame = spark.sql("SELECT 'late' AS body, 1800000000000 AS deliverTime")
+    with pytest.raises(Exception, match="column 'deliverTime' is not supported"):
+        save(frame, topic="t")
+    assert not store_path.exists()
 
 
 def test_a_failed_job_leaves_nothing(spark, save, store_path):
@@ -181,6 +183,43 @@ def test_a_named_job_is_put_once(spark, save, store_path):
 
 
 # ---- a commit that dies ----
+
+
+def test_a_commit_that_cannot_put_anything_leaves_nothing(spark, save, store_path, monkeypatch):
+    """As with a package that cannot be imported when the messages are put."""
+    from spark_ext import sink
+    from spark_ext.options import parse_write
+
+    given = {"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL), "jobId": "job"}
+    options = parse_write(given)
+
+    def unable(*arguments: Any) -> int:
+        raise ImportError("No module named 'numpy'")
+
+    for batch in range(2):  # with nothing before it, and after a batch that was put
+        spools = [spooled(options, "job", 0, ["a", "b"])]
+        monkeypatch.setattr(sink, "_put_batch", unable)
+        with pytest.raises(ImportError):
+            sink._commit(options, "job", batch, spools)
+        sink._clear(options, "job")  # Spark's abort comes afterwards
+        assert (sink.pending(store_path), leftovers(store_path)) == ([], [])
+        monkeypatch.undo()
+        sink._commit(options, "job", batch, [spooled(options, "job", 0, ["a", "b"])])
+        assert bodies(store_path) == sorted(["a", "b"] * (batch + 1))
+
+
+def test_a_missing_package_is_named_before_anything_is_spooled(spark, store_path, monkeypatch):
+    from pyspark.sql.types import StructType
+
+    from spark_ext import sink
+    from spark_ext.errors import SinkError
+    from spark_ext.options import parse_write
+
+    monkeypatch.setattr(sink.importlib.util, "find_spec", lambda name: None)
+    options = parse_write({"path": str(store_path), "topic": "t"})
+    schema = StructType().add("body", "string")
+    with pytest.raises(SinkError, match=r"pyarrow and numpy, .* 'rocketmq-pystore\[spark\]'"):
+        sink.BatchWriter(options, schema, False)
 
 
 def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch):
