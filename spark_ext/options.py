@@ -494,10 +494,22 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
             "option pushdown=unsafe: Spark pushes no filters into streams; leave it out"
         )
     if v["fallback"] == "pull":
+        _check_broker()
         raise BadOption(
             "option fallback=pull needs the broker's client, which this package does not have yet:"
             " make the store visible on every host and leave it at fail"
         )
+
+
+def _check_broker() -> None:
+    """A job's own broker.py comes before the package with the client. Raises: BadOption."""
+    from pystore.errors import BadArgument
+    from pystore.packages import check_package
+
+    try:
+        check_package("broker")
+    except BadArgument as error:
+        raise BadOption(f"option fallback=pull: {error}") from None
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:

@@ -6,6 +6,7 @@ pyarrow.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from pyspark.sql.datasource import (
 
 from spark_ext import options as given
 from spark_ext import schema as columns
+from spark_ext.errors import SourceError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -26,11 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["RocketmqSource"]
 
 
+def _check_pystore() -> None:
+    """A job's own pystore.py comes before the package. Raises: SourceError that names it."""
+    found = importlib.util.find_spec("pystore")
+    if found is not None and found.submodule_search_locations is None:
+        raise SourceError(
+            f"Python finds {found.origin} before the package 'pystore': rename that file, or take"
+            " its folder off sys.path (PYTHONPATH)"
+        )
+
+
 class RocketmqSource(DataSource):
     """``spark.read.format("rocketmq").load("store")``; options and columns: docs/spark.md."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        _check_pystore()
 
     @classmethod
     def name(cls) -> str:

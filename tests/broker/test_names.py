@@ -83,3 +83,19 @@ def test_documented_fixture_names_what_shadows_the_package(shadowing: Path):
     done = python("-m", "pytest", "-p", "no:cacheprovider", "test_it.py", path=shadowing)
     assert done.returncode != 0
     assert str(shadowing / "broker.py") in done.stdout
+
+
+SOURCE = """
+from spark_ext.source import RocketmqSource
+RocketmqSource({"path": "nowhere", "fallback": "pull"}).streamReader(None)
+"""
+
+
+@pytest.mark.parametrize("name", ["broker", "pystore"])
+def test_spark_source_names_what_shadows_a_package(tmp_path: Path, name: str):
+    """The last line of the error, which is what Spark shows, has the path of that file."""
+    (tmp_path / f"{name}.py").write_text("URL = 'amqp://localhost'\n")
+    done = python("-c", SOURCE, path=tmp_path)
+    last = done.stderr.strip().splitlines()[-1]
+    assert str(tmp_path / f"{name}.py") in last
+    assert "rename that file" in last
