@@ -31,7 +31,7 @@ C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest -q -n $(WORKERS)
 
-PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq tools)
+PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 
 .DEFAULT_GOAL := help

@@ -99,3 +99,14 @@ def test_spark_source_names_what_shadows_a_package(tmp_path: Path, name: str):
     last = done.stderr.strip().splitlines()[-1]
     assert str(tmp_path / f"{name}.py") in last
     assert "rename that file" in last
+
+
+def test_pytest_plugin_names_what_shadows_the_package(shadowing: Path):
+    """Tests without a broker run; one that asks for it fails with the path of that file."""
+    (shadowing / "test_it.py").write_text(
+        "def test_other():\n    pass\n\ndef test_it(rocketmq_topic):\n    pass\n"
+    )
+    done = python("-m", "pytest", "-p", "no:cacheprovider", "test_it.py", path=shadowing)
+    assert "1 passed, 1 error" in done.stdout
+    assert str(shadowing / "broker.py") in done.stdout
+    assert "rename that file" in done.stdout

@@ -112,7 +112,7 @@ def test_the_plugin_gives_a_project_its_broker(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(test_shop=PROJECT)
-    done = pytester.runpytest_subprocess("-p", "broker.testing", "--strict-markers", "-q")
+    done = pytester.runpytest_subprocess("-p", "pytest_rocketmq", "--strict-markers", "-q")
     done.assert_outcomes(passed=4)
 
 
@@ -123,7 +123,7 @@ def test_the_page_about_tests_shows_tests_that_pass(pytester, monkeypatch):
     text = "from broker import Broker\n" + "\n".join(blocks)
     text += "\n\ndef test_shared(shared_broker):\n    assert shared_broker.address\n"
     pytester.makepyfile(test_page=text)
-    done = pytester.runpytest_subprocess("-p", "broker.testing", "-q")
+    done = pytester.runpytest_subprocess("-p", "pytest_rocketmq", "-q")
     done.assert_outcomes(passed=3)
 
 
@@ -133,6 +133,6 @@ def test_a_wrong_marker_is_refused(pytester, monkeypatch):
     pytester.makepyfile(
         "import pytest\n@pytest.mark.rocketmq(5)\ndef test_x(rocketmq_broker): pass\n"
     )
-    done = pytester.runpytest_subprocess("-p", "broker.testing", "-q")
+    done = pytester.runpytest_subprocess("-p", "pytest_rocketmq", "-q")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["*settings by name only*"])

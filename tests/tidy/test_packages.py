@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 #: Methods of every named tuple, whose names begin with an underscore by its own rule.
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
-PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq")
+PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
 
 
 def trees(package: str) -> Iterator[tuple[str, ast.Module]]:
