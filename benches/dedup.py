@@ -121,7 +121,7 @@ def main() -> None:
     facts: dict[str, Any] = harness.machine()
     rows = rows_of(given.count)
     harness.show(rows, facts, "idempotent produce")
-    path = harness.save(rows, facts, "once")
+    path = harness.save(rows, facts, "dedup")
     print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")

@@ -94,8 +94,17 @@ def transactions_section(run: dict[str, Any]) -> list[str]:
     return [*lines, side_by_side(table_of, makes), "", *table(others), ""]
 
 
-def once_section(run: dict[str, Any]) -> list[str]:
+def dedup_section(run: dict[str, Any]) -> list[str]:
     return ["## Idempotent produce", "", machine_line(run), "", *table(run["rows"]), ""]
+
+
+def sends_section(run: dict[str, Any]) -> list[str]:
+    lines = ["## Who decides about a send", "", machine_line(run), ""]
+    text = (
+        "Processor time of the broker's process a message, and the ratio of an earlier commit's to"
+        " this one's, in turns (`python -m benches.sends --before CHECKOUT`)."
+    )
+    return [*lines, text, "", *table(run["rows"]), ""]
 
 
 def machine_line(run: dict[str, Any]) -> str:
@@ -114,7 +123,10 @@ def page() -> str:
     lines += ["The rates behind the ratios:", "", *table(rates), ""]
     if (RESULTS / "committed-broker.json").exists():
         lines += broker_section(run_of("broker"))
-    for kind, section in (("transactions", transactions_section), ("once", once_section)):
+    sections = {
+        "transactions": transactions_section, "dedup": dedup_section, "sends": sends_section,
+    }  # fmt: skip
+    for kind, section in sections.items():
         if (RESULTS / f"committed-{kind}.json").exists():
             lines += section(run_of(kind))
     lines += ["## The store alone", "", machine_line(own), "", *table(own["rows"])]

@@ -1,0 +1,151 @@
+"""What a send costs: when the tables of the core decide, and when Python does.
+
+    python -m benches.sends [--before PATH] [--rounds 7] [--count 20000]
+
+--before: a built checkout of an earlier commit, measured in turns with this one. Each round starts
+a broker of one tree in a process of its own, with a store in memory if /dev/shm is there; this
+process writes pipelined SEND_MESSAGE_V2 frames of 128-byte bodies to its socket. A figure is the
+processor time of the broker's process a message, so that what else the machine does counts little.
+Python decides because a hook is there, or because the message comes without UNIQ_KEY.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+from benches import harness
+from benches.harness import ROOT, Row
+from broker.remoting import codec
+from broker.remoting.command import Command
+
+BODY = b"x" * 128
+WINDOW = 256
+#: What decides, and what the frames and the broker are then like.
+KINDS = ("tables", "hook", "no id")
+
+#: Runs in the tree that is measured: a broker that tells its port, then its processor time.
+BROKER = """
+import sys, time
+from broker.broker import Broker
+
+class Hook:
+    name = "nothing"
+    def before(self, context): pass
+    def after(self, context): pass
+
+broker = Broker(sys.argv[1], listenPort=0, mappedFileSizeCommitLog=64 << 20)
+if sys.argv[2] == "hook":
+    broker.add_send_hook(Hook())
+with broker:
+    print(broker.port, flush=True)
+    for _ in sys.stdin:
+        print(time.process_time(), flush=True)
+"""
+
+
+def frame(number: int, kind: str) -> bytes:
+    properties = "WAIT\1true\2TAGS\1a\2" + ("" if kind == "no id" else f"UNIQ_KEY\1{number:032X}\2")
+    ext = {
+        "a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": str(number % 4), "f": "0",
+        "g": "1700000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
+        "n": "broker-a",
+    }  # fmt: skip
+    return codec.encode(Command(310, ext, BODY, opaque=number))
+
+
+def _answers(sock: socket.socket, left: bytes, count: int) -> bytes:
+    """Reads so many answers; what is left of the last read."""
+    while count:
+        at = 0
+        while count and len(left) - at >= 4:
+            size = 4 + struct.unpack_from(">i", left, at)[0]
+            if len(left) - at < size:
+                break
+            at += size
+            count -= 1
+        left = left[at:]
+        if count:
+            left += sock.recv(1 << 18)
+    return left
+
+
+def send_all(port: int, frames: list[bytes]) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        left = b""
+        for at in range(0, len(frames), WINDOW):
+            part = frames[at : at + WINDOW]
+            sock.sendall(b"".join(part))
+            left = _answers(sock, left, len(part))
+
+
+def cost_us(tree: Path, kind: str, count: int) -> float:
+    """Processor time a message of a broker of that tree, in microseconds."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        process = subprocess.Popen(
+            [tree / ".venv" / "bin" / "python", "-c", BROKER, Path(folder) / "store", kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        with process:
+            port = int(process.stdout.readline())
+
+            def spent() -> float:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                return float(process.stdout.readline())
+
+            send_all(port, [frame(i, kind) for i in range(1000)])
+            frames = [frame(i, kind) for i in range(count)]
+            began = spent()
+            send_all(port, frames)
+            took = spent() - began
+            process.stdin.close()
+        return took / count * 1e6
+
+
+def rows_of(trees: dict[str, Path], rounds: int, count: int) -> list[Row]:
+    """The costs, and with two trees the ratios round by round."""
+    what = {"tables": "decided by the tables", "hook": "decided by Python, with a hook",
+            "no id": "decided by Python, no UNIQ_KEY"}  # fmt: skip
+    found = {
+        (kind, name): Row(f"a send, {what[kind]}", "128 B", name, " us", [], smaller=True)
+        for kind in KINDS
+        for name in trees
+    }
+    for _ in range(rounds):
+        for kind in KINDS:
+            for name, tree in trees.items():
+                many = count * (10 if kind == "tables" else 1)
+                found[kind, name].rounds.append(cost_us(tree, kind, many))
+    rows = list(found.values())
+    if "before" in trees:
+        for kind in KINDS:
+            pairs = zip(found[kind, "before"].rounds, found[kind, "after"].rounds, strict=True)
+            ratios = [before / after for before, after in pairs]
+            rows.append(Row(f"a send, {what[kind]}", "128 B", "before / after", "x", ratios))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.sends")
+    parser.add_argument("--before", type=Path, help="a built checkout of an earlier commit")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--count", type=int, default=20_000)
+    given = parser.parse_args()
+    trees = {"before": given.before, "after": ROOT} if given.before else {"after": ROOT}
+    facts = harness.machine()
+    rows = rows_of(trees, given.rounds, given.count)
+    harness.show(rows, facts, "sends")
+    path = harness.save(rows, facts, "sends")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
