@@ -15,7 +15,7 @@ typedef struct ps_unit {
     int64_t tags_code;
 } ps_unit;
 
-struct ps_hold;
+struct ps_parked;
 struct ps_record;
 struct ps_topic;
 
@@ -53,7 +53,7 @@ typedef struct ps_queue {
     _Atomic bool cq_watched;
     _Atomic bool cq_arrived;          /* it is in the list of arrivals */
     struct ps_queue *cq_arrived_next; /* owned by that list */
-    struct ps_hold *cq_holds;         /* the listener's own */
+    struct ps_parked *cq_parked;      /* the listener's own */
 } ps_queue;
 
 /* Opens the files of one queue folder and finds its end: the units from the third-last file on that

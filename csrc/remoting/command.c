@@ -28,7 +28,7 @@
 
 #include <string.h>
 
-#include "scan/arrow.h"
+#include "format/utf8.h"
 #include "base/bytes.h"
 #include "base/error.h"
 #include "remoting/json.h"

@@ -45,9 +45,9 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_store = ps_store_ref(store);
     c->co_trace_on = conf->trace_on != 0;
     c->co_frame_max = conf->frame_max;
-    c->co_hold = conf->hold != 0;
+    c->co_long_polling = conf->hold != 0;
     c->co_hold_short_ms = conf->hold_short_ms;
-    c->co_holds_max = conf->holds_max;
+    c->co_parked_max = conf->holds_max;
     c->co_random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -132,7 +132,7 @@ ps_conn *ps_conn_new(ps_core *c, int64_t id, const uint8_t *host, int32_t host_l
 
 void ps_conn_free(ps_conn *n) {
     if (n == NULL) return;
-    ps_core_drop_holds(n);
+    ps_parked_drop_all(n);
     ps_buffer_free(&n->cn_in);
     free(n);
 }
@@ -196,7 +196,7 @@ static void finish(ps_conn *n, ps_step *out) {
                      .out_len = c->co_out.len,
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
-                     .hold_ms = c->co_holding ? ps_core_deadline_in(c) : -1,
+                     .hold_ms = c->co_holding ? ps_parked_deadline_in(c) : -1,
                      .more = c->co_more,
                      .part = n->cn_in.data != NULL};
     ps_held_detach(c, out);
@@ -217,7 +217,7 @@ static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
     return 0;
 }
 
-static int serve(ps_conn *n, const ps_command *request) {
+static int serve_frame(ps_conn *n, const ps_command *request) {
     if (request->flag & PS_FLAG_RESPONSE) return 0;
     switch (request->code) {
     case CODE_SEND_MESSAGE:
@@ -260,7 +260,7 @@ static bool goes_up(const ps_conn *n, const ps_command *request) {
 
 /* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
  * far it got. */
-static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
+static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
     ps_core *c = n->cn_core;
     ps_command request;
     int code = 0;
@@ -274,7 +274,7 @@ static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_e
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
         bool up = (c->co_up | n->cn_up) != 0 && goes_up(n, &request);
-        code = up ? 0 : serve(n, &request);
+        code = up ? 0 : serve_frame(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
         *used += took;
@@ -283,7 +283,7 @@ static int cut(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_e
 }
 
 /* Moves what is left of the shared buffer into the connection's own. */
-static int keep(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) {
+static int keep_rest(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) {
     uint8_t *to = ps_buffer_room(&n->cn_in, len);
     if (to == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for part of a frame");
@@ -300,11 +300,11 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     begin(c);
     if (own) {
         n->cn_in.len += len;
-        code = cut(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
+        code = cut_frames(n, n->cn_in.data + n->cn_from, n->cn_in.len - n->cn_from, &used, e);
         n->cn_from += used;
     } else {
-        code = cut(n, c->co_in.data, len, &used, e);
-        if (code == 0 && used < len) code = keep(n, c->co_in.data + used, len - used, e);
+        code = cut_frames(n, c->co_in.data, len, &used, e);
+        if (code == 0 && used < len) code = keep_rest(n, c->co_in.data + used, len - used, e);
     }
     finish(n, out);
     return code;
@@ -317,7 +317,7 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     begin(c);
     int64_t took =
         ps_command_decode(frame, len, c->co_frame_max, c->co_scratch, &request, &wanted, NULL);
-    int served = took > 0 ? serve(n, &request) : 0;
+    int served = took > 0 ? serve_frame(n, &request) : 0;
     finish(n, out);
     return served > 0;
 }

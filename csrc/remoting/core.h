@@ -60,29 +60,13 @@ typedef struct ps_pair {
     ps_filter *pr_own;    /* of the last pull that brought its own */
     ps_mark *pr_marks;    /* by queue */
     int32_t pr_mark_count, pr_mark_room;
-    int32_t pr_holds; /* pulls that are held for it */
+    int32_t pr_parked; /* pulls that are parked for it */
     bool pr_changed;
     int64_t pr_gets, pr_bytes;
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
-/* A pull that waits for messages. */
-typedef struct ps_hold {
-    struct ps_hold *hd_next, **hd_link;           /* of its queue, or of the ready ones */
-    struct ps_hold *hd_conn_next, **hd_conn_link; /* of its connection */
-    ps_conn *hd_conn;
-    ps_pair *hd_pair;
-    ps_topic_entry *hd_topic;
-    ps_queue *hd_queue;
-    ps_filter *hd_filter;
-    int32_t hd_opaque, hd_serialize, hd_max;
-    int64_t hd_first;       /* the offset that was asked for */
-    int64_t hd_offset;      /* what lies before it did not match */
-    int64_t hd_deadline;    /* ms, monotonic */
-    int32_t hd_heap;        /* place in the heap of deadlines */
-    bool hd_ready, hd_last; /* last: it is answered whatever there is */
-} ps_hold;
-
+typedef struct ps_parked ps_parked; /* a pull that waits for messages: parked.h */
 typedef struct ps_tx ps_tx;     /* halves.h */
 typedef struct ps_dedup ps_dedup; /* dedup.c */
 
@@ -100,7 +84,7 @@ struct ps_conn {
     int64_t cn_from;   /* bytes of it that are done with */
     int64_t cn_wanted; /* size of that frame, 0: not known yet */
     int32_t cn_up;     /* PS_UP_: what is handed on, beside co_up */
-    ps_hold *cn_holds;
+    ps_parked *cn_parked;
 };
 
 struct ps_core {
@@ -110,8 +94,8 @@ struct ps_core {
     char *co_region;
     bool co_trace_on;
     int64_t co_frame_max;
-    bool co_hold;
-    int32_t co_hold_short_ms, co_holds_max;
+    bool co_long_polling;
+    int32_t co_hold_short_ms, co_parked_max;
     int32_t co_up;       /* PS_UP_: what is handed on */
     ps_pulled co_pulled; /* the last pull that was answered */
     int co_event_fd;
@@ -142,9 +126,9 @@ struct ps_core {
     ps_tx *co_tx;
     ps_dedup *co_dedup; /* NULL: nothing is remembered */
 
-    ps_hold **co_heap; /* held pulls by deadline */
+    ps_parked **co_heap; /* parked pulls by deadline */
     int32_t co_heap_count, co_heap_room;
-    ps_hold *co_ready, **co_ready_end;
+    ps_parked *co_ready, **co_ready_end;
     ps_core_totals co_totals;
 
     ps_core_times co_times;
@@ -153,13 +137,15 @@ struct ps_core {
     int64_t co_puts_waiting; /* put by it, and waiting for the disk */
 };
 
-/* tables.c */
+/* topictable.c, groups.c, pullfilter.c */
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
 ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count);
+/* NULL: no memory, or *e says what is wrong with the expression. */
+ps_filter *ps_filter_of_sql(const char *text, int32_t len, ps_error *e);
 /* A pull's own: A || B, or SQL92. NULL: no memory, or a malformed expression. */
 ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql);
 ps_filter *ps_filter_ref(ps_filter *f);
@@ -206,14 +192,18 @@ void ps_send_read(const ps_command *command, ps_send *out);
 /* What these properties ask for: all of `out` that comes from them. */
 void ps_send_read_properties(ps_slice properties, ps_send *out);
 
+/* levels.c */
+void ps_levels_arrived(ps_core *c, const ps_queue *q); /* q was watched and got messages */
+
 /* send.c, pull.c: 1 served, 0 for the broker to serve */
 int ps_core_send(ps_conn *conn, const ps_command *request);
 /* ps_conn_decide within a step. */
 int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_decision *decision,
                    ps_sent *sent, ps_error *e);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
-void ps_core_drop_holds(ps_conn *conn);
-int64_t ps_core_deadline_in(const ps_core *c); /* ms until the first held pull's time is over; -1 */
-void ps_core_wake_pair(ps_core *c, ps_pair *p, int32_t queue_id);
+void ps_parked_drop_all(ps_conn *conn);
+/* ms until the first parked pull's time is over; -1: there is none. */
+int64_t ps_parked_deadline_in(const ps_core *c);
+void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id);
 
 #endif

@@ -3,7 +3,7 @@
  * which no client sends and which are refused here. */
 #include "remoting/json.h"
 
-#include "scan/arrow.h"
+#include "format/utf8.h"
 
 /* ---- reading ---- */
 

@@ -1,15 +1,12 @@
-/* Pulls, and the ones that wait for messages. A pull is served here when its pair of group and
- * topic is published; every refusal is the broker's. A pull that finds nothing new is held: the
- * dispatcher announces new units of its queue (arrivals.c), what does not match its filter is
- * passed over, and a heap of deadlines ends it in time.
- * docs/internals/wire.md#pull, docs/internals/services.md#holding-pulls; upstream
- * PullMessageProcessor, PullRequestHoldService. */
+/* Pulls. One is served here when its pair of group and topic is published; every refusal is the
+ * broker's. A pull that finds nothing new is parked (parked.h); when it is ready again, what does
+ * not match its filter is passed over. docs/internals/wire.md#pull; upstream
+ * PullMessageProcessor. */
 #define _GNU_SOURCE
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "remoting/core.h"
+#include "remoting/parked.h"
 
 #define SYS_COMMIT 1
 #define SYS_SUSPEND 2
@@ -119,8 +116,8 @@ static int append_records(ps_core *c, const ps_batch_info *b) {
     return 0;
 }
 
-static int answer(ps_core *c, const pull *p, int32_t code, const char *remark,
-                  const ps_batch_info *b, int64_t next) {
+static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *remark,
+                       const ps_batch_info *b, int64_t next) {
     char number[3][24];
     ps_command reply;
     reply.serialize = p->serialize;
@@ -213,140 +210,37 @@ static int answer_reset(ps_core *c, const pull *p) {
     ps_queue_range(c->co_store, p->topic->te_topic, p->queue_id, &b.min_offset, &b.max_offset);
     int64_t target = m->mk_reset;
     m->mk_reset = -1;
-    int rc = answer(c, p, PS_CODE_PULL_OFFSET_MOVED, "OFFSET_RESET", &b, target);
+    int rc = answer_pull(c, p, PS_CODE_PULL_OFFSET_MOVED, "OFFSET_RESET", &b, target);
     return rc < 0 ? rc : 1;
 }
 
-/* ---- the heap of deadlines ---- */
-
-static bool before(const ps_hold *a, const ps_hold *b) {
-    return a->hd_deadline < b->hd_deadline;
-}
-
-static void place(ps_core *c, ps_hold *h, int32_t i) {
-    c->co_heap[i] = h;
-    h->hd_heap = i;
-}
-
-static void sift(ps_core *c, ps_hold *h, int32_t i) {
-    for (int32_t up = (i - 1) / 2; i > 0 && before(h, c->co_heap[up]); up = (i - 1) / 2) {
-        place(c, c->co_heap[up], i);
-        i = up;
-    }
-    for (int32_t down = 2 * i + 1; down < c->co_heap_count; down = 2 * i + 1) {
-        if (down + 1 < c->co_heap_count && before(c->co_heap[down + 1], c->co_heap[down])) down++;
-        if (!before(c->co_heap[down], h)) break;
-        place(c, c->co_heap[down], i);
-        i = down;
-    }
-    place(c, h, i);
-}
-
-static bool heap_add(ps_core *c, ps_hold *h) {
-    if (c->co_heap_count == c->co_heap_room) {
-        int32_t room = c->co_heap_room ? c->co_heap_room * 2 : 64;
-        ps_hold **heap = realloc(c->co_heap, (size_t)room * sizeof *heap);
-        if (heap == NULL) return false;
-        c->co_heap = heap;
-        c->co_heap_room = room;
-    }
-    sift(c, h, c->co_heap_count++);
-    return true;
-}
-
-static void heap_remove(ps_core *c, ps_hold *h) {
-    int32_t i = h->hd_heap;
-    ps_hold *last = c->co_heap[--c->co_heap_count];
-    if (last != h) sift(c, last, i);
-}
-
-/* ---- holding ---- */
-
-static void unlink_hold(ps_core *c, ps_hold *h) {
-    if (c->co_ready_end == &h->hd_next) c->co_ready_end = h->hd_link;
-    *h->hd_link = h->hd_next;
-    if (h->hd_next != NULL) h->hd_next->hd_link = h->hd_link;
-    h->hd_next = NULL;
-}
-
-static void push_hold(ps_hold **list, ps_hold *h) {
-    h->hd_next = *list;
-    h->hd_link = list;
-    if (h->hd_next != NULL) h->hd_next->hd_link = &h->hd_next;
-    *list = h;
-}
-
-/* To the end of the ready ones: first come, first served. */
-static void make_ready(ps_core *c, ps_hold *h) {
-    h->hd_ready = true;
-    h->hd_next = NULL;
-    h->hd_link = c->co_ready_end;
-    *c->co_ready_end = h;
-    c->co_ready_end = &h->hd_next;
-}
-
-/* Waits in its queue from now on, unless news came meanwhile, or its time is over: then it only
- * lets others have their turn. */
-static void park(ps_core *c, ps_hold *h) {
-    h->hd_ready = false;
-    if (ps_arrivals_watch(h->hd_queue, h->hd_offset) || h->hd_last)
-        make_ready(c, h);
-    else
-        push_hold(&h->hd_queue->cq_holds, h);
-}
-
-static void free_hold(ps_core *c, ps_hold *h) {
-    unlink_hold(c, h);
-    heap_remove(c, h);
-    *h->hd_conn_link = h->hd_conn_next;
-    if (h->hd_conn_next != NULL) h->hd_conn_next->hd_conn_link = h->hd_conn_link;
-    h->hd_pair->pr_holds--;
-    ps_filter_unref(h->hd_filter);
-    free(h);
-}
-
-void ps_core_drop_holds(ps_conn *n) {
-    while (n->cn_holds != NULL) free_hold(n->cn_core, n->cn_holds);
-}
-
-/* Holds it; false when it has to be answered at once. */
-static bool hold(ps_conn *n, const pull *p, int64_t suspend_ms) {
+/* Parks it; false when it has to be answered at once. */
+static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
     ps_core *c = n->cn_core;
-    if (c->co_heap_count >= c->co_holds_max) return false;
-    int64_t wait_ms = !c->co_hold                   ? c->co_hold_short_ms
+    int64_t wait_ms = !c->co_long_polling           ? c->co_hold_short_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(p->topic->te_topic, p->queue_id);
-    ps_hold *h = q != NULL ? calloc(1, sizeof *h) : NULL;
-    if (h == NULL) return false;
-    *h = (ps_hold){.hd_conn = n,
-                   .hd_pair = p->pair,
-                   .hd_topic = p->topic,
-                   .hd_queue = q,
-                   .hd_opaque = p->opaque,
-                   .hd_serialize = p->serialize,
-                   .hd_max = p->max,
-                   .hd_first = p->offset,
-                   .hd_offset = p->offset,
-                   .hd_deadline = ps_monotonic_ms() + wait_ms};
-    if (!heap_add(c, h)) {
-        free(h);
-        return false;
-    }
-    h->hd_pair->pr_holds++;
-    h->hd_filter = ps_filter_ref(p->filter);
-    h->hd_conn_next = n->cn_holds;
-    h->hd_conn_link = &n->cn_holds;
-    if (h->hd_conn_next != NULL) h->hd_conn_next->hd_conn_link = &h->hd_conn_next;
-    n->cn_holds = h;
+    if (q == NULL) return false;
+    const ps_parked like = {.pk_conn = n,
+                            .pk_pair = p->pair,
+                            .pk_topic = p->topic,
+                            .pk_queue = q,
+                            .pk_filter = p->filter,
+                            .pk_opaque = p->opaque,
+                            .pk_serialize = p->serialize,
+                            .pk_max = p->max,
+                            .pk_first = p->offset,
+                            .pk_offset = p->offset,
+                            .pk_deadline = ps_monotonic_ms() + wait_ms};
+    if (!ps_parked_add(&like)) return false;
     c->co_holding = true;
-    park(c, h);
     return true;
 }
 
 /* ---- a new pull ---- */
 
-static int serve(ps_conn *n, const pull *p, const request *r) {
+static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     ps_core *c = n->cn_core;
     ps_batch_info b;
     int rc = answer_reset(c, p);
@@ -357,8 +251,8 @@ static int serve(ps_conn *n, const pull *p, const request *r) {
     ps_batch_get(batch, &b);
     int32_t code = code_of(b.status, p->offset);
     bool held = is_empty(b.status, p->offset) && (r->flags & SYS_SUSPEND) && r->suspend_ms > 0 &&
-                hold(n, p, r->suspend_ms);
-    if (!held) rc = answer(c, p, code, name_of(b.status), &b, b.next_offset);
+                park_pull(n, p, r->suspend_ms);
+    if (!held) rc = answer_pull(c, p, code, name_of(b.status), &b, b.next_offset);
     ps_batch_free(batch);
     return rc < 0 ? rc : 1;
 }
@@ -379,154 +273,89 @@ int ps_core_pull(ps_conn *n, const ps_command *command) {
         (r.flags & SYS_CLASS_FILTER) || !choose_filter(p.pair, &r, &p.filter))
         return 0;
     c->co_totals.pulls++;
-    return serve(n, &p, &r);
+    return serve_pull(n, &p, &r);
 }
 
-/* ---- held pulls that go on ---- */
+/* ---- parked pulls that are resumed ---- */
 
-static pull pull_of(const ps_hold *h) {
-    return (pull){.pair = h->hd_pair,
-                  .topic = h->hd_topic,
-                  .filter = h->hd_filter,
-                  .queue_id = h->hd_queue->cq_id,
-                  .opaque = h->hd_opaque,
-                  .serialize = h->hd_serialize,
-                  .max = h->hd_max,
-                  .offset = h->hd_first};
+static pull pull_of(const ps_parked *h) {
+    return (pull){.pair = h->pk_pair,
+                  .topic = h->pk_topic,
+                  .filter = h->pk_filter,
+                  .queue_id = h->pk_queue->cq_id,
+                  .opaque = h->pk_opaque,
+                  .serialize = h->pk_serialize,
+                  .max = h->pk_max,
+                  .offset = h->pk_first};
 }
 
-/* When its time is up: reports the offset after the skipped messages, so that they are not read
- * again. */
-static int answer_last(ps_core *c, ps_hold *h, const ps_batch_info *b) {
+/* At the end of its time: what was passed over is told, so that it is not looked at again. */
+static int answer_last(ps_core *c, ps_parked *h, const ps_batch_info *b) {
     pull p = pull_of(h);
-    if (h->hd_offset > h->hd_first)
-        return answer(c, &p, PS_CODE_PULL_RETRY_IMMEDIATELY, name_of(PS_GET_NO_MATCHED_MESSAGE), b,
-                      h->hd_offset);
-    return answer(c, &p, code_of(b->status, h->hd_first), name_of(b->status), b, b->next_offset);
+    if (h->pk_offset > h->pk_first)
+        return answer_pull(c, &p, PS_CODE_PULL_RETRY_IMMEDIATELY,
+                           name_of(PS_GET_NO_MATCHED_MESSAGE), b, h->pk_offset);
+    return answer_pull(c, &p, code_of(b->status, h->pk_first), name_of(b->status), b,
+                       b->next_offset);
 }
 
 /* 1: answered (co_out), 0: it waits on, or an error code, after which its connection is done. */
-static int go_on(ps_core *c, ps_hold *h) {
+static int resume_pull(ps_core *c, ps_parked *h) {
     pull p = pull_of(h);
     ps_batch_info b;
     int rc = answer_reset(c, &p);
     if (rc != 0) return rc;
     for (int64_t passed = 0;;) {
-        ps_batch *batch = read_at(c, &p, h->hd_offset);
+        ps_batch *batch = read_at(c, &p, h->pk_offset);
         if (batch == NULL) return PS_E_CLOSED;
         ps_batch_get(batch, &b);
-        bool empty = is_empty(b.status, h->hd_offset);
-        bool passes = b.status == PS_GET_NO_MATCHED_MESSAGE && b.next_offset > h->hd_offset;
-        bool answered = empty ? h->hd_last : !passes;
+        bool empty = is_empty(b.status, h->pk_offset);
+        bool passes = b.status == PS_GET_NO_MATCHED_MESSAGE && b.next_offset > h->pk_offset;
+        bool answered = empty ? h->pk_last : !passes;
         if (empty && answered)
             rc = answer_last(c, h, &b);
         else if (answered)
-            rc = answer(c, &p, code_of(b.status, h->hd_offset), name_of(b.status), &b,
-                        b.next_offset);
+            rc = answer_pull(c, &p, code_of(b.status, h->pk_offset), name_of(b.status), &b,
+                             b.next_offset);
         ps_batch_free(batch);
         if (answered) return rc < 0 ? rc : 1;
         if (empty) return 0;
-        passed += b.next_offset - h->hd_offset;
-        h->hd_offset = b.next_offset;
+        passed += b.next_offset - h->pk_offset;
+        h->pk_offset = b.next_offset;
         if (passed >= PASSED_OVER_MAX) return 0;
     }
-}
-
-static void take_arrivals(ps_core *c) {
-    for (ps_queue *q = ps_arrivals_take(&c->co_store->st_arrivals), *next; q != NULL; q = next) {
-        next = q->cq_arrived_next;
-        ps_arrivals_done(q);
-        if (q->cq_topic == c->co_schedule && q->cq_id < 64) c->co_levels |= 1ull << q->cq_id;
-        for (ps_hold *h = q->cq_holds; h != NULL; h = q->cq_holds) {
-            unlink_hold(c, h);
-            make_ready(c, h);
-        }
-    }
-}
-
-static void end_overdue(ps_core *c, bool all) {
-    int64_t now = ps_monotonic_ms();
-    for (int32_t i = 0; all && i < c->co_heap_count; i++) c->co_heap[i]->hd_deadline = 0;
-    /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
-    while (c->co_heap_count > 0 && c->co_heap[0]->hd_deadline <= now) {
-        ps_hold *h = c->co_heap[0];
-        h->hd_last = true;
-        h->hd_deadline = INT64_MAX;
-        sift(c, h, 0);
-        if (h->hd_ready) continue;
-        unlink_hold(c, h);
-        make_ready(c, h);
-    }
-}
-
-int64_t ps_core_deadline_in(const ps_core *c) {
-    if (c->co_heap_count == 0 || c->co_heap[0]->hd_deadline == INT64_MAX) return -1;
-    int64_t left = c->co_heap[0]->hd_deadline - ps_monotonic_ms();
-    return left > 0 ? left : 0;
-}
-
-static void look_around(ps_core *c) {
-    uint64_t count;
-    /* Read first: what is announced after it makes the descriptor readable again. */
-    if (read(c->co_event_fd, &count, sizeof count) < 0) count = 0;
-    take_arrivals(c);
-    end_overdue(c, false);
 }
 
 int ps_core_next(ps_core *c, int32_t all, ps_step *out, int64_t *next_ms) {
     bool looked = false;
     c->co_out.len = 0;
-    if (all) end_overdue(c, true);
+    if (all) ps_parked_end(c, true);
     *next_ms = 0;
     for (int rounds = 0;; rounds++) {
         /* After those that were ready before, and before every 0: an arrival may have been
          * announced to nobody (see look_for_news). */
         if (c->co_ready == NULL && !looked) {
-            look_around(c);
+            ps_parked_look(c);
             looked = true;
         }
         if (c->co_ready == NULL) break;
         if (rounds >= ROUNDS_MAX) return 0;
-        ps_hold *h = c->co_ready;
-        int64_t conn_id = h->hd_conn->cn_id;
-        int rc = go_on(c, h);
+        ps_parked *h = c->co_ready;
+        int64_t conn_id = h->pk_conn->cn_id;
+        int rc = resume_pull(c, h);
         if (rc == 0) {
-            unlink_hold(c, h);
-            park(c, h);
+            ps_parked_again(h);
             continue;
         }
-        free_hold(c, h);
+        ps_parked_free(h);
         *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = conn_id};
         return 1;
     }
-    *next_ms = ps_core_deadline_in(c);
+    *next_ms = ps_parked_deadline_in(c);
     return 0;
 }
 
 void ps_core_take_pulled(ps_core *c, ps_pulled *out) {
     *out = c->co_pulled;
     c->co_pulled.code = -1;
-}
-
-int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
-    ps_queue *q = level > 0 && level <= 64 ? ps_topic_queue_get(c->co_schedule, level - 1) : NULL;
-    if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d", level);
-    return ps_arrivals_watch(q, offset);
-}
-
-uint64_t ps_core_levels(ps_core *c) {
-    uint64_t levels = c->co_levels;
-    c->co_levels = 0;
-    return levels;
-}
-
-void ps_core_wake_pair(ps_core *c, ps_pair *p, int32_t queue_id) {
-    for (int32_t i = 0; i < c->co_heap_count; i++) {
-        ps_hold *h = c->co_heap[i];
-        if (h->hd_pair != p || h->hd_queue->cq_id != queue_id || h->hd_ready) continue;
-        unlink_hold(c, h);
-        make_ready(c, h);
-    }
-    uint64_t one = 1;
-    if (c->co_ready != NULL && write(c->co_event_fd, &one, sizeof one) < 0) return;
 }

@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "format/record.h"
+#include "format/utf8.h"
 
 #define POOL_SLOTS 4 /* consumers hold one or two batches while they ask for the next */
 #define KEEP_BYTES_MAX (64LL << 20) /* a larger batch is not kept for reuse: it was an exception */
@@ -170,65 +171,6 @@ static int rows_room(ps_arrow_batch *ba, int32_t need) {
 /* ---- text ---- */
 
 #define EACH_BYTE 0x0101010101010101u
-
-static inline bool continues(const uint8_t *p, const uint8_t *end) {
-    return p < end && (*p & 0xC0) == 0x80;
-}
-
-/* Length of the character at p, which is not ASCII; when it is ill-formed, of the part that Java's
- * decoder makes one U+FFFD of, so that a mended tag hashes like the original (ps_java_hash). */
-static int64_t utf8_step(const uint8_t *p, const uint8_t *end, bool *good) {
-    uint8_t lead = p[0], low = 0x80, high = 0xBF;
-    int64_t len = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    bool surrogate = false;
-    *good = false;
-    if (lead < 0xC2 || lead > 0xF4) return 1;
-    if (lead == 0xE0)
-        low = 0xA0;
-    else if (lead == 0xF0)
-        low = 0x90;
-    else if (lead == 0xF4)
-        high = 0x8F;
-    if (!continues(p + 1, end) || p[1] < low || p[1] > high) return 1;
-    surrogate = lead == 0xED && p[1] >= 0xA0;
-    for (int64_t i = 2; i < len; i++)
-        if (!continues(p + i, end)) return i;
-    *good = !surrogate;
-    return len;
-}
-
-bool ps_utf8_valid(const uint8_t *text, int64_t len) {
-    const uint8_t *p = text, *end = text + len;
-    while (p < end) {
-        bool good = true;
-        while (end - p >= 8 && !(be64_get(p) & 0x80 * EACH_BYTE)) p += 8;
-        if (p < end) p += *p < 0x80 ? 1 : utf8_step(p, end, &good);
-        if (!good) return false;
-    }
-    return true;
-}
-
-static inline uint8_t *replacement_put(uint8_t *w) {
-    memcpy(w, "\xEF\xBF\xBD", 3);
-    return w + 3;
-}
-
-int64_t ps_utf8_mend(uint8_t *to, const uint8_t *text, int64_t len) {
-    const uint8_t *p = text, *end = text + len;
-    uint8_t *w = to;
-    while (p < end) {
-        bool good = true;
-        int64_t n = *p < 0x80 ? 1 : utf8_step(p, end, &good);
-        if (!good) {
-            w = replacement_put(w);
-        } else {
-            memcpy(w, p, (size_t)n);
-            w += n;
-        }
-        p += n;
-    }
-    return w - to;
-}
 
 /* Copies n bytes and says whether all are ASCII. The last step overlaps the one before, so nothing
  * is read or written beyond the n bytes. */
@@ -391,9 +333,9 @@ static uint8_t *json_string(uint8_t *w, const uint8_t *p, int32_t len) {
             p++;
             continue;
         }
-        int64_t n = utf8_step(p, end, &good);
+        int64_t n = ps_utf8_step(p, end, &good);
         if (good) memcpy(w, p, (size_t)n);
-        w = good ? w + n : replacement_put(w);
+        w = good ? w + n : ps_utf8_put_replacement(w);
         p += n;
     }
     *w++ = '"';

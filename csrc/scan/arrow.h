@@ -139,10 +139,4 @@ int ps_arrow_add(ps_arrow_batch *batch, const ps_row *rows, int32_t count);
 int ps_arrow_finish(ps_arrow_batch *batch, struct ArrowArray *out);
 void ps_arrow_drop(ps_arrow_batch *batch);
 
-/* Whether all bytes are well-formed UTF-8. */
-bool ps_utf8_valid(const uint8_t *text, int64_t len);
-/* Copies text, each ill-formed part as U+FFFD, to at most 3 * len bytes. Returns the bytes
- * written. */
-int64_t ps_utf8_mend(uint8_t *to, const uint8_t *text, int64_t len);
-
 #endif

@@ -378,12 +378,12 @@ static void test_holding(void) {
     CHECK_EQ(19, pull(n, &f)->code);
     kit_pull(&f, 1, "G", "H", 0, 7, 2, 1000);
     CHECK_EQ(21, pull(n, &f)->code);
-    kit_core->co_holds_max = 2;
+    kit_core->co_parked_max = 2;
     hold(n, 2, "G", INT64_MAX);
     hold(n, 3, "G", INT64_MAX);
     kit_pull(&f, 1, "G", "H", 0, 6, 2, 1000);
     CHECK_EQ(19, pull(n, &f)->code);
-    kit_core->co_holds_max = 1000;
+    kit_core->co_parked_max = 1000;
     ps_conn_free(n);
     CHECK_EQ(0, held());
     CHECK_EQ(-1, kit_pump(false));
@@ -637,7 +637,7 @@ static void campaign(int steps) {
     kit_subscribe("g1", "R", "t1\0", 1, 0);
     kit_subscribe("g2", "R", "t2\0", 1, 0);
     memset(m.marks, 0xFF, sizeof m.marks);
-    kit_core->co_holds_max = WAITING;
+    kit_core->co_parked_max = WAITING;
     for (int i = 0; i < CONNS; i++) m.conns[i] = kit_conn(i);
     for (int step = 0; step < steps && check_failures < 20; step++) {
         int64_t what = check_below(100);

@@ -8,6 +8,7 @@
 
 #include "scan/arrow.h"
 #include "base/bytes.h"
+#include "format/utf8.h"
 #include "check.h"
 #include "base/error.h"
 #include "filter/sql92.h"

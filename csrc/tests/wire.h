@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "remoting/command.h"
 #include "remoting/packed.h"
+#include "format/utf8.h"
 
 enum { WIRE_ROOM = 4 << 20 };
 

@@ -1,190 +1,27 @@
-/* What the broker publishes to the core: topics, and pairs of group and topic with subscription and
- * consumer offsets. Topics are made once and kept, since held pulls and statistics point to them;
- * withdrawing one only switches it off. Upstream: TopicConfigManager, ConsumerManager,
- * ConsumerOffsetManager. */
+/* Pairs of group and topic: the subscription that the broker publishes, and the consumer offsets.
+ * Upstream: ConsumerManager, ConsumerOffsetManager. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "remoting/core.h"
+#include "remoting/hash.h"
 
 #define FIRST_BUCKETS 64
 #define PAIRS_MAX (1 << 20) /* of group and topic; each has some 200 bytes */
 #define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
 
-static uint32_t hash_more(uint32_t h, const uint8_t *text, int32_t len) {
-    for (int32_t i = 0; i < len; i++) h = (h ^ text[i]) * 16777619u;
-    return h;
-}
-
-static uint32_t hash_of(const uint8_t *text, int32_t len) {
-    return hash_more(2166136261u, text, len);
-}
-
 /* The separator keeps ("ab", "c") and ("a", "bc") apart. */
 static uint32_t pair_hash(const uint8_t *group, int32_t group_len, const uint8_t *topic,
                           int32_t topic_len) {
     static const uint8_t at = '@';
-    return hash_more(hash_more(hash_of(group, group_len), &at, 1), topic, topic_len);
+    return ps_hash_more(ps_hash_more(ps_hash_of(group, group_len), &at, 1), topic, topic_len);
 }
 
 static int no_memory(ps_error *e) {
     return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
                    "no memory for the tables, or over a million (group, topic) pairs");
-}
-
-/* ---- topics ---- */
-
-ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len) {
-    if (c->co_topic_buckets == 0 || len <= 0) return NULL;
-    uint32_t hash = hash_of(name, len);
-    ps_topic_entry *t = c->co_topics[hash & (c->co_topic_buckets - 1)];
-    while (t != NULL &&
-           (t->te_hash != hash || t->te_len != len || memcmp(t->te_name, name, (size_t)len)))
-        t = t->te_next;
-    return t;
-}
-
-static bool grow_topics(ps_core *c) {
-    uint32_t count = c->co_topic_buckets ? c->co_topic_buckets * 2 : FIRST_BUCKETS;
-    ps_topic_entry **buckets = calloc(count, sizeof *buckets);
-    if (buckets == NULL) return false;
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i], *next; t != NULL; t = next) {
-            next = t->te_next;
-            t->te_next = buckets[t->te_hash & (count - 1)];
-            buckets[t->te_hash & (count - 1)] = t;
-        }
-    }
-    free(c->co_topics);
-    c->co_topics = buckets;
-    c->co_topic_buckets = count;
-    return true;
-}
-
-static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len) {
-    if (c->co_topic_count >= c->co_topic_buckets && !grow_topics(c)) return NULL;
-    ps_topic_entry *t = calloc(1, sizeof *t + (size_t)len + 1);
-    if (t == NULL) return NULL;
-    t->te_len = len;
-    memcpy(t->te_name, name, (size_t)len);
-    t->te_hash = hash_of((const uint8_t *)name, len);
-    t->te_next = c->co_topics[t->te_hash & (c->co_topic_buckets - 1)];
-    c->co_topics[t->te_hash & (c->co_topic_buckets - 1)] = t;
-    c->co_topic_count++;
-    return t;
-}
-
-int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues,
-                  int32_t write_queues, int32_t perm, int32_t flags, ps_error *e) {
-    if (len <= 0 || len > PS_TOPIC_MAX)
-        return ps_fail(e, PS_E_TOPIC_ILLEGAL, 0, -1, NULL, "the topic has %d bytes", len);
-    if (read_queues < 0 || read_queues > QUEUES_MAX || write_queues < 0 ||
-        write_queues > QUEUES_MAX)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "topic '%.*s' has %d and %d queues", len,
-                       name, read_queues, write_queues);
-    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
-    if (t == NULL && (t = make_topic(c, name, len)) == NULL) return no_memory(e);
-    if (t->te_topic == NULL && (t->te_topic = ps_topic_open(c->co_store, name, len, 1, e)) == NULL)
-        return e != NULL && e->code < 0 ? e->code : PS_E_TOPIC_ILLEGAL;
-    t->te_read_queues = read_queues;
-    t->te_write_queues = write_queues;
-    t->te_perm = perm;
-    t->te_flags = flags;
-    t->te_live = true;
-    return 0;
-}
-
-void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
-    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
-    if (t != NULL) t->te_live = false;
-}
-
-/* ---- filters ---- */
-
-ps_filter *ps_filter_ref(ps_filter *f) {
-    if (f != NULL) f->fl_refs++;
-    return f;
-}
-
-void ps_filter_unref(ps_filter *f) {
-    if (f == NULL || --f->fl_refs > 0) return;
-    ps_sql92_free(f->fl_sql);
-    free(f);
-}
-
-static int by_number(const void *a, const void *b) {
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* In order, since ps_read looks for one among many by halves. */
-static void sort_hashes(ps_filter *f) {
-    qsort(f->fl_hashes, (size_t)f->fl_tag_count, sizeof f->fl_hashes[0], by_number);
-}
-
-static ps_filter *new_filter(int32_t count, int32_t text_len) {
-    ps_filter *f = malloc(sizeof *f + (size_t)count * sizeof f->fl_hashes[0] + (size_t)text_len);
-    if (f != NULL) *f = (ps_filter){NULL, 1, count, text_len};
-    return f;
-}
-
-ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count) {
-    ps_filter *f = new_filter(count, 0);
-    int32_t n = 0, at = 0;
-    for (; f != NULL && n < count && at < tags_len; n++) {
-        int32_t len = (int32_t)strnlen(tags + at, (size_t)(tags_len - at));
-        f->fl_hashes[n] = ps_java_hash(0, (const uint8_t *)tags + at, len);
-        at += len + 1;
-    }
-    if (f == NULL) return NULL;
-    f->fl_tag_count = n;
-    sort_hashes(f);
-    return f;
-}
-
-static bool next_tag(const uint8_t *text, int32_t len, int32_t *at, ps_slice *out) {
-    while (*at <= len) {
-        int32_t from = *at, to = from;
-        while (to < len && !(text[to] == '|' && to + 1 < len && text[to + 1] == '|')) to++;
-        *at = to < len ? to + 2 : len + 1;
-        while (from < to && text[from] <= ' ') from++;
-        while (to > from && text[to - 1] <= ' ') to--;
-        if (to > from) {
-            *out = (ps_slice){text + from, to - from};
-            return true;
-        }
-    }
-    return false;
-}
-
-static ps_filter *filter_of_sql(const char *text, int32_t len, ps_error *e) {
-    ps_sql92 *sql = ps_sql92_compile(text, len, e);
-    ps_filter *f = sql != NULL ? new_filter(0, len) : NULL;
-    if (f == NULL) {
-        ps_sql92_free(sql);
-        return NULL;
-    }
-    f->fl_sql = sql;
-    memcpy(f->fl_hashes, text, (size_t)len);
-    return f;
-}
-
-ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql) {
-    ps_slice tag;
-    int32_t count = 0, at = 0;
-    if (sql) return filter_of_sql((const char *)text, len, NULL);
-    while (next_tag(text, len, &at, &tag)) count++;
-    if (count == 1 && (at = 0, next_tag(text, len, &at, &tag)) && ps_slice_is(tag, "*")) count = 0;
-    ps_filter *f = new_filter(count, len);
-    if (f == NULL) return NULL;
-    at = 0;
-    for (int32_t i = 0; i < count && next_tag(text, len, &at, &tag); i++)
-        f->fl_hashes[i] = ps_java_hash(0, tag.data, tag.len);
-    sort_hashes(f);
-    if (len > 0) memcpy(f->fl_hashes + count, text, (size_t)len);
-    return f;
 }
 
 /* ---- pairs ---- */
@@ -243,7 +80,7 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
 /* Clients make up names at will: a pair that nothing is known of, nothing points to and nothing was
  * got for is taken out. */
 static void drop_if_empty(ps_core *c, ps_pair *p) {
-    if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_holds > 0 || p->pr_gets > 0) return;
+    if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_parked > 0 || p->pr_gets > 0) return;
     ps_pair **link = &c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
     while (*link != p) link = &(*link)->pr_next;
     *link = p->pr_next;
@@ -275,7 +112,7 @@ int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const
     int code = check_names(group_len, topic_len, e);
     if (code < 0) return code;
     ps_pair *p = pair_of(c, group, group_len, topic, topic_len);
-    ps_filter *f = sql != NULL     ? filter_of_sql(sql, sql_len, &mine)
+    ps_filter *f = sql != NULL     ? ps_filter_of_sql(sql, sql_len, &mine)
                    : tag_count > 0 ? ps_filter_of_tags(tags, tags_len, tag_count)
                                    : NULL;
     if (mine.code < 0 || p == NULL || ((tag_count > 0 || sql != NULL) && f == NULL)) {
@@ -383,7 +220,7 @@ int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *
     m->mk_reset = -1;
     ps_pair_commit(p, queue_id, offset);
     m->mk_reset = offset;
-    ps_core_wake_pair(c, p, queue_id);
+    ps_parked_wake(c, p, queue_id);
     return 0;
 }
 
@@ -433,41 +270,4 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
         p->pr_changed = false;
         drop_if_empty(c, p);
     }
-}
-
-/* ---- statistics ---- */
-
-int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
-    int64_t n = 0;
-    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
-        for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
-            int64_t puts = t->te_puts, bytes = t->te_bytes;
-            if (t->te_topic !=
-                NULL) { /* a delayed message counts when it comes, too: as upstream */
-                puts += atomic_load_explicit(&t->te_topic->tp_delivered, memory_order_relaxed);
-                bytes +=
-                    atomic_load_explicit(&t->te_topic->tp_delivered_bytes, memory_order_relaxed);
-            }
-            if (puts == 0) continue;
-            if (n < room) out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, puts, bytes};
-            n++;
-        }
-    }
-    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
-        if (p->pr_gets == 0) continue;
-        if (n < room)
-            out[n] = (ps_stat_row){p->pr_names + p->pr_group_len,
-                                   p->pr_names,
-                                   p->pr_topic_len,
-                                   p->pr_group_len,
-                                   p->pr_gets,
-                                   p->pr_bytes};
-        n++;
-    }
-    return n;
-}
-
-void ps_core_get_totals(ps_core *c, ps_core_totals *out) {
-    *out = c->co_totals;
-    out->held = c->co_heap_count;
 }

@@ -1,0 +1,19 @@
+/* The watch on delay levels: which queues of SCHEDULE_TOPIC_XXXX got messages since the broker
+ * looked. */
+#include "remoting/core.h"
+
+void ps_levels_arrived(ps_core *c, const ps_queue *q) {
+    if (q->cq_topic == c->co_schedule && q->cq_id < 64) c->co_levels |= 1ull << q->cq_id;
+}
+
+int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
+    ps_queue *q = level > 0 && level <= 64 ? ps_topic_queue_get(c->co_schedule, level - 1) : NULL;
+    if (q == NULL) return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "delay level %d", level);
+    return ps_arrivals_watch(q, offset);
+}
+
+uint64_t ps_core_levels(ps_core *c) {
+    uint64_t levels = c->co_levels;
+    c->co_levels = 0;
+    return levels;
+}

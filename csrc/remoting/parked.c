@@ -1,0 +1,181 @@
+/* See parked.h. The dispatcher announces new units of watched queues (queues/arrivals.c); a heap of
+ * deadlines ends each pull in time. docs/internals/services.md#holding-pulls; upstream
+ * PullRequestHoldService. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "remoting/parked.h"
+
+/* ---- the heap of deadlines ---- */
+
+static bool is_sooner(const ps_parked *a, const ps_parked *b) {
+    return a->pk_deadline < b->pk_deadline;
+}
+
+static void heap_place(ps_core *c, ps_parked *h, int32_t i) {
+    c->co_heap[i] = h;
+    h->pk_heap = i;
+}
+
+static void heap_sift(ps_core *c, ps_parked *h, int32_t i) {
+    for (int32_t up = (i - 1) / 2; i > 0 && is_sooner(h, c->co_heap[up]); up = (i - 1) / 2) {
+        heap_place(c, c->co_heap[up], i);
+        i = up;
+    }
+    for (int32_t down = 2 * i + 1; down < c->co_heap_count; down = 2 * i + 1) {
+        if (down + 1 < c->co_heap_count && is_sooner(c->co_heap[down + 1], c->co_heap[down]))
+            down++;
+        if (!is_sooner(c->co_heap[down], h)) break;
+        heap_place(c, c->co_heap[down], i);
+        i = down;
+    }
+    heap_place(c, h, i);
+}
+
+static bool heap_add(ps_core *c, ps_parked *h) {
+    if (c->co_heap_count == c->co_heap_room) {
+        int32_t room = c->co_heap_room ? c->co_heap_room * 2 : 64;
+        ps_parked **heap = realloc(c->co_heap, (size_t)room * sizeof *heap);
+        if (heap == NULL) return false;
+        c->co_heap = heap;
+        c->co_heap_room = room;
+    }
+    heap_sift(c, h, c->co_heap_count++);
+    return true;
+}
+
+static void heap_remove(ps_core *c, ps_parked *h) {
+    int32_t i = h->pk_heap;
+    ps_parked *last = c->co_heap[--c->co_heap_count];
+    if (last != h) heap_sift(c, last, i);
+}
+
+/* ---- the lists ---- */
+
+static void unlink_parked(ps_core *c, ps_parked *h) {
+    if (c->co_ready_end == &h->pk_next) c->co_ready_end = h->pk_link;
+    *h->pk_link = h->pk_next;
+    if (h->pk_next != NULL) h->pk_next->pk_link = h->pk_link;
+    h->pk_next = NULL;
+}
+
+static void push_parked(ps_parked **list, ps_parked *h) {
+    h->pk_next = *list;
+    h->pk_link = list;
+    if (h->pk_next != NULL) h->pk_next->pk_link = &h->pk_next;
+    *list = h;
+}
+
+/* To the end of the ready ones: first come, first served. */
+static void make_ready(ps_core *c, ps_parked *h) {
+    h->pk_ready = true;
+    h->pk_next = NULL;
+    h->pk_link = c->co_ready_end;
+    *c->co_ready_end = h;
+    c->co_ready_end = &h->pk_next;
+}
+
+/* Waits in its queue from now on, unless news came meanwhile, or its time is over: then it only
+ * lets others have their turn. */
+static void park(ps_core *c, ps_parked *h) {
+    h->pk_ready = false;
+    if (ps_arrivals_watch(h->pk_queue, h->pk_offset) || h->pk_last)
+        make_ready(c, h);
+    else
+        push_parked(&h->pk_queue->cq_parked, h);
+}
+
+void ps_parked_free(ps_parked *h) {
+    ps_core *c = h->pk_conn->cn_core;
+    unlink_parked(c, h);
+    heap_remove(c, h);
+    *h->pk_conn_link = h->pk_conn_next;
+    if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = h->pk_conn_link;
+    h->pk_pair->pr_parked--;
+    ps_filter_unref(h->pk_filter);
+    free(h);
+}
+
+void ps_parked_drop_all(ps_conn *n) {
+    while (n->cn_parked != NULL) ps_parked_free(n->cn_parked);
+}
+
+bool ps_parked_add(const ps_parked *like) {
+    ps_core *c = like->pk_conn->cn_core;
+    ps_parked *h = c->co_heap_count < c->co_parked_max ? malloc(sizeof *h) : NULL;
+    if (h == NULL) return false;
+    *h = *like;
+    if (!heap_add(c, h)) {
+        free(h);
+        return false;
+    }
+    h->pk_pair->pr_parked++;
+    ps_filter_ref(h->pk_filter);
+    h->pk_conn_next = h->pk_conn->cn_parked;
+    h->pk_conn_link = &h->pk_conn->cn_parked;
+    if (h->pk_conn_next != NULL) h->pk_conn_next->pk_conn_link = &h->pk_conn_next;
+    h->pk_conn->cn_parked = h;
+    park(c, h);
+    return true;
+}
+
+void ps_parked_again(ps_parked *h) {
+    ps_core *c = h->pk_conn->cn_core;
+    unlink_parked(c, h);
+    park(c, h);
+}
+
+/* ---- what makes them ready ---- */
+
+static void take_arrivals(ps_core *c) {
+    for (ps_queue *q = ps_arrivals_take(&c->co_store->st_arrivals), *next; q != NULL; q = next) {
+        next = q->cq_arrived_next;
+        ps_arrivals_done(q);
+        ps_levels_arrived(c, q);
+        for (ps_parked *h = q->cq_parked; h != NULL; h = q->cq_parked) {
+            unlink_parked(c, h);
+            make_ready(c, h);
+        }
+    }
+}
+
+void ps_parked_end(ps_core *c, bool all) {
+    int64_t now = ps_monotonic_ms();
+    for (int32_t i = 0; all && i < c->co_heap_count; i++) c->co_heap[i]->pk_deadline = 0;
+    /* With equal deadlines any order is a heap; each is taken from it when it is answered. */
+    while (c->co_heap_count > 0 && c->co_heap[0]->pk_deadline <= now) {
+        ps_parked *h = c->co_heap[0];
+        h->pk_last = true;
+        h->pk_deadline = INT64_MAX;
+        heap_sift(c, h, 0);
+        if (h->pk_ready) continue;
+        unlink_parked(c, h);
+        make_ready(c, h);
+    }
+}
+
+int64_t ps_parked_deadline_in(const ps_core *c) {
+    if (c->co_heap_count == 0 || c->co_heap[0]->pk_deadline == INT64_MAX) return -1;
+    int64_t left = c->co_heap[0]->pk_deadline - ps_monotonic_ms();
+    return left > 0 ? left : 0;
+}
+
+void ps_parked_look(ps_core *c) {
+    uint64_t count;
+    /* Read first: what is announced after it makes the descriptor readable again. */
+    if (read(c->co_event_fd, &count, sizeof count) < 0) count = 0;
+    take_arrivals(c);
+    ps_parked_end(c, false);
+}
+
+void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id) {
+    for (int32_t i = 0; i < c->co_heap_count; i++) {
+        ps_parked *h = c->co_heap[i];
+        if (h->pk_pair != p || h->pk_queue->cq_id != queue_id || h->pk_ready) continue;
+        unlink_parked(c, h);
+        make_ready(c, h);
+    }
+    uint64_t one = 1;
+    if (c->co_ready != NULL && write(c->co_event_fd, &one, sizeof one) < 0) return;
+}

@@ -1,0 +1,35 @@
+/* Pulls that wait for messages ("parked"): in their queue until it gets units, in a list of ready
+ * ones after that, and in a heap of deadlines all the time. Private to csrc/remoting/. */
+#ifndef PS_PARKED_H
+#define PS_PARKED_H
+
+#include "remoting/core.h"
+
+struct ps_parked {
+    struct ps_parked *pk_next, **pk_link;           /* of its queue, or of the ready ones */
+    struct ps_parked *pk_conn_next, **pk_conn_link; /* of its connection */
+    ps_conn *pk_conn;
+    ps_pair *pk_pair;
+    ps_topic_entry *pk_topic;
+    ps_queue *pk_queue;
+    ps_filter *pk_filter;
+    int32_t pk_opaque, pk_serialize, pk_max;
+    int64_t pk_first;       /* the offset that was asked for */
+    int64_t pk_offset;      /* what lies before it did not match */
+    int64_t pk_deadline;    /* ms, monotonic */
+    int32_t pk_heap;        /* place in the heap of deadlines */
+    bool pk_ready, pk_last; /* last: it is answered whatever there is */
+};
+
+/* Parks a copy of `like`, whose links are not set: in its queue, or ready when that has units by
+ * now. False: there are too many, or no memory. */
+bool ps_parked_add(const ps_parked *like);
+/* A ready one that found nothing to answer with waits on. */
+void ps_parked_again(ps_parked *p);
+void ps_parked_free(ps_parked *p);
+/* Makes ready whatever has news or is overdue. */
+void ps_parked_look(ps_core *c);
+/* Makes ready what is overdue; all: every one. */
+void ps_parked_end(ps_core *c, bool all);
+
+#endif

@@ -1,0 +1,82 @@
+/* The topics that the broker publishes to the core. They are made once and kept, since parked pulls
+ * and statistics point to them; withdrawing one only switches it off. Upstream:
+ * TopicConfigManager. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "remoting/core.h"
+#include "remoting/hash.h"
+
+#define FIRST_BUCKETS 64
+#define QUEUES_MAX (PS_QUEUE_ID_MAX + 1)
+
+static int no_memory(ps_error *e) {
+    return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the table of topics");
+}
+
+ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len) {
+    if (c->co_topic_buckets == 0 || len <= 0) return NULL;
+    uint32_t hash = ps_hash_of(name, len);
+    ps_topic_entry *t = c->co_topics[hash & (c->co_topic_buckets - 1)];
+    while (t != NULL &&
+           (t->te_hash != hash || t->te_len != len || memcmp(t->te_name, name, (size_t)len)))
+        t = t->te_next;
+    return t;
+}
+
+static bool grow_topics(ps_core *c) {
+    uint32_t count = c->co_topic_buckets ? c->co_topic_buckets * 2 : FIRST_BUCKETS;
+    ps_topic_entry **buckets = calloc(count, sizeof *buckets);
+    if (buckets == NULL) return false;
+    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
+        for (ps_topic_entry *t = c->co_topics[i], *next; t != NULL; t = next) {
+            next = t->te_next;
+            t->te_next = buckets[t->te_hash & (count - 1)];
+            buckets[t->te_hash & (count - 1)] = t;
+        }
+    }
+    free(c->co_topics);
+    c->co_topics = buckets;
+    c->co_topic_buckets = count;
+    return true;
+}
+
+static ps_topic_entry *make_topic(ps_core *c, const char *name, int32_t len) {
+    if (c->co_topic_count >= c->co_topic_buckets && !grow_topics(c)) return NULL;
+    ps_topic_entry *t = calloc(1, sizeof *t + (size_t)len + 1);
+    if (t == NULL) return NULL;
+    t->te_len = len;
+    memcpy(t->te_name, name, (size_t)len);
+    t->te_hash = ps_hash_of((const uint8_t *)name, len);
+    t->te_next = c->co_topics[t->te_hash & (c->co_topic_buckets - 1)];
+    c->co_topics[t->te_hash & (c->co_topic_buckets - 1)] = t;
+    c->co_topic_count++;
+    return t;
+}
+
+int ps_core_topic(ps_core *c, const char *name, int32_t len, int32_t read_queues,
+                  int32_t write_queues, int32_t perm, int32_t flags, ps_error *e) {
+    if (len <= 0 || len > PS_TOPIC_MAX)
+        return ps_fail(e, PS_E_TOPIC_ILLEGAL, 0, -1, NULL, "the topic has %d bytes", len);
+    if (read_queues < 0 || read_queues > QUEUES_MAX || write_queues < 0 ||
+        write_queues > QUEUES_MAX)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "topic '%.*s' has %d and %d queues", len,
+                       name, read_queues, write_queues);
+    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
+    if (t == NULL && (t = make_topic(c, name, len)) == NULL) return no_memory(e);
+    if (t->te_topic == NULL && (t->te_topic = ps_topic_open(c->co_store, name, len, 1, e)) == NULL)
+        return e != NULL && e->code < 0 ? e->code : PS_E_TOPIC_ILLEGAL;
+    t->te_read_queues = read_queues;
+    t->te_write_queues = write_queues;
+    t->te_perm = perm;
+    t->te_flags = flags;
+    t->te_live = true;
+    return 0;
+}
+
+void ps_core_forget_topic(ps_core *c, const char *name, int32_t len) {
+    ps_topic_entry *t = ps_core_find_topic(c, (const uint8_t *)name, len);
+    if (t != NULL) t->te_live = false;
+}

@@ -1,0 +1,158 @@
+"""The rooms of csrc/: no arrow points up, none goes round, neither in includes nor in calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+
+#: The floor of each room; the picture stands in csrc/README.md. Rooms on one floor do not know each
+#: other.
+FLOOR = {
+    "base": 0,
+    "format": 1,
+    "files": 1,
+    "log": 2,
+    "queues": 2,
+    "index": 2,
+    "filter": 2,
+    "store": 3,
+    "audit": 3,
+    "scan": 4,
+    "remoting": 4,
+}
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+_NOT_CODE = re.compile(r'/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
+#: A function that other files may call begins at the line's start and is not static.
+_DEFINED = re.compile(
+    r"^(?!static|typedef|struct \w+ \{|enum|union|else|return)[a-z][\w \t*]*?\b(\w+)"
+    r"\([^;{}]*\) \{$",
+    re.MULTILINE,
+)
+_WORD = re.compile(r"\b[a-z]\w*\b")
+
+
+@cache
+def code(path: Path) -> str:
+    """The file without comments and strings, but with its includes."""
+    text = path.read_text(encoding="utf-8")
+    includes = "\n".join(f'#include "{name}"' for name in _INCLUDE.findall(text))
+    return includes + "\n" + _NOT_CODE.sub(" ", text)
+
+
+def sources() -> list[Path]:
+    return [path for room in FLOOR for path in sorted((CSRC / room).glob("*.[ch]"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(CSRC).as_posix()
+
+
+def stem(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+@cache
+def definitions() -> dict[str, str]:
+    """Function -> the file that defines it."""
+    found: dict[str, str] = {}
+    for path in sources():
+        if path.suffix == ".c":
+            found.update(dict.fromkeys(_DEFINED.findall(code(path)), name_of(path)))
+    return found
+
+
+@cache
+def arrows() -> frozenset[tuple[str, str, str]]:
+    """(from, to, why) between files, of includes and of calls."""
+    found = set()
+    defined = definitions()
+    for path in sources():
+        here = name_of(path)
+        for name in _INCLUDE.findall(code(path)):
+            if "/" in name:
+                found.add((here, name, f"includes {name}"))
+        # A header may declare what several files define: only what it calls inline counts.
+        body = code(path) if path.suffix == ".c" else inline(code(path))
+        for word in set(_WORD.findall(body)):
+            if word in defined:
+                found.add((here, defined[word], f"calls {word}"))
+    # A file and the header of its name are one thing.
+    return frozenset(each for each in found if stem(each[0]) != stem(each[1]))
+
+
+def inline(header: str) -> str:
+    """The bodies of the header's inline functions."""
+    return "\n".join(re.findall(r"^static inline [^;{]*\{\n.*?^\}", header, re.M | re.S))
+
+
+def room(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def circle(edges: Iterable[tuple[str, str]]) -> list[str]:
+    """One circle of the graph, or nothing."""
+    after: dict[str, set[str]] = {}
+    for a, b in edges:
+        after.setdefault(a, set()).add(b)
+    done: set[str] = set()
+
+    def walk(at: str, way: list[str]) -> list[str]:
+        if at in way:
+            return [*way[way.index(at) :], at]
+        if at in done:
+            return []
+        for to in sorted(after.get(at, ())):
+            if found := walk(to, [*way, at]):
+                return found
+        done.add(at)
+        return []
+
+    for start in sorted(after):
+        if found := walk(start, []):
+            return found
+    return []
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {path.name for path in CSRC.iterdir() if path.is_dir()} - {"tests"}
+    assert rooms == set(FLOOR)
+
+
+def test_no_arrow_points_up() -> None:
+    wrong = sorted(
+        f"{a} {why} ({b})"
+        for a, b, why in arrows()
+        if room(a) != room(b) and FLOOR[room(a)] <= FLOOR[room(b)]
+    )
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", FLOOR)
+def test_no_circle_within_a_room(name: str) -> None:
+    edges = {(a, b) for a, b, _ in arrows() if room(a) == room(b) == name}
+    found = circle(edges)
+    steps = list(zip(found, found[1:], strict=False))
+    assert found == [], [why for step in steps for a, b, why in arrows() if (a, b) == step]
+
+
+def test_the_reader_sees_calls_and_circles() -> None:
+    """What the other tests rest on: a known call is seen, and a circle found."""
+    assert ("store/put.c", "log/flusher.c", "calls ps_flusher_wait") in arrows()
+    assert ("log/append.h", "log/allocator.c", "calls ps_allocator_ask") in arrows()  # inline
+    assert definitions()["ps_utf8_valid"] == "format/utf8.c"
+    assert circle([("a", "b"), ("b", "c"), ("c", "a")]) == ["a", "b", "c", "a"]
+    assert circle([("a", "b"), ("a", "c"), ("b", "c")]) == []
+
+
+def test_every_room_says_what_it_is() -> None:
+    for name in FLOOR:
+        page = (CSRC / name / "README.md").read_text(encoding="utf-8")
+        files = {path.name for path in (CSRC / name).glob("*.*") if path.name != "README.md"}
+        assert {file for file in files if f"`{file}`" not in page} == set(), name
