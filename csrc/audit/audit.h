@@ -42,6 +42,7 @@ typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files
 #define PS_FIND_QUEUE_GAP 30       /* a file of the queue is missing between others */
 #define PS_FIND_QUEUE_FILE_SIZE 31 /* a queue file of another size; value: its bytes */
 #define PS_FIND_QUEUE_STRAY 32     /* unexpected files in a queue folder; value: how many */
+#define PS_FIND_DISAGREE 33        /* the whole record there names another queue; value: where */
 #define PS_FIND_INDEX_HEADER 40    /* the header disagrees with the entries */
 #define PS_FIND_INDEX_CHAIN 41     /* entries from here on are unsound or unreachable */
 #define PS_FIND_INDEX_SLOT 42      /* slots that lead to the wrong entry; value: the first slot */

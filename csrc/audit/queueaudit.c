@@ -172,33 +172,43 @@ typedef struct recount {
     ps_finding *ghost;
 } recount;
 
-/* Whether the record that a unit points to asks for just this unit. */
-static bool unit_asked_for(recount *rc, int64_t offset, const ps_unit *u) {
+/* What is wrong with a unit: 0, or the kind of finding. */
+static int unit_against_record(recount *rc, int64_t offset, const ps_unit *u) {
     ps_audit *a = rc->walk.a;
     const au_segment *s = au_segment_at(a, u->physical);
     int64_t count;
     ps_record r;
-    if (s == NULL || u->physical + u->size > s->sg_base + s->sg_size) return false;
+    if (s == NULL || u->physical + u->size > s->sg_base + s->sg_size) return PS_FIND_UNIT_GHOST;
     if (s != rc->segment) {
         if (rc->segment != NULL) ps_window_close(&rc->log);
         rc->segment = NULL;
-        if (ps_window_open(&rc->log, a->au_io, s->sg_path, NULL) < 0) return false;
+        if (ps_window_open(&rc->log, a->au_io, s->sg_path, NULL) < 0) return PS_FIND_UNIT_GHOST;
         rc->segment = s;
     }
     const uint8_t *p = ps_window_get(&rc->log, u->physical - s->sg_base, u->size, &count);
-    if (p == NULL || ps_record_check(p, count, u->physical, a->au_checks, &r) != PS_REC_OK)
-        return false;
-    return r.size == u->size && r.queue_id == rc->walk.q->qu_id && r.queue_offset == offset &&
-           r.topic_len == rc->walk.q->qu_topic_len && ps_record_has_unit(&r) &&
-           memcmp(r.topic, rc->walk.q->qu_topic, (size_t)r.topic_len) == 0 && !au_gone(a, &r);
+    if (p == NULL || ps_record_check(p, count, u->physical, a->au_checks, &r) != PS_REC_OK ||
+        r.size != u->size || !ps_record_has_unit(&r) || au_gone(a, &r))
+        return PS_FIND_UNIT_GHOST;
+    bool agrees = r.queue_id == rc->walk.q->qu_id && r.queue_offset == offset &&
+                  r.topic_len == rc->walk.q->qu_topic_len &&
+                  memcmp(r.topic, rc->walk.q->qu_topic, (size_t)r.topic_len) == 0;
+    return agrees ? 0 : PS_FIND_DISAGREE;
 }
 
 static void recount_unit(recount *rc, int64_t offset, const ps_unit *u) {
     const au_queue *q = rc->walk.q;
     const ps_audit_conf *conf = &rc->walk.a->au_conf;
     if (u->size <= 0 || u->size == PS_UNIT_NONE || u->physical < conf->log_min ||
-        u->physical > conf->log_end - u->size || unit_asked_for(rc, offset, u))
+        u->physical > conf->log_end - u->size)
         return;
+    int kind = unit_against_record(rc, offset, u);
+    if (kind == 0) return;
+    if (kind == PS_FIND_DISAGREE) {
+        au_find_queue(rc->walk.out, kind, q->qu_topic, q->qu_topic_len, q->qu_id, offset,
+                      offset + 1, u->physical, u->physical);
+        rc->ghost = NULL;
+        return;
+    }
     if (rc->ghost != NULL && rc->ghost->to_at == offset) {
         rc->ghost->to_at++;
         rc->ghost->count++;

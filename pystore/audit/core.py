@@ -40,6 +40,7 @@ _NAMES = {
     lib.PS_FIND_UNIT_BEYOND: "units-beyond",
     lib.PS_FIND_UNIT_ORDER: "unit-order",
     lib.PS_FIND_UNIT_LOST: "lost-messages",
+    lib.PS_FIND_DISAGREE: "record-disagrees",
     lib.PS_FIND_QUEUE_GAP: "queue-gap",
     lib.PS_FIND_QUEUE_FILE_SIZE: "queue-file-size",
     lib.PS_FIND_QUEUE_STRAY: "queue-stray",
@@ -53,7 +54,7 @@ _NAMES = {
 _OUTCOMES = {2: "zeros", 3: "runs past the end", 4: "bad magic", 5: "lengths do not add up",
              6: "bad CRC", 7: "not its own place"}  # fmt: skip
 
-Progress = Callable[[str, int, int | None], object]
+Progress = Callable[[str, int, int], None]
 
 
 def _bytes(topic: str) -> bytes:
@@ -255,7 +256,7 @@ def _text(name: str, raw: Any) -> str:
     if name == "missing-units":
         folder = "the queue's folder is missing; " if raw.value else ""
         return f"{folder}the first record is at {raw.physical} of the log"
-    if name in ("foreign-unit", "ghost-units", "units-beyond", "unit-order"):
+    if name in ("foreign-unit", "ghost-units", "record-disagrees", "units-beyond", "unit-order"):
         return f"points to {raw.value} of the log"
     if name == "same-offset":
         return f"claimed by the records at {raw.value} and {raw.physical} of the log"

@@ -92,6 +92,9 @@ KINDS: dict[str, Kind] = {
              "skips them silently, or loops on an empty file", _QUEUES),
         Kind("ghost-units", _E, "queue", "units point to no record that belongs to them",
              "delivers nothing, or another message", _QUEUES),
+        Kind("record-disagrees", _E, "queue", "a unit points to a whole record that names another"
+             " topic, queue or offset: bits of one of the two have flipped",
+             "delivers the message, or ends its consumer's pull", _REPAIR),
         Kind("units-beyond", _E, "queue", "units point past the end of the log",
              "cuts them off at the next start", _QUEUES),
         Kind("unit-order", _E, "queue", "a unit points before the one before it",

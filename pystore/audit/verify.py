@@ -24,7 +24,8 @@ def verify(
     *,
     jobs: int = 0,
     deep: bool = False,
-    progress: Callable[[str, int, int | None], object] | None = None,
+    held: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
     **settings: Any,
 ) -> Audit:
     """Checks every file of a store: live, stopped or crashed, ours or a Java broker's.
@@ -35,7 +36,7 @@ def verify(
     path: folder that holds ``commitlog/``. conf, settings: as :func:`pystore.open` takes them.
     jobs: threads, 0 one a processor. deep: each unit is compared with its record, also where the
     counts agree. progress: called with a phase ("queues", "log", "units"), what is done and the
-    total.
+    total. held: this process holds the store's lock.
 
     Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error.
     """
@@ -43,7 +44,7 @@ def verify(
     root = Path(path)
     given = _settings.load(conf, settings)
     layout = look(root, given)
-    audit = Audit(str(root), _state(root))
+    audit = Audit(str(root), _state(root, held))
     live = audit.state == "live"
     beside = read_beside(layout)
     core = CoreAudit(layout, given, audit, progress or (lambda phase, done, total: None))
@@ -68,8 +69,8 @@ def verify(
     return audit
 
 
-def _state(root: Path) -> str:
-    if lib.ps_lock_holder(ffi.NULL, os.fsencode(root)) != 0:
+def _state(root: Path, held: bool) -> str:
+    if not held and lib.ps_lock_holder(ffi.NULL, os.fsencode(root)) != 0:
         return "live"
     return "crashed" if (root / "abort").exists() else "closed"
 

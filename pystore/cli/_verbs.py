@@ -13,6 +13,8 @@ from pystore.cli.import_ import run as import_
 from pystore.cli.info import run as info
 from pystore.cli.put import run as put
 from pystore.cli.query import run as query
+from pystore.cli.repair import rebuild
+from pystore.cli.repair import run as repair
 from pystore.cli.tail import run as tail
 from pystore.cli.verbs import Verb
 from pystore.cli.verify import run as verify
@@ -31,6 +33,8 @@ _OWN: tuple[Verb, ...] = (
     Verb("query", query),
     Verb("tail", tail),
     Verb("verify", verify),
+    Verb("repair", repair, writes=True),
+    Verb("rebuild", rebuild, writes=True),
     Verb("put", put, writes=True),
     Verb("export", export),
     Verb("import", import_, writes=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,10 +10,16 @@ from pystore.audit import KINDS, Audit, verify
 from pystore.cli._session import Session
 from pystore.cli._values import Size
 
-__all__ = ["run", "show_audit"]
+__all__ = ["PHASES", "run", "show_audit"]
 
 _SHOWN = 200  # findings in text; --json has them all
-_PHASES = {"queues": "reading the queues", "log": "checking the log", "units": "checking units"}
+PHASES = {
+    "opening": "reading the log",
+    "queues": "reading the queues",
+    "index": "reading the index",
+    "log": "checking the log",
+    "units": "checking units",
+}
 
 
 def run(
@@ -38,7 +44,8 @@ def run(
     with s.progress("checking the log") as bar:
         audit = verify(
             s.path, s.conf, jobs=jobs, deep=deep,
-            progress=lambda phase, done, total: bar.update(done, total, _PHASES[phase]), **s.sets,
+            progress=lambda phase, done, total: bar.update(done, total, PHASES.get(phase)),
+            **dict[str, Any](s.sets),
         )  # fmt: skip
     show_audit(s, audit)
     s.damaged = not audit.sound

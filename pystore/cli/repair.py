@@ -1,0 +1,133 @@
+"""``pystore repair`` and ``pystore rebuild``: mend a store, or make its derived files again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from pystore import repair as _repair
+from pystore.cli._session import Session
+from pystore.cli._values import usage
+from pystore.cli.verify import PHASES, show_audit
+from pystore.repair import Repair
+
+__all__ = ["rebuild", "run"]
+
+
+def _options(s: Session, bar: Any) -> dict[str, Any]:
+    def tell(phase: str, done: int, total: int | None) -> None:
+        bar.update(done, total, PHASES.get(phase, phase))
+
+    return {"progress": tell, **s.sets}
+
+
+def _show_plan(s: Session, planned: Repair) -> None:
+    rows = [(n, a.do, a.file, a.what) for n, a in enumerate(planned.actions, 1)]
+    if s.out.json:
+        s.out.objects("actions", planned.as_dict()["actions"])
+    else:
+        s.out.table("plan", ("step", "do", "file", "what"), rows)
+
+
+def _confirmed(s: Session, yes: bool) -> bool:
+    """Whether to go on: asked on a terminal, and refused elsewhere without --yes."""
+    if yes:
+        return True
+    if s.out.json or not sys.stdin.isatty():
+        raise usage("this changes the store", "add --yes, or --dry-run to see the plan alone")
+    return typer.confirm("Apply this plan?", default=False, err=True)
+
+
+def _show_result(s: Session, done: Repair) -> None:
+    s.out.facts(
+        "result",
+        {
+            "actions": len(done.actions),
+            "side folder": done.side,
+            "finished before": ", ".join(done.finished) or None,
+            "sound": done.after.sound if done.after else None,
+        },
+    )
+    if done.after is not None and done.after.findings:
+        show_audit(s, done.after)
+    s.damaged = done.after is not None and not done.after.sound
+
+
+def run(
+    s: Session,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan; change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put the store back as it was before its last repair.")
+    ] = False,
+) -> int | None:
+    """Mends what `pystore verify` finds: prints a plan, then applies it.
+
+    Damage in the log becomes a record that no queue delivers, so that everything after it can be
+    read again and no offset moves. Queues and index are made again from the log and swapped in.
+    Every byte that is taken away stays in STORE/repair-TIME, and --undo puts it back. A repair that
+    was interrupted is finished by the next one. Refused while a process has the store open.
+
+    \b
+    Examples:
+      pystore repair /data/rocketmq/store --dry-run
+      pystore repair /data/rocketmq/store --yes
+      pystore repair /data/rocketmq/store --undo
+    """
+    if undo:
+        done = _repair.undo(s.path)
+        s.out.facts("undone", {"side folder": done.side, "actions": len(done.actions)})
+        return 0
+    with s.progress("checking the log") as bar:
+        planned = _repair.plan(s.path, s.conf, **_options(s, bar))
+    _show_plan(s, planned)
+    if not planned.actions:
+        if planned.before is not None and not planned.before.sound:
+            show_audit(s, planned.before)
+            s.damaged = True
+        else:
+            s.out.note("nothing to repair")
+        return 0
+    if dry_run or not _confirmed(s, yes):
+        s.damaged = planned.before is not None and not planned.before.sound
+        return 0
+    with s.progress("repairing") as bar:
+        done = _repair.repair(s.path, s.conf, **_options(s, bar))
+    _show_result(s, done)
+    return 0
+
+
+def rebuild(
+    s: Session,
+    queues: Annotated[bool, typer.Option("--queues", help="Consume queues.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Index files.")] = False,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="The checkpoint.")] = False,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="The metadata database, at the next open.")
+    ] = False,
+) -> int | None:
+    """Makes derived files again from the log's first record, whatever the checkpoint says.
+
+    Without a choice: queues, index and checkpoint. They are made beside the old ones and swapped
+    in, equal to the byte to what the broker would have written; the old ones stay in
+    STORE/repair-TIME.
+
+    \b
+    Examples:
+      pystore rebuild /data/rocketmq/store
+      pystore rebuild /data/rocketmq/store --index
+    """
+    if not (queues or index or checkpoint or metadata):
+        queues = index = checkpoint = True
+    with s.progress("reading the log") as bar:
+        done = _repair.rebuild(
+            s.path, s.conf, queues=queues, index=index, checkpoint=checkpoint, metadata=metadata,
+            **_options(s, bar),
+        )  # fmt: skip
+    _show_plan(s, done)
+    _show_result(s, done)
+    return 0

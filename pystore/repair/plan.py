@@ -1,0 +1,212 @@
+"""From findings to actions: what a repair of this store consists of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pystore.audit import Audit, Finding
+from pystore.audit.layout import File, Layout
+from pystore.configfiles import SECTIONS
+from pystore.repair.filler import SMALLEST, Patch, blank, filler
+from pystore.repair.journal import Action
+
+__all__ = ["make_plan"]
+
+#: Findings that replace a stretch of the log by one record.
+_STRETCHES = ("damaged-record", "log-hole", "records-after-blank", "no-queue", "bad-queue-offset")
+#: Findings that mean the queues must be made again.
+_QUEUES = (
+    "missing-units", "not-dispatched", "foreign-unit", "unit-size", "unit-tags", "zero-units",
+    "ghost-units", "units-beyond", "unit-order", "queue-gap", "queue-file-size", "queue-stray",
+    "missing-segment", "segment-size", "tombstones", "record-disagrees", *_STRETCHES,
+)  # fmt: skip
+_INDEX = (
+    "index-header", "index-chain", "index-slots", "index-ghosts", "missing-keys", "index-size",
+    "missing-segment", "segment-size", "record-disagrees", *_STRETCHES,
+)  # fmt: skip
+_STORE_TIME_AT = 56  # of a record whose born host is IPv4
+_MAGIC_V2 = 0xDAA320AB
+
+
+def _read(path: Path, at: int, count: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), count, at)
+
+
+def _time_at(file: File, at: int) -> int:
+    """Store time of the record at `at`, ms; 0 when none stands there."""
+    head = _read(file.path, at, 84)
+    if len(head) < 84:
+        return 0
+    wide = int.from_bytes(head[36:40], "big") & 0x10
+    place = _STORE_TIME_AT + (12 if wide else 0)
+    time = int.from_bytes(head[place : place + 8], "big", signed=True)
+    return time if time > 0 else 0
+
+
+def _patch(layout: Layout, file: File, patches: list[Patch], what: str) -> Action:
+    new = [[at, data.hex()] for at, data in patches]
+    return Action("patch", layout.name(file.path), what, {"new": new})
+
+
+def _file_of(layout: Layout, physical: int) -> File | None:
+    return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
+
+
+def _stretch(layout: Layout, f: Finding) -> Action | None:
+    """One record, or the blank, in place of damage. None: there is no room for either."""
+    file = None if f.start is None else _file_of(layout, f.start)
+    if file is None or f.start is None or f.end is None:
+        return None
+    at, size = f.start - file.number, f.end - f.start
+    whole = layout.segment_size
+    if f.end - file.number >= min(file.size, whole):
+        if whole - at < 8:
+            return None
+        text = f"end the segment at {f.start}: {size} damaged bytes stay after the blank"
+        return _patch(layout, file, blank(at, whole), text)
+    if size < SMALLEST:
+        return None
+    time = _time_at(file, f.end - file.number)
+    patches = filler(at, size, f.start, time, lambda a, n: _read(file.path, a, n))
+    what = f"make {size} damaged bytes at {f.start} one record that no queue delivers"
+    return _patch(layout, file, patches, what)
+
+
+def _restored(layout: Layout, f: Finding) -> Action | None:
+    """The header of a record that disagrees with its unit, as the unit has it."""
+    physical = int(f.text.split()[2])
+    file = _file_of(layout, physical)
+    if file is None or f.topic is None or f.queue is None or f.start is None:
+        return None
+    at = physical - file.number
+    head = _read(file.path, at, 128)
+    flag = int.from_bytes(head[36:40], "big")
+    body_at = 88 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
+    body_len = int.from_bytes(_read(file.path, at + body_at - 4, 4), "big")
+    wide = 1 + (int.from_bytes(head[4:8], "big") == _MAGIC_V2)
+    topic_at = at + body_at + body_len + wide
+    topic_len = int.from_bytes(_read(file.path, topic_at - wide, wide), "big")
+    topic = os.fsencode(f.topic)
+    if topic_len != len(topic):
+        return None
+    patches = [(at + 12, f.queue.to_bytes(4, "big")), (at + 20, f.start.to_bytes(8, "big")),
+               (topic_at, topic)]  # fmt: skip
+    what = f"give the record at {physical} its topic, queue and offset back, as its queue has them"
+    return _patch(layout, file, patches, what)
+
+
+def _segments(layout: Layout, audit: Audit) -> list[Action]:
+    """The log, from its beginning: sizes, gaps, then damage."""
+    actions = []
+    for f in sorted(audit.findings, key=lambda f: f.start or 0):
+        if f.kind == "segment-size":
+            text = f"give the segment its {layout.segment_size} bytes"
+            actions.append(Action("resize", f.file, text, {"size": layout.segment_size}))
+        elif f.kind == "missing-segment" and f.start is not None and f.end is not None:
+            folder = layout.name(layout.segments[0].path.parent)
+            new = [[at, data.hex()] for at, data in blank(0, layout.segment_size)]
+            for base in range(f.start, f.end, layout.segment_size):
+                actions.append(
+                    Action("create", f"{folder}/{base:020d}", "put an empty segment into the gap",
+                           {"size": layout.segment_size, "new": new})
+                )  # fmt: skip
+    overwritten = {f.start for f in audit.findings if f.kind == "records-after-blank"}
+    # A record claims this offset by itself: then it is the unit that is wrong.
+    claimed = {(f.topic, f.queue, f.start) for f in audit.findings
+               if f.kind in ("foreign-unit", "same-offset")}  # fmt: skip
+    for f in sorted(audit.findings, key=lambda f: f.start or 0):
+        made = None
+        if f.kind in _STRETCHES:
+            made = _stretch(layout, f)
+        elif f.kind == "record-disagrees" and (f.topic, f.queue, f.start) not in claimed:
+            made = _restored(layout, f)
+        elif f.kind in ("short-blank", "torn-tail"):
+            made = _end(layout, f, overwritten)
+        if made is not None:
+            actions.append(made)
+    return actions
+
+
+def _end(layout: Layout, f: Finding, overwritten: set[int | None]) -> Action | None:
+    """The end of a segment, or of the log."""
+    file = None if f.start is None else _file_of(layout, f.start)
+    if file is None or f.start is None or f.end is None:
+        return None
+    if f.kind == "torn-tail":
+        text = f"clear {f.end - f.start} bytes at {f.start} that are not a whole record"
+        data = {"start": f.start - file.number, "end": f.end - file.number}
+        return Action("zero", f.file, text, data)
+    if f.start in overwritten:
+        return None
+    patches = blank(f.start - file.number, layout.segment_size)
+    return _patch(layout, file, patches, "let the blank reach the end of its file")
+
+
+def _configs(layout: Layout, audit: Audit) -> list[Action]:
+    actions = []
+    for f in audit.findings:
+        path = layout.root / f.file
+        if f.kind == "config-json":
+            backup = path.with_name(path.name + ".bak")
+            section = next((s for s in SECTIONS.values() if s.file == path.name), None)
+            content = None
+            if section is not None and backup.is_file():
+                try:
+                    content = backup.read_bytes()
+                    section.loads(content)
+                except (OSError, ValueError):
+                    content = None
+            if content:
+                actions.append(Action("replace", f.file, f"restore it from {backup.name}",
+                                      {"content": content.hex()}))  # fmt: skip
+            else:
+                actions.append(Action("move", f.file, "move it aside: it is made again at the next"
+                                      " open from what is known"))  # fmt: skip
+        elif f.kind == "metadata-db":
+            actions.append(Action("move", "meta", "move the database aside: the next open makes it"
+                                  " again from config/*.json and the log"))  # fmt: skip
+        elif f.kind in ("stray-file", "tombstones"):
+            actions.append(Action("move", f.file, "move the file aside"))
+    return actions
+
+
+def _offsets(layout: Layout, audit: Audit) -> list[Action]:
+    """Committed offsets past the end of their queues, in the file that Java reads, too."""
+    found = [f for f in audit.findings if f.kind == "offset-past-end"]
+    path = layout.root / "config" / "consumerOffset.json"
+    if not found or not path.is_file():
+        return []
+    section = SECTIONS["offsets"]
+    try:
+        parts = section.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+    changed = 0
+    for f in found:
+        for pair, rows in parts.rows.items():
+            if pair.partition("@")[0] == f.topic and rows.get(f.queue, -1) > (f.start or 0):
+                rows[f.queue] = f.start
+                changed += 1
+    if not changed:
+        return []
+    content = section.dumps(parts).hex()
+    text = f"set {changed} committed offsets back to the ends of their queues"
+    return [Action("replace", layout.name(path), text, {"content": content})]
+
+
+def make_plan(layout: Layout, audit: Audit) -> list[Action]:
+    """The actions that mend what the audit found, in the order in which they are done."""
+    kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}
+    actions = _configs(layout, audit) + _segments(layout, audit) + _offsets(layout, audit)
+    names = []
+    if kinds & set(_QUEUES):
+        names.append("consumequeue")
+    if kinds & set(_INDEX):
+        names.append("index")
+    if names or "checkpoint" in kinds:
+        names.append("checkpoint")
+        actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
+                              {"names": names}))  # fmt: skip
+    return actions

@@ -1,0 +1,181 @@
+"""``pystore.repair``: plan a repair, apply it, undo it; rebuild derived files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pystore import settings as _settings
+from pystore.audit import Audit, verify
+from pystore.audit.layout import Layout, look
+from pystore.errors import BadArgument, NotFound, RecordDamaged, StoreLocked
+from pystore.repair.journal import Action, Journal, hold_lock, journals
+from pystore.repair.plan import make_plan
+from pystore.repair.scratch import Progress, make_derived, swap_derived
+from pystore.settings import Settings
+
+__all__ = ["Repair", "plan", "rebuild", "repair", "undo"]
+
+DERIVED = ("consumequeue", "index", "checkpoint")
+
+
+@dataclass(slots=True)
+class Repair:
+    """What a repair does or did.
+
+    actions: in order. side: the folder with every byte that was taken away, None while nothing was
+    done. before, after: the audits around it.
+    """
+
+    path: str
+    actions: list[Action]
+    before: Audit | None = None
+    after: Audit | None = None
+    side: str | None = None
+    finished: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        actions = [{"do": a.do, "file": a.file, "what": a.what, "done": a.done}
+                   for a in self.actions]  # fmt: skip
+        return {
+            "path": self.path, "actions": actions, "side": self.side, "finished": self.finished,
+            "sound_before": None if self.before is None else self.before.sound,
+            "sound_after": None if self.after is None else self.after.sound,
+        }  # fmt: skip
+
+
+def _rebuilder(settings: Settings, progress: Progress | None) -> Any:
+    def make(journal: Journal, action: Action) -> None:
+        made = journal.folder / "made"
+        if not action.data.get("inodes"):
+            make_derived(look(journal.root, settings), settings, made, progress)
+            (made / "abort").unlink(missing_ok=True)
+        swap_derived(journal, action, made)
+
+    return make
+
+
+def plan(
+    path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
+    *, progress: Progress | None = None, **settings: Any,
+) -> Repair:  # fmt: skip
+    """What :func:`repair` would do; nothing is changed.
+
+    Raises: as :func:`pystore.audit.verify`, and StoreLocked while a process has the store open.
+    """
+    audit = verify(path, conf, progress=progress, **settings)
+    if audit.state == "live":
+        raise StoreLocked("a process has the store open", os.fspath(path))
+    layout = look(Path(path), _settings.load(conf, settings))
+    return Repair(os.fspath(path), make_plan(layout, audit), before=audit)
+
+
+def _finish(root: Path, given: Settings, progress: Progress | None) -> list[str]:
+    """Ends repairs that were interrupted."""
+    ended = []
+    for folder in journals(root):
+        journal = Journal.load(folder)
+        if journal.state == "applying":
+            journal.apply(_rebuilder(given, progress))
+            ended.append(folder.name)
+        elif journal.state == "undoing":
+            journal.undo()
+            ended.append(folder.name)
+    return ended
+
+
+def repair(
+    path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
+    *, progress: Progress | None = None, **settings: Any,
+) -> Repair:  # fmt: skip
+    """Mends what :func:`pystore.audit.verify` finds.
+
+    Damage in the log becomes a record that no queue delivers, so that everything after it is read
+    again and no offset moves; derived files are made again from the log and swapped in; every byte
+    that is taken away lies in ``STORE/repair-TIME`` afterwards. A repair that was interrupted is
+    finished first.
+
+    Raises: NotAStore, BadArgument, StoreLocked, Forbidden, StoreIOError, DiskFull.
+    """
+    root = Path(path)
+    given = _settings.load(conf, settings)
+    look(root, given)
+    with hold_lock(root):
+        ended = _finish(root, given, progress)
+        before = _verify_held(root, conf, progress, settings)
+        actions = make_plan(look(root, given), before)
+        done = Repair(str(root), actions, before=before, finished=ended)
+        if actions:
+            journal = Journal.begin(root, actions)
+            done.side = str(journal.folder)
+            journal.apply(_rebuilder(given, progress))
+        done.after = _verify_held(root, conf, progress, settings) if actions else before
+    return done
+
+
+def _verify_held(root: Path, conf: Any, progress: Progress | None, settings: Any) -> Audit:
+    """The audit of a store whose lock this process holds."""
+    return verify(root, conf, progress=progress, held=True, **settings)
+
+
+def rebuild(
+    path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
+    *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
+    progress: Progress | None = None, **settings: Any,
+) -> Repair:  # fmt: skip
+    """Makes derived files again from the log's first record, whatever the checkpoint says.
+
+    They are made beside the old ones and swapped in; the old ones lie in ``STORE/repair-TIME``
+    afterwards. metadata: the database is moved aside, and the next open makes it again from
+    ``config/*.json`` and the log.
+
+    Raises: as :func:`repair`, and RecordDamaged while the log itself is damaged.
+    """
+    root = Path(path)
+    given = _settings.load(conf, settings)
+    look(root, given)
+    names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
+    with hold_lock(root):
+        ended = _finish(root, given, progress)
+        before = _verify_held(root, conf, progress, settings)
+        _refuse_damaged_log(before, look(root, given))
+        actions = []
+        if names:
+            actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
+                                  {"names": names}))  # fmt: skip
+        if metadata and (root / "meta").exists():
+            actions.append(Action("move", "meta", "move the database aside: the next open makes it"
+                                  " again from config/*.json and the log"))  # fmt: skip
+        if not actions:
+            raise BadArgument("nothing was chosen to rebuild")
+        journal = Journal.begin(root, actions)
+        journal.apply(_rebuilder(given, progress))
+        after = _verify_held(root, conf, progress, settings)
+    return Repair(str(root), actions, before, after, str(journal.folder), ended)
+
+
+def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:
+    log = {"damaged-record", "log-hole", "records-after-blank", "missing-segment", "segment-size"}
+    bad = next((f for f in audit.findings if f.kind in log), None)
+    if bad is not None:
+        error = RecordDamaged(f"the log is damaged: {bad.meaning}", bad.file, offset=bad.start)
+        error.next_step = f"run pystore repair {layout.root}, which mends the log first"
+        raise error
+
+
+def undo(path: str | os.PathLike[str]) -> Repair:
+    """Puts the store back as it was before its last repair. Raises: NotFound, StoreLocked."""
+    root = Path(path)
+    with hold_lock(root):
+        for folder in reversed(journals(root)):
+            journal = Journal.load(folder)
+            if journal.state == "undone":
+                continue
+            journal.undo()
+            shutil.rmtree(folder / "made", ignore_errors=True)
+            return Repair(str(root), journal.actions, side=str(folder))
+    raise NotFound("no repair of this store can be undone", str(root))

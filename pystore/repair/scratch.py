@@ -1,0 +1,57 @@
+"""Derived files made again from the log: a store beside the old one, over the same segments.
+
+The scratch store has no queues, no index and no checkpoint, so its recovery reads the log from the
+start and dispatches every record: the files that come out are what the dispatcher would have
+written, to the byte. They are synced when it closes, and then swapped in.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pystore._report import RecoveryReport
+from pystore._store import Store
+from pystore.audit.layout import Layout
+from pystore.repair.journal import Action, Journal
+from pystore.settings import Settings
+
+__all__ = ["Progress", "make_derived", "swap_derived"]
+
+Progress = Callable[[str, int, int], None]
+#: Settings that say where a store is, or how it treats its disk: the scratch store has its own.
+_ELSEWHERE = ("storePathRootDir", "storePathCommitLog", "flushDiskType", "fileReservedTime")
+
+
+def make_derived(
+    layout: Layout, settings: Settings, into: Path, progress: Progress | None
+) -> RecoveryReport:
+    """Makes queues, index and checkpoint of the log in folder `into`, which is emptied first."""
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    (into / "abort").touch()
+    tombstones = layout.root / "deletedTopics"
+    if tombstones.is_file():
+        shutil.copyfile(tombstones, into / "deletedTopics")
+    given: dict[str, Any] = {
+        name: settings[name] for name in settings.explicit if name not in _ELSEWHERE
+    }
+    given["storePathCommitLog"] = ",".join(
+        str(folder) for folder in settings.commitlog_dirs(layout.root)
+    )
+    given["mappedFileSizeCommitLog"] = layout.segment_size
+    given["mappedFileSizeConsumeQueue"] = layout.queue_file_size
+    if layout.index:
+        given["maxHashSlotNum"], given["maxIndexNum"] = layout.index[-1][1:]
+    given["cleanResourceInterval"] = 0  # retention must not run here
+    with Store(into, None, progress=progress, **given) as store:
+        return store.report
+
+
+def swap_derived(journal: Journal, action: Action, made: Path) -> None:
+    """Puts what make_derived made into the store, each piece in one step."""
+    for name in action.data["names"]:
+        if (made / name).exists():
+            journal.swap_in(action, name, made / name)
