@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pystore.configfiles import sync_folder
 from pystore.errors import BadArgument, RecordDamaged, StoreIOError, StoreLocked
+from pystore.files import sync_folder, write_whole
 from pystore.native import ffi, lib
 
 __all__ = ["Action", "Journal", "hold_lock", "journals"]
@@ -65,16 +65,6 @@ def hold_lock(root: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    made = path.with_name(path.name + ".tmp")
-    with made.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    made.rename(path)
-    sync_folder(path.parent)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -128,7 +118,7 @@ class Journal:
 
     def save(self) -> None:
         data = {"format": 1, "state": self.state, "actions": [a.as_dict() for a in self.actions]}
-        _write_durably(self.folder / "manifest.json", json.dumps(data, indent=1).encode())
+        write_whole(self.folder / "manifest.json", json.dumps(data, indent=1).encode())
 
     # ---- forwards ----
 
@@ -220,7 +210,7 @@ class Journal:
             part.rename(kept)
             sync_folder(kept.parent)
         path.parent.mkdir(exist_ok=True)
-        _write_durably(path, bytes.fromhex(action.data["content"]))
+        write_whole(path, bytes.fromhex(action.data["content"]))
 
     def swap_in(self, action: Action, name: str, made: Path) -> None:
         """Exchanges ``root/name`` with `made`, once: which is which is known by the inode."""
@@ -293,7 +283,7 @@ class Journal:
     def _undo_replace(self, action: Action, number: int) -> None:
         kept = self.folder / "old" / str(number)
         if kept.exists():
-            _write_durably(self.root / action.file, kept.read_bytes())
+            write_whole(self.root / action.file, kept.read_bytes())
         else:
             (self.root / action.file).unlink(missing_ok=True)
 

@@ -74,9 +74,14 @@ def _stretch(layout: Layout, f: Finding) -> Action | None:
     return _patch(layout, file, patches, what)
 
 
+def _place(f: Finding) -> int:
+    """Where in the log a unit points."""
+    return int(f.text.split()[2])
+
+
 def _restored(layout: Layout, f: Finding) -> Action | None:
     """The header of a record that disagrees with its unit, as the unit has it."""
-    physical = int(f.text.split()[2])
+    physical = _place(f)
     file = _file_of(layout, physical)
     if file is None or f.topic is None or f.queue is None or f.start is None:
         return None
@@ -116,12 +121,15 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
     # A record claims this offset by itself: then it is the unit that is wrong.
     claimed = {(f.topic, f.queue, f.start) for f in audit.findings
                if f.kind in ("foreign-unit", "same-offset")}  # fmt: skip
+    disagree = [f for f in audit.findings if f.kind == "record-disagrees"
+                and (f.topic, f.queue, f.start) not in claimed]  # fmt: skip
+    restored = {_place(f) for f in disagree}
     for f in sorted(audit.findings, key=lambda f: f.start or 0):
         made = None
-        if f.kind in _STRETCHES:
-            made = _stretch(layout, f)
-        elif f.kind == "record-disagrees" and (f.topic, f.queue, f.start) not in claimed:
+        if f in disagree:
             made = _restored(layout, f)
+        elif f.kind in _STRETCHES and f.start not in restored:
+            made = _stretch(layout, f)
         elif f.kind in ("short-blank", "torn-tail"):
             made = _end(layout, f, overwritten)
         if made is not None:

@@ -2,160 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from damages import CASES, QUEUE, WARNINGS, Sample, copy, in_record, poke, sample
 
 import pystore
 from pystore.audit import Severity, verify
 
-SEGMENT = 1 << 20
-SIZES = {
-    "mappedFileSizeCommitLog": SEGMENT,
-    "mappedFileSizeConsumeQueue": 6000,
-    "maxHashSlotNum": 512,
-    "maxIndexNum": 1024,
-}
-QUEUE = "consumequeue/orders/0/00000000000000000000"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A sound store of three segments. place: of record 100 of queue 0, in the second segment."""
-
-    root: Path
-    place: int
-
-    @property
-    def segment(self) -> str:
-        return f"commitlog/{self.place - self.place % SEGMENT:020d}"
-
-    @property
-    def at(self) -> int:
-        return self.place % SEGMENT
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    root = tmp_path_factory.mktemp("audit") / "store"
-    with pystore.open(root, **SIZES) as store:
-        store.metadata.topics.put(pystore.TopicConfig("orders", 8, 8))
-        for i in range(20):
-            keys = [f"k{i * 500 + j}" for j in range(500)]
-            store.put_many("orders", [b"x" * 100] * 500, tags="a", keys=keys)
-        found = store.read("orders", 0, 700, max_messages=1)[0].physical_offset
-    assert SEGMENT < found < 2 * SEGMENT
-    return Sample(root, found)
-
-
-def poke(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def in_record(offset: int, data: bytes) -> Callable[[Sample, Path], None]:
-    return lambda s, root: poke(root / s.segment, s.at + offset, data)
-
-
-def in_file(name: str, at: int, data: bytes) -> Callable[[Sample, Path], None]:
-    return lambda s, root: poke(root / name, at, data)
-
-
-def index_file(root: Path, number: int) -> Path:
-    return sorted((root / "index").iterdir())[number]
-
-
-def swap_units(s: Sample, root: Path) -> None:
-    data = (root / QUEUE).read_bytes()
-    poke(root / QUEUE, 100, data[120:140] + data[100:120])
-
-
-def replace_by_link(s: Sample, root: Path) -> None:
-    (root / "meta/data.mdb").unlink()
-    (root / "meta/data.mdb").symlink_to("/dev/zero")
-
-
-def replace_by_pipe(s: Sample, root: Path) -> None:
-    (root / QUEUE).unlink()
-    os.mkfifo(root / QUEUE)
-
-
-def blank(size: int) -> bytes:
-    return struct.pack(">iI", size, 0xCBD43194)
-
-
-#: Name of the damage, what does it, kinds that verify must name, at least.
-CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
-    ("magic", in_record(4, b"\0"), {"damaged-record"}),
-    ("size", in_record(0, b"\x7f"), {"damaged-record"}),
-    ("negative size", in_record(0, b"\xff"), {"damaged-record"}),
-    ("body", in_record(90, b"Z"), {"damaged-record"}),
-    ("place", in_record(35, b"\x07"), {"damaged-record"}),
-    ("topic", in_record(84 + 4 + 100 + 1, b"p"), {"ghost-units"}),
-    ("queue id", in_record(15, b"\x07"), {"same-offset", "ghost-units"}),
-    ("queue offset", in_record(27, b"\x07"), {"same-offset", "ghost-units"}),
-    ("negative queue offset", in_record(20, b"\xff"), {"bad-queue-offset"}),
-    ("page of zeros", in_record(0, bytes(4096)), {"damaged-record"}),
-    ("early blank", lambda s, r: poke(r / s.segment, s.at, blank(SEGMENT - s.at)),
-     {"records-after-blank"}),
-    ("short blank", in_record(0, blank(100)), {"records-after-blank", "short-blank"}),
-    ("segment gone", lambda s, r: (r / s.segment).unlink(), {"missing-segment"}),
-    ("segment cut", lambda s, r: os.truncate(r / s.segment, SEGMENT // 2),
-     {"segment-size", "ghost-units"}),
-    ("stray file", lambda s, r: (r / "commitlog/notes.txt").touch(), {"stray-file"}),
-    ("zero unit", in_file(QUEUE, 100, bytes(20)), {"zero-units", "missing-units"}),
-    ("zero queue file", in_file(QUEUE, 0, bytes(6000)), {"zero-units", "missing-units"}),
-    ("unit size", in_file(QUEUE, 111, b"\x01"), {"unit-size"}),
-    ("unit place", in_file(QUEUE, 107, b"\x01"), {"foreign-unit"}),
-    ("unit far away", in_file(QUEUE, 100, b"\x7f"), {"units-beyond"}),
-    ("units swapped", swap_units, {"foreign-unit", "unit-order"}),
-    ("pipe for a queue file", replace_by_pipe, {"queue-stray", "missing-units"}),
-    ("queue file gone", lambda s, r: (r / QUEUE.replace("0" * 20, "6000".zfill(20))).unlink(),
-     {"queue-gap", "missing-units"}),
-    ("queue file cut", lambda s, r: os.truncate(r / QUEUE, 3000),
-     {"queue-file-size", "missing-units"}),
-    ("queue gone", lambda s, r: shutil.rmtree(r / "consumequeue/orders/0"), {"missing-units"}),
-    ("queues gone", lambda s, r: shutil.rmtree(r / "consumequeue"), {"not-dispatched"}),
-    ("index gone", lambda s, r: shutil.rmtree(r / "index"), {"missing-keys"}),
-    ("index file gone", lambda s, r: index_file(r, 3).unlink(), {"missing-keys"}),
-    ("index file empty", lambda s, r: os.truncate(index_file(r, 3), 0),
-     {"index-size", "missing-keys"}),
-    ("index hash", lambda s, r: poke(index_file(r, 3), 40 + 2048 + 1000, b"\x11"),
-     {"missing-keys", "index-ghosts"}),
-    ("index chain", lambda s, r: poke(index_file(r, 3), 40 + 2048 + 1016, b"\x11"),
-     {"index-chain"}),
-    ("index slot", lambda s, r: poke(index_file(r, 3), 40 + 200, bytes(4)), {"index-slots"}),
-    ("index count", lambda s, r: poke(index_file(r, 3), 36, b"\0\0\0\5"),
-     {"missing-keys", "index-header"}),
-    ("topics torn", lambda s, r: (r / "config/topics.json").write_text('{"a'), {"config-json"}),
-    ("database cut", lambda s, r: os.truncate(r / "meta/data.mdb", 8192), {"metadata-db"}),
-    ("database empty", lambda s, r: os.truncate(r / "meta/data.mdb", 0), {"metadata-db"}),
-    ("database overwritten", in_file("meta/data.mdb", 100, b"\xff" * 9000), {"metadata-db"}),
-    ("database a device", replace_by_link, {"metadata-db"}),
-    ("offset past the end", lambda s, r: (r / "config/consumerOffset.json").write_text(
-        '{"offsetTable":{"orders@group":{0:99999}}}'), {"offset-past-end"}),
-    ("tombstones", lambda s, r: (r / "deletedTopics").write_bytes(b"PSD1junk"), {"tombstones"}),
-]  # fmt: skip
-
-#: Damage that hides nothing: a warning.
-WARNINGS: list[tuple[str, Callable[[Sample, Path], object], str]] = [
-    ("unit tags", in_file(QUEUE, 119, b"\x01"), "unit-tags"),
-    ("checkpoint gone", lambda s, r: (r / "checkpoint").unlink(), "checkpoint"),
-    ("checkpoint ahead", in_file("checkpoint", 0, b"\x7f"), "checkpoint"),
-    ("garbage at the end",
-     lambda s, r: poke(r / f"commitlog/{2 * SEGMENT:020d}", SEGMENT - 9, b"x"), "torn-tail"),
-]  # fmt: skip
-
-
-@pytest.fixture
-def copy(sample: Sample, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sample.root, tmp_path / "store"))
+__all__ = ["copy", "sample"]  # fixtures
 
 
 @pytest.mark.parametrize(("damage", "kinds"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])

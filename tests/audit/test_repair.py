@@ -1,0 +1,226 @@
+"""A repair brings back every message that is whole, can be undone, and can be interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damages import CASES, QUEUE, SIZES, WARNINGS, Sample, copy, in_record, poke, sample
+
+import pystore
+from pystore.audit import verify
+from pystore.cli import main
+from pystore.repair import plan, rebuild, repair, undo
+
+__all__ = ["copy", "sample"]  # fixtures
+
+DAMAGE = [(name, damage) for name, damage, _ in (*CASES, *WARNINGS)]
+#: Bytes of the log that these take with them, as [from, to) after the sample's place; the others
+#: take none.
+LOST = {
+    "magic": 1, "size": 1, "negative size": 1, "body": 1, "place": 1, "page of zeros": 20,
+    "early blank": 1, "short blank": 1,
+}  # fmt: skip
+
+Key = tuple[str, int, int]
+
+
+def in_log(root: Path) -> dict[Key, int]:
+    """Queue offsets of all whole records, as the log alone has them."""
+    with pystore.Reader(root) as reader:
+        return {
+            (m.topic, m.queue, m.queue_offset): m.physical_offset
+            for m in reader.messages()
+            if m.topic != "PYSTORE_REPAIR"
+        }
+
+
+def in_queues(root: Path) -> dict[Key, int]:
+    """What consumers get."""
+    found: dict[Key, int] = {}
+    with pystore.Reader(root) as reader:
+        for q in reader.queues():
+            at = q.min_offset
+            while at < q.max_offset:
+                batch = reader.read(q.topic, q.queue, at, max_messages=5000)
+                for m in batch:
+                    found[q.topic, q.queue, m.queue_offset] = m.physical_offset
+                assert batch.next_offset > at
+                at = batch.next_offset
+    return found
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """Every file but those of repairs, and the lock."""
+    return {
+        name: path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and not (name := str(path.relative_to(root))).startswith("repair-")
+        and name != "lock"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGE, ids=[d[0] for d in DAMAGE])
+def test_what_is_whole_is_delivered_again(
+    sample: Sample, copy: Path, name: str, damage: Callable[[Sample, Path], object]
+):
+    whole = in_log(sample.root)
+    damage(sample, copy)
+    done = repair(copy)
+    assert done.after is not None
+    assert done.after.sound, done.after.findings
+    delivered = in_queues(copy)
+    assert delivered == in_log(copy)
+    lost = {key: at for key, at in whole.items() if key not in delivered}
+    if name in ("segment gone", "segment cut"):
+        assert all(1 << 20 <= at < 2 << 20 for at in lost.values())
+    else:
+        assert len(lost) <= LOST.get(name, 0)
+        assert all(sample.place <= at < sample.place + 4096 for at in lost.values())
+
+
+#: One of each way to change a file.
+UNDONE = {"magic", "early blank", "segment gone", "segment cut", "stray file", "queues gone",
+          "topics torn", "database cut", "offset past the end", "garbage at the end"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [d for d in DAMAGE if d[0] in UNDONE],
+    ids=[d[0] for d in DAMAGE if d[0] in UNDONE],
+)
+def test_undo_brings_back_every_byte(
+    sample: Sample, copy: Path, name: str, damage: Callable[[Sample, Path], object]
+):
+    damage(sample, copy)
+    before = content(copy)
+    if repair(copy).actions:
+        undo(copy)
+    assert content(copy) == before
+
+
+def test_a_sound_store_needs_no_repair(sample: Sample, copy: Path):
+    before = content(copy)
+    assert repair(copy).actions == []
+    assert content(copy) == before
+
+
+def test_the_plan_changes_nothing(sample: Sample, copy: Path):
+    in_record(4, b"\0")(sample, copy)
+    before = content(copy)
+    planned = plan(copy)
+    assert [a.do for a in planned.actions] == ["patch", "rebuild"]
+    assert content(copy) == before
+
+
+class Stop(Exception):
+    """The power went."""
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_an_interrupted_repair_is_finished_by_the_next(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    """Ends the repair at its n-th sync or rename, for n after n, then repairs again."""
+    original = getattr(os, call)
+    ended = 0
+    step = int(os.environ.get("PS_AUDIT_STEP", "7"))  # 1 in the long campaign
+    for n in range(1, 400, step):
+        root = Path(shutil.copytree(sample.root, tmp_path / f"{n}"))
+        in_record(4, b"\0")(sample, root)
+        poke(root / f"commitlog/{2 << 20:020d}", (1 << 20) - 9, b"x")
+        (root / "commitlog/notes.txt").touch()
+        (root / "config/topics.json").write_text("{")
+        left = n
+
+        def failing(*args: object, **options: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Stop
+            return original(*args, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, failing)
+            try:
+                repair(root)
+            except Stop:
+                ended += 1
+        done = repair(root)
+        assert done.after is not None
+        assert done.after.sound, (n, done.after.findings)
+        assert in_queues(root) == in_log(root)
+        assert len(in_log(root)) == len(in_log(sample.root)) - 1
+        shutil.rmtree(root)
+        if left > 0:
+            break
+    assert ended >= 2
+
+
+def test_rebuilt_files_equal_those_of_the_dispatcher(sample: Sample, copy: Path):
+    before = content(copy)
+    done = rebuild(copy)
+    assert done.after is not None
+    assert done.after.sound
+    after = content(copy)
+    queues = {k: v for k, v in before.items() if k.startswith("consumequeue/")}
+    assert {k: v for k, v in after.items() if k.startswith("consumequeue/")} == queues
+
+    def index(files: dict[str, bytes]) -> list[bytes]:
+        return [v for k, v in sorted(files.items()) if k.startswith("index/")]
+
+    assert index(after) == index(before)  # their names are times of birth
+
+
+def test_a_damaged_log_is_not_rebuilt_from(sample: Sample, copy: Path):
+    in_record(4, b"\0")(sample, copy)
+    with pytest.raises(pystore.RecordDamaged, match="damaged"):
+        rebuild(copy)
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path):
+    with pystore.open(tmp_path / "s", **SIZES) as store:
+        store.put("orders", b"x")
+        for change in (plan, repair, rebuild, undo):
+            with pytest.raises(pystore.StoreLocked):
+                change(tmp_path / "s")
+
+
+def test_a_store_of_java_loses_only_what_a_hole_took(
+    golden: Callable[[str], Path], golden_records: Callable[[str], list[dict[str, Any]]]
+):
+    root = golden("killed")
+    poke(root / "commitlog" / f"{0:020d}", 100_000, bytes(5000))
+    done = repair(root)
+    assert done.after is not None
+    assert done.after.sound, done.after.findings
+    whole = {
+        record["phy"]
+        for record in golden_records("killed")
+        if "phy" in record and not 100_000 - record["size"] < record["phy"] < 105_000
+    }
+    assert len(whole) > 5000
+    assert whole <= set(in_log(root).values())
+    assert set(in_queues(root).values()) == set(in_log(root).values())
+
+
+def test_the_command_line_repairs_and_undoes(
+    sample: Sample, copy: Path, capsys: pytest.CaptureFixture[str]
+):
+    poke(copy / QUEUE, 100, bytes(20))
+    before = content(copy)
+    assert main(["repair", str(copy), "--dry-run"]) == 5
+    assert content(copy) == before
+    assert main(["repair", str(copy)]) == 2  # nobody to ask
+    assert content(copy) == before
+    assert main(["repair", str(copy), "--yes"]) == 0
+    assert verify(copy).findings == []
+    assert main(["repair", str(copy), "--undo"]) == 0
+    assert content(copy) == before
+    assert main(["rebuild", str(copy), "--queues"]) == 0
+    assert verify(copy).findings == []
+    capsys.readouterr()
