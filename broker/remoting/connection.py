@@ -26,6 +26,7 @@ from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.framer import Framer, FramerFactory, Parts, plain_framers
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
+from broker.remoting.outstanding import Outstanding, Waiter
 from broker.remoting.rate_limited_log import RateLimitedLogger
 
 __all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
@@ -37,7 +38,6 @@ WRITES, WORK, FULL = 1, 2, 4
 BUSY = WRITES | WORK
 #: Then nothing is read.
 PAUSED = WRITES | FULL
-OPAQUE_MAX = 0x7FFFFFFF
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
 GO_AWAY_VERSION = 476
 
@@ -105,16 +105,6 @@ class Intake(Protocol):
         """The connection is gone."""
 
 
-class Waiter(Protocol):
-    """What an answer is given to: a future, or what behaves like one."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: Command, /) -> None: ...
-
-    def set_exception(self, exception: Exception, /) -> None: ...
-
-
 IntakeFactory = Callable[["Connection"], Intake]
 
 
@@ -146,8 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stopped = False
         self._backlog: deque[Command] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[int, Waiter] = {}
-        self._opaque = 0
+        self._outstanding = Outstanding()
         self._closing = False
 
     @property
@@ -182,11 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.connections.discard(self)
         for task in self._tasks:
             task.cancel()
-        lost = ConnectionResetError(f"the connection to {self} is closed")
-        for waiter in list(self._waiting.values()):
-            if not waiter.done():
-                waiter.set_exception(lost)
-        self._waiting.clear()
+        self._outstanding.end(ConnectionResetError(f"the connection to {self} is closed"))
         self._backlog.clear()
         self.parts.clear()
         self._framer.close()
@@ -254,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for command in commands:
                 if command.flag & RESPONSE:  # a request in work may wait for it
-                    self._settle(command)
+                    self._outstanding.settle(command)
                 elif self._held & BUSY or self._backlog or self._closing:
                     self._backlog.append(command)
                 else:
@@ -393,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         if not command.flag & RESPONSE and not command.opaque:
-            command.opaque = self._next_opaque()
+            command.opaque = self._outstanding.next_opaque()
         self.push(codec.encode(command))
 
     def push(self, frames: bytes) -> None:
@@ -442,10 +427,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- requests of ours ----
 
-    def _next_opaque(self) -> int:
-        self._opaque = self._opaque % OPAQUE_MAX + 1
-        return self._opaque
-
     async def request(self, command: Command, timeout: float) -> Command:
         """Sends a request of ours (its opaque is set here) and waits for the answer.
 
@@ -453,42 +434,32 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
-        command.opaque = opaque = self._next_opaque()
         future: asyncio.Future[Command] = self._loop.create_future()
-        self._waiting[opaque] = future
+        opaque = self._outstanding.add(command, future)
         timer = self._loop.call_later(timeout, self._late, opaque, command.code, timeout)
         try:
             self.send(command)
             return await future
         finally:
             timer.cancel()
-            self._waiting.pop(opaque, None)
+            self._outstanding.forget(opaque)
 
     def begin(self, command: Command, waiter: Waiter) -> None:
         """Sends a request of ours (its opaque is set here); `waiter` gets the answer, or the end of
         the connection. It is not limited in time. Raises: ConnectionError, BadFrame."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
-        command.opaque = opaque = self._next_opaque()
-        self._waiting[opaque] = waiter
+        opaque = self._outstanding.add(command, waiter)
         try:
             self.push(codec.encode(command))
         except BaseException:
-            del self._waiting[opaque]
+            self._outstanding.forget(opaque)
             raise
 
     def _late(self, opaque: int, code: int, timeout: float) -> None:
-        future = self._waiting.get(opaque)
-        if future is not None and not future.done():
-            future.set_exception(
-                TimeoutError(f"{self} did not answer the request {code} within {timeout:g} s")
-            )
-
-    def _settle(self, answer: Command) -> None:
-        """Answers that come too late, or that nobody asked for, are dropped."""
-        future = self._waiting.pop(answer.opaque, None)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        self._outstanding.fail(
+            opaque, TimeoutError(f"{self} did not answer the request {code} within {timeout:g} s")
+        )
 
     def serve_raw(self, command: Command) -> bool:
         """Gives a request back to the core, which now may serve it: whether it did."""

@@ -472,7 +472,7 @@ def test_a_request_times_out_and_its_late_answer_is_dropped():
             assert answer.ext == {"a": "b"}
             await asyncio.sleep(0.2)  # the late one comes in between
             assert (await connection.request(Command(2, {"c": "d"}), BOUND_S)).ext == {"c": "d"}
-            assert await client.connection(at) is connection and not connection._waiting
+            assert await client.connection(at) is connection and not connection._outstanding
 
     run(work())
 

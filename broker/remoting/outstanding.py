@@ -1,0 +1,65 @@
+"""Requests of ours on one connection, until their answers come."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.remoting.command import Command
+
+__all__ = ["Outstanding", "Waiter"]
+
+OPAQUE_MAX = 0x7FFFFFFF
+
+
+class Waiter(Protocol):
+    """What an answer is given to: a future, or what behaves like one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Command, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
+class Outstanding:
+    """Waiters by the opaque of their request. The opaques are counted here, for each connection."""
+
+    __slots__ = ("_opaque", "_waiting")
+
+    def __init__(self) -> None:
+        self._opaque = 0
+        self._waiting: dict[int, Waiter] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def next_opaque(self) -> int:
+        self._opaque = self._opaque % OPAQUE_MAX + 1
+        return self._opaque
+
+    def add(self, command: Command, waiter: Waiter) -> int:
+        """Sets the command's opaque, and returns it."""
+        command.opaque = opaque = self.next_opaque()
+        self._waiting[opaque] = waiter
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        self._waiting.pop(opaque, None)
+
+    def fail(self, opaque: int, error: Exception) -> None:
+        """Its waiter gets the error, unless it has its answer."""
+        waiter = self._waiting.get(opaque)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def settle(self, answer: Command) -> None:
+        """Answers that come too late, or that nobody asked for, are dropped."""
+        waiter = self._waiting.pop(answer.opaque, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(answer)
+
+    def end(self, error: Exception) -> None:
+        """The connection is gone: every waiter gets the error."""
+        for opaque in list(self._waiting):
+            self.fail(opaque, error)
+        self._waiting.clear()
