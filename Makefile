@@ -37,7 +37,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
         campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck errors codes \
-        logs docs docs-check wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
+        logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -158,17 +158,25 @@ docs-check: build ## links, lengths and machine paths in the documents
 
 ##@ Ship
 
-wheel: build ## build the wheel and try it in a clean environment
-	@rm -rf build/dist build/smoke
-	@$(PY) -m build -q --outdir build/dist
-	@$(PY) -m venv build/smoke
-	@build/smoke/bin/python -m pip install -q --disable-pip-version-check build/dist/*.whl
-	@cd build/smoke && bin/python -c 'import pystore, pystore._core; print(pystore.__file__)'
-	@cd build/smoke && bin/pystore --help
-	@cd build/smoke && for verb in broker namesrv tx; do bin/pystore $$verb --help >/dev/null || exit 1; done
-	@cd build/smoke && bin/python -c 'from broker import Broker; b = Broker("s", listenPort=0); \
-	  b.__enter__(); print("a broker at", b.address); b.__exit__(None, None, None)'
+wheel: build ## wheel and source distribution as a registry takes them, in build/dist
+	@rm -rf build/dist build/raw
+	@$(PY) -m build -q --outdir build/raw
+	@# The tag says which systems have all that the core needs; nothing is grafted into the wheel.
+	@PATH=$(CURDIR)/.venv/bin:$$PATH auditwheel repair -w build/dist build/raw/*.whl
+	@mv build/raw/*.tar.gz build/dist
 	@ls -l build/dist
+
+test-wheel: wheel ## the wheel alone, in environments without the tree; then with the Spark extra
+	@rm -rf build/smoke
+	@set -e; for extra in "" spark; do \
+	  $(PYTHON) -m venv --clear build/smoke; \
+	  wheel=$$(ls $(CURDIR)/build/dist/*.whl); \
+	  build/smoke/bin/python -m pip install -q --disable-pip-version-check "$$wheel$${extra:+[$$extra]}"; \
+	  cp tools/try_wheel.py build/smoke; \
+	  if [ -z "$$extra" ] || command -v java >/dev/null; then \
+	    (cd build/smoke && bin/python -I try_wheel.py $$extra); \
+	  fi; \
+	done
 
 clean: ## remove what builds left; .venv stays
 	@rm -rf build dist *.egg-info pystore/_core*.so pystore/_core*.c

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pystore import errors
+from pystore import __version__, errors
 from pystore.cli._output import Failure, Json, Output, Text
 from pystore.cli._session import Session, parse_settings
 from pystore.cli._verbs import VERBS, broken
@@ -197,6 +197,24 @@ def _failing(error: errors.StoreError) -> Callable[[typer.Context], None]:
     return command
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"pystore {__version__}")
+        raise typer.Exit
+
+
+def _program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    # The options of the program itself, beside those for completion that typer adds.
+    pass
+
+
 def _make_app() -> typer.Typer:
     made = typer.Typer(
         help=(
@@ -212,10 +230,10 @@ def _make_app() -> typer.Typer:
         ),
         epilog=_EPILOG,
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode=None,  # plain help is quick, and keeps the lines of the examples
         pretty_exceptions_enable=False,
     )
+    made.callback()(_program)
     groups: dict[str, typer.Typer] = {"": made}
     for verb in VERBS:
         group, _, name = verb.name.rpartition(" ")

@@ -783,3 +783,24 @@ def test_put_says_who_delivers(run: Run) -> None:
     text = " ".join(run("put", "--help").out.split())
     assert "A broker that runs on this store delivers it" in text
     assert "--broker" not in text
+
+
+def test_version(run: Run) -> None:
+    """--version is that of the package."""
+    assert run("--version").out == f"pystore {pystore.__version__}\n"
+
+
+def test_completion_knows_verbs_and_options(tmp_path: Path) -> None:
+    """What the script of --show-completion asks: verbs for the first word, then their options."""
+
+    def completed(*words: str) -> list[str]:
+        env = os.environ | {
+            "_PYSTORE_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(["pystore", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+        done = subprocess.run(PROGRAM, env=env, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert {"info", "import"} == set(completed("i"))
+    assert {"--topic", "--json"} <= set(completed("info", "--"))
