@@ -4,6 +4,12 @@
 
 #include "log/append.h"
 
+int ps_append_reserve_locked(ps_log *l, ps_mapfile *mf, int64_t upto, ps_error *e) {
+    int code = ps_mapfile_reserve(mf, upto, l->lg_reserve_window, e);
+    atomic_store(&l->lg_disk_full, code == PS_E_DISK_FULL);
+    return code;
+}
+
 int ps_append_roll_locked(ps_log *l, ps_allocator *a, ps_error *e) {
     ps_mapfile *mf = l->lg_active, *next = NULL;
     int64_t end = atomic_load(&l->lg_end), size = l->lg_files.ss_file_size;
@@ -14,6 +20,7 @@ int ps_append_roll_locked(ps_log *l, ps_allocator *a, ps_error *e) {
         ps_mapfile_unref(next);
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, base, NULL, "no memory for the next segment");
     }
+    atomic_store(&l->lg_disk_full, code == PS_E_DISK_FULL);
     if (code < 0) return code;
     if (mf != NULL) {
         int64_t wrote = atomic_load(&mf->mf_wrote);

@@ -9,6 +9,9 @@
 /* Closes the active file with a blank and opens the next one. */
 int ps_append_roll_locked(ps_log *l, ps_allocator *a, ps_error *e);
 
+/* Reserves blocks of the active file up to `upto` bytes. */
+int ps_append_reserve_locked(ps_log *l, ps_mapfile *mf, int64_t upto, ps_error *e);
+
 /* Makes sure that the active file takes `size` bytes and the blank after them. */
 static inline int ps_append_room_locked(ps_log *l, ps_allocator *a, int64_t size, ps_error *e) {
     ps_mapfile *mf = l->lg_active;
@@ -23,7 +26,7 @@ static inline int ps_append_room_locked(ps_log *l, ps_allocator *a, int64_t size
     int64_t need = wrote + size + PS_RECORD_SPARE;
     int64_t reserved = atomic_load_explicit(&mf->mf_reserved, memory_order_relaxed);
     if (__builtin_expect(need > reserved, 0))
-        return ps_mapfile_reserve(mf, need, l->lg_reserve_window, e);
+        return ps_append_reserve_locked(l, mf, need, e);
     if (__builtin_expect(reserved < mf->mf_size ? reserved - wrote < l->lg_reserve_window / 2
                                                 : wrote > mf->mf_size / 2,
                          0) &&

@@ -30,6 +30,7 @@ typedef struct ps_log {
     _Atomic int64_t lg_flushed;         /* everything below is on the disk */
     _Atomic int64_t lg_published_stamp; /* ms: store time of the last record below lg_end */
     _Atomic int64_t lg_puts;            /* messages put since the store was opened */
+    _Atomic bool lg_disk_full;          /* the disk had no room when the log last wanted some */
 } ps_log;
 
 /* Folders are set by the caller: lg_dirs. */

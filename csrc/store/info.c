@@ -36,6 +36,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .queues = atomic_load(&s->st_topics.tt_queue_count),
                      .writable = !s->st_readonly,
                      .disk_full = atomic_load(&s->st_retention.rt_disk_full) ||
+                                  atomic_load(&s->st_log.lg_disk_full) ||
                                   ps_errno_code(atomic_load(&s->st_dispatcher.ds_stall_errno)) ==
                                       PS_E_DISK_FULL,
                      .sync_flush = s->st_conf.sync_flush,

@@ -256,6 +256,7 @@ def test_full_disk_passes(store_path, faults):
         for _ in range(3):
             with pytest.raises(pystore.DiskFull):
                 put(store, 0)
+        assert store.info().disk_full
         assert store.range("T", 0) == (0, stored)
         assert len(store.read("T", 0, 0, max_messages=stored)) == stored
         assert faults.heal() >= 1
