@@ -1455,7 +1455,7 @@ static void check_cut(const char *root, const char *name, ps_scan *scan, ps_stor
         batch.release(&batch);
     CHECK_EQ(EIO, code);
     const char *text = stream.get_last_error(&stream);
-    CHECK(text != NULL && strstr(text, "was cut off while it was read") && strstr(text, path));
+    CHECK(text != NULL && strstr(text, "was truncated while it was read") && strstr(text, path));
     stream.release(&stream);
     scan->skip_damaged = 0; /* the zeros in its place are never taken for the file again */
     CHECK_EQ(-1, count_rows(r, scan, NULL, why));

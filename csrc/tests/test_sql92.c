@@ -117,14 +117,14 @@ static const mistake mistakes[] = {
     {"a IN ('x'", "position 10: expected ')', but the expression ends"},
     {"NOT a IN ('x')", "position 1: expected a property before IN"},
     {"'gr\xC3\xBCn' IN ('x')", "position 1: expected a property before IN"},
-    {"'gr\xC3\xBCn' = !", "position 10: no part of an expression"},
+    {"'gr\xC3\xBCn' = !", "position 10: unexpected character"},
     {"a NOT 3", "position 7: expected BETWEEN, IN"},
     {"a IS 3", "position 6: expected NULL, not 3"},
-    {"a = 'x", "position 5: the string has no end"},
-    {"a.b = 1", "position 2: no part of an expression"},
+    {"a = 'x", "position 5: unterminated string"},
+    {"a.b = 1", "position 2: unexpected character"},
     {"(a = 1", "position 7: expected ')'"},
-    {"a /* = 1", "position 3: no part of an expression"},
-    {"a = 1 \x80", "no part of an expression"},
+    {"a /* = 1", "position 3: unexpected character"},
+    {"a = 1 \x80", "unexpected character"},
 };
 
 static int32_t encode(const char *text, uint8_t *out) {
