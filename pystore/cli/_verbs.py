@@ -15,6 +15,7 @@ from pystore.cli.put import run as put
 from pystore.cli.query import run as query
 from pystore.cli.repair import rebuild
 from pystore.cli.repair import run as repair
+from pystore.cli.salvage import run as salvage
 from pystore.cli.tail import run as tail
 from pystore.cli.verbs import Verb
 from pystore.cli.verify import run as verify
@@ -35,6 +36,7 @@ _OWN: tuple[Verb, ...] = (
     Verb("verify", verify),
     Verb("repair", repair, writes=True),
     Verb("rebuild", rebuild, writes=True),
+    Verb("salvage", salvage, writes=True),
     Verb("put", put, writes=True),
     Verb("export", export),
     Verb("import", import_, writes=True),

@@ -14,5 +14,6 @@
 
 from pystore.repair.journal import Action
 from pystore.repair.repair import Repair, plan, rebuild, repair, undo
+from pystore.repair.salvage import Salvaged, salvage
 
-__all__ = ["Action", "Repair", "plan", "rebuild", "repair", "undo"]
+__all__ = ["Action", "Repair", "Salvaged", "plan", "rebuild", "repair", "salvage", "undo"]

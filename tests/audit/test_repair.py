@@ -14,7 +14,7 @@ from damages import CASES, QUEUE, SIZES, WARNINGS, Sample, copy, in_record, poke
 import pystore
 from pystore.audit import verify
 from pystore.cli import main
-from pystore.repair import plan, rebuild, repair, undo
+from pystore.repair import plan, rebuild, repair, salvage, undo
 
 __all__ = ["copy", "sample"]  # fixtures
 
@@ -224,3 +224,17 @@ def test_the_command_line_repairs_and_undoes(
     assert main(["rebuild", str(copy), "--queues"]) == 0
     assert verify(copy).findings == []
     capsys.readouterr()
+
+
+def test_a_heap_of_nameless_segments_becomes_a_store(sample: Sample, tmp_path: Path):
+    heap = tmp_path / "heap"
+    heap.mkdir()
+    for i, path in enumerate(sorted((sample.root / "commitlog").iterdir(), reverse=True)):
+        shutil.copyfile(path, heap / f"found.{i}")
+    (heap / "readme.txt").write_text("x" * 10_000)
+    done = salvage(heap, tmp_path / "store")
+    assert done.skipped == ["readme.txt"]
+    assert [base for _, base in done.segments] == [0, 1 << 20, 2 << 20]
+    assert in_queues(tmp_path / "store") == in_log(sample.root)
+    with pystore.open(tmp_path / "store") as store:
+        assert "orders" in [t.name for t in store.metadata.topics.list()]

@@ -1,0 +1,165 @@
+/* The audit under the sanitizers: a sound store has no findings, and a store with random damage in
+ * every kind of file costs findings, never memory. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "audit/audit.h"
+#include "store/store.h"
+#include "check.h"
+
+#define SEGMENT (64 << 10)
+#define QUEUE_FILE 2000
+#define SLOTS 64
+#define ENTRIES 128
+#define FILES_MAX 512
+#define ROUNDS 100 /* PS_AUDIT_ROUNDS: more */
+
+static char root[256];
+
+static ps_conf conf_small(void) {
+    ps_conf c;
+    ps_conf_init(&c);
+    c.root = root;
+    c.commitlog_file_size = SEGMENT;
+    c.consumequeue_file_size = QUEUE_FILE;
+    c.index_slots = SLOTS;
+    c.index_entries = ENTRIES;
+    c.clean_interval_ms = 0;
+    return c;
+}
+
+static void make_store(void) {
+    static const char props[] = "TAGS\1TagA\2KEYS\1k1 k2\2UNIQ_KEY\1abc\2";
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    ps_report report = {0};
+    ps_store *s = ps_store_open(&c, NULL, &report, NULL, &e);
+    CHECK(s != NULL);
+    ps_topic *t = ps_topic_open(s, "audited", 7, 1, &e);
+    char body[400] = {'b'};
+    ps_put_result out;
+    for (int i = 0; i < 1500; i++)
+        CHECK_EQ(0, ps_put(t, i % 3, 0, body, i % 400, props, sizeof props - 1, 1, &out));
+    CHECK_EQ(0, ps_store_close(s, &e));
+    ps_store_free(s);
+}
+
+/* Paths of the regular files of one folder below the root, by name. */
+static int list_files(const char *below, char paths[][256], int count) {
+    struct dirent **found = NULL;
+    char folder[512];
+    snprintf(folder, sizeof folder, "%.250s/%.200s", root, below);
+    int n = scandir(folder, &found, NULL, alphasort);
+    for (int i = 0; i < n; i++) {
+        if (found[i]->d_name[0] != '.' && count < FILES_MAX)
+            snprintf(paths[count++], 256, "%.150s/%.100s", below, found[i]->d_name);
+        free(found[i]);
+    }
+    free(found);
+    return count;
+}
+
+static int64_t file_size(const char *path) {
+    struct stat st;
+    return stat(path, &st) < 0 ? 0 : st.st_size;
+}
+
+static int64_t audit_queues(ps_audit *a, ps_findings *f, ps_error *e) {
+    static char paths[FILES_MAX][256];
+    for (int32_t q = 0; q < 3; q++) {
+        char below[64], full[600];
+        int64_t numbers[FILES_MAX], sizes[FILES_MAX];
+        snprintf(below, sizeof below, "consumequeue/audited/%d", q);
+        int n = list_files(below, paths, 0);
+        for (int i = 0; i < n; i++) {
+            snprintf(full, sizeof full, "%s/%s", root, paths[i]);
+            numbers[i] = strtoll(strrchr(paths[i], '/') + 1, NULL, 10);
+            sizes[i] = file_size(full);
+        }
+        CHECK_EQ(0, ps_audit_queue(a, "audited", 7, q, numbers, sizes, n, f, e));
+    }
+    return f->count;
+}
+
+static int64_t audit_all(void) {
+    static char segments[FILES_MAX][256], indexes[FILES_MAX][256];
+    char full[600];
+    ps_error e = {0};
+    ps_findings f = {0};
+    int n = list_files("commitlog", segments, 0), x = list_files("index", indexes, 0);
+    ps_audit_conf c = {.root = root, .consumequeue_file_size = QUEUE_FILE, .check_crc = 1,
+                       .log_end = (int64_t)n * SEGMENT};
+    ps_audit *a = ps_audit_new(&c, NULL);
+    CHECK(a != NULL);
+    audit_queues(a, &f, &e);
+    for (int i = 0; i < x; i++) {
+        snprintf(full, sizeof full, "%s/%s", root, indexes[i]);
+        CHECK_EQ(0, ps_audit_index(a, full, SLOTS, ENTRIES, &f, &e));
+    }
+    for (int i = 0; i < n; i++) {
+        snprintf(full, sizeof full, "%s/%s", root, segments[i]);
+        int64_t base = strtoll(strrchr(full, '/') + 1, NULL, 10);
+        CHECK_EQ(0, ps_audit_add_segment(a, full, base, SEGMENT, &e));
+    }
+    for (int i = 0; i < n; i++) {
+        ps_audit_segment_facts facts;
+        CHECK_EQ(0, ps_audit_segment(a, i, i == n - 1, NULL, &facts, &f, &e));
+    }
+    for (int32_t q = 0; q < 3; q++)
+        CHECK_EQ(0, ps_audit_queue_recount(a, "audited", 7, q, &f, &e));
+    int64_t found = f.count;
+    ps_findings_free(&f);
+    ps_audit_free(a);
+    return found;
+}
+
+/* Overwrites some bytes of one file, audits, puts them back. */
+static void damage_and_audit(char paths[][256], int count) {
+    char full[600];
+    uint8_t old[64], bytes[64];
+    snprintf(full, sizeof full, "%s/%s", root, paths[check_below(count)]);
+    int fd = open(full, O_RDWR);
+    int64_t len = 1 + check_below(sizeof old - 1), size = file_size(full);
+    int64_t at = check_below(size - len);
+    int kind = (int)check_below(3);
+    for (int64_t i = 0; i < len; i++)
+        bytes[i] = kind == 0 ? 0 : kind == 1 ? 0xFF : (uint8_t)check_random();
+    CHECK_EQ(len, pread(fd, old, (size_t)len, at));
+    CHECK_EQ(len, pwrite(fd, bytes, (size_t)len, at));
+    audit_all();
+    CHECK_EQ(len, pwrite(fd, old, (size_t)len, at));
+    close(fd);
+}
+
+static void test_random_damage(void) {
+    static char paths[FILES_MAX][256];
+    int count = list_files("commitlog", paths, 0);
+    count = list_files("index", paths, count);
+    for (int q = 0; q < 3; q++) {
+        char below[64];
+        snprintf(below, sizeof below, "consumequeue/audited/%d", q);
+        count = list_files(below, paths, count);
+    }
+    const char *given = getenv("PS_AUDIT_ROUNDS");
+    int64_t rounds = given != NULL ? atoll(given) : ROUNDS;
+    for (int64_t i = 0; i < rounds; i++) damage_and_audit(paths, count);
+    CHECK_EQ(0, audit_all());
+}
+
+int main(void) {
+    check_begin();
+    char *folder = check_folder();
+    snprintf(root, sizeof root, "%s", folder);
+    free(folder);
+    make_store();
+    CHECK_EQ(0, audit_all());
+    test_random_damage();
+    check_remove(root);
+    return check_end("test_audit");
+}

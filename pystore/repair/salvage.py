@@ -1,0 +1,109 @@
+"""A store from a bare heap of segments: no queues, no index, no configuration, names lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pystore.errors import BadArgument, NotAStore
+from pystore.repair.repair import Repair, repair
+
+__all__ = ["Salvaged", "salvage"]
+
+_MAGICS = {0xDAA320A7, 0xDAA320AB}
+_LOOK = 1 << 20  # bytes that are searched for a record that says where it stands
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """segments: file and first byte in the log, of those taken over. skipped: files that hold no
+    record. repair: what was mended in the new store."""
+
+    segments: list[tuple[str, int]]
+    skipped: list[str]
+    repair: Repair
+
+
+def _base_of(path: Path, size: int) -> int | None:
+    """First byte of a segment in the log, by what its records say of their own places."""
+    with path.open("rb") as file:
+        data = file.read(_LOOK)
+    votes: dict[int, int] = {}
+    at = 0
+    while at + 36 <= len(data):
+        total, magic = struct.unpack_from(">iI", data, at)
+        if magic in _MAGICS and total >= 91:
+            base = int.from_bytes(data[at + 28 : at + 36], "big", signed=True) - at
+            if base >= 0 and base % size == 0:
+                votes[base] = votes.get(base, 0) + 1
+                if votes[base] >= 8:
+                    return base
+            at += total if 0 < total <= len(data) - at else 1
+        else:
+            found = [data.find(m.to_bytes(4, "big"), at + 5) for m in _MAGICS]
+            found = [place - 4 for place in found if place >= 0]
+            if not found:
+                break
+            at = max(min(found), at + 1)
+    return max(votes, key=lambda base: votes[base]) if votes else None
+
+
+def salvage(
+    heap: str | os.PathLike[str], into: str | os.PathLike[str],
+    conf: str | os.PathLike[str] | None = None, **settings: Any,
+) -> Salvaged:  # fmt: skip
+    """Makes a store of the segments in a folder, whatever they are called, and repairs it.
+
+    The segments are copied, holes kept; nothing in the heap changes. Their places in the log are
+    read from their records. heap: folder with segments. into: folder for the store, which must not
+    exist. Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError.
+    """
+    source, target = Path(heap), Path(into)
+    if target.exists():
+        raise BadArgument("the folder for the store exists already", str(target))
+    if not source.is_dir():
+        raise NotAStore("not a directory", str(source))
+    files = sorted(p for p in source.rglob("*") if p.is_file() and p.stat().st_size >= 4096)
+    sizes = sorted(p.stat().st_size for p in files)
+    size = int(settings.get("mappedFileSizeCommitLog") or (sizes[len(sizes) // 2] if sizes else 0))
+    taken: list[tuple[str, int]] = []
+    skipped: list[str] = []
+    (target / "commitlog").mkdir(parents=True)
+    (target / "abort").touch()
+    for path in files:
+        base = _base_of(path, size)
+        place = None if base is None else target / "commitlog" / f"{base:020d}"
+        if base is None or place is None or place.exists():
+            skipped.append(str(path.relative_to(source)))
+            continue
+        _copy_sparse(path, place)
+        taken.append((str(path.relative_to(source)), base))
+    if not taken:
+        shutil.rmtree(target)
+        raise NotAStore("no file in it holds a record of a commit log", str(source))
+    done = repair(target, conf, **{**settings, "mappedFileSizeCommitLog": size})
+    return Salvaged(sorted(taken, key=lambda each: each[1]), skipped, done)
+
+
+def _copy_sparse(source: Path, target: Path) -> None:
+    with source.open("rb") as old, target.open("wb") as new:
+        size = os.fstat(old.fileno()).st_size
+        new.truncate(size)
+        at = 0
+        while at < size:
+            try:
+                at = os.lseek(old.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                break
+            end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
+            while at < end:
+                data = os.pread(old.fileno(), min(1 << 20, end - at), at)
+                if not data:
+                    break
+                os.pwrite(new.fileno(), data, at)
+                at += len(data)
+        os.fsync(new.fileno())
