@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,7 @@ def test_no_arrow_points_up() -> None:
 def test_no_circle_within_a_room(name: str) -> None:
     edges = {(a, b) for a, b, _ in arrows() if room(a) == room(b) == name}
     found = circle(edges)
-    steps = list(zip(found, found[1:], strict=False))
+    steps = list(pairwise(found))
     assert found == [], [why for step in steps for a, b, why in arrows() if (a, b) == step]
 
 
