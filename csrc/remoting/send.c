@@ -66,7 +66,7 @@ static ps_slice uniq_of(const ps_send *s, const ps_decision *d) {
     return s->uniq;
 }
 
-static int resolve(putting *p, ps_error *e) {
+static int resolve_decision(putting *p, ps_error *e) {
     const ps_send *s = p->s;
     const ps_decision *d = p->d;
     p->name = d->topic != NULL ? slice_of(d->topic, d->topic_len) : s->topic;
@@ -185,7 +185,7 @@ static void count_put(putting *p, ps_topic_entry *stored_in) {
 }
 
 /* Where the message waits, or goes at once: it is counted there, as upstream does. */
-static ps_topic *place(putting *p, ps_message *m, ps_topic_entry **entry) {
+static ps_topic *place_message(putting *p, ps_message *m, ps_topic_entry **entry) {
     ps_core *c = p->c;
     ps_topic *to = p->topic;
     *entry = p->entry;
@@ -217,7 +217,7 @@ static int put_one(putting *p, ps_error *e) {
     int code = compose(p, e);
     if (code < 0) return code;
     draft_message(p, &m);
-    ps_topic *to = place(p, &m, &counted);
+    ps_topic *to = place_message(p, &m, &counted);
     put.error.code = 0;
     code = ps_put_message(c->co_store, to, &m, &put);
     if (code < 0) {
@@ -284,7 +284,7 @@ static int put_batch(putting *p, ps_error *e) {
 
 /* Puts it, or finds it there: 0 or an error. */
 static int carry_out(putting *p, ps_error *e) {
-    int code = resolve(p, e);
+    int code = resolve_decision(p, e);
     if (code < 0) return code;
     if (p->s->batch) return put_batch(p, e);
     return is_repeat(p) ? 0 : put_one(p, e);
@@ -386,7 +386,7 @@ int ps_conn_read_send(ps_conn *n, const uint8_t *frame, int64_t len, ps_send *ou
     return code;
 }
 
-static int refuse(ps_conn *n, const ps_command *command, const ps_decision *d, ps_sent *sent) {
+static int refuse_send(ps_conn *n, const ps_command *command, const ps_decision *d, ps_sent *sent) {
     putting p = {.d = d};
     ps_answer a = answer_of(&p, command);
     *sent = (ps_sent){.code = d->code, .queue_offset = -1, .physical_offset = -1};
@@ -394,7 +394,7 @@ static int refuse(ps_conn *n, const ps_command *command, const ps_decision *d, p
     return ps_sent_refuse(n->cn_core, &a) < 0 ? PS_E_NO_MEMORY : 0;
 }
 
-static int tell(const putting *p, ps_sent *sent, ps_error *e) {
+static int describe_sent(const putting *p, ps_sent *sent, ps_error *e) {
     ps_answer a = {.count = p->count, .physical = p->places};
     ps_slice ids;
     if (!ps_sent_ids(p->c, &a, &ids))
@@ -419,7 +419,7 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
     if (code < 0) return code;
     const ps_command *command = c->co_open;
     putting p = putting_of_frame(n, &c->co_open_send, d, command);
-    if (!d->put) return refuse(n, command, d, sent);
+    if (!d->put) return refuse_send(n, command, d, sent);
     if (c->co_open_send.bad != 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "its field %c cannot be read",
                        (char)c->co_open_send.bad);
@@ -432,7 +432,7 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
         return code;
     }
     code = finish_put(n, &p, command);
-    return code < 0 ? code : tell(&p, sent, e);
+    return code < 0 ? code : describe_sent(&p, sent, e);
 }
 
 /* ---- messages that are put again ---- */
@@ -476,7 +476,7 @@ int ps_core_put_again(ps_core *c, int64_t physical, int32_t more_tries, const ps
                      .host = r.born_host,
                      .host_len = r.born_host_len};
         code = carry_out(&p, e);
-        if (code == 0) code = tell(&p, sent, e);
+        if (code == 0) code = describe_sent(&p, sent, e);
         if (code < 0) c->co_totals.put_failures++;
     }
     ps_mapfile_unref(mf);
