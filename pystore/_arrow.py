@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pystore._results import Info
 from pystore.compression import inflate
-from pystore.errors import BadArgument, NotFound
+from pystore.errors import BadArgument
 from pystore.native import ffi, lib, raise_error, utf8
 
 __all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
@@ -239,13 +239,13 @@ class ArrowStream:
             low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
             live = self._store.c_handle()
             if handle == ffi.NULL or lib.ps_queue_range(live, handle, queue, low, high) < 0:
-                raise NotFound(f"the store has no queue {topic}/{queue}")
+                raise self._store._missing(topic, queue)
             s.topic, s.queue_id = handle, queue
             s.from_at = max(s.from_at, low[0])
         elif names:
             for name in names:
                 if self._store._find_topic(name.decode()) == ffi.NULL:
-                    raise NotFound(f"the store has no topic '{name.decode()}'")
+                    raise self._store._missing(name.decode())
             joined = b"\0".join(names)
             s.topics, s.topics_len, s.topic_count = self._text(joined), len(joined), len(names)
         if s.topic == ffi.NULL:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pystore._messages import Batch, Message
+from pystore._missing import missing
 from pystore._report import RecoveryReport, report_of
 from pystore._results import RESULT, Info, QueueInfo
 from pystore.errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
@@ -247,6 +248,13 @@ class Base:
         raw = utf8(topic, "the topic")
         return lib.ps_topic_open(self.c_handle(), raw, len(raw), 0, ffi.NULL)
 
+    def _missing(self, topic: str, queue: int | None = None) -> NotFound:
+        """The error for a topic or queue that is not there; it names the nearest topic."""
+        queues: dict[str, list[int]] = {}
+        for each in self.queues():
+            queues.setdefault(each.topic, []).append(each.queue)
+        return missing(topic, queue, queues)
+
     def _tag_set(self, tags: str) -> tuple[Any, int, bytes]:
         """Hashes and texts of an expression ``A || B``; parsed once."""
         known = self._tags.get(tags)
@@ -437,7 +445,7 @@ class Base:
             handle, self._find_topic(topic), queue, offset, count, places, sizes, tags
         )
         if n < 0:
-            raise NotFound(f"the store has no queue {topic}/{queue}")
+            raise self._missing(topic, queue)
         return list(
             zip(ffi.unpack(places, n), ffi.unpack(sizes, n), ffi.unpack(tags, n), strict=True)
         )
@@ -454,7 +462,7 @@ class Base:
         )
         if at < 0:
             if error.code == 0 or error.where[0] == b"\0":
-                raise NotFound(f"the store has no queue {topic}/{queue}")
+                raise self._missing(topic, queue)
             self._fail(error)
         return at
 

@@ -17,7 +17,7 @@ from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._reading import Base, Progress, Topic
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
-from pystore.errors import BadArgument, NotFound, StoreError
+from pystore.errors import BadArgument, StoreError
 from pystore.metadata import Metadata, system_topics
 from pystore.native import ffi, lib, utf8
 from pystore.properties import checked, encode_properties
@@ -434,7 +434,7 @@ class Store(Base):
         if any(topic == row.name for row in system_topics(self.settings)):
             raise BadArgument(f"{topic} is a system topic and cannot be deleted")
         if topic not in self.metadata.topics and not self.queues(topic):
-            raise NotFound(f"the store has no topic '{topic:.260}'")
+            raise self._missing(topic)
         self.delete_queues(topic)
         with self._topic_lock, self.metadata.batch():
             self.metadata.topics.delete(topic)

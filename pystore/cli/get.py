@@ -104,7 +104,7 @@ def _from_queue(
 ) -> list[Message]:
     low, high = reader.range(topic, queue)
     if not any(q.queue == queue for q in reader.queues(topic)):
-        raise NotFound(f"the store has no queue {topic}/{queue}")
+        raise reader._missing(topic, queue)
     if not low <= offset < high:
         raise NotFound(f"queue {topic}/{queue} holds offsets {low} to {high - 1}, not {offset}")
     found: list[Message] = []

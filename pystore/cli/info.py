@@ -12,7 +12,7 @@ from pystore._report import RecoveryReport
 from pystore._results import QueueInfo
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
-from pystore.errors import NotFound, StoreError
+from pystore.errors import StoreError
 from pystore.metadata import Metadata
 
 __all__ = ["run"]
@@ -38,7 +38,7 @@ def run(
         queues = reader.queues(topic)
         metadata, trouble = _metadata(reader)
         if topic is not None and not queues and (metadata is None or topic not in metadata.topics):
-            raise NotFound(f"the store has no topic '{topic}'")
+            raise reader._missing(topic)
         if topic is None:
             _facts(s, reader, trouble)
             _recovery(s, reader.report)

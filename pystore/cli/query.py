@@ -47,4 +47,6 @@ def run(
             s.out.record(record, lambda m=message: message_lines(m))  # type: ignore[misc]
         if not batch:
             s.out.note(f"no message of '{topic}' has the key '{key}'")
+            if not reader.queues(topic):
+                s.out.note(reader._missing(topic).text)
         return 0 if len(batch) else 1

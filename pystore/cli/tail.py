@@ -16,7 +16,6 @@ from pystore._reading import Reader
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
 from pystore.cli._values import parse_time
-from pystore.errors import NotFound
 
 __all__ = ["run"]
 
@@ -101,9 +100,11 @@ class _Tail:
 
     def run(self, from_: str, count: int | None, follow: bool) -> int:
         ranges = self._ranges()
-        if not ranges and not follow:
-            which = self._topic if self._queue is None else f"{self._topic}/{self._queue}"
-            raise NotFound(f"the store has no queue of {which}")
+        if not ranges:
+            missing = self._reader._missing(self._topic, self._queue)
+            if not follow:
+                raise missing
+            self._s.out.note(f"{missing.text}; waiting for it")
         limit = _EVERY
         if from_ == "latest":
             self._show_last(ranges, _LAST if count is None else count)

@@ -266,7 +266,40 @@ def test_every_top_folder_has_a_readme():
     complain([f"{name}/README.md is missing" for name in missing])
 
 
+#: Packages and tools: every directory of theirs has a README that names every file in it.
+ROOMS = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "tools")
+
+
+def unnamed(folder: Path, readme: str) -> list[str]:
+    """Python files and rooms of a directory that its README does not name."""
+    listed = [path for path in files() if path.parent == folder and path.suffix == ".py"]
+    rooms = {path.relative_to(folder).parts[0] for path in files() if folder in path.parents[1:]}
+    names = [path.name for path in listed if path.name != "__init__.py"]
+    names += [f"{room}/" for room in sorted(rooms) if list((folder / room).glob("*.py"))]
+    return [name for name in names if not re.search(rf"(?<![\w.]){re.escape(name)}", readme)]
+
+
+def test_readmes_of_packages_name_every_file():
+    folders = {p.parent for room in ROOMS for p in files() if p.is_relative_to(ROOT / room)}
+    places = []
+    for folder in sorted(folders):
+        readme = folder / "README.md"
+        if not readme.is_file():
+            places.append(f"{readme.relative_to(ROOT)} is missing")
+            continue
+        places += [
+            f"{readme.relative_to(ROOT)} does not name {name}"
+            for name in unnamed(folder, read(readme))
+        ]
+    complain(places)
+
+
 # ---- the checkers themselves ----
+
+
+def test_checker_of_readmes_finds_a_file():
+    assert "test_tidy.py" in unnamed(ROOT / "tests" / "tidy", "my_test_tidy.py `test_words.py`")
+    assert "test_words.py" not in unnamed(ROOT / "tests" / "tidy", "`test_words.py`")
 
 
 def test_checker_counts_lines_of_a_function():

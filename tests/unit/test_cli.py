@@ -805,3 +805,12 @@ def test_completion_knows_verbs_and_options(tmp_path: Path) -> None:
 
     assert {"info", "import"} == set(completed("i"))
     assert {"--topic", "--json"} <= set(completed("info", "--"))
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("info", "--topic", "T"), ("tail", "T"), ("get", "--topic", "T", "--offset", "0")],
+)
+def test_a_missing_topic_is_suggested(run: Run, store: Path, verb: tuple[str, ...]) -> None:
+    result = run(verb[0], store, *verb[1:])
+    assert (result.code, "did you mean 't'?" in result.err) == (1, True), result.err

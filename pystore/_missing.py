@@ -1,0 +1,31 @@
+"""The error for a topic or queue that a store does not have, with the nearest one that it has."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from pystore.errors import NotFound
+
+__all__ = ["missing", "nearest_topic"]
+
+#: Topics with a longer name are not compared: difflib's time grows with the square of it.
+_NAME_MAX = 256
+
+
+def nearest_topic(name: str, topics: Iterable[str]) -> str:
+    """``; did you mean 'orders'?`` for the topic nearest to a name, or an empty text."""
+    if len(name) > _NAME_MAX:
+        return ""
+    lower = {topic.lower(): topic for topic in topics}
+    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    return f"; did you mean '{lower[found[0]]}'?" if found else ""
+
+
+def missing(topic: str, queue: int | None, queues: Mapping[str, list[int]]) -> NotFound:
+    """The error for a topic, or one of its queues. queues: ids by topic, of the whole store."""
+    there = queues.get(topic)
+    if there is None:
+        return NotFound(f"the store has no topic '{topic:.260}'{nearest_topic(topic, queues)}")
+    ids = f"{there[0]} to {there[-1]}" if len(there) > 1 else f"{there[0]}"
+    return NotFound(f"the store has no queue {topic}/{queue}; queues of this topic: {ids}")
