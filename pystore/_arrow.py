@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pystore._results import Info
 from pystore.compression import inflate
-from pystore.errors import BadArgument
+from pystore.errors import BadArgument, NotFound
 from pystore.native import ffi, lib, raise_error, utf8
 
 __all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
@@ -138,6 +138,8 @@ class Scanned(Protocol):
     def info(self) -> Info: ...
 
     def _find_topic(self, topic: str) -> Any: ...
+
+    def _missing(self, topic: str, queue: int | None = None) -> NotFound: ...
 
     def _filter(self, tags: str | None, sql: str) -> Any: ...
 
