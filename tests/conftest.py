@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +79,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_duckdb_here() -> Iterator[None]:
+    """The verdict is the last that a person sees: DuckDB, loaded beside what else a test run loads,
+    writes sixty lines about leaks after it. Tests run it in a process of its own."""
+    yield
+    assert "_duckdb" not in sys.modules, "a test imported DuckDB into the process of the tests"
 
 
 # ---- what most tests want ----

@@ -17,6 +17,7 @@ import storeview
 from waiting import BOUND_S
 
 import pystore
+from pystore.native import lib
 
 LONG_RETRY = "%RETRY%" + "g" * 200
 
@@ -622,9 +623,18 @@ def test_sync_flush_returns_with_the_disk(store_path, small):
         assert store.info().log_flushed >= batch.last_physical_end
 
 
+class SlowSyncs(pystore.Store):
+    """A store whose syncs take at least 20 ms, however fast the disk: puts pile up meanwhile."""
+
+    def _io(self):
+        table = lib.ps_io_faulty_new()  # never freed, since views may outlive a test
+        lib.ps_io_faulty_slow(table, 1 << 4 | 1 << 5 | 1 << 10, 20)  # of csrc/files/io.h
+        return table
+
+
 def test_wait_false_does_not_wait(store_path, small):
     """wait=False returns before the sync, which comes later by itself."""
-    with pystore.open(store_path, **small, flushDiskType="SYNC_FLUSH") as store:
+    with SlowSyncs(store_path, **small, flushDiskType="SYNC_FLUSH") as store:
         started = store.info().fsyncs
         for _ in range(2000):
             put = store.put("T", b"x", wait=False)
@@ -634,7 +644,7 @@ def test_wait_false_does_not_wait(store_path, small):
 
 def test_group_commit(store_path, small):
     """64 threads of synchronous puts share syncs: far fewer syncs than puts."""
-    with pystore.open(store_path, **small, flushDiskType="SYNC_FLUSH") as store:
+    with SlowSyncs(store_path, **small, flushDiskType="SYNC_FLUSH") as store:
         before = store.info()
         statuses = []
 
@@ -663,7 +673,7 @@ def test_put_async_shares_syncs(store_path, small):
     async def all_of(store):
         return await asyncio.gather(*(one(store, i) for i in range(500)))
 
-    with pystore.open(store_path, **small, flushDiskType="SYNC_FLUSH") as store:
+    with SlowSyncs(store_path, **small, flushDiskType="SYNC_FLUSH") as store:
         before = store.info().fsyncs
         puts = asyncio.run(all_of(store))
         assert {p.status for p in puts} == {pystore.PutStatus.PUT_OK}

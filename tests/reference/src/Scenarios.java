@@ -21,6 +21,9 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 public class Scenarios {
     interface Body { void run(Case c) throws Exception; }
 
+    /** No verdict depends on how fast the machine is: only a hang takes as long. */
+    static final double PATIENCE_S = 240;
+
     static final Map<String, Body> ALL = new LinkedHashMap<>();
 
     static class Failed extends RuntimeException { Failed(String why) { super(why); } }
@@ -92,8 +95,9 @@ public class Scenarios {
 
         void equal(Object expected, Object seen, String what) { if (!Objects.equals(expected, seen)) throw new Failed(what + ": expected " + expected + ", seen " + seen); }
 
-        /** Asks every 20 ms until it holds; fails after so many seconds, saying what was seen last. */
+        /** Asks every 20 ms until it holds; fails after so many seconds, at least PATIENCE_S, saying what was seen last. */
         <T> T eventually(double seconds, String what, Callable<T> ask, Predicate<T> holds) throws Exception {
+            seconds = Math.max(seconds, PATIENCE_S);
             long end = System.nanoTime() + (long) (seconds * 1e9); T seen = null; Exception last = null;
             while (true) {
                 try { seen = ask.call(); last = null; if (holds.test(seen)) return seen; } catch (Failed f) { throw f; } catch (Exception e) { last = e; }
