@@ -32,7 +32,7 @@ WORKERS ?= 2
 PYTEST := $(PY) -m pytest -q -n $(WORKERS)
 
 PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq tools)
-CODE := $(PACKAGES) $(wildcard tests benches demo) setup.py
+CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \

@@ -465,7 +465,7 @@ class Broker:
         def create() -> None:
             self.services.topics.update(TopicConfig(name, queues, queues))
 
-        if self._thread is None:
+        if self._thread is None or self._thread.is_own():
             create()
         else:
             self._thread.run_plain(create)

@@ -11,9 +11,8 @@ from typing import Protocol
 import pandas as pd
 from rich.table import Table
 
-from broker import Broker
+from broker import AsyncConsumer, AsyncProducer, Broker, Message, ReceivedMessage
 from demo.brokers import command
-from demo.client import Client, Received
 from demo.terminal import console, rate
 
 TOPIC = "flights"
@@ -24,6 +23,7 @@ CARRIERS = ("UA", "US", "HA")
 #: Delay levels of the demo, in seconds; a level late by more than this is late.
 LEVELS_S = (1, 2)
 LATE_MS = 500
+LIMIT_S = 120
 
 
 class Judge(Protocol):
@@ -42,50 +42,47 @@ def run(flights: pd.DataFrame, judge: Judge) -> None:
                 f"  broker {broker.address} and name server {broker.namesrv_address} ready in"
                 f" [bold]{ms:.0f} ms[/], over a new store."
             )
-            broker.run(talk(broker.address, flights.head(SENT), judge))
+            broker.run(talk(broker, flights.head(SENT), judge))
             command(folder.parent, "info", "live", show=6)
             command(folder.parent, "tail", "live", "%DLQ%demo", "--from", "earliest", "-n", "1")
 
 
-async def talk(address: str, flights: pd.DataFrame, judge: Judge) -> None:
-    client = Client(address, "demo")
-    try:
-        await by_tag(client, flights, judge)
-        await delayed(client, judge)
-        await dead_letter(client, judge)
-    finally:
-        await client.close()
+async def talk(broker: Broker, flights: pd.DataFrame, judge: Judge) -> None:
+    async with (
+        broker.async_producer("demo", max_in_flight=AT_ONCE) as producer,
+        asyncio.timeout(120),
+    ):
+        await by_tag(broker, producer, flights, judge)
+        await delayed(broker, producer, judge)
+        await dead_letter(broker, producer, judge)
 
 
-# ---- sends, and pulls that wait for them ----
+# ---- sends, and consumers that wait for them ----
 
 
-async def by_tag(client: Client, flights: pd.DataFrame, judge: Judge) -> None:
+async def by_tag(
+    broker: Broker, producer: AsyncProducer, flights: pd.DataFrame, judge: Judge
+) -> None:
     """Consumers of some carriers wait before the first flight is sent; every count is compared."""
-    await client.send(TOPIC, b"first", TAGS="first")  # makes the topic
-    last = [len(range(q, len(flights), QUEUES)) for q in range(QUEUES)]
-    last[0] += 1
+    broker.create_topic(TOPIC, QUEUES)
+    rows = list(enumerate(zip(flights["carrier"], flights["tailnum"], strict=True)))
+    wanted = {c: [i for i, (of, _) in rows if of == c] for c in CARRIERS}
     readers = {
-        carrier: asyncio.gather(*(follow(client, carrier, q, last[q]) for q in range(QUEUES)))
+        carrier: asyncio.create_task(follow(broker, carrier, len(wanted[carrier])))
         for carrier in CARRIERS
     }
     await asyncio.sleep(0.1)
     began = time.perf_counter()
-    rows = list(enumerate(zip(flights["carrier"], flights["tailnum"], strict=True)))
-    for at in range(0, len(rows), AT_ONCE):
-        await asyncio.gather(
-            *(
-                client.send(TOPIC, str(i).encode(), i % QUEUES, TAGS=carrier, KEYS=tail)
-                for i, (carrier, tail) in rows[at : at + AT_ONCE]
-            )
-        )
+    for i, (carrier, tail) in rows:
+        keys = tail if isinstance(tail, str) else ""
+        await producer.submit(Message(TOPIC, str(i).encode(), carrier, keys))
+    await producer.flush()
     seconds = time.perf_counter() - began
     table = Table("tag (carrier)", "received while sent", "pandas", "")
     for carrier, reader in readers.items():
-        found = sorted(int(body) for bodies in await reader for body in bodies)
-        wanted = [i for i, (of, _) in rows if of == carrier]
-        mark = judge.same(f"received of {carrier}", found, wanted)
-        table.add_row(carrier, f"{len(found):,}", f"{len(wanted):,}", mark)
+        found = sorted(await reader)
+        mark = judge.same(f"received of {carrier}", found, wanted[carrier])
+        table.add_row(carrier, f"{len(found):,}", f"{len(wanted[carrier]):,}", mark)
     console.print(
         f"  {len(rows):,} flights sent, one request each, {AT_ONCE} on their way at a time:"
         f" [bold]{rate(len(rows), seconds)}[/], the client in Python and in this process."
@@ -93,52 +90,55 @@ async def by_tag(client: Client, flights: pd.DataFrame, judge: Judge) -> None:
     console.print(table)
 
 
-async def follow(client: Client, tags: str, queue: int, last: int) -> list[bytes]:
-    """The bodies with a tag in a queue up to an offset, by pulls that wait."""
-    found: list[bytes] = []
-    at = 0
-    while at < last:
-        got, at = await client.pull(TOPIC, queue, at, tags, wait_ms=1000)
-        found += [message.body for message in got]
+async def follow(broker: Broker, tag: str, count: int) -> list[int]:
+    """So many messages with a tag."""
+    found: list[int] = []
+    async with broker.async_consumer(f"demo-{tag}", {TOPIC: tag}, start="first") as consumer:
+        while len(found) < count:
+            found += [int(message.body) for message in await consumer.poll()]
     return found
 
 
 # ---- messages that come later ----
 
 
-async def next_of(client: Client, topic: str, offset: int = 0, queue: int = 0) -> Received:
-    """The message at an offset, once it is there."""
-    while True:
-        got, _ = await client.pull(topic, queue, offset)
-        if got:
-            return got[0]
-
-
-async def delayed(client: Client, judge: Judge) -> None:
+async def delayed(broker: Broker, producer: AsyncProducer, judge: Judge) -> None:
     """One message a level: each arrives when it is due, not before."""
-    for level, seconds in enumerate(LEVELS_S, 1):
-        sent_ms = time.time_ns() // 1_000_000
-        await client.send("delayed", f"level {level}".encode(), DELAY=level)
-        got = await next_of(client, "delayed", level - 1)
-        late = got.got_ms - sent_ms - seconds * 1000
-        on_time = 0 <= late <= LATE_MS
-        mark = judge.same(
-            f"delay level {level}, {late} ms late", (got.body, on_time), (b"level %d" % level, True)
-        )
-        console.print(f"  delay level {level}, {seconds} s: received {late} ms after that, {mark}.")
+    broker.create_topic("delayed", 1)
+    async with broker.async_consumer("demo-delayed", "delayed", start="first") as consumer:
+        for level, seconds in enumerate(LEVELS_S, 1):
+            sent = time.time()
+            body = f"level {level}".encode()
+            await producer.send(Message("delayed", body, delay_level=level))
+            got = await anext(aiter(consumer))
+            late = round((time.time() - sent - seconds) * 1000)
+            on_time = 0 <= late <= LATE_MS
+            what = f"delay level {level}, {late} ms late"
+            mark = judge.same(what, (got.body, on_time), (body, True))
+            console.print(f"  delay level {level}, {seconds} s: {late} ms after that, {mark}.")
 
 
-async def dead_letter(client: Client, judge: Judge) -> None:
+async def dead_letter(broker: Broker, producer: AsyncProducer, judge: Judge) -> None:
     """A consumer that cannot work with a message: it comes again, then lies with the dead."""
-    await client.send("orders", b"nobody can read this")
-    first = await next_of(client, "orders")
-    await client.send_back(first, 1, most=1)
-    again = await next_of(client, f"%RETRY%{client.group}")
-    await client.send_back(again, 1, most=1)
-    dead = await next_of(client, f"%DLQ%{client.group}")
-    tries = [first.tries, again.tries, dead.tries]
+    await producer.send(Message("orders", b"nobody can read this"))
+    async with broker.async_consumer("demo", "orders", start="first", max_retries=1) as consumer:
+        first = await anext(aiter(consumer))
+        began = time.time()
+        await consumer.nack(first, delay_level=1)
+        again = await anext(aiter(consumer))
+        ms = round((time.time() - began) * 1000)
+        await consumer.nack(again, delay_level=1)
+    async with broker.async_consumer("demo-dead", start="first") as reader:
+        await reader.assign(await reader.queues("%DLQ%demo"))
+        dead = await first_of(reader)
+    tries = [first.attempt, again.attempt, dead.attempt]
     mark = judge.same("retry and dead letter", (tries, dead.body), ([0, 1, 2], first.body))
     console.print(
-        f"  sent back once: again after {again.got_ms - first.got_ms} ms; sent back twice:"
-        f" among the dead letters, {mark}."
+        f"  sent back once: again after {ms} ms; sent back twice: among the dead letters, {mark}."
     )
+
+
+async def first_of(consumer: AsyncConsumer) -> ReceivedMessage:
+    while not (found := await consumer.poll()):
+        pass
+    return found[0]
