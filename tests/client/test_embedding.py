@@ -119,14 +119,8 @@ def test_the_plugin_gives_a_project_its_broker(pytester, monkeypatch):
 def test_the_page_about_tests_shows_tests_that_pass(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-<<<<<<< HEAD
     page = (ROOT / "docs/testing.md").read_text()
     text = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M))
-=======
-    page = (ROOT / "docs/testing.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M)
-    text = "from broker import Broker\n" + "\n".join(blocks)
->>>>>>> dbc040c (Run the blocks of the testing page as tests of a project)
     text += "\n\ndef test_shared(shared_broker):\n    assert shared_broker.address\n"
     pytester.makepyfile(test_page=text)
     done = pytester.runpytest_subprocess("-p", "pytest_rocketmq", "-q")
