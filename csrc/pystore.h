@@ -378,6 +378,9 @@ typedef struct ps_read_options {
     int32_t check_crc;
     /* reads of a queue: what the properties must say; NULL: anything */
     const ps_sql92 *sql;
+    /* what sql may cost yet (ps_sql92_work): once it is used up the read ends before the next
+     * message that sql would have to look at. NULL: any */
+    int64_t *work_left;
 } ps_read_options;
 
 /* docs/internals/format.md#reading-a-queue. options NULL: the defaults. NULL only on failure

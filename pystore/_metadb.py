@@ -49,8 +49,10 @@ from pystore.errors import (
 
 #: Raised when a table above changes its meaning.
 SCHEMA = 1
-#: Sparse: only what is used takes room. Never grown, since LMDB has no safe way to (py-lmdb#269).
+#: Sparse: only what is used takes room. Grown when it is full, under the lock that every
+#: transaction takes: LMDB has no other safe way to (py-lmdb#269).
 MAP_SIZE = 1 << 30
+MAP_MAX = 16 << 30
 MAX_DBS = 16
 _DBS = ("info", "topics", "groups", "pairs", "offsets", "delays", "halves")
 #: LMDB's longest key is 511 bytes.
@@ -110,7 +112,7 @@ def lmdb_error(failed: Exception, path: Path) -> StoreError:
     """The named error of what LMDB raised."""
     text = f"metadata error ({failed})"
     if isinstance(failed, lmdb.MapFullError):
-        return DiskFull(f"the metadata has reached its maximum size of {MAP_SIZE} bytes", str(path))
+        return DiskFull("the metadata is full", str(path))
     if "No space left" in str(failed):
         return DiskFull(text, str(path))
     if "already open" in str(failed):
@@ -229,7 +231,7 @@ def _copy_environment(meta: Path, into: Path) -> bool:
     while time.monotonic() < end:
         with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
             before = source.read(head)
-            if os.fstat(source.fileno()).st_size > MAP_SIZE:
+            if os.fstat(source.fileno()).st_size > MAP_MAX:
                 raise StoreIOError("not the metadata of a store", str(meta / "data.mdb"))
             copy.write(before)
             shutil.copyfileobj(source, copy, 1 << 20)
@@ -264,7 +266,7 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
             try:
                 env = lmdb.open(
                     str(copy), subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS,
-                    map_size=MAP_SIZE,
+                    map_size=MAP_MAX,
                 )  # fmt: skip
                 with env:
                     return None if read_schema(env, meta) == 0 else read(env)

@@ -110,11 +110,19 @@ class MetaStore:
                 # What was changed in memory is not in LMDB: that one is right.
                 self._dirty = dirty
                 self._state = _metadb.read_state(self._env, self._dbs, self.path)
+                if isinstance(failed, lmdb.MapFullError):
+                    self._grow()
                 if isinstance(failed, lmdb.Error):
                     raise _metadb.lmdb_error(failed, self.path) from failed
                 raise
             finally:
                 self._txn = None
+
+    def _grow(self) -> None:
+        """Makes room for whoever tries again. No transaction is open, and none can begin."""
+        size = self._env.info()["map_size"]
+        if size < _metadb.MAP_MAX:
+            self._env.set_mapsize(min(2 * size, _metadb.MAP_MAX))
 
     def _bump(self, name: str, txn: Any, step: int = 1) -> None:
         """Counts a change of a table; every step-th one is a new version of its file."""

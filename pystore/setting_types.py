@@ -80,6 +80,8 @@ class SettingValues(TypedDict, total=False):
     maxHashSlotNum: int | str
     maxIndexNum: int | str
     maxMessageSize: int | str
+    maxQueuesPerBroker: int | str
+    maxQueuesPerTopic: int | str
     maxTransferBytesOnMessageInDisk: int | str
     maxTransferBytesOnMessageInMemory: int | str
     maxTransferCountOnMessageInDisk: int | str

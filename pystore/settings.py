@@ -470,6 +470,24 @@ _USED: dict[str, dict[str, Any]] = {
 
 #: Settings that upstream does not have. They are named in its manner, and it passes over them.
 _OURS: dict[str, dict[str, Any]] = {
+    "maxQueuesPerTopic": _row(
+        "broker",
+        "queues",
+        "a topic with more queues is refused",
+        type="int",
+        default=4096,
+        low=1,
+        high=65535,
+    ),
+    "maxQueuesPerBroker": _row(
+        "broker",
+        "queues",
+        "a topic that would bring the broker over this many queues is refused",
+        type="int",
+        default=131072,
+        low=1,
+        high=1 << 24,
+    ),
     "idempotentProduceWindow": _row(
         "broker",
         "messages",

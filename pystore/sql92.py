@@ -7,7 +7,7 @@ from typing import Any
 from pystore.errors import ExpressionIllegal
 from pystore.native import ffi, lib, raise_error, utf8
 
-__all__ = ["compiled"]
+__all__ = ["check_work", "compiled"]
 
 
 def compiled(sql: str, *, whole: bool = True) -> Any:
@@ -32,3 +32,13 @@ def compiled(sql: str, *, whole: bool = True) -> Any:
             f"position {at + 1}: expected AND, OR or the end, not {sql[at : at + 40]!r}"
         )
     return made
+
+
+def check_work(expression: Any) -> None:
+    """Raises: ExpressionIllegal for an expression that costs a broker too much."""
+    work = lib.ps_sql92_work(expression, lib.PS_PROPERTIES_MAX)
+    if work > lib.PS_SQL92_WORK_MAX:
+        raise ExpressionIllegal(
+            f"the expression may look at {work} bytes of one message, {lib.PS_SQL92_WORK_MAX} are"
+            " allowed: use fewer CONTAINS"
+        )

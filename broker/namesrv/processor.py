@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from broker.namesrv.jsontext import compact, fastjson
 from broker.namesrv.kv import ORDER_TOPICS, KvConfig
-from broker.namesrv.registration import data_version, parse, route_rows
+from broker.namesrv.registration import BODY_MAX, Body, data_version, parse, route_rows
 from broker.namesrv.routes import (
     EXPIRY_MS,
     UNIT,
@@ -31,6 +31,9 @@ from pystore.files import replace_file, sync_folder
 from pystore.javaproperties import parse_java_properties
 
 __all__ = ["Processor"]
+
+#: Longest registration that is read within a turn of the event loop.
+_AT_ONCE = 32 << 10
 
 #: MQVersion.V4_9_4: callers from here on read JSON with quoted keys alone.
 V4_9_4 = 401
@@ -55,6 +58,7 @@ class Processor:
         self._kv = kv
         self._notify = notify
         self._saving = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self._ready_s = time.monotonic() + settings.number("waitSecondsForService")
         self.apply_settings()
 
@@ -138,15 +142,31 @@ class Processor:
 
     # ---- brokers ----
 
-    def register(self, peer: Peer, command: Command) -> Command:
+    def register(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command]:
+        data = bytes(command.body)
+        if len(data) > BODY_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"a registration has {BODY_MAX} bytes at most, not {len(data)}: set"
+                " enableSplitRegistration=true at the broker",
+            )
         crc = command.number("bodyCrc32", 0)
-        if crc and crc != zlib.crc32(command.body) & 0x7FFFFFFF:
+        if crc and crc != zlib.crc32(data) & 0x7FFFFFFF:
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        try:
-            body = parse(bytes(command.body), command.flag_of("compressed"), command.version)
-        except ValueError as bad:
-            text = f"the registration cannot be read: {bad}"
-            raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
+        given = data, command.flag_of("compressed"), command.version
+        if len(data) <= _AT_ONCE:
+            return self._registered(peer, command, _parsed(*given))
+        return self._register_later(peer, command, given)
+
+    async def _register_later(
+        self, peer: Peer, command: Command, given: tuple[bytes, bool, int]
+    ) -> Command:
+        """A large one: read beside the event loop, one after the other."""
+        async with self._reading:
+            body = await asyncio.to_thread(_parsed, *given)
+        return self._registered(peer, command, body)
+
+    def _registered(self, peer: Peer, command: Command, body: Body) -> Command:
         acting = command.flag_of("enableActingMaster")
         given = Registration(
             cluster=command.text("clusterName"),
@@ -320,6 +340,15 @@ class Processor:
             async with self._saving:
                 await asyncio.to_thread(_save, Path(path), self._settings.dumped().encode())
         return command.reply()
+
+
+def _parsed(data: bytes, compressed: bool, version: int) -> Body:
+    """Raises: Refused."""
+    try:
+        return parse(data, compressed, version)
+    except ValueError as bad:
+        text = f"the registration cannot be read: {bad}"
+        raise Refused(ResponseCode.SYSTEM_ERROR, text) from None
 
 
 def _broker_id(command: Command) -> int:

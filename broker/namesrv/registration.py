@@ -33,14 +33,18 @@ from broker.remoting.jsonbody import (
 )
 from pystore.configfiles import DataVersion
 
-__all__ = ["Body", "data_version", "parse", "route_rows"]
+__all__ = ["BODY_MAX", "Body", "data_version", "parse", "route_rows"]
 
 V3_0_11, V5_0_0 = 37, 413
 #: First byte of a zlib stream; that of JSON is a brace. A 5.x broker with compressedRegister=true
 #: packs the body and says compressed=false, so that upstream's own name server refuses it.
 ZLIB = 0x78
-#: A body of a million topics has some 60 MB; what unpacks to more is an attack.
-UNPACKED_MAX = 256 << 20
+#: What unpacks to more than a frame may hold unpacked is an attack.
+UNPACKED_MAX = 16 << 20
+#: Topics of one broker; upstream's own tables end long before.
+TOPICS_MAX = 100_000
+#: Of a registration as it is sent. Reading JSON of this size takes some 50 ms of the interpreter.
+BODY_MAX = 8 << 20
 QUEUES_MAX = 2**31 - 1
 
 
@@ -102,8 +106,15 @@ def parse(data: bytes, compressed: bool, version: int) -> Body:
     )
 
 
+def _counted(topics: int) -> int:
+    if topics > TOPICS_MAX:
+        raise ValueError(f"it has {topics} topics, {TOPICS_MAX} are allowed")
+    return topics
+
+
 def _wrapper(wrapper: dict[str, Any], filters: list[str]) -> Body:
     made = Body(filters=filters, version=_version(wrapper["dataVersion"]))
+    _counted(len(wrapper["topicConfigTable"]))
     for name, row in wrapper["topicConfigTable"].items():
         made.topics[row["topicName"] or str(name)] = _checked(
             row["readQueueNums"], row["writeQueueNums"], row["perm"], row["topicSysFlag"]
@@ -183,7 +194,7 @@ def _compressed(data: bytes, version: int) -> Body:
     JSON of the filter servers; from 5.0.0 count, then length and JSON of each mapping."""
     parts = _Parts(_unpacked(data))
     made = Body(version=data_version(parts.text().encode()))
-    for _ in range(parts.number()):
+    for _ in range(_counted(parts.number())):
         words = parts.text().split(" ", 5)
         if len(words) < 5:
             raise ValueError("a topic has fewer than five fields")
@@ -193,7 +204,7 @@ def _compressed(data: bytes, version: int) -> Body:
     filters = _FILTERS(mqjson.loads((parts.text() or "null").encode()))
     made.filters = [one for one in filters or () if one is not None]
     if version >= V5_0_0:
-        for _ in range(parts.number()):
+        for _ in range(_counted(parts.number())):
             info = mqjson.loads(parts.text().encode())
             made.mapping[_MAPPING(info)["topic"]] = info
     return made

@@ -15,6 +15,7 @@ from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import RETRY
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
+from pystore.errors import StoreError
 
 __all__ = ["TopicProcessor"]
 
@@ -52,7 +53,12 @@ class TopicProcessor:
 
     async def _registered(self, command: Command) -> Command:
         """The tool looks at the name server next."""
-        await self.s.topics.settled()
+        try:
+            await self.s.topics.settled()
+        except StoreError as failed:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"kept in memory, and not on the disk yet: {failed.text}"
+            ) from None
         await self.s.registration.settled()
         return command.reply()
 

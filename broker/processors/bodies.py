@@ -35,6 +35,9 @@ __all__ = [
     "read",
 ]
 
+#: Of one heartbeat: groups of a client, and topics of a group. Clients have a handful of each.
+GROUPS_MAX, SUBSCRIPTIONS_MAX = 1024, 1024
+
 _MODEL = enum("BROADCASTING", "CLUSTERING")
 
 _SUBSCRIPTION = Shape(
@@ -63,7 +66,7 @@ _CONSUMER = Shape(
         ),
         "CONSUME_FROM_LAST_OFFSET",
     ),
-    subscriptionDataSet=listed(_SUBSCRIPTION),
+    subscriptionDataSet=listed(_SUBSCRIPTION, SUBSCRIPTIONS_MAX),
     unitMode=Member(BOOLEAN, False),
 )
 #: HeartbeatData (34).
@@ -71,8 +74,8 @@ HEARTBEAT = Shape(
     clientID=required(TEXT),
     heartbeatFingerprint=Member(INT, 0),
     withoutSub=Member(BOOLEAN, False),
-    consumerDataSet=listed(_CONSUMER),
-    producerDataSet=listed(Shape(groupName=required(TEXT))),
+    consumerDataSet=listed(_CONSUMER, GROUPS_MAX),
+    producerDataSet=listed(Shape(groupName=required(TEXT)), GROUPS_MAX),
 )
 #: CheckClientRequestBody (46).
 CLIENT_CONFIG = Shape(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import CLIENT_CONFIG, HEARTBEAT, read
@@ -14,6 +16,10 @@ from broker.services.clients import Beat, Channel, Subscription
 from broker.services.context import Services
 
 __all__ = ["ClientProcessor"]
+
+
+#: Groups and subscriptions of a heartbeat that are taken in one turn of the event loop.
+_A_TURN = 32
 
 
 class ClientProcessor:
@@ -30,18 +36,39 @@ class ClientProcessor:
 
     # ---- heartbeats ----
 
-    def heartbeat(self, peer: Peer, command: Command) -> Command:
+    def heartbeat(
+        self, peer: Peer, command: Command
+    ) -> Command | Coroutine[Any, Any, Command | None]:
         body = read(command, HEARTBEAT)
         channel = Channel(peer, body["clientID"], command.language, command.version)
         fingerprint = body["heartbeatFingerprint"]
         changed = fingerprint == 0
-        for item in body["consumerDataSet"]:
-            if fingerprint:
-                changed = self._consumer_sign(channel, item, body, fingerprint) or changed
-            else:
-                self._consumer(channel, item)
         for item in body["producerDataSet"]:
             self.s.clients.producer_beat(channel, item["groupName"])
+        items = body["consumerDataSet"]
+        if sum(1 + len(item["subscriptionDataSet"]) for item in items) > _A_TURN:
+            return self._long_heartbeat(channel, command, body, items)
+        for item in items:
+            changed = self._consumer_sign(channel, item, body) or changed
+        return self._beaten(command, changed)
+
+    async def _long_heartbeat(
+        self, channel: Channel, command: Command, body: dict[str, Any], items: list[dict[str, Any]]
+    ) -> Command | None:
+        """Group by group, others have their turn in between; the client may leave meanwhile."""
+        changed, work = body["heartbeatFingerprint"] == 0, 0
+        for item in items:
+            work += 1 + len(item["subscriptionDataSet"])
+            if work > _A_TURN:
+                await asyncio.sleep(0)
+                work = 0
+            if channel.peer.closed:
+                return None
+            changed = self._consumer_sign(channel, item, body) or changed
+        return self._beaten(command, changed)
+
+    @staticmethod
+    def _beaten(command: Command, changed: bool) -> Command:
         return command.reply(ext={"IS_SUPPORT_HEART_BEAT_V2": True, "IS_SUB_CHANGE": changed})
 
     def _consumer(self, channel: Channel, item: dict[str, Any]) -> None:
@@ -52,10 +79,13 @@ class ClientProcessor:
         self.s.topics.retry_topic(beat.group, max(1, group.retry_queue_nums), unit=beat.unit_mode)
         self.s.clients.consumer_beat(channel, beat)
 
-    def _consumer_sign(
-        self, channel: Channel, item: dict[str, Any], body: dict[str, Any], fingerprint: int
-    ) -> bool:
-        """A beat of the newer kind; whether the client has to send its subscriptions."""
+    def _consumer_sign(self, channel: Channel, item: dict[str, Any], body: dict[str, Any]) -> bool:
+        """One group of a beat; of the newer kind: whether the client has to send its
+        subscriptions."""
+        fingerprint: int = body["heartbeatFingerprint"]
+        if not fingerprint:
+            self._consumer(channel, item)
+            return False
         name = item["groupName"]
         if body["withoutSub"]:
             known = self.s.clients.consumers.get(name)

@@ -6,7 +6,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
 from broker.services.context import Services
 from pystore.errors import StoreError
-from pystore.sql92 import compiled
+from pystore.sql92 import check_work, compiled
 
 __all__ = ["check_expression"]
 
@@ -27,7 +27,7 @@ def check_expression(s: Services, kind: str, expression: str) -> None:
             " enablePropertyFilter is false",
         )
     try:
-        compiled(expression, whole=False)
+        check_work(compiled(expression, whole=False))
     except StoreError as bad:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 INHERIT, WRITE, READ = 1, 2, 4
 #: Bits of topicSysFlag: the topic is of a unit; units subscribe to it.
 UNIT, UNIT_SUB = 1, 2
-_QUEUES_MAX = 65535
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
@@ -42,6 +41,10 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 #: These are of the store's layout: fixed once the topic is there.
 _FIXED = ("queue.type", "cleanup.policy")
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
 
 
 class Topics:
@@ -55,6 +58,7 @@ class Topics:
         self._settings = settings
         self._rows = WriteBehindTable(metadata, metadata.topics, "topics")
         self._core = core
+        self._queue_count = 0
         self.changed: Callable[[Sequence[TopicConfig]], None] = lambda configs: None
 
     def start(self) -> None:
@@ -64,6 +68,7 @@ class Topics:
                 self._rows.put(row)
         for row in self.all():
             self._publish(row)
+        self._queue_count = sum(map(_queues, self.all()))
 
     async def settled(self) -> None:
         """Waits until all changes are on the disk."""
@@ -152,10 +157,20 @@ class Topics:
     # ---- making ----
 
     def _put(self, config: TopicConfig) -> TopicConfig:
+        old = self.get(config.name)
+        more = _queues(config) - (_queues(old) if old is not None else 0)
+        most = self._settings["maxQueuesPerBroker"]
+        if more > 0 and self._queue_count + more > most:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker has {self._queue_count} queues, {more} more are too many:"
+                f" maxQueuesPerBroker is {most}",
+            )
         try:
             self._rows.put(config)
         except BadArgument as bad:
             raise Refused(ResponseCode.INVALID_PARAMETER, bad.text) from None
+        self._queue_count += more
         self._publish(config)
         self.changed([config])
         return config
@@ -233,8 +248,9 @@ class Topics:
     def _check(self, config: TopicConfig, attributes: Mapping[str, str]) -> None:
         problem = ""
         for queues in (config.read_queue_nums, config.write_queue_nums):
-            if not 0 <= queues <= _QUEUES_MAX:
-                problem = f"a topic has from 0 to {_QUEUES_MAX} queues, not {queues}"
+            most = self._settings["maxQueuesPerTopic"]
+            if not 0 <= queues <= most:
+                problem = f"a topic has from 0 to {most} queues (maxQueuesPerTopic), not {queues}"
         if not 0 <= config.perm < 16:
             problem = f"perm {config.perm} is invalid: 2 write, 4 read, 6 both"
         if attributes.get("queue.type") == "BatchCQ":
@@ -282,6 +298,8 @@ class Topics:
     def delete(self, name: str) -> bool:
         """Whether there was one."""
         self._core.withdraw_topic(name)
+        old = self.get(name)
+        self._queue_count -= _queues(old) if old is not None else 0
         gone = self._rows.delete(name)
         if gone:
             self.changed([])

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
-from pystore.errors import StoreError
+from pystore.errors import DiskFull, StoreError
 from pystore.metadata import Metadata, Table
 
 __all__ = ["WriteBehindTable"]
@@ -35,6 +35,9 @@ class WriteBehindTable(Generic[_Row]):
         self._unwritten: dict[str, _Row | None] = {}
         self._bump = False
         self._task: asyncio.Task[None] | None = None
+        #: What the last attempt to write failed with; None: it went well.
+        self._failed: StoreError | None = None
+        self._attempted = asyncio.Event()
         #: dataVersion of the table, what is still to be written included.
         self.version: DataVersion = metadata.version(name)
 
@@ -85,12 +88,19 @@ class WriteBehindTable(Generic[_Row]):
     # ---- to the disk ----
 
     async def settled(self) -> None:
-        """Waits until all changes are on the disk."""
+        """Waits until all changes are on the disk. Raises: StoreError when they cannot be written
+        now; they are tried again."""
         while self._task is not None and not self._task.done():
-            await asyncio.wait({self._task})
+            attempt = asyncio.ensure_future(self._attempted.wait())
+            await asyncio.wait({self._task, attempt}, return_when=asyncio.FIRST_COMPLETED)
+            attempt.cancel()
+            if self._failed is not None and not self._task.done():
+                raise self._failed
 
     def write_now(self) -> None:
-        """Raises: StoreError."""
+        """The last try. Raises: StoreError."""
+        if self._task is not None:
+            self._task.cancel()
         self._write(*self._take())
 
     def _take(self) -> tuple[dict[str, _Row | None], bool]:
@@ -102,8 +112,13 @@ class WriteBehindTable(Generic[_Row]):
         failing = False
         while self._unwritten or self._bump:
             rows, bump = self._take()
+            self._failed = None
+            self._attempted.clear()
             try:
-                await asyncio.to_thread(self._write, rows, bump)
+                try:
+                    await asyncio.to_thread(self._write, rows, bump)
+                except DiskFull:  # the metadata was full, and has grown
+                    await asyncio.to_thread(self._write, rows, bump)
             except BaseException as failed:
                 self._unwritten = rows | self._unwritten
                 self._bump = bump or self._bump
@@ -112,6 +127,8 @@ class WriteBehindTable(Generic[_Row]):
                 if not failing:
                     log.error("Cannot write %s; will retry: %s", self._name, failed)
                 failing = True
+                self._failed = failed
+                self._attempted.set()
                 await asyncio.sleep(_RETRY_S)
 
     def _write(self, rows: Mapping[str, _Row | None], bump: bool) -> None:

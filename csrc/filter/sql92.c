@@ -705,10 +705,12 @@ static void parse_binary(parser *p, int level, operand *out) {
     }
 }
 
-/* A jump to another one of its kind goes where that one goes: chains of OR take one step. */
-static void thread_jumps(ps_sql92 *sql) {
+/* A jump to another one of its kind goes where that one goes: chains of OR take one step. Counts
+ * the searches meanwhile. */
+static void finish_code(ps_sql92 *sql) {
     for (int32_t i = sql->code_count - 1; i >= 0; i--) {
         ps_sql92_instruction *in = &sql->code[i];
+        sql->searches += in->op == PS_OP_CONTAINS;
         if (in->op < PS_OP_JUMP_TRUE || in->op > PS_OP_JUMP_NULL) continue;
         while (in->to < sql->code_count && sql->code[in->to].op == in->op)
             in->to = sql->code[in->to].to;
@@ -739,7 +741,7 @@ ps_sql92 *ps_sql92_compile(const char *text, int32_t len, ps_error *e) {
         return NULL;
     }
     sql->unread = p.kind == T_END ? -1 : p.start;
-    thread_jumps(sql);
+    finish_code(sql);
     return sql;
 }
 

@@ -29,8 +29,13 @@ int32_t ps_sql92_unread(const ps_sql92 *sql);
 /* The verdict, PS_SQL92_, on encoded properties: NAME 0x01 VALUE 0x02 ... Any number of threads may
  * ask at once; nothing is allocated. */
 int ps_sql92_evaluate(const ps_sql92 *sql, const uint8_t *properties, int32_t len);
+/* What one evaluation may cost, in bytes looked at: each CONTAINS may search all properties. */
+int64_t ps_sql92_work(const ps_sql92 *sql, int32_t properties_len);
 /* 1: the verdict is true, 0: it is anything else. */
 int ps_sql92_match(const ps_sql92 *sql, const uint8_t *properties, int32_t len);
+
+#define PS_SQL92_WORK_MAX 4194304 /* of one evaluation for a pull, and of one turn of pulls */
+#define PS_PROPERTIES_MAX 32767   /* bytes of a record's properties */
 /* cdef end */
 
 /* One more user of the expression, which ends with ps_sql92_free. */

@@ -63,6 +63,7 @@ struct ps_sql92 {
     int32_t unread;
     ps_sql92_instruction *code;
     int32_t code_count;
+    int32_t searches; /* CONTAINS among them */
     ps_sql92_span *items; /* of the IN lists, each in order */
     int32_t item_count;
     ps_sql92_span *names; /* of the properties */

@@ -327,6 +327,10 @@ int ps_sql92_evaluate(const ps_sql92 *sql, const uint8_t *properties, int32_t le
     return top->type == V_NULL ? PS_SQL92_NULL : top->type == V_TRUE;
 }
 
+int64_t ps_sql92_work(const ps_sql92 *sql, int32_t properties_len) {
+    return 16 * (int64_t)sql->code_count + (1 + (int64_t)sql->searches) * properties_len;
+}
+
 int ps_sql92_match(const ps_sql92 *sql, const uint8_t *properties, int32_t len) {
     return ps_sql92_evaluate(sql, properties, len) == PS_SQL92_TRUE;
 }

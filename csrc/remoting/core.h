@@ -120,6 +120,8 @@ struct ps_core {
     ps_held *co_held;
     bool co_put;     /* this call has put something */
     bool co_holding; /* this call has held a pull */
+    int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
+    int64_t co_work_ms;   /* monotonic time that it was counted at */
     bool co_more;    /* this call has left whole frames, since its answers are many */
     ps_topic *co_schedule;
     uint64_t co_levels; /* watched delay levels that got messages */

@@ -17,6 +17,7 @@
 /* Units of no interest that a held pull walks before others have their turn, and turns of one call:
  * the event loop has more to do. */
 #define PASSED_OVER_MAX 4096
+#define WORK_REFILL_MS 50
 #define ROUNDS_MAX 64
 /* A client waits 30 s at most; a deadline must not overflow. */
 #define SUSPEND_MAX_MS (3600 * 1000)
@@ -192,12 +193,26 @@ static const char *name_of(int32_t status) {
     return status >= 0 && status < (int32_t)(sizeof names / sizeof *names) ? names[status] : "";
 }
 
+/* Filters take half of the event loop's time at most, however many pulls ask: what is used up grows
+ * again with time. A pull that comes too early is told to come again. */
+static int64_t *work_left(ps_core *c) {
+    int64_t now = ps_monotonic_ms(), passed = now - c->co_work_ms;
+    c->co_work_ms = now;
+    if (passed >= WORK_REFILL_MS || passed < 0)
+        c->co_work_left = PS_SQL92_WORK_MAX;
+    else
+        c->co_work_left += PS_SQL92_WORK_MAX / WORK_REFILL_MS * passed;
+    if (c->co_work_left > PS_SQL92_WORK_MAX) c->co_work_left = PS_SQL92_WORK_MAX;
+    return &c->co_work_left;
+}
+
 static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
     ps_read_options o = {.max_messages = p->max, .transfer_limits = 1};
     if (p->filter != NULL) {
         o.tag_count = p->filter->fl_tag_count;
         o.tag_hashes = p->filter->fl_hashes;
         o.sql = p->filter->fl_sql;
+        if (o.sql != NULL) o.work_left = work_left(c);
     }
     return ps_read(c->co_store, p->topic->te_topic, p->queue_id, offset, &o, NULL);
 }

@@ -64,6 +64,12 @@ static bool next_tag(const uint8_t *text, int32_t len, int32_t *at, ps_slice *ou
 
 ps_filter *ps_filter_of_sql(const char *text, int32_t len, ps_error *e) {
     ps_sql92 *sql = ps_sql92_compile(text, len, e);
+    if (sql != NULL && ps_sql92_work(sql, PS_PROPERTIES_MAX) > PS_SQL92_WORK_MAX) {
+        ps_sql92_free(sql);
+        sql = NULL;
+        ps_fail(e, PS_E_EXPRESSION_ILLEGAL, 0, -1, NULL,
+                "the expression costs too much: use fewer CONTAINS");
+    }
     ps_filter *f = sql != NULL ? new_filter(0, len) : NULL;
     if (f == NULL) {
         ps_sql92_free(sql);

@@ -283,8 +283,15 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
         if (!tag_wanted(w->o, code)) return true;
     }
     if (!tag_equal(w->o, &r)) return true;
-    if (w->o->sql != NULL && !ps_sql92_match(w->o->sql, r.properties, r.properties_len))
-        return true;
+    if (w->o->sql != NULL) {
+        if (w->o->work_left != NULL && *w->o->work_left <= 0) {
+            b->next_offset = offset;
+            return false;
+        }
+        if (w->o->work_left != NULL)
+            *w->o->work_left -= ps_sql92_work(w->o->sql, r.properties_len);
+        if (!ps_sql92_match(w->o->sql, r.properties, r.properties_len)) return true;
+    }
     w->code = ps_batch_add(w->b, w->log_file, &r, offset, code);
     b->status = PS_GET_FOUND;
     b->suggest_slave = u->physical < w->l.memory_from;

@@ -1,0 +1,241 @@
+"""Nobody stops a broker from outside: each request costs it a bounded piece of work.
+
+Work is counted, not timed: what is read, evaluated or made before others have their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import struct
+import zlib
+
+import pytest
+from fakes import FakePeer, beat, send_command, services
+from loops import Wire, run
+
+from broker import Broker, NameServer
+from broker.namesrv import registration
+from broker.processors import all_handlers
+from broker.processors.bodies import GROUPS_MAX, SUBSCRIPTIONS_MAX
+from broker.remoting.command import Command, texts
+from pystore import DiskFull, TopicConfig, _metadb
+from pystore.native import ffi, lib
+from pystore.sql92 import compiled
+
+# ---- filters ----
+
+
+def contains(count):
+    return " OR ".join(f"a CONTAINS 'x{i}'" for i in range(count))
+
+
+def pulled(offset, expression):
+    ext = {
+        "consumerGroup": "readers", "topic": "orders", "queueId": 0, "queueOffset": offset,
+        "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
+        "subscription": expression, "expressionType": "SQL92", "subVersion": 0,
+    }  # fmt: skip
+    return Command(11, texts(ext))
+
+
+def test_a_filter_that_one_message_could_keep_busy_is_refused(tmp_path, small):
+    async def scenario():
+        settings = small | {"enablePropertyFilter": True, "listenPort": 0}
+        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+            assert (await wire.ask(send_command("orders"))).code == 0
+            answer = await wire.ask(pulled(0, contains(1300)))
+            assert (answer.code, "use fewer CONTAINS" in (answer.remark or "")) == (23, True), (
+                answer
+            )
+
+    run(scenario())
+
+
+def test_a_turn_of_a_filter_is_bounded(tmp_path, small):
+    """100 CONTAINS over messages of 16 KB: a few messages a turn, and the pull comes again."""
+    expression, size, count = contains(100), 16 << 10, 60
+    work = lib.ps_sql92_work(compiled(expression), size)
+    a_turn = lib.PS_SQL92_WORK_MAX // work + 1
+
+    async def scenario():
+        settings = small | {"enablePropertyFilter": True, "listenPort": 0}
+        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+            broker.create_topic("orders", 1)
+            for _ in range(count):
+                broker.store.put("orders", b"b", queue=0, properties={"a": "y" * size})
+            offset = 0
+            while offset < count:
+                answer = await wire.ask(pulled(offset, expression))
+                went = int(answer.ext["nextBeginOffset"]) - offset
+                assert (answer.code, went <= a_turn) == (20, True)
+                if went == 0:  # the turn of all filters is used up
+                    await asyncio.sleep(0.01)
+                offset += went
+
+    run(scenario())
+
+
+def test_work_grows_with_searches_and_bytes():
+    cheap, dear = compiled("a = 1"), compiled(contains(100))
+    assert lib.ps_sql92_work(cheap, 1000) < 1200
+    assert lib.ps_sql92_work(dear, 1000) > 100_000
+    assert ffi.typeof("ps_read_options").fields
+
+
+# ---- heartbeats ----
+
+
+def _json(value):
+    return json.dumps(value).encode()
+
+
+@pytest.fixture
+def asked(tmp_path, small):
+    """asked(body): the answer to a heartbeat, and how often others had their turn before it."""
+    with services(tmp_path / "store", small) as s:
+        handlers = all_handlers(s)
+
+        def ask(body, peer=None):
+            command = Command(34, body=_json(body))
+            answer = handlers[34](peer or FakePeer(), command)
+            turns = 0
+            while asyncio.iscoroutine(answer):
+                try:
+                    answer.send(None)
+                    turns += 1
+                except StopIteration as done:
+                    answer = done.value
+            return answer, turns
+
+        yield ask
+
+
+def groups(count, topics=("orders",)):
+    body = beat(topics=topics)
+    (item,) = body["consumerDataSet"]
+    body["consumerDataSet"] = [item | {"groupName": f"g{i}"} for i in range(count)]
+    return body
+
+
+def test_a_long_heartbeat_lets_others_have_their_turn(asked):
+    answer, turns = asked(groups(300))
+    assert (answer.code, turns >= 300 * 2 // 32 - 1) == (0, True)
+    assert asked(groups(3))[1] == 0
+
+
+def test_a_heartbeat_of_one_who_left_ends(asked):
+    peer = FakePeer()
+    peer.closed = True
+    assert asked(groups(300), peer)[0] is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        groups(GROUPS_MAX + 1),
+        groups(1, [f"t{i}" for i in range(SUBSCRIPTIONS_MAX + 1)]),
+        {"clientID": "c", "producerDataSet": [{"groupName": "p"}] * (GROUPS_MAX + 1)},
+    ],
+)
+def test_a_heartbeat_of_more_is_refused(tmp_path, small, body):
+    with services(tmp_path / "store", small) as s, pytest.raises(Exception, match="are allowed"):
+        all_handlers(s)[34](FakePeer(), Command(34, body=_json(body)))
+
+
+# ---- registrations ----
+
+
+def part(text):
+    return struct.pack(">i", len(text)) + text
+
+
+def packed(count, tail=b""):
+    rows = b"".join(part(b"t%d 8 8 6 SINGLE_TAG" % i) for i in range(count))
+    body = part(b"{}") + struct.pack(">i", count) + rows + part(b"[]") + struct.pack(">i", 0)
+    return zlib.compress(body + tail)
+
+
+def registered(body):
+    ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:1", "brokerId": 0,
+           "haServerAddr": "127.0.0.1:0", "compressed": True}  # fmt: skip
+    return Command(103, texts(ext), body)
+
+
+@pytest.mark.parametrize(
+    ("body", "remark"),
+    [
+        (packed(1, bytes(registration.UNPACKED_MAX)), "decompresses to too much"),
+        (packed(registration.TOPICS_MAX + 1), "100000 are allowed"),
+        (bytes(registration.BODY_MAX + 1), "bytes at most"),
+    ],
+)
+def test_a_registration_that_is_too_much_is_refused(body, remark):
+    async def scenario():
+        async with NameServer(listenPort=0) as names, await Wire.to(names.port) as wire:
+            answer = await wire.ask(registered(body))
+            assert (answer.code, remark in answer.remark) == (1, True), answer.remark
+
+    run(scenario())
+
+
+def test_a_large_registration_is_read_beside_the_loop():
+    async def scenario():
+        async with NameServer(listenPort=0) as names, await Wire.to(names.port) as wire:
+            assert (await wire.ask(registered(packed(20_000)))).code == 0
+            assert len(names.routes.topics()) == 20_000
+
+    run(scenario())
+
+
+# ---- queues ----
+
+
+def test_queues_of_a_topic_and_of_a_broker_are_limited(tmp_path, small):
+    with services(tmp_path / "store", small) as s:
+        s.settings.update({"maxQueuesPerTopic": "100"})
+        for wanted in (TopicConfig("a", 101, 1), TopicConfig("a", 1, 101)):
+            with pytest.raises(Exception, match="maxQueuesPerTopic"):
+                s.topics.update(wanted)
+        had = s.topics._queue_count
+        s.settings.update({"maxQueuesPerBroker": str(had + 100)})
+        assert s.topics.update(TopicConfig("a", 60, 60))
+        with pytest.raises(Exception, match="maxQueuesPerBroker"):
+            s.topics.update(TopicConfig("b", 41, 1))
+        assert s.topics.update(TopicConfig("a", 59, 59))
+        assert s.topics.update(TopicConfig("b", 41, 1))
+        with pytest.raises(Exception, match="maxQueuesPerBroker"):
+            s.topics.for_send("c", "TBW102", 4)
+        s.topics.delete("b")
+        assert s.topics.for_send("c", "TBW102", 4) is not None
+
+
+# ---- metadata that is full ----
+
+
+def updated(name):
+    return Command(17, texts({"topic": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+                              "attributes": ""}))  # fmt: skip
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_topics_are_answered_when_the_metadata_is_full(tmp_path, small, monkeypatch, grows):
+    monkeypatch.setattr(_metadb, "MAP_SIZE", 256 << 10)
+    monkeypatch.setattr(_metadb, "MAP_MAX", 16 << 20 if grows else 256 << 10)
+
+    async def scenario():
+        broker = Broker(tmp_path / "s", listenPort=0, **small)
+        await broker.start()
+        async with await Wire.to(broker.port) as wire:
+            answers = []
+            for i in range(300):
+                answers.append(await wire.ask(updated(f"{i:03}" + "x" * 120)))
+                if answers[-1].code:
+                    assert "the metadata is full" in answers[-1].remark
+                    break
+        assert bool(answers[-1].code) == (not grows)
+        with contextlib.nullcontext() if grows else pytest.raises(DiskFull):
+            await broker.stop()
+
+    run(scenario())
