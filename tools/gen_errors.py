@@ -325,7 +325,7 @@ def page_text(entries: list[Entry]) -> str:
         "",
         "Every exception derives from `pystore.StoreError` and from the builtin that a caller",
         "expects. Its text says what was wrong, where, and the next step. Match classes and codes,",
-        "not texts. The `PutMessageStatus` is what upstream answers to a put rejected for that reason.",
+        "not texts. The `PutMessageStatus` is what upstream answers to a put rejected for it.",
         "",
         "```text",
         tree(entries),
