@@ -174,7 +174,7 @@ static int64_t abort_pid(ps_io *io, const char *root) {
 /* Who holds the lock of this file: 0 nobody, a process id, or -1 when the system does not tell. */
 static int64_t holder_by(ps_io *io, int fd, const char *root) {
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
-    if (fcntl(fd, F_GETLK, &fl) < 0) return -1;
+    if (io->lock(io, fd, F_GETLK, &fl) < 0) return -1;
     if (fl.l_type == F_UNLCK) return 0;
     return fl.l_pid > 0 ? fl.l_pid : abort_pid(io, root);
 }
@@ -196,15 +196,13 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
     char path[PATH_MAX];
     struct stat st;
-    int rc, code = path_of(path, root, "lock", e);
+    int code = path_of(path, root, "lock", e);
     *fd = -1;
     if (code < 0) return code;
     int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
     if (lock < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the lock file");
-    do rc = fcntl(lock, F_OFD_SETLK, &fl);
-    while (rc < 0 && errno == EINTR);
-    if (rc < 0) {
+    if (io->lock(io, lock, F_OFD_SETLK, &fl) < 0) {
         code = lock_refused(io, lock, root, path, errno, e);
         io->close(io, lock);
         return code;
@@ -225,7 +223,7 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
 void ps_lock_release(ps_io *io, int fd) {
     struct flock fl = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
     if (fd < 0) return;
-    fcntl(fd, F_OFD_SETLK, &fl);
+    io->lock(io, fd, F_OFD_SETLK, &fl);
     io->close(io, fd);
 }
 

@@ -122,6 +122,61 @@ static int system_statvfs(ps_io *io, const char *path, struct statvfs *st) {
     return rc;
 }
 
+static int system_stat(ps_io *io, const char *path, struct stat *st) {
+    (void)io;
+    return stat(path, st);
+}
+
+static int system_lstat(ps_io *io, const char *path, struct stat *st) {
+    (void)io;
+    return lstat(path, st);
+}
+
+static int system_access(ps_io *io, const char *path, int mode) {
+    (void)io;
+    return access(path, mode);
+}
+
+static off_t system_lseek(ps_io *io, int fd, off_t at, int whence) {
+    (void)io;
+    return lseek(fd, at, whence);
+}
+
+static DIR *system_opendir(ps_io *io, const char *path) {
+    (void)io;
+    return opendir(path);
+}
+
+static struct dirent *system_readdir(ps_io *io, DIR *folder) {
+    (void)io;
+    errno = 0;
+    return readdir(folder);
+}
+
+static int system_closedir(ps_io *io, DIR *folder) {
+    (void)io;
+    return closedir(folder);
+}
+
+static int system_lock(ps_io *io, int fd, int command, struct flock *lock) {
+    int rc;
+    (void)io;
+    AGAIN(rc, fcntl(fd, command, lock));
+    return rc;
+}
+
+static int system_syncfs(ps_io *io, int fd) {
+    int rc;
+    (void)io;
+    AGAIN(rc, syncfs(fd));
+    return rc;
+}
+
+static int system_advise(ps_io *io, int fd, off_t at, off_t len, int advice) {
+    (void)io;
+    return posix_fadvise(fd, at, len, advice);
+}
+
 static const ps_io system_table = {
     .open = system_open,
     .close = system_close,
@@ -140,6 +195,16 @@ static const ps_io system_table = {
     .rmdir = system_rmdir,
     .fstat = system_fstat,
     .statvfs = system_statvfs,
+    .stat = system_stat,
+    .lstat = system_lstat,
+    .access = system_access,
+    .lseek = system_lseek,
+    .opendir = system_opendir,
+    .readdir = system_readdir,
+    .closedir = system_closedir,
+    .lock = system_lock,
+    .syncfs = system_syncfs,
+    .advise = system_advise,
 };
 
 /* Callers pass the table about as `ps_io *` since the faulty one changes with each call; nobody
@@ -258,6 +323,48 @@ static int faulty_statvfs(ps_io *io, const char *path, struct statvfs *st) {
     return struck(io, PS_IO_STATVFS) ? -1 : system_statvfs(io, path, st);
 }
 
+static int faulty_stat(ps_io *io, const char *path, struct stat *st) {
+    return struck(io, PS_IO_STAT) ? -1 : system_stat(io, path, st);
+}
+
+static int faulty_lstat(ps_io *io, const char *path, struct stat *st) {
+    return struck(io, PS_IO_LSTAT) ? -1 : system_lstat(io, path, st);
+}
+
+static int faulty_access(ps_io *io, const char *path, int mode) {
+    return struck(io, PS_IO_ACCESS) ? -1 : system_access(io, path, mode);
+}
+
+static off_t faulty_lseek(ps_io *io, int fd, off_t at, int whence) {
+    return struck(io, PS_IO_LSEEK) ? -1 : system_lseek(io, fd, at, whence);
+}
+
+static DIR *faulty_opendir(ps_io *io, const char *path) {
+    return struck(io, PS_IO_OPENDIR) ? NULL : system_opendir(io, path);
+}
+
+static struct dirent *faulty_readdir(ps_io *io, DIR *folder) {
+    return struck(io, PS_IO_READDIR) ? NULL : system_readdir(io, folder);
+}
+
+/* As with close: the folder is let go whatever is said. */
+static int faulty_closedir(ps_io *io, DIR *folder) {
+    int rc = system_closedir(io, folder);
+    return struck(io, PS_IO_CLOSEDIR) ? -1 : rc;
+}
+
+static int faulty_lock(ps_io *io, int fd, int command, struct flock *lock) {
+    return struck(io, PS_IO_LOCK) ? -1 : system_lock(io, fd, command, lock);
+}
+
+static int faulty_syncfs(ps_io *io, int fd) {
+    return struck(io, PS_IO_SYNCFS) ? -1 : system_syncfs(io, fd);
+}
+
+static int faulty_advise(ps_io *io, int fd, off_t at, off_t len, int advice) {
+    return struck(io, PS_IO_ADVISE) ? errno : system_advise(io, fd, at, len, advice);
+}
+
 static const ps_io faulty_table = {
     .open = faulty_open,
     .close = faulty_close,
@@ -276,6 +383,16 @@ static const ps_io faulty_table = {
     .rmdir = faulty_rmdir,
     .fstat = faulty_fstat,
     .statvfs = faulty_statvfs,
+    .stat = faulty_stat,
+    .lstat = faulty_lstat,
+    .access = faulty_access,
+    .lseek = faulty_lseek,
+    .opendir = faulty_opendir,
+    .readdir = faulty_readdir,
+    .closedir = faulty_closedir,
+    .lock = faulty_lock,
+    .syncfs = faulty_syncfs,
+    .advise = faulty_advise,
 };
 
 ps_io *ps_io_faulty_new(void) {

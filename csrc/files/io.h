@@ -3,6 +3,8 @@
 #ifndef PS_IO_H
 #define PS_IO_H
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -29,6 +31,18 @@ struct ps_io {
     int (*rmdir)(ps_io *io, const char *path);
     int (*fstat)(ps_io *io, int fd, struct stat *st);
     int (*statvfs)(ps_io *io, const char *path, struct statvfs *st);
+    int (*stat)(ps_io *io, const char *path, struct stat *st);  /* of what a link leads to */
+    int (*lstat)(ps_io *io, const char *path, struct stat *st); /* of the link itself */
+    int (*access)(ps_io *io, const char *path, int mode);
+    off_t (*lseek)(ps_io *io, int fd, off_t at, int whence);
+    DIR *(*opendir)(ps_io *io, const char *path);
+    /* NULL at the end with errno 0, or on failure with errno set */
+    struct dirent *(*readdir)(ps_io *io, DIR *folder);
+    int (*closedir)(ps_io *io, DIR *folder);
+    int (*lock)(ps_io *io, int fd, int command, struct flock *lock); /* fcntl of a lock */
+    int (*syncfs)(ps_io *io, int fd);
+    /* posix_fadvise, which returns its errno */
+    int (*advise)(ps_io *io, int fd, off_t at, off_t len, int advice);
 };
 
 /* The operating system's own calls. One constant table; nothing to free. */
@@ -58,6 +72,16 @@ enum {
     PS_IO_RMDIR,
     PS_IO_FSTAT,
     PS_IO_STATVFS,
+    PS_IO_STAT,
+    PS_IO_LSTAT,
+    PS_IO_ACCESS,
+    PS_IO_LSEEK,
+    PS_IO_OPENDIR,
+    PS_IO_READDIR,
+    PS_IO_CLOSEDIR,
+    PS_IO_LOCK,
+    PS_IO_SYNCFS,
+    PS_IO_ADVISE,
     PS_IO_CALLS
 };
 

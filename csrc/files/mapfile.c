@@ -118,6 +118,39 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
     return 0;
 }
 
+static int zero_part(ps_mapfile *mf, int fd, int64_t from, int64_t to, ps_error *e) {
+    static const uint8_t zeros[65536];
+    while (from < to) {
+        int64_t n = to - from < (int64_t)sizeof zeros ? to - from : (int64_t)sizeof zeros;
+        ssize_t done = mf->mf_io->pwrite(mf->mf_io, fd, zeros, (size_t)n, from);
+        if (done <= 0)
+            return ps_fail(e, ps_errno_code(done < 0 ? errno : EIO), done < 0 ? errno : EIO,
+                           mf->mf_base + from, mf->mf_path, "cannot zero a part of the file");
+        from += done;
+    }
+    return 0;
+}
+
+int ps_mapfile_zero(ps_mapfile *mf, int64_t at, int64_t len, bool sync, ps_error *e) {
+    ps_io *io = mf->mf_io;
+    int64_t end = at + len;
+    int code = 0, fd = mf->mf_fd;
+    if (fd < 0 && (fd = io->open(io, mf->mf_path, O_RDWR | O_CLOEXEC, 0)) < 0)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, mf->mf_path, "cannot open the file");
+    while (at < end && code == 0) {
+        off_t data = io->lseek(io, fd, at, SEEK_DATA);
+        if (data < 0 && errno == ENXIO) break;
+        off_t hole = data < 0 ? -1 : io->lseek(io, fd, data, SEEK_HOLE);
+        int64_t from = hole > data ? data : at, to = hole > data && hole < end ? hole : end;
+        if (from < to) code = zero_part(mf, fd, from, to, e);
+        at = to;
+    }
+    if (code == 0 && sync && io->fdatasync(io, fd) < 0)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, mf->mf_path, "cannot sync the file");
+    if (mf->mf_fd < 0) io->close(io, fd);
+    return code;
+}
+
 static int sync_range(ps_mapfile *mf, int64_t from, int64_t to) {
     if (mf->mf_fd >= 0) return mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd);
     from -= from % PS_PAGE;
@@ -281,17 +314,22 @@ int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e) {
     return code;
 }
 
-void ps_segments_forget_first(ps_segments *ss) {
+void ps_segments_forget(ps_segments *ss, int32_t i) {
     ps_segment gone = {0};
     pthread_rwlock_wrlock(&ss->ss_lock);
-    if (ss->ss_count > 0) {
-        gone = ss->ss_items[0];
+    if (i < 0) i += ss->ss_count;
+    if (i >= 0 && i < ss->ss_count) {
+        gone = ss->ss_items[i];
         ss->ss_count--;
-        memmove(ss->ss_items, ss->ss_items + 1, (size_t)ss->ss_count * sizeof gone);
+        memmove(&ss->ss_items[i], &ss->ss_items[i + 1], (size_t)(ss->ss_count - i) * sizeof gone);
     }
     pthread_rwlock_unlock(&ss->ss_lock);
     ps_mapfile_unref(gone.sg_file);
     free(gone.sg_path);
+}
+
+void ps_segments_forget_first(ps_segments *ss) {
+    ps_segments_forget(ss, 0);
 }
 
 /* ---- folders ---- */
@@ -316,27 +354,26 @@ static int list_odd(const char *folder, const struct dirent *d, int err, ps_erro
                                  : "cannot stat the file");
 }
 
-static int list_one(const char *folder, const struct dirent *d, int dir_fd, bool strict,
+static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool strict,
                     ps_listing *out, int32_t *room, ps_error *e) {
     struct stat st;
     char path[PATH_MAX];
     bool segment = strlen(d->d_name) == 20 && all_digits(d->d_name);
     if (d->d_name[0] == '.' && (d->d_name[1] == 0 || strcmp(d->d_name, "..") == 0)) return 0;
-    if (fstatat(dir_fd, d->d_name, &st, 0) < 0) {
+    snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
+    if (io->stat(io, path, &st) < 0) {
         int err = errno;
-        bool link = segment && fstatat(dir_fd, d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-                    S_ISLNK(st.st_mode);
+        bool link = segment && io->lstat(io, path, &st) == 0 && S_ISLNK(st.st_mode);
         return err == ENOENT && !link ? 0 : list_odd(folder, d, err, e);
     }
     if (segment && !S_ISREG(st.st_mode)) return list_odd(folder, d, EINVAL, e);
     if (S_ISDIR(st.st_mode)) return 0;
     if (!all_digits(d->d_name)) {
         if (!strict) return 0;
-        snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
         return ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "unexpected file");
     }
     if (out->count == *room) {
-        int32_t more = *room ? *room * 2 : 16;
+        int32_t more = *room ? *room * 2 : 4;
         void *grown = realloc(out->items, (size_t)more * sizeof *out->items);
         if (grown == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
         out->items = grown;
@@ -355,22 +392,26 @@ int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps
     int32_t room = 0;
     int code = 0;
     struct dirent *d;
-    (void)io;
     memset(out, 0, sizeof *out);
-    DIR *dir = opendir(path);
+    DIR *dir = io->opendir(io, path);
     if (dir == NULL) {
         if (errno == ENOENT) return 0;
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot list the directory");
     }
-    while (code == 0 && (d = readdir(dir)) != NULL)
-        code = list_one(path, d, dirfd(dir), strict, out, &room, e);
-    closedir(dir);
+    while (code == 0 && (d = io->readdir(io, dir)) != NULL)
+        code = list_one(io, path, d, strict, out, &room, e);
+    if (code == 0 && errno != 0) code = ps_list_failed(path, e);
+    io->closedir(io, dir);
     if (code < 0) {
         ps_listing_free(out);
         return code;
     }
     if (out->count > 1) qsort(out->items, (size_t)out->count, sizeof *out->items, by_number);
     return 0;
+}
+
+int ps_list_failed(const char *path, ps_error *e) {
+    return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot read on in the folder");
 }
 
 void ps_listing_free(ps_listing *l) {

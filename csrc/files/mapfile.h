@@ -45,6 +45,9 @@ void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
 /* Reserves real blocks up to `upto` bytes, at least `window` more than before, so that no store
  * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);
+/* Zeroes [at, at + len) through the file, so that a full disk is an error and not a signal. Holes
+ * are left alone. sync: it is on the disk afterwards. PS_E_DISK_FULL, PS_E_FLUSH_FAILED, PS_E_IO. */
+int ps_mapfile_zero(ps_mapfile *mf, int64_t at, int64_t len, bool sync, ps_error *e);
 /* Syncs what was written when at least `least_pages` pages of 4096 are dirty or the file is full
  * (0: any byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position
  * moves. */
@@ -79,7 +82,9 @@ int64_t ps_segments_base(ps_segments *ss,
 /* Takes item i out of the set and deletes its file; mappings in use live on. */
 int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e);
 
-/* Takes the first item out of the set and leaves its file alone: somebody else has deleted it. */
+/* Takes an item out of the set and leaves its file alone; negative i counts from the end. */
+void ps_segments_forget(ps_segments *ss, int32_t i);
+/* The same of the first: somebody else has deleted it. */
 void ps_segments_forget_first(ps_segments *ss);
 
 /* Files of a folder whose names are all digits, sorted. Sub-folders are skipped. Any other file:
@@ -95,6 +100,8 @@ typedef struct ps_listing {
 } ps_listing;
 int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps_error *e);
 void ps_listing_free(ps_listing *l);
+/* What to return when readdir of the table has set errno. */
+int ps_list_failed(const char *path, ps_error *e);
 
 int ps_make_folders(ps_io *io, const char *path, ps_error *e); /* mkdir -p */
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e);  /* fsync of the folder itself */

@@ -294,6 +294,26 @@ int64_t ps_index_end(ps_index *ix) {
     return end;
 }
 
+bool ps_index_range(ps_index *ix, int32_t i, int64_t *first, int64_t *last) {
+    ix_entry e;
+    bool found = false;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    for (int32_t k = 0; k < ix->ix_count && !found; k++) {
+        if (ix_file_count(ix->ix_files[k]) <= 1 || i-- > 0) continue;
+        ix_file_entry(ix->ix_files[k], 1, &e);
+        *first = e.en_physical;
+        *last = ix_file_end_physical(ix->ix_files[k]);
+        found = true;
+    }
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return found;
+}
+
+bool ps_index_wants(const ps_record *r) {
+    ix_keys k;
+    return (r->sys_flag & PS_SYS_TX_MASK) != PS_SYS_TX_ROLLBACK && ix_keys_of(r, &k);
+}
+
 int64_t ps_index_timestamp(ps_index *ix) {
     if (!ix->ix_read_only) return atomic_load(&ix->ix_stamp);
     ix_file *f = file_newest_used(ix);

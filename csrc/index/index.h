@@ -21,6 +21,11 @@ void ps_index_close(ps_index *ix);
  * file that is cut and deletes later files. *cut: entries taken off. Returns 0; ps_index_end says
  * where the caller must start putting again. */
 int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e);
+/* Whether ps_index_put makes an entry of this record. */
+bool ps_index_wants(const ps_record *r);
+/* Places of the first and the last record in file i that holds an entry, oldest first; false when
+ * there are no more. Files that hold none are passed over. */
+bool ps_index_range(ps_index *ix, int32_t i, int64_t *first, int64_t *last);
 /* The last phyOffset (start of a record) that is indexed, -1 when none. */
 int64_t ps_index_end(ps_index *ix);
 /* phyOffset of the first entry that may have been stored at or after `timestamp` ms by the entries'

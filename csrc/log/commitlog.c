@@ -12,8 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "files/aside.h"
 #include "format/record.h"
 #include "log/commitlog.h"
+#include "log/resync.h"
 
 /* ---- opening ---- */
 
@@ -137,49 +139,47 @@ static int64_t last_dirty(const uint8_t *map, int64_t at, int64_t end) {
 /* Bytes after `at` up to the last one that is not zero. Holes and reserved blocks are passed over,
  * since looking at each page of a fresh segment would cost a second. */
 static int64_t dirty_tail(const ps_mapfile *mf, int64_t at) {
-    int64_t dirty = at, from = at;
-    while (from < mf->mf_size) {
-        int64_t data = lseek(mf->mf_fd, from, SEEK_DATA);
-        if (data < 0 && errno == ENXIO) break;
-        int64_t hole = data < 0 ? -1 : lseek(mf->mf_fd, data, SEEK_HOLE);
-        if (data < 0 || hole <= data) { /* the file system cannot tell: look at everything */
-            data = from;
-            hole = mf->mf_size;
-        }
-        int64_t last = last_dirty(mf->mf_map, data, hole < mf->mf_size ? hole : mf->mf_size);
+    int64_t dirty = at, data, end;
+    for (int64_t from = at; ps_log_next_data(mf, from, &data, &end); from = end) {
+        int64_t last = last_dirty(mf->mf_map, data, end);
         if (last > data) dirty = last;
-        from = hole;
     }
     return dirty - at;
 }
 
-/* Zeroes what lies beyond the end: a stale record there would be taken for a live one after the
- * next crash, since the end of the log is the first record that does not check
- * (docs/internals/format.md#truncation). */
-static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_error *e) {
+/* Keeps what follows the end of the log, then zeroes it: a stale record there would be taken for a
+ * live one after the next crash (docs/internals/format.md#truncation). On a full disk it goes
+ * without a copy, since the scan has found that nothing whole is in it: a store must open there. */
+static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_aside *aside, ps_error *e) {
     if (dirty == 0) return 0;
-    memset(mf->mf_map + at, 0, (size_t)dirty);
-    if (mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd) < 0)
-        return ps_fail(e, PS_E_FLUSH_FAILED, errno, mf->mf_base + at, mf->mf_path,
-                       "the truncated file could not be synced");
-    return 0;
+    int code = ps_aside_bytes(aside, mf->mf_path, at, mf->mf_map + at, dirty,
+                              "follows the end of the log", e);
+    if (code < 0 && code != PS_E_DISK_FULL) return code;
+    return ps_mapfile_zero(mf, at, dirty, true, e);
 }
 
-int ps_log_set_end(ps_log *l, int64_t end, int64_t *bytes_cut, ps_error *e) {
+/* A segment after the end of the log: empty, or without any whole record. */
+static int drop_segment(ps_log *l, int64_t *dirty, ps_aside *aside, ps_error *e) {
+    ps_mapfile *mf = ps_segments_find(&l->lg_files, ps_segments_base(&l->lg_files, -1), e);
+    if (mf == NULL) return e->code;
+    int64_t bytes = dirty_tail(mf, 0);
+    int code = ps_aside_bytes(aside, mf->mf_path, 0, mf->mf_map, bytes,
+                              "a segment after the end of the log", e);
+    ps_mapfile_unref(mf);
+    *dirty += bytes;
+    return code < 0 && code != PS_E_DISK_FULL ? code : ps_segments_delete(&l->lg_files, -1, e);
+}
+
+int ps_log_set_end(ps_log *l, int64_t end, ps_aside *aside, int64_t *bytes_cut, ps_error *e) {
     *bytes_cut = 0;
     while (l->lg_files.ss_count > 0 && ps_segments_base(&l->lg_files, -1) > end) {
-        int64_t base = ps_segments_base(&l->lg_files, -1);
-        ps_mapfile *mf = ps_segments_find(&l->lg_files, base, e);
-        if (mf == NULL) return e->code;
-        *bytes_cut += dirty_tail(mf, 0);
-        ps_mapfile_unref(mf);
-        int code = ps_segments_delete(&l->lg_files, -1, e);
+        int code = drop_segment(l, bytes_cut, aside, e);
         if (code < 0) return code;
     }
     ps_mapfile *last = ps_segments_find(&l->lg_files, end, e);
     if (last != NULL) {
         int64_t at = end - last->mf_base, dirty = dirty_tail(last, at);
-        int code = wipe_tail(last, at, dirty, e);
+        int code = wipe_tail(last, at, dirty, aside, e);
         *bytes_cut += dirty;
         atomic_store(&last->mf_wrote, at);
         atomic_store(&last->mf_flushed, at);

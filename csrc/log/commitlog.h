@@ -10,6 +10,8 @@
 
 #define PS_DIRS_MAX 16
 
+struct ps_aside;
+
 typedef struct ps_dirs {
     char *path[PS_DIRS_MAX];
     int32_t count;
@@ -41,8 +43,10 @@ void ps_log_free(ps_log *l); /* lists and folders' names; mapped files that are 
 int ps_log_open(ps_log *l, ps_error *e);
 /* Makes the file that begins at `base`, with its first window reserved. */
 int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e);
-/* Cuts everything from `end` on, and zeroes it. *bytes_cut: how much of it was not zero. */
-int ps_log_set_end(ps_log *l, int64_t end, int64_t *bytes_cut, ps_error *e);
+/* Cuts everything from `end` on: keeps it aside, then zeroes it. *bytes_cut: how much of it was not
+ * zero. */
+int ps_log_set_end(ps_log *l, int64_t end, struct ps_aside *aside, int64_t *bytes_cut,
+                   ps_error *e);
 /* Bytes of the log readable at `physical`, within one file, below `bound`; a reference in *mf. */
 const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *avail,
                          ps_mapfile **mf);

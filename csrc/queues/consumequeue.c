@@ -12,14 +12,18 @@
  * docs/internals/format.md#consume-queue. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
+#include "files/aside.h"
 #include "format/record.h"
+#include "log/commitlog.h"
 #include "queues/consumequeue.h"
 
 #define UNIT_PHYSICAL 0
@@ -27,7 +31,7 @@
 #define UNIT_TAGS 12
 #define RESERVE_WINDOW (256 * 1024)
 #define MANY_UNITS 1024 /* so many are worth reading ahead for */
-#define RECOVER_FILES 3 /* the end is looked for in the last so many files, as upstream does */
+#define CHECK_UNITS 4096 /* read at once when every unit is looked at */
 
 void ps_unit_get(const uint8_t *p, ps_unit *u) {
     u->physical = (int64_t)be64_get(p + UNIT_PHYSICAL);
@@ -65,6 +69,7 @@ ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const c
     ps_segments_init(&q->cq_files, shared->qs_io, shared->qs_file_size,
                      PS_MAP_SPARING | (shared->qs_readonly ? 0 : PS_MAP_WRITE));
     atomic_init(&q->cq_max_physical, -1);
+    q->cq_first_start = q->cq_last_start = -1;
     return q;
 }
 
@@ -76,23 +81,6 @@ void ps_queue_free(ps_queue *q) {
 }
 
 /* ---- opening ---- */
-
-/* How many units of a file are valid, counted from its start. */
-static int64_t file_units(const uint8_t *map, int64_t units, bool linear) {
-    int64_t low = 0, high = units;
-    if (linear) {
-        while (low < units && unit_valid(map + low * PS_UNIT)) low++;
-        return low;
-    }
-    while (low < high) {
-        int64_t mid = low + (high - low) / 2;
-        if (unit_valid(map + mid * PS_UNIT))
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
-}
 
 /* Sets the write position of the last file and publishes the end of what can be read. */
 static void publish_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
@@ -120,65 +108,308 @@ static int64_t unit_end(const uint8_t *p) {
     return u.size == PS_UNIT_NONE ? -1 : u.physical + u.size;
 }
 
-/* Looks for the end in the last files: forward from the third-last, to the first unit not valid. */
-static int queue_find_end(ps_queue *q, bool linear, ps_error *e) {
-    int32_t n = q->cq_files.ss_count;
-    int64_t size = q->cq_files.ss_file_size, end = n ? q->cq_files.ss_items[0].sg_base : 0;
-    int64_t max_physical = -1;
-    ps_mapfile *last = NULL;
-    for (int32_t i = n > RECOVER_FILES ? n - RECOVER_FILES : 0; i < n; i++) {
-        ps_mapfile *mf = ps_segments_find(&q->cq_files, q->cq_files.ss_items[i].sg_base, e);
-        if (mf == NULL) return e != NULL && e->code ? e->code : PS_E_IO;
-        int64_t units = file_units(mf->mf_map, size / PS_UNIT, linear);
-        ps_mapfile_unref(mf); /* the set keeps it */
-        if (units == 0 && last != NULL) break;
-        last = mf;
-        end = mf->mf_base + units * PS_UNIT;
-        if (units > 0) max_physical = unit_end(mf->mf_map + (units - 1) * PS_UNIT);
-        if (units < size / PS_UNIT) break;
+int64_t ps_units_check(const uint8_t *units, int64_t count, int64_t *physical_end,
+                       int64_t *last_start) {
+    ps_unit u;
+    for (int64_t i = 0; i < count; i++) {
+        ps_unit_get(units + i * PS_UNIT, &u);
+        if (u.physical < 0 || u.size <= 0) return i;
+        if (u.size == PS_UNIT_NONE) continue;
+        if (u.physical < *physical_end || u.physical > INT64_MAX - u.size) return i;
+        *last_start = u.physical;
+        *physical_end = u.physical + u.size;
     }
-    queue_set_end(q, last, end, max_physical);
+    return count;
+}
+
+/* A queue's file while it is looked at: read, not mapped, since thousands are opened in a row. */
+typedef struct unit_file {
+    ps_io *io;
+    const char *path;
+    int fd;
+    int64_t units;
+} unit_file;
+
+static int unit_file_open(ps_queue *q, int32_t i, unit_file *f, ps_error *e) {
+    f->io = q->cq_files.ss_io;
+    f->path = q->cq_files.ss_items[i].sg_path;
+    f->units = q->cq_files.ss_file_size / PS_UNIT;
+    f->fd = f->io->open(f->io, f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (f->fd >= 0) return 0;
+    return ps_fail(e, ps_errno_code(errno), errno, -1, f->path, "cannot open the file");
+}
+
+/* Units [from, from + count) into buf; fewer when the file ends before. */
+static int64_t unit_file_read(const unit_file *f, int64_t from, int64_t count, uint8_t *buf,
+                              ps_error *e) {
+    ssize_t n = f->io->pread(f->io, f->fd, buf, (size_t)(count * PS_UNIT), from * PS_UNIT);
+    if (n >= 0) return n / PS_UNIT;
+    return ps_fail(e, ps_errno_code(errno), errno, -1, f->path, "cannot read the file");
+}
+
+/* How far the queue was found sound. */
+typedef struct sound {
+    int64_t units; /* of the file looked at */
+    int64_t physical_end, last_start;
+    bool more; /* something stands after them in the file */
+} sound;
+
+static bool all_zero(const uint8_t *p, int64_t len) {
+    for (int64_t i = 0; i < len; i++)
+        if (p[i] != 0) return false;
+    return true;
+}
+
+/* Whether the file holds anything from unit `from` on; holes are not read. */
+static int anything_after(const unit_file *f, int64_t from, uint8_t *buf, ps_error *e) {
+    while (from < f->units) {
+        off_t data = f->io->lseek(f->io, f->fd, from * PS_UNIT, SEEK_DATA);
+        if (data < 0 && errno == ENXIO) return 0;
+        if (data > from * PS_UNIT) from = data / PS_UNIT;
+        int64_t n = unit_file_read(f, from, CHECK_UNITS, buf, e);
+        if (n <= 0) return (int)n;
+        if (!all_zero(buf, n * PS_UNIT)) return 1;
+        from += n;
+    }
     return 0;
 }
 
-static int queue_list(ps_queue *q, const char *folder, ps_error *e) {
-    char path[PATH_MAX];
-    ps_listing l;
-    ps_io *io = q->cq_shared->qs_io;
-    bool readonly = q->cq_shared->qs_readonly;
-    int64_t size = q->cq_shared->qs_file_size;
-    int code = ps_list_folder(io, folder, !readonly, &l, e);
-    for (int32_t i = 0; code == 0 && i < l.count; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, l.items[i].name);
-        if (l.items[i].size == 0 && i == l.count - 1) {
-            if (!readonly) io->unlink(io, path);
-            continue;
-        }
-        if (l.items[i].size != size) {
-            code = ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
-                           (long long)l.items[i].size, (long long)size);
-            continue;
-        }
-        code = ps_segments_add(&q->cq_files, l.items[i].number, path, NULL);
+static int check_deep(const unit_file *f, sound *out, ps_error *e) {
+    uint8_t *buf = malloc(CHECK_UNITS * PS_UNIT);
+    int code = buf == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->path, "no memory") : 0;
+    out->units = 0;
+    while (code == 0 && out->units < f->units) {
+        int64_t want = f->units - out->units < CHECK_UNITS ? f->units - out->units : CHECK_UNITS;
+        int64_t n = unit_file_read(f, out->units, want, buf, e);
+        int64_t good =
+            n > 0 ? ps_units_check(buf, n, &out->physical_end, &out->last_start) : 0;
+        out->units += good;
+        code = n < 0 ? (int)n : 0;
+        if (n <= 0 || good < n) break;
     }
-    ps_listing_free(&l);
-    return code;
+    if (code == 0) code = anything_after(f, out->units, buf, e);
+    out->more = code > 0;
+    free(buf);
+    return code < 0 ? code : 0;
+}
+
+/* The unit before which all are taken to be sound; 1 when it is. */
+static int look_at(const unit_file *f, int64_t i, sound *out, ps_error *e) {
+    uint8_t p[PS_UNIT];
+    ps_unit u;
+    int64_t n = unit_file_read(f, i, 1, p, e);
+    if (n <= 0) return (int)n;
+    ps_unit_get(p, &u);
+    if (u.physical < 0 || u.size <= 0) return 0;
+    if (u.size != PS_UNIT_NONE) {
+        out->last_start = u.physical;
+        out->physical_end = u.physical + u.size;
+    }
+    return 1;
+}
+
+/* The end of the last file by bisection. */
+static int check_last(const unit_file *f, sound *out, ps_error *e) {
+    int64_t low = 0, high = f->units;
+    sound kept = *out;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        int code = look_at(f, mid, &kept, e);
+        if (code < 0) return code;
+        if (code > 0) {
+            low = mid + 1;
+            out->physical_end = kept.physical_end;
+            out->last_start = kept.last_start;
+        } else {
+            high = mid;
+        }
+    }
+    out->units = low;
+    out->more = false;
+    return 0;
+}
+
+/* A full file: its first and its last unit. 0 and *out->units == f->units when they are sound. */
+static int check_ends(const unit_file *f, sound *out, ps_error *e) {
+    int64_t before = out->physical_end;
+    sound first = *out;
+    out->units = 0;
+    int code = look_at(f, 0, &first, e);
+    if (code > 0 && first.physical_end < before) code = 0;
+    if (code > 0) code = look_at(f, f->units - 1, out, e);
+    if (code > 0) out->units = f->units;
+    out->more = false;
+    return code < 0 ? code : 0;
+}
+
+/* Whether the record that a unit names is there and is the one of this offset; also when nobody can
+ * tell, since the record was deleted by retention. */
+static bool unit_confirmed(ps_queue *q, int64_t offset, const ps_unit *u) {
+    ps_log *log = q->cq_shared->qs_log;
+    ps_mapfile *mf;
+    ps_record r;
+    int64_t avail;
+    if (u->size == PS_UNIT_NONE || u->physical < atomic_load(&log->lg_min)) return true;
+    const uint8_t *p = ps_log_at(log, u->physical, INT64_MAX, &avail, &mf);
+    bool good = p != NULL && ps_record_check(p, avail, u->physical, 0, &r) == PS_REC_OK &&
+                r.size == u->size && ps_queue_is_of(q, &r) && r.queue_offset == offset;
+    ps_mapfile_unref(mf);
+    return good;
+}
+
+/* Units do not ascend: which of the two at the seam is wrong, the log says. Steps back over those
+ * before it that are. */
+static int step_back(ps_queue *q, const unit_file *f, int64_t base, sound *out, ps_error *e) {
+    uint8_t p[PS_UNIT];
+    ps_unit u;
+    bool stepped = false;
+    while (out->units > 0) {
+        int64_t n = unit_file_read(f, out->units - 1, 1, p, e);
+        if (n <= 0) return (int)n;
+        ps_unit_get(p, &u);
+        if (stepped && u.size != PS_UNIT_NONE) {
+            out->last_start = u.physical;
+            out->physical_end = u.physical + u.size;
+            stepped = false;
+        }
+        if (unit_confirmed(q, base / PS_UNIT + out->units - 1, &u)) break;
+        out->units--;
+        stepped = true;
+    }
+    return 0;
+}
+
+/* Looks at the files in their order until one is not sound to its end. */
+static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
+    int32_t n = q->cq_files.ss_count;
+    int64_t size = q->cq_files.ss_file_size, end = n ? q->cq_files.ss_items[0].sg_base : 0;
+    sound at = {.physical_end = -1, .last_start = -1}, first = at;
+    int code = 0;
+    for (int32_t i = 0; i < n && code == 0; i++) {
+        int64_t base = q->cq_files.ss_items[i].sg_base;
+        unit_file f;
+        if (base != end || base % size != 0) {
+            q->cq_hole = true;
+            break;
+        }
+        if ((code = unit_file_open(q, i, &f, e)) < 0) break;
+        sound before = at;
+        if (i == 0) code = look_at(&f, 0, &first, e);
+        code = code > 0 ? 0 : code;
+        if (code == 0 && !deep) code = i < n - 1 ? check_ends(&f, &at, e) : check_last(&f, &at, e);
+        if (code == 0 && (deep || (i < n - 1 && at.units < f.units))) {
+            at = before;
+            code = check_deep(&f, &at, e);
+            if (code == 0 && at.more) code = step_back(q, &f, base, &at, e);
+        }
+        f.io->close(f.io, f.fd);
+        end = base + at.units * PS_UNIT;
+        q->cq_hole = q->cq_hole || at.more || (i < n - 2 && at.units < f.units);
+        if (at.units < f.units) break;
+    }
+    if (code < 0) return code;
+    q->cq_hole = q->cq_hole || (n > 0 && q->cq_files.ss_items[n - 1].sg_base > end);
+    q->cq_last_start = at.last_start;
+    q->cq_first_start = first.last_start;
+    queue_set_end(q, NULL, end, at.physical_end);
+    return 0;
+}
+
+/* Files of another length than the store's are not taken in: they are derived, and the log holds
+ * what they held. */
+static int queue_list(ps_queue *q, const char *folder, const ps_listing *l, ps_error *e) {
+    const ps_queues_shared *shared = q->cq_shared;
+    char path[PATH_MAX];
+    int64_t size = q->cq_files.ss_file_size;
+    for (int32_t i = 0; i < l->count; i++) {
+        snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, folder, l->items[i].name);
+        if (l->items[i].size == 0 && i == l->count - 1) {
+            if (!shared->qs_readonly) shared->qs_io->unlink(shared->qs_io, path);
+            continue;
+        }
+        if (l->items[i].size != size && !shared->qs_adopt_sizes)
+            return ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file has %lld bytes, not %lld",
+                           (long long)l->items[i].size, (long long)size);
+        if (l->items[i].size != size) {
+            q->cq_hole = true;
+            continue;
+        }
+        if (ps_segments_add(&q->cq_files, l->items[i].number, path, NULL) < 0)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+    }
+    return 0;
 }
 
 int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *name, int32_t id,
-                  const char *folder, bool linear, ps_queue **out, ps_error *e) {
+                  const char *folder, const ps_listing *files, bool deep, ps_queue **out,
+                  ps_error *e) {
     ps_queue *q = ps_queue_new(shared, topic, name, id);
     if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the queue");
-    int code = queue_list(q, folder, e);
-    if (code == 0) code = queue_find_end(q, linear, e);
+    int code = queue_list(q, folder, files, e);
+    if (code == 0) code = queue_find_end(q, deep, e);
     if (code < 0) {
         ps_queue_free(q);
         return code;
     }
     if (q->cq_files.ss_count > 0)
         atomic_store(&q->cq_min, q->cq_files.ss_items[0].sg_base / PS_UNIT);
+    /* While the log has its first segment every queue begins at 0. */
+    if (atomic_load(&shared->qs_log->lg_min) == 0 && atomic_load(&q->cq_min) > 0)
+        ps_queue_restart(q);
     *out = q;
     return 0;
+}
+
+void ps_queue_restart(ps_queue *q) {
+    queue_set_end(q, NULL, 0, -1);
+    atomic_store(&q->cq_min, 0);
+    q->cq_first_start = q->cq_last_start = -1;
+    q->cq_hole = true;
+}
+
+/* ---- mending ---- */
+
+/* Files that the sound part does not need, and files of another length, go aside. */
+static int move_files(ps_queue *q, const char *folder, ps_aside *aside, ps_error *e) {
+    char path[PATH_MAX];
+    ps_listing l;
+    int64_t end = atomic_load(&q->cq_max) * PS_UNIT, size = q->cq_files.ss_file_size;
+    bool empty = atomic_load(&q->cq_max_physical) < 0;
+    int code = ps_list_folder(q->cq_shared->qs_io, folder, false, &l, e);
+    for (int32_t i = 0; code == 0 && i < l.count; i++) {
+        bool odd = l.items[i].size != size || l.items[i].number % size != 0;
+        if (!odd && !empty && l.items[i].number < end) continue;
+        snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, folder, l.items[i].name);
+        code = ps_aside_move(aside, path, "units of the queue are missing before it", e);
+    }
+    ps_listing_free(&l);
+    while (code == 0 && ps_segments_count(&q->cq_files) > 0 &&
+           (empty || ps_segments_base(&q->cq_files, -1) >= end))
+        ps_segments_forget(&q->cq_files, -1);
+    return code;
+}
+
+int ps_queue_mend(ps_queue *q, ps_aside *aside, ps_error *e) {
+    char folder[PATH_MAX];
+    queue_folder(q, folder, sizeof folder - 80);
+    int code = move_files(q, folder, aside, e);
+    if (code < 0) return code;
+    if (ps_segments_count(&q->cq_files) == 0) {
+        publish_end(q, NULL, 0, -1);
+        atomic_store(&q->cq_min, 0);
+        return 0;
+    }
+    int64_t end = atomic_load(&q->cq_max) * PS_UNIT;
+    ps_mapfile *mf = ps_segments_find(&q->cq_files, end - PS_UNIT, e);
+    if (mf == NULL) return e->code;
+    int64_t at = end - mf->mf_base, rest = mf->mf_size - at;
+    if (!all_zero(mf->mf_map + at, rest)) {
+        code = ps_aside_bytes(aside, mf->mf_path, at, mf->mf_map + at, rest,
+                              "units that follow an unsound one", e);
+        if (code == 0) code = ps_mapfile_zero(mf, at, rest, true, e);
+    }
+    ps_mapfile_unref(mf);
+    return code;
 }
 
 /* ---- appending ---- */
@@ -214,13 +445,27 @@ static int queue_prefill(ps_queue *q, ps_mapfile *mf, int64_t upto, ps_error *e)
     return 0;
 }
 
-/* The file that takes the unit at byte `at`, made when it is not there. */
+/* The file that takes the unit at byte `at`, made when it is not there. A queue's last file is
+ * mapped when its first unit is written. */
 static int queue_file_for(ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e) {
     int64_t size = q->cq_files.ss_file_size;
-    ps_mapfile *mf = NULL;
-    int code = queue_add_file(q, at - at % size, &mf, e);
-    if (code == 0 && atomic_load(&q->cq_last) == NULL && at % size != 0)
-        code = queue_prefill(q, mf, at % size, e);
+    bool first = ps_segments_count(&q->cq_files) == 0;
+    ps_error why = {0};
+    ps_mapfile *mf = first ? NULL : ps_segments_find(&q->cq_files, at, &why);
+    int code = why.code;
+    if (mf != NULL) {
+        ps_mapfile_unref(mf); /* the set keeps it */
+        atomic_store(&mf->mf_wrote, at - mf->mf_base);
+        if (atomic_load(&mf->mf_flushed) > at - mf->mf_base)
+            atomic_store(&mf->mf_flushed, at - mf->mf_base);
+        atomic_store(&mf->mf_reserved, 0);
+    } else if (code < 0) {
+        if (e != NULL) *e = why;
+    } else {
+        code = queue_add_file(q, at - at % size, &mf, e);
+        if (code == 0 && first && at % size != 0) code = queue_prefill(q, mf, at % size, e);
+        if (code == 0 && first) atomic_store(&q->cq_min, at / PS_UNIT);
+    }
     if (code == 0) atomic_store(&q->cq_last, mf);
     *out = mf;
     return code;
@@ -256,19 +501,29 @@ static int fill_gap(ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
     return code;
 }
 
-static bool offset_possible(int64_t offset, int64_t physical) {
-    return offset >= 0 && offset <= physical / PS_RECORD_FIXED;
+/* Whether a record at `physical` can have this offset when the queue ends at `max` and its last
+ * record at `before`: each message between them took room in the log. */
+static bool offset_possible(const ps_queue *q, int64_t offset, int64_t physical, int64_t max,
+                            int64_t before) {
+    int64_t least = PS_RECORD_FIXED + q->cq_name_len;
+    if (offset < 0 || offset > physical / least) return false;
+    return max == 0 || before < 0 || offset - max <= (physical - before) / least;
 }
 
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
-    if (offset < max || !offset_possible(offset, unit->physical)) return 0;
-    if (__builtin_expect(offset > max && atomic_load(&q->cq_last) != NULL, 0)) {
-        if (q->cq_shared->qs_strict)
-            return ps_fail(e, PS_E_DAMAGED, 0, unit->physical, NULL,
-                           "queue %s/%d ends at %lld but the next record has offset %lld",
-                           q->cq_name, q->cq_id, (long long)max, (long long)offset);
-        int code = fill_gap(q, offset, unit->physical, e);
+    if (offset < max) return offset < 0 ? PS_UNIT_IMPLAUSIBLE : 0;
+    if (__builtin_expect(offset > max, 0)) {
+        bool empty = max == 0 && ps_segments_count(&q->cq_files) == 0;
+        if (!offset_possible(q, offset, unit->physical, max, atomic_load(&q->cq_max_physical)))
+            return PS_UNIT_IMPLAUSIBLE;
+        if (q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
+            q->cq_hole = true;
+            return 0;
+        }
+        /* Only where the log's beginning was deleted may a queue begin in its middle. */
+        bool begins = empty && atomic_load(&q->cq_shared->qs_log->lg_min) > 0;
+        int code = begins ? 0 : fill_gap(q, offset, unit->physical, e);
         if (code < 0) return code;
     }
     return append_unit(q, offset, unit, e);
@@ -357,12 +612,6 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
     return low;
 }
 
-/* Zeroes from byte `at` of a file to its end, so that no stale unit is taken for a live one
- * later. */
-static void wipe_units(ps_mapfile *mf, int64_t at, int64_t upto) {
-    memset(mf->mf_map + at, 0, (size_t)(upto - at));
-}
-
 /* Deletes the files that start at or after byte `end`. */
 static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
     while (q->cq_files.ss_count > 0 && ps_segments_base(&q->cq_files, -1) >= end) {
@@ -374,20 +623,23 @@ static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
 
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
     if (q->cq_files.ss_count == 0) return 0;
+    int64_t ends = atomic_load(&q->cq_max_physical);
+    if (ends >= 0 && ends <= physical) return 0;
     int64_t was = atomic_load(&q->cq_max), keep = first_at_or_behind(q, physical);
     int64_t max_physical = -1, end = keep * PS_UNIT;
-    ps_mapfile *last = atomic_load(&q->cq_last);
-    if (keep == was && ps_segments_base(&q->cq_files, -1) == (last ? last->mf_base : -1)) return 0;
+    ps_mapfile *last = NULL;
+    if (keep == was) return 0;
     int code = drop_files(q, end, e);
     if (code < 0) return code;
-    last = NULL;
     if (q->cq_files.ss_count > 0) {
         int64_t base = ps_segments_base(&q->cq_files, -1);
         last = ps_segments_find(&q->cq_files, base, e);
         if (last == NULL) return PS_E_IO;
         ps_mapfile_unref(last);
         int64_t dirty = was * PS_UNIT - base;
-        wipe_units(last, end - base, dirty < last->mf_size ? dirty : last->mf_size);
+        dirty = dirty < last->mf_size ? dirty : last->mf_size;
+        code = ps_mapfile_zero(last, end - base, dirty - (end - base), false, e);
+        if (code < 0) return code;
         max_physical = unit_end(last->mf_map + end - base - PS_UNIT);
     }
     queue_set_end(q, last, end, max_physical);
@@ -501,6 +753,7 @@ static void tail_drop_below(ps_queue *q, int64_t offset) {
 }
 
 int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
+    if (q->cq_hole || q->cq_sealed) return 0;
     bool listed = q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0;
     if (listed) {
         list_newer(q);
@@ -557,8 +810,15 @@ static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
     int64_t max = atomic_load(&q->cq_max);
     if (offset < max) return 0;
-    if (!offset_possible(offset, unit->physical)) return 0;
-    if (max == 0 && q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0) {
+    bool empty = max == 0 && q->cq_tail_count == 0;
+    if (offset > max &&
+        !offset_possible(q, offset, unit->physical, max, atomic_load(&q->cq_max_physical)))
+        return PS_UNIT_IMPLAUSIBLE;
+    if (offset > max && q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
+        q->cq_hole = true;
+        return 0;
+    }
+    if (empty && atomic_load(&q->cq_shared->qs_log->lg_min) > 0) {
         atomic_store(&q->cq_min, offset); /* the queue's older part was deleted */
         atomic_store(&q->cq_max, offset);
         max = offset;

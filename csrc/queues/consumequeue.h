@@ -15,6 +15,7 @@ typedef struct ps_unit {
     int64_t tags_code;
 } ps_unit;
 
+struct ps_aside;
 struct ps_parked;
 struct ps_record;
 struct ps_topic;
@@ -26,7 +27,9 @@ typedef struct ps_queues_shared {
     int64_t qs_file_size;     /* bytes, whole units */
     bool qs_adopt_sizes;      /* take the file size from files that are there */
     bool qs_readonly;         /* another process may be writing */
-    bool qs_strict;           /* recovery's first pass: a gap in a queue is an error */
+    bool qs_strict;           /* recovery's first pass: a gap in a queue is marked, not filled */
+    bool qs_log_before;       /* and the log has more before the place where that pass began */
+    struct ps_log *qs_log;    /* what says which of two units is right */
     pthread_rwlock_t qs_lock; /* the table's shape, and the tails of a reader's queues */
 } ps_queues_shared;
 
@@ -43,6 +46,10 @@ typedef struct ps_queue {
     _Atomic int64_t cq_min;          /* first offset whose record may still exist */
     _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
     int64_t cq_next;                 /* next offset to be assigned; append lock */
+    int64_t cq_last_start;           /* as opened: start of the last record indexed, -1 none */
+    int64_t cq_first_start;          /* as opened: of the first unit's record, -1 none */
+    bool cq_hole; /* units are missing that the log may hold; set and settled by recovery */
+    bool cq_sealed; /* readers: it had a hole, so that its files count only up to where it began */
     _Atomic int64_t cq_flushed;      /* offset below which units are on the disk */
     /* readers only: units of records that the log holds and the files do not yet; shared lock */
     ps_unit *cq_tail;
@@ -56,10 +63,23 @@ typedef struct ps_queue {
     struct ps_parked *cq_parked;      /* the listener's own */
 } ps_queue;
 
-/* Opens the files of one queue folder and finds its end: the units from the third-last file on that
- * have size > 0, by bisection unless `linear`. */
+/* Opens the files of one queue folder, as listed, and finds how far its units are sound from the
+ * first file on: `deep` looks at every unit, else the ends of files are looked at and the end is
+ * found by bisection in the last one. What follows an unsound unit, and a file that is missing or
+ * of another length, makes the queue one with a hole (cq_hole). Nothing is mapped or changed. */
 int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *name, int32_t id,
-                  const char *folder, bool linear, ps_queue **out, ps_error *e);
+                  const char *folder, const ps_listing *files, bool deep, ps_queue **out,
+                  ps_error *e);
+/* Whether `count` units at `units`, read from a file, are sound as far as units alone can tell:
+ * each points to a record, records ascend from *physical_end on and do not overlap. Returns how
+ * many are; *physical_end and *last_start go with the last of them. */
+int64_t ps_units_check(const uint8_t *units, int64_t count, int64_t *physical_end,
+                       int64_t *last_start);
+/* Nothing of the queue counts any more: it is written again from the log's beginning on. */
+void ps_queue_restart(ps_queue *q);
+/* Takes away what follows the sound part of a queue with a hole, keeping it aside, so that the log
+ * can fill it. Writers only. */
+int ps_queue_mend(ps_queue *q, struct ps_aside *aside, ps_error *e);
 ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const char *name,
                        int32_t id);
 void ps_queue_free(ps_queue *q);
@@ -70,11 +90,13 @@ void ps_queue_free(ps_queue *q);
 #define PS_UNIT_NONE 0x7FFFFFFF
 
 /* Writes the unit of queue offset `offset`. Offsets below cq_max are duplicates and succeed. An
- * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap in a
- * queue means that the log has lost messages: PS_E_DAMAGED while `qs_strict` is set,
- * so that recovery can look at the whole log first; else the gap is filled with units of no record.
- * Offsets that cannot be, since the log before the record has no room for so many messages, are
- * passed over. Returns 1 written, 0 not, PS_E_DISK_FULL, PS_E_IO or PS_E_DAMAGED. */
+ * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap means
+ * that units are missing: while `qs_strict` is set nothing is written and the queue is
+ * marked (cq_hole), so that recovery can look at the log before it; else the log has lost messages,
+ * and the gap is filled with units of no record. Offsets that cannot be, since the log before the
+ * record has no room for so many messages, are passed over. Returns 1 written, 0 not,
+ * PS_UNIT_IMPLAUSIBLE, PS_E_DISK_FULL or PS_E_IO. */
+#define PS_UNIT_IMPLAUSIBLE 2
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
 
 /* Takes back every unit whose record is at or after `physical`, or from the first unit on that is
@@ -116,7 +138,8 @@ void ps_queue_reads_on(ps_mapfile *mf, int64_t count);
 int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e);
 /* Readers: look for newer units in the files; the shared lock is held for writing. */
 int ps_queue_refresh_locked(ps_queue *q, ps_error *e);
-/* Readers: the unit of a record that the files do not hold yet; shared lock held for writing. */
+/* Readers: the unit of a record that the files do not hold yet; shared lock held for writing. A gap
+ * is treated as ps_queue_append does. */
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit);
 
 void ps_unit_get(const uint8_t *p, ps_unit *u);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "format/record.h"
+#include "base/report.h"
 #include "queues/folders.h"
 
 static int queue_id_of(const char *name) {
@@ -17,60 +18,136 @@ static int queue_id_of(const char *name) {
     return *name < '0' || *name > '9' || *end != 0 || id > PS_QUEUE_ID_MAX ? -1 : (int)id;
 }
 
-static int adopt_size(ps_topics *tt, const char *folder, bool *adopted, ps_error *e) {
-    ps_listing l;
-    int code = ps_list_folder(tt->tt_shared.qs_io, folder, false, &l, e);
-    if (code == 0 && l.count > 0 && !*adopted && tt->tt_shared.qs_adopt_sizes &&
-        l.items[0].size > 0 && l.items[0].size % PS_UNIT == 0) {
-        tt->tt_shared.qs_file_size = l.items[0].size;
-        *adopted = true;
+#define SIZES_MAX 16 /* lengths of files that are told apart */
+
+/* The folder of one queue, as found. */
+typedef struct found_queue {
+    ps_topic *topic;
+    int id;
+    ps_listing files;
+} found_queue;
+
+typedef struct found_queues {
+    found_queue *items;
+    int32_t count, room;
+} found_queues;
+
+static void found_free(found_queues *f) {
+    for (int32_t i = 0; i < f->count; i++) ps_listing_free(&f->items[i].files);
+    free(f->items);
+}
+
+static void folder_of(const ps_topics *tt, const found_queue *f, char *path, size_t room) {
+    snprintf(path, room, "%s/consumequeue/%s/%d", tt->tt_shared.qs_root, f->topic->tp_name, f->id);
+}
+
+static int found_add(ps_topics *tt, found_queues *f, ps_topic *t, int id, ps_error *e) {
+    char path[PATH_MAX];
+    if (f->count == f->room) {
+        int32_t room = f->room ? f->room * 2 : 64;
+        found_queue *grown = realloc(f->items, (size_t)room * sizeof *grown);
+        if (grown == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
+        f->items = grown;
+        f->room = room;
     }
-    ps_listing_free(&l);
+    found_queue *q = &f->items[f->count];
+    *q = (found_queue){.topic = t, .id = id};
+    folder_of(tt, q, path, sizeof path);
+    int code = ps_list_folder(tt->tt_shared.qs_io, path, !tt->tt_shared.qs_readonly, &q->files, e);
+    if (code == 0) f->count++;
     return code;
 }
 
-static int load_topic(ps_topics *tt, const char *folder, const char *name, bool linear,
-                      bool *adopted, ps_error *e) {
-    char path[PATH_MAX];
+static int list_topic(ps_topics *tt, const char *folder, const char *name, found_queues *f,
+                      ps_error *e) {
+    ps_io *io = tt->tt_shared.qs_io;
     struct dirent *d;
     int code = 0;
-    DIR *dir = opendir(folder);
+    DIR *dir = io->opendir(io, folder);
     if (dir == NULL)
-        return errno == ENOTDIR || errno == ENOENT ? 0
-                                                   : ps_fail(e, ps_errno_code(errno), errno, -1,
-                                                             folder, "cannot list the directory");
-    while (code == 0 && (d = readdir(dir)) != NULL) {
+        return errno == ENOTDIR || errno == ENOENT
+                   ? 0
+                   : ps_fail(e, ps_errno_code(errno), errno, -1, folder, "cannot list the directory");
+    while (code == 0 && (d = io->readdir(io, dir)) != NULL) {
         int id = queue_id_of(d->d_name);
-        ps_queue *q;
         if (id < 0) continue;
         ps_topic *t = ps_topic_get(tt, name, (int32_t)strlen(name));
-        if (t == NULL || ps_topic_queue(t, id) != NULL) continue;
-        snprintf(path, sizeof path, "%.*s/%.16s", PATH_MAX - 32, folder, d->d_name);
-        code = adopt_size(tt, path, adopted, e);
-        if (code == 0) code = ps_queue_open(&tt->tt_shared, t, t->tp_name, id, path, linear, &q, e);
-        if (code == 0 && (code = ps_topic_queue_add_locked(t, q)) < 0) ps_queue_free(q);
+        if (t == NULL) code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+        if (t != NULL && ps_topic_queue(t, id) == NULL) code = found_add(tt, f, t, id, e);
+        errno = 0;
     }
-    closedir(dir);
+    if (code == 0 && errno != 0) code = ps_list_failed(folder, e);
+    io->closedir(io, dir);
     return code;
 }
 
-int ps_queues_load(ps_topics *tt, bool linear, ps_progress *progress, ps_error *e) {
+static int list_topics(ps_topics *tt, found_queues *f, ps_progress *progress, ps_error *e) {
     char root[PATH_MAX], path[PATH_MAX];
+    ps_io *io = tt->tt_shared.qs_io;
     struct dirent *d;
-    bool adopted = false;
     int code = 0;
     snprintf(root, sizeof root, "%s/consumequeue", tt->tt_shared.qs_root);
-    DIR *dir = opendir(root);
-    if (dir == NULL) return 0;
-    while (code == 0 && (d = readdir(dir)) != NULL) {
+    DIR *dir = io->opendir(io, root);
+    if (dir == NULL && errno == ENOENT) return 0;
+    if (dir == NULL)
+        return ps_fail(e, ps_errno_code(errno), errno, -1, root, "cannot list the directory");
+    while (code == 0 && (d = io->readdir(io, dir)) != NULL) {
         if (d->d_name[0] == '.' || strlen(d->d_name) > PS_TOPIC_MAX) continue;
         if (progress != NULL && progress->stop)
             code = ps_fail(e, PS_E_INTERRUPTED, 0, -1, tt->tt_shared.qs_root,
                            "interrupted while opening queues");
         snprintf(path, sizeof path, "%.*s/%.255s", PATH_MAX - 300, root, d->d_name);
-        if (code == 0) code = load_topic(tt, path, d->d_name, linear, &adopted, e);
+        if (code == 0) code = list_topic(tt, path, d->d_name, f, e);
+        errno = 0;
     }
-    closedir(dir);
+    if (code == 0 && errno != 0) code = ps_list_failed(root, e);
+    io->closedir(io, dir);
+    return code;
+}
+
+/* The length that most files have is the store's; a few others are leftovers of a crash. */
+static void adopt_size(ps_topics *tt, const found_queues *f) {
+    struct {
+        int64_t size, files;
+    } sizes[SIZES_MAX] = {{tt->tt_shared.qs_file_size, 0}};
+    int32_t known = 1, best = 0;
+    for (int32_t i = 0; i < f->count; i++) {
+        for (int32_t k = 0; k < f->items[i].files.count; k++) {
+            int64_t size = f->items[i].files.items[k].size;
+            int32_t at = 0;
+            if (size <= 0 || size % PS_UNIT != 0) continue;
+            while (at < known && sizes[at].size != size) at++;
+            if (at == SIZES_MAX) continue;
+            if (at == known) sizes[known++].size = size;
+            sizes[at].files++;
+        }
+    }
+    for (int32_t i = 1; i < known; i++)
+        if (sizes[i].files > sizes[best].files) best = i;
+    tt->tt_shared.qs_file_size = sizes[best].size;
+}
+
+/* All folders are listed before the first queue is opened: the length of its files is then known
+ * even for a queue that has none. */
+int ps_queues_load(ps_topics *tt, bool deep, ps_report *r, ps_progress *progress, ps_error *e) {
+    char path[PATH_MAX], what[300];
+    found_queues found = {0};
+    int code = list_topics(tt, &found, progress, e);
+    if (code == 0 && tt->tt_shared.qs_adopt_sizes && atomic_load(&tt->tt_queue_count) == 0)
+        adopt_size(tt, &found);
+    for (int32_t i = 0; code == 0 && i < found.count; i++) {
+        found_queue *f = &found.items[i];
+        ps_queue *q;
+        folder_of(tt, f, path, sizeof path);
+        code = ps_queue_open(&tt->tt_shared, f->topic, f->topic->tp_name, f->id, path, &f->files, deep,
+                             &q, e);
+        if (code == 0 && (code = ps_topic_queue_add_locked(f->topic, q)) < 0) ps_queue_free(q);
+        if (code < 0 || !q->cq_hole) continue;
+        snprintf(what, sizeof what, "consumequeue/%s/%d", f->topic->tp_name, f->id);
+        ps_report_add(r, PS_ACTION_SKIPPED, atomic_load(&q->cq_max), -1, -1, what,
+                      "units are missing or unsound from this offset on");
+    }
+    found_free(&found);
     return code;
 }
 

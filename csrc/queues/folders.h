@@ -4,8 +4,9 @@
 
 #include "queues/topics.h"
 
-/* Opens the queues that are not known yet. linear: their ends are looked for unit by unit. */
-int ps_queues_load(ps_topics *tt, bool linear, ps_progress *progress, ps_error *e);
+/* Opens the queues that are not known yet. deep: every unit is looked at. r: names those that have a
+ * hole; may be NULL. */
+int ps_queues_load(ps_topics *tt, bool deep, ps_report *r, ps_progress *progress, ps_error *e);
 /* Readers: what another process has appended to the queues that are known. */
 int ps_queues_refresh(ps_topics *tt, ps_error *e);
 

@@ -74,6 +74,10 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     int code = ps_queue_append(q, r->queue_offset, &u, e);
     if (code < 0) return code;
+    if (__builtin_expect(code == PS_UNIT_IMPLAUSIBLE, 0)) {
+        counts[2]++;
+        return 0;
+    }
     counts[0] += code;
     if (code > 0 && s->st_arrivals.ar_listened && ps_arrivals_watched(q))
         ps_arrivals_add(&s->st_arrivals, q);

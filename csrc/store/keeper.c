@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "store/ends.h"
 #include "store/store.h"
 
 #define INTERVAL_MAX_MS 1000
@@ -30,6 +31,7 @@ static int flush_queues(ps_store *s, int least_pages, ps_error *e) {
     return code;
 }
 
+/* 1: written; 0: it holds all this already. */
 static int write_checkpoint(ps_store *s, ps_error *e) {
     int64_t physic = atomic_load(&s->st_flusher.fl_physic_stamp);
     if (physic > s->st_keeper.kp_checkpoint.physic_msg_timestamp) {
@@ -39,7 +41,7 @@ static int write_checkpoint(ps_store *s, ps_error *e) {
     if (!s->st_keeper.kp_dirty) return 0;
     int code = ps_checkpoint_write(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
     if (code == 0) s->st_keeper.kp_dirty = false;
-    return code;
+    return code == 0 ? 1 : code;
 }
 
 /* The checkpoint's times for queues and index move only here, after the syncs, to what was
@@ -55,6 +57,10 @@ int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
         s->st_keeper.kp_dirty = true;
     }
     if (code == 0) code = write_checkpoint(s, e);
+    /* It counts only beside the checkpoint that was written with it, so the last one is noted, too. */
+    if (thorough && (code > 0 || (code == 0 && atomic_load(&s->st_keeper.kp_stopping))))
+        code = ps_ends_write_locked(s, e);
+    code = code > 0 ? 0 : code;
     pthread_mutex_unlock(&s->st_keeper.kp_lock);
     return code;
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "store/ends.h"
 #include "store/store.h"
 
 #define READER_TRIES 12
@@ -59,6 +60,7 @@ static void init_objects(ps_store *s) {
     ps_topics_init(&s->st_topics, s, s->st_io, s->st_root, c->consumequeue_file_size,
                    s->st_readonly);
     s->st_topics.tt_shared.qs_adopt_sizes = c->adopt_sizes != 0;
+    s->st_topics.tt_shared.qs_log = &s->st_log;
     atomic_store(&s->st_arrivals.ar_fd, -1);
     ps_dispatcher_init(&s->st_dispatcher);
     ps_keeper_init(&s->st_keeper);
@@ -95,47 +97,48 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
 
 /* ---- is it a store? ---- */
 
-static bool is_folder(const char *path) {
+static bool is_folder(ps_io *io, const char *path) {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return io->stat(io, path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 static bool holds(const ps_store *s, const char *name) {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", s->st_root, name);
-    return access(path, F_OK) == 0;
+    return s->st_io->access(s->st_io, path, F_OK) == 0;
 }
 
-static bool folder_empty(const char *path) {
-    DIR *dir = opendir(path);
+static bool folder_empty(ps_io *io, const char *path) {
+    DIR *dir = io->opendir(io, path);
     struct dirent *d;
     bool empty = true;
     if (dir == NULL) return false;
-    while ((d = readdir(dir)) != NULL)
+    while ((d = io->readdir(io, dir)) != NULL)
         if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0 &&
             strcmp(d->d_name, "meta") != 0 && strcmp(d->d_name, "config") != 0)
             empty = false;
-    closedir(dir);
+    if (errno != 0) empty = false;
+    io->closedir(io, dir);
     return empty;
 }
 
 static int check_root(ps_store *s, ps_error *e) {
     struct stat st;
     bool known = false;
-    if (stat(s->st_root, &st) < 0) {
+    if (s->st_io->stat(s->st_io, s->st_root, &st) < 0) {
         if (errno == ENOENT && !s->st_readonly) return 0;
         return ps_fail(e, errno == EACCES ? PS_E_FORBIDDEN : PS_E_NOT_A_STORE, errno, -1,
                        s->st_root, "cannot open the directory: %s", strerror(errno));
     }
     if (!S_ISDIR(st.st_mode))
         return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root, "not a directory");
-    if (access(s->st_root, R_OK | X_OK | (s->st_readonly ? 0 : W_OK)) < 0)
+    if (s->st_io->access(s->st_io, s->st_root, R_OK | X_OK | (s->st_readonly ? 0 : W_OK)) < 0)
         return ps_fail(e, PS_E_FORBIDDEN, errno, -1, s->st_root,
                        "permission denied on the directory");
     for (int32_t i = 0; i < s->st_log.lg_dirs.count; i++)
-        known = known || is_folder(s->st_log.lg_dirs.path[i]);
+        known = known || is_folder(s->st_io, s->st_log.lg_dirs.path[i]);
     if (known || holds(s, "consumequeue") || holds(s, "checkpoint") || holds(s, "lock")) return 0;
-    if (!s->st_readonly && folder_empty(s->st_root)) return 0;
+    if (!s->st_readonly && folder_empty(s->st_io, s->st_root)) return 0;
     return ps_fail(e, PS_E_NOT_A_STORE, 0, -1, s->st_root,
                    "the directory contains neither commitlog nor consumequeue");
 }
@@ -167,12 +170,15 @@ static int make_root(ps_store *s, ps_error *e) {
 
 static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     int code = ps_log_open(&s->st_log, e);
-    bool linear = ps_abort_present(s->st_io, s->st_root) == 1;
+    bool crashed = ps_abort_present(s->st_io, s->st_root) == 1;
+    /* The abort file of a live writer tells of no crash. */
+    if (crashed && s->st_readonly) crashed = ps_lock_holder(s->st_io, s->st_root) == 0;
     if (progress != NULL) progress->phase = 1;
     if (code == 0) code = ps_tombstones_load(s, report, e);
-    if (code == 0) code = ps_queues_load(&s->st_topics, linear, progress, e);
+    if (code == 0) code = ps_queues_load(&s->st_topics, crashed, report, progress, e);
     if (progress != NULL) progress->phase = 2;
     if (code == 0) code = ps_checkpoint_read(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
+    if (code == 0) code = ps_ends_compare(s, crashed, report, e);
     return code < 0 ? code : open_index(s, report, e);
 }
 

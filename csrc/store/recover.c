@@ -1,25 +1,24 @@
 /* Recovery: what is believed, what is cut, what is rebuilt.
  *
  * Policy.
- *  1. The log is the truth. Its end is the first place, from a start that is known to be sound,
- *  where no
- *     whole record stands (ps_record_check). What lies beyond the end is cut and zeroed, and
- *     reported.
- *  2. Normal (no abort file): the last writer synced everything. Checking starts at the record that
- *  the
- *     furthest queue unit points to, or at its file when that record is not there.
- *  3. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
- *  3 s;
- *     zeros in the checkpoint mean the first file. Queue units that point after that start are
+ *  1. The log is the truth. Its end is the first place, from a start that is known to be sound, after
+ *     which no whole record stands. What follows it is kept aside (files/aside.h), then cut.
+ *  2. Damage with whole records after it is not the end: exactly the bytes up to the next of them are
+ *     kept aside and closed over, by a record of no queue (PS_FILLER_TOPIC) or, up to the end of a
+ *     segment, by a blank. The log is then a chain again, for Java's store too.
+ *  3. Normal (no abort file): the last writer synced everything. Checking starts at the record that
+ *     the furthest queue unit points to, or at its file when that record is not there.
+ *  4. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
+ *     3 s; zeros in the checkpoint mean the first file. Queue units that point after that start are
  *     taken back and written again from the log; so are index entries after the checkpoint's index
- *     time. Before that start, derived files are believed, since the checkpoint says that they were
- *     synced.
- *  4. A queue that has a hole against the log is rebuilt whole: every queue is emptied, and the log
- *  is
- *     read from its beginning.
- *  5. Nothing is refused for damage in the log's tail: a store always opens with what can be saved.
- *  What is
- *     refused: files of a wrong size, stray files, missing segments, a lock held.
+ *     time.
+ *  5. Derived files are not believed for having been synced. A queue whose units are missing,
+ *     unsound or do not ascend, that lies below what the last close noted (ends.h), or that
+ *     lacks the unit before one that is written, has a hole: it is cut to its sound part, and what
+ *     follows is written again from the log. An index that lacks entries is written again from the
+ *     place on where the first is missing.
+ *  6. Nothing is refused for damage in the log's tail: a store always opens with what can be saved.
+ *     What is refused: segments of a wrong size, stray files, missing segments, a lock held.
  *
  * docs/internals/format.md#recovery; upstream CommitLog.recoverNormally / recoverAbnormally.
  * Read-only opening (reader) does the same search and keeps what is not in the queues in memory. */
@@ -34,10 +33,14 @@
 #include <sys/stat.h>
 
 #include "base/bytes.h"
+#include "files/aside.h"
+#include "log/resync.h"
 #include "store/store.h"
 
 #define CHECKPOINT_MARGIN_MS 3000
 #define PROGRESS_STEP (16 << 20)
+#define KEYLESS_MAX 4096      /* records looked at for the next one that has a key */
+#define FILLER_MAX (1 << 20)  /* bytes of one record that closes over damage */
 
 typedef struct scan {
     ps_store *s;
@@ -50,8 +53,10 @@ typedef struct scan {
     int64_t last_start;   /* of the last whole record, -1 none */
     int64_t last_stamp;
     ps_rec_outcome outcome;
-    bool hole;    /* a queue lacks a unit */
+    bool healing; /* the second pass: only queues with a hole are written */
     bool reading; /* reader: units go to the tails */
+    bool resumes; /* looks past damage; a reader that follows a writer does not */
+    ps_aside aside;
 } scan;
 
 static int checks_of(const ps_store *s) {
@@ -61,18 +66,14 @@ static int checks_of(const ps_store *s) {
 
 /* ---- where to start ---- */
 
-/* Start of the record that the furthest queue unit points to, -1 when no queue has one. */
+/* Start of the record that the furthest queue unit points to, -1 when no queue has one. As the
+ * queues were opened. */
 static int64_t furthest_unit(ps_store *s) {
     ps_queue **queues;
     int64_t furthest = -1;
-    ps_unit u;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
-    for (int32_t i = 0; i < n; i++) {
-        int64_t max = atomic_load(&queues[i]->cq_max);
-        if (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.size != PS_UNIT_NONE &&
-            u.physical > furthest)
-            furthest = u.physical;
-    }
+    for (int32_t i = 0; i < n; i++)
+        if (queues[i]->cq_last_start > furthest) furthest = queues[i]->cq_last_start;
     free(queues);
     return furthest;
 }
@@ -118,14 +119,69 @@ static void start_normal(scan *c) {
         c->index_from = ps_index_end(s->st_index);
 }
 
-/* An index folder that somebody took away is made again from the whole log. */
-static void start_without_index(scan *c) {
-    char folder[PATH_MAX];
-    struct stat st;
-    snprintf(folder, sizeof folder, "%.*s/index", PATH_MAX - 16, c->s->st_root);
-    if (c->s->st_index == NULL || c->s->st_readonly || stat(folder, &st) == 0) return;
-    c->at = c->index_from = atomic_load(&c->s->st_log.lg_min);
+/* ---- an index that lacks entries ---- */
+
+/* Start of the first record at or after `at` that carries a key; -1 when there is none among the
+ * first KEYLESS_MAX, and nobody can tell. */
+static int64_t next_keyed(ps_store *s, int64_t at) {
+    for (int32_t i = 0; i < KEYLESS_MAX; i++) {
+        ps_record r;
+        int64_t avail;
+        ps_mapfile *mf;
+        const uint8_t *p = ps_log_at(&s->st_log, at, INT64_MAX, &avail, &mf);
+        ps_rec_outcome o = p != NULL ? ps_record_check(p, avail, at, 0, &r) : PS_REC_END;
+        int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : -1;
+        bool keyed = o == PS_REC_OK && ps_index_wants(&r);
+        ps_mapfile_unref(mf);
+        if (keyed) return at;
+        if (o != PS_REC_OK && o != PS_REC_BLANK) return -1;
+        at = o == PS_REC_OK ? at + r.size : next;
+    }
+    return -1;
 }
+
+/* The end of the record at `at`, or -1. */
+static int64_t record_end(ps_store *s, int64_t at) {
+    ps_record r;
+    return record_at(s, at, &r) ? at + r.size : -1;
+}
+
+/* The first keyed record that the index files have no entry for although later ones have, or that
+ * comes after their last entry; -1 when there is none. Each file must begin with the keyed record
+ * that follows the last of the file before it. */
+static int64_t index_lacks(scan *c) {
+    ps_store *s = c->s;
+    int64_t from = atomic_load(&s->st_log.lg_min), first, last;
+    for (int32_t i = 0; ps_index_range(s->st_index, i, &first, &last); i++) {
+        int64_t wanted = from >= 0 && from < first ? next_keyed(s, from) : -1;
+        if (wanted >= 0 && wanted < first) return wanted;
+        from = last >= atomic_load(&s->st_log.lg_min) ? record_end(s, last) : from;
+    }
+    return from >= 0 ? next_keyed(s, from) : -1;
+}
+
+/* Entries are put in the order of the log: what comes after a missing one goes, and is put again. */
+static int start_index(scan *c, ps_error *e) {
+    ps_store *s = c->s;
+    if (s->st_index == NULL) return 0;
+    int64_t lacks = index_lacks(c);
+    if (lacks < 0 || lacks >= c->index_from) return 0;
+    if (lacks < c->queues_from)
+        ps_report_add(c->report, PS_ACTION_REBUILT, lacks, c->queues_from, -1, "index",
+                      "entries were missing from this place of the log on");
+    c->index_from = lacks;
+    if (c->reading) {
+        if (lacks < atomic_load(&s->st_index_tail)) atomic_store(&s->st_index_tail, lacks);
+        return 0;
+    }
+    if (lacks < c->at) c->at = lacks;
+    int64_t cut = 0;
+    int code = ps_index_cut(s->st_index, lacks, &cut, e);
+    c->report->entries_cut += cut;
+    return code;
+}
+
+/* ---- where to start, after a crash ---- */
 
 static void start_abnormal(scan *c) {
     ps_store *s = c->s;
@@ -133,6 +189,8 @@ static void start_abnormal(scan *c) {
     int64_t t = k->physic_msg_timestamp < k->logics_msg_timestamp ? k->physic_msg_timestamp
                                                                   : k->logics_msg_timestamp;
     c->queues_from = file_by_time(s, at_least_zero(t - CHECKPOINT_MARGIN_MS));
+    /* No queue has anything: the checkpoint vouches for files that are not there. */
+    if (furthest_unit(s) < 0) c->queues_from = atomic_load(&s->st_log.lg_min);
     c->index_from = c->queues_from;
     if (s->st_index != NULL) {
         int64_t it = at_least_zero(k->index_msg_timestamp - CHECKPOINT_MARGIN_MS);
@@ -158,35 +216,47 @@ static void start_deleted(scan *c, int64_t from) {
 
 static int scan_reading(scan *c, const ps_record *r) {
     ps_store *s = c->s;
-    if (!ps_record_has_unit(r) || r->queue_id < 0 || r->queue_id > PS_QUEUE_ID_MAX) return 0;
+    if (!ps_record_has_unit(r) || !ps_record_names_queue(r)) return 0;
     ps_topic *t = ps_topic_get(&s->st_topics, (const char *)r->topic, r->topic_len);
     if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
     if (q == NULL) return PS_E_NO_MEMORY;
+    if (c->healing && !q->cq_hole) return 0;
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     pthread_rwlock_wrlock(&s->st_topics.tt_shared.qs_lock);
     int code = ps_queue_tail_add_locked(q, r->queue_offset, &u);
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
-    return code == PS_E_DAMAGED ? 0 : code < 0 ? code : 0;
+    return code < 0 ? code : 0;
+}
+
+/* The second pass: units of queues that have a hole, and nothing else. */
+static int scan_healing(scan *c, const ps_record *r, int64_t counts[3], ps_error *e) {
+    if (c->reading) return scan_reading(c, r);
+    if (!ps_record_has_unit(r) || !ps_record_names_queue(r)) return 0;
+    ps_topic *t = ps_topic_find(&c->s->st_topics, (const char *)r->topic, r->topic_len);
+    ps_queue *q = t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
+    if (q == NULL || !q->cq_hole) return 0;
+    return ps_dispatch_record(c->s, r, true, false, counts, e);
 }
 
 static int scan_record(scan *c, const ps_record *r, ps_error *e) {
     int64_t counts[3] = {0, 0, 0};
     bool queues = c->at >= c->queues_from && c->at > c->queues_after;
-    int code = c->reading ? (queues ? scan_reading(c, r) : 0)
-                          : ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, counts, e);
+    int code;
+    if (c->healing)
+        code = scan_healing(c, r, counts, e);
+    else if (c->reading)
+        code = queues ? scan_reading(c, r) : 0;
+    else
+        code = ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, counts, e);
     c->report->units_written += counts[0];
     c->report->entries_written += counts[1];
     if (counts[2] > 0)
         ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
-                      "a record with an impossible topic or queue id");
-    c->report->records++;
+                      "a record whose topic, queue id or queue offset cannot be");
+    c->report->records += !c->healing;
     c->last_start = c->at;
     c->last_stamp = r->store_timestamp;
-    if (code == PS_E_DAMAGED && !c->reading) {
-        c->hole = true;
-        return PS_E_DAMAGED;
-    }
     return code;
 }
 
@@ -224,17 +294,106 @@ static int scan_file(scan *c, ps_mapfile *mf, ps_error *e) {
     return code;
 }
 
-/* In the part that is only indexed, damage ends one file, not the log: that part was recovered
- * before. */
-static bool step_over(scan *c, ps_mapfile *mf) {
-    int64_t next = mf->mf_base + mf->mf_size;
-    if (c->at >= c->queues_from || c->outcome == PS_REC_OK || c->outcome == PS_REC_BLANK)
-        return false;
-    ps_report_add(c->report, PS_ACTION_SKIPPED, c->at,
-                  next < c->queues_from ? next : c->queues_from, -1, "commitlog, for the index",
+/* ---- damage with whole records after it ---- */
+
+/* The next whole record after the place where the scan stopped, in this segment or a later one. */
+static int64_t find_next(scan *c, ps_mapfile *mf, ps_record *r, ps_error *e) {
+    int64_t size = c->s->st_log.lg_files.ss_file_size, base = mf->mf_base;
+    int64_t at = ps_log_next_whole(mf, c->at - base + 1, c->last_stamp, r);
+    while (at < 0 && (base += size) <= ps_segments_base(&c->s->st_log.lg_files, -1)) {
+        ps_mapfile *next = ps_segments_find(&c->s->st_log.lg_files, base, e);
+        if (next == NULL) continue;
+        at = ps_log_next_whole(next, 0, c->last_stamp, r);
+        ps_mapfile_unref(next);
+    }
+    return at < 0 ? -1 : base + at;
+}
+
+/* The smallest record that closes over damage: the short name where the long one does not fit, for
+ * the smallest record that anybody writes has a topic of one letter. */
+static bool measure_filler(const ps_store *s, ps_draft *d, int64_t room) {
+    const char *why = "";
+    d->prop_crc = s->st_conf.append_prop_crc || s->st_conf.force_verify_prop_crc;
+    d->topic = (const uint8_t *)PS_FILLER_TOPIC;
+    d->topic_len = sizeof PS_FILLER_TOPIC - 1;
+    if (ps_draft_measure(d, INT32_MAX, &why) == 0 && d->size <= room) return true;
+    d->topic = (const uint8_t *)PS_FILLER_TOPIC_SHORT;
+    d->topic_len = sizeof PS_FILLER_TOPIC_SHORT - 1;
+    return ps_draft_measure(d, INT32_MAX, &why) == 0 && d->size <= room;
+}
+
+/* Writes a record of no queue over [from, to) of a segment, whose body is what stood there: rolled
+ * back, so that nobody delivers or indexes it. False when it does not fit. */
+static bool write_filler(scan *c, ps_mapfile *mf, int64_t from, int64_t to) {
+    static const uint8_t nobody[8];
+    const char *why = "";
+    ps_draft d = {.body = nobody,
+                  .sys_flag = PS_SYS_TX_ROLLBACK,
+                  .born_timestamp = c->last_stamp,
+                  .born_host = nobody,
+                  .born_host_len = sizeof nobody,
+                  .store_host = nobody,
+                  .store_host_len = sizeof nobody,
+                  .long_topic_v2 = true};
+    if (!measure_filler(c->s, &d, to - from)) return false;
+    int64_t body_len = to - from - d.size;
+    uint8_t *body = malloc((size_t)body_len + 1);
+    if (body == NULL) return false;
+    memcpy(body, mf->mf_map + to - body_len, (size_t)body_len);
+    d.body = body;
+    d.body_len = body_len;
+    bool good = ps_draft_measure(&d, INT32_MAX, &why) == 0 && d.size == to - from;
+    if (good) ps_draft_write(&d, mf->mf_map + from, 0, mf->mf_base + from, c->last_stamp);
+    free(body);
+    return good;
+}
+
+/* Makes [from, to) of a segment part of the chain: up to its end by a blank, else by records of at
+ * most FILLER_MAX bytes. */
+static int close_over(scan *c, ps_mapfile *mf, int64_t from, int64_t to, ps_error *e) {
+    char why[128];
+    snprintf(why, sizeof why, "no whole record: %s", ps_rec_outcome_name(c->outcome));
+    if (c->reading) return 0;
+    int code = ps_aside_bytes(&c->aside, mf->mf_path, from, mf->mf_map + from, to - from, why, e);
+    if (code == 0) code = ps_mapfile_reserve(mf, to, mf->mf_size, e);
+    if (code < 0) return code;
+    if (to == mf->mf_size && to - from >= PS_RECORD_SPARE) {
+        ps_blank_write(mf->mf_map + from, (int32_t)(to - from));
+        from = to;
+    }
+    while (from < to) {
+        int64_t part = to - from > 2 * FILLER_MAX ? FILLER_MAX : to - from;
+        if (!write_filler(c, mf, from, from + part)) break;
+        from += part;
+    }
+    if (c->s->st_io->fdatasync(c->s->st_io, mf->mf_fd) < 0)
+        return ps_fail(e, PS_E_FLUSH_FAILED, errno, mf->mf_base + from, mf->mf_path,
+                       "cannot sync what closes over the damage");
+    return 0;
+}
+
+/* The scan stopped at c->at: 1 when whole records follow, where it then stands; 0 at the end. */
+static int resume(scan *c, ps_mapfile *mf, ps_error *e) {
+    ps_record r;
+    int code = 0;
+    if (!c->resumes) return 0;
+    int64_t next = find_next(c, mf, &r, e);
+    /* A blank that fills its file, and what follows is in the next one: as it should be. */
+    if (next < 0 || (c->outcome == PS_REC_BLANK && next >= mf->mf_base + mf->mf_size)) return 0;
+    if (c->outcome == PS_REC_BLANK) c->outcome = PS_REC_SIZE;
+    ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, next, -1, "commitlog",
                   ps_rec_outcome_name(c->outcome));
-    c->at = next < c->queues_from ? next : c->queues_from;
-    return true;
+    for (int64_t at = c->at; at < next && code == 0;) {
+        ps_mapfile *part = ps_segments_find(&c->s->st_log.lg_files, at, e);
+        if (part == NULL) return e->code < 0 ? e->code : PS_E_IO;
+        int64_t end = part->mf_base + part->mf_size;
+        int64_t to = next < end ? next : end;
+        code = close_over(c, part, at - part->mf_base, to - part->mf_base, e);
+        ps_mapfile_unref(part);
+        at = to;
+    }
+    c->at = next;
+    return code < 0 ? code : 1;
 }
 
 static int scan_log(scan *c, ps_error *e) {
@@ -251,10 +410,10 @@ static int scan_log(scan *c, ps_error *e) {
             break;
         int code = scan_file(c, mf, e);
         int64_t next = mf->mf_base + mf->mf_size;
-        bool over = code == 0 && step_over(c, mf);
+        if (code == 0 && c->outcome != PS_REC_OK) code = resume(c, mf, e);
         ps_mapfile_unref(mf);
         if (code < 0) return code;
-        if (over) continue;
+        if (code > 0) continue;
         /* A blank with no file after it: the end is the blank's own start, and the tail is used
          * again. */
         if (c->outcome == PS_REC_BLANK && ps_segments_base(&c->s->st_log.lg_files, -1) < next)
@@ -295,18 +454,71 @@ static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error 
     return code;
 }
 
-/* A queue had a hole: everything derived is thrown away and made again from the log. */
-static int rebuild_all(scan *c, ps_error *e) {
-    c->s->st_topics.tt_shared.qs_strict = false; /* what the log itself has lost is filled */
-    ps_report_add(c->report, PS_ACTION_REBUILT, atomic_load(&c->s->st_log.lg_min), c->at, -1,
-                  "consumequeue", "a queue was missing a unit");
-    c->report->units_written = c->report->entries_written = c->report->records = 0;
-    int64_t code = cut_queues(c->s, 0, c->report, NULL, e);
-    if (code >= 0) code = cut_index(c->s, 0, c->report, e);
-    c->hole = false;
-    c->at = c->queues_from = c->index_from = atomic_load(&c->s->st_log.lg_min);
-    e->code = 0;
-    return code < 0 ? (int)code : scan_log(c, e);
+/* ---- queues with a hole ---- */
+
+/* Where the log is to be read from to fill every hole; INT64_MAX when there is none. */
+static int64_t holes_from(ps_store *s) {
+    ps_queue **queues;
+    int64_t from = INT64_MAX, min = atomic_load(&s->st_log.lg_min);
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t end = atomic_load(&queues[i]->cq_max_physical);
+        if (queues[i]->cq_hole && (end < min ? min : end) < from) from = end < min ? min : end;
+    }
+    free(queues);
+    return from;
+}
+
+/* Before anything is written: queues with a hole end at their sound part. A reader's are as they
+ * were found: what follows is hidden by where they end. */
+static int mend_queues(scan *c, ps_error *e) {
+    ps_queue **queues;
+    int code = 0;
+    int32_t n = ps_queues_snapshot(&c->s->st_topics, &queues);
+    for (int32_t i = 0; i < n && code == 0; i++)
+        if (queues[i]->cq_hole) code = ps_queue_mend(queues[i], &c->aside, e);
+    free(queues);
+    return code;
+}
+
+static void settle_holes(scan *c, int64_t from) {
+    ps_queue **queues;
+    char what[300];
+    int32_t n = ps_queues_snapshot(&c->s->st_topics, &queues);
+    for (int32_t i = 0; i < n; i++) {
+        ps_queue *q = queues[i];
+        if (!q->cq_hole) continue;
+        q->cq_hole = false;
+        q->cq_sealed = c->reading;
+        snprintf(what, sizeof what, "consumequeue/%s/%d", q->cq_topic->tp_name, q->cq_id);
+        ps_report_add(c->report, PS_ACTION_REBUILT, from, c->at, atomic_load(&q->cq_max), what,
+                      "the queue lacked units that the log has");
+    }
+    free(queues);
+}
+
+/* Fills the holes in one more pass over the log. What the log itself has lost is filled with units
+ * of no record. */
+static int heal(scan *c, ps_error *e) {
+    int64_t from = holes_from(c->s), end = c->at, start = c->report->scanned_from;
+    ps_rec_outcome outcome = c->outcome;
+    int64_t last_start = c->last_start, last_stamp = c->last_stamp;
+    c->s->st_topics.tt_shared.qs_strict = false;
+    if (from == INT64_MAX) return 0;
+    c->healing = true;
+    c->at = from;
+    int code = scan_log(c, e);
+    c->healing = false;
+    c->report->scanned_bytes += end > start && start < from ? from - start : 0;
+    c->report->scanned_from = start < from ? start : from;
+    if (code < 0) return code;
+    settle_holes(c, from);
+    c->outcome = outcome;
+    if (last_start > c->last_start) {
+        c->last_start = last_start;
+        c->last_stamp = last_stamp;
+    }
+    return 0;
 }
 
 static void report_end(scan *c, int64_t bytes_cut) {
@@ -338,7 +550,8 @@ static void correct_queues(ps_store *s) {
     int64_t min = atomic_load(&s->st_log.lg_min);
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
-        ps_queue_correct_min(queues[i], min);
+        /* Most queues begin with a unit whose record is there: they need not be searched. */
+        if (queues[i]->cq_first_start < min) ps_queue_correct_min(queues[i], min);
         queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
     }
     free(queues);
@@ -365,22 +578,25 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     int64_t bytes_cut = 0, from, code = ps_tombstones_settle(s, &from, e);
     if (code < 0) return (int)code;
     c->last_start = c->queues_after = -1;
-    s->st_topics.tt_shared.qs_strict = true;
+    c->resumes = true;
+    ps_aside_init(&c->aside, s->st_io, s->st_root);
+    code = mend_queues(c, e);
     if (abnormal)
         start_abnormal(c);
-    else {
+    else
         start_normal(c);
-        start_without_index(c);
-    }
     start_deleted(c, from);
-    code = abnormal ? cut_queues(s, c->queues_from, c->report, NULL, e) : 0;
+    s->st_topics.tt_shared.qs_strict = true;
+    s->st_topics.tt_shared.qs_log_before = c->queues_from > atomic_load(&s->st_log.lg_min);
+    if (code >= 0 && abnormal) code = cut_queues(s, c->queues_from, c->report, NULL, e);
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
+    if (code >= 0) code = start_index(c, e);
     if (code >= 0) code = scan_log(c, e);
-    if (code == PS_E_DAMAGED && c->hole) code = rebuild_all(c, e);
+    if (code >= 0) code = heal(c, e);
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
-    if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &bytes_cut, e);
+    if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &c->aside, &bytes_cut, e);
     if (code >= 0) code = ps_tombstones_trim(s, c->at, e);
     if (code >= 0) report_end(c, bytes_cut);
     return code < 0 ? (int)code : 0;
@@ -428,7 +644,9 @@ static void hide_units(ps_store *s, int64_t end) {
     ps_unit u;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) {
-        int64_t max = atomic_load(&queues[i]->cq_max);
+        int64_t max = atomic_load(&queues[i]->cq_max), ends;
+        ends = atomic_load(&queues[i]->cq_max_physical);
+        if (ends >= 0 && ends <= end) continue;
         while (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.physical >= end) max--;
         atomic_store(&queues[i]->cq_max, max);
     }
@@ -439,7 +657,7 @@ static void hide_units(ps_store *s, int64_t end) {
  * when its turn came. It dispatches in the order of the log, so whatever lies before the furthest
  * unit that was seen is in queues and index by now: a second look finds all of it. */
 static int look_again(ps_store *s, ps_progress *progress, ps_error *e) {
-    int code = ps_queues_load(&s->st_topics, true, progress, e);
+    int code = ps_queues_load(&s->st_topics, false, NULL, progress, e);
     if (code == 0) code = ps_queues_refresh(&s->st_topics, e);
     if (code == 0 && s->st_index != NULL) code = ps_index_refresh(s->st_index, e);
     return code;
@@ -457,7 +675,12 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
         atomic_store(&s->st_index_tail, c.at);
         code = look_again(s, progress, e);
         ps_tombstones_hide(s);
+        c.resumes = true;
+        s->st_topics.tt_shared.qs_strict = true;
+        s->st_topics.tt_shared.qs_log_before = c.queues_from > atomic_load(&s->st_log.lg_min);
+        if (code == 0) code = start_index(&c, e);
         if (code == 0) code = scan_log(&c, e);
+        if (code == 0) code = heal(&c, e);
         if (code == 0) {
             hide_units(s, c.at);
             correct_queues(s);

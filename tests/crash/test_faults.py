@@ -37,6 +37,16 @@ CALLS = [
     "rmdir",
     "fstat",
     "statvfs",
+    "stat",
+    "lstat",
+    "access",
+    "lseek",
+    "opendir",
+    "readdir",
+    "closedir",
+    "lock",
+    "syncfs",
+    "advise",
 ]
 SYNCS = ("fsync", "fdatasync", "msync")
 

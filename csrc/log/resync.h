@@ -1,0 +1,21 @@
+/* Looking past damage: where the next whole record stands. Used by recovery, readers and tools. */
+#ifndef PS_RESYNC_H
+#define PS_RESYNC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "files/mapfile.h"
+#include "format/record.h"
+
+/* The next part of the file at or after `from` that is no hole: [*data, *end), both places in the
+ * file. False when there is none. Where the file system cannot tell, all of it counts. */
+bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t *end);
+
+/* The first place of the file at or after `from` (a place in the file) where a whole record stands:
+ * it says that it stands there, its sums are right, and it was stored at `stamp` (ms) or later.
+ * Bytes that an earlier run left behind its end can look whole; they are older than what follows
+ * them in time. -1 when there is none; *out is set otherwise. */
+int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out);
+
+#endif

@@ -1,0 +1,171 @@
+/* queueEnds, in the store's root: ours alone, upstream does not look at it. See ends.h.
+ *
+ *   offset width meaning
+ *        0   i32 magic, "PSE1"
+ *        4   i32 CRC-32 of all that follows
+ *        8   i64 end of the log that was dispatched
+ *       16   i64 where the log began
+ *       24 3*i64 the checkpoint's physic, logics and index times, ms
+ *       48       entries, each:
+ *            i64 first offset of the queue's first file
+ *            i64 offset up to which its units are on the disk
+ *            i64 end of the last record of those, -1 unknown
+ *            i32 queue id
+ *            i32 length of the topic's name, then the name
+ *
+ * The file is replaced by a rename, so that a crash leaves the old one or the new one. After a clean
+ * close it counts only with the checkpoint that was written with it: another broker that ran since
+ * has written its own, and may have deleted topics. */
+#define _GNU_SOURCE
+#include "store/ends.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/report.h"
+#include "store/store.h"
+
+#define FILE_NAME "queueEnds"
+#define MAGIC 0x50534531u
+#define HEAD 48
+#define ENTRY_HEAD 32
+#define FILE_MAX (256LL << 20)
+
+static void path_of(const ps_store *s, const char *name, char out[PATH_MAX]) {
+    snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 40, s->st_root, name);
+}
+
+/* ---- writing ---- */
+
+static int64_t encode(ps_store *s, ps_queue **queues, int32_t n, uint8_t *p) {
+    int64_t len = HEAD;
+    for (int32_t i = 0; i < n; i++) {
+        ps_queue *q = queues[i];
+        int64_t base = ps_segments_base(&q->cq_files, 0), synced = atomic_load(&q->cq_flushed);
+        if (base < 0 || synced <= 0) continue;
+        int64_t physical =
+            synced == atomic_load(&q->cq_max) ? atomic_load(&q->cq_max_physical) : -1;
+        be64_put(p + len, (uint64_t)(base / PS_UNIT));
+        be64_put(p + len + 8, (uint64_t)synced);
+        be64_put(p + len + 16, (uint64_t)physical);
+        be32_put(p + len + 24, (uint32_t)q->cq_id);
+        be32_put(p + len + 28, (uint32_t)q->cq_topic->tp_len);
+        memcpy(p + len + ENTRY_HEAD, q->cq_topic->tp_name, (size_t)q->cq_topic->tp_len);
+        len += ENTRY_HEAD + q->cq_topic->tp_len;
+    }
+    be32_put(p, MAGIC);
+    be64_put(p + 8, (uint64_t)atomic_load(&s->st_dispatcher.ds_end));
+    be64_put(p + 16, (uint64_t)atomic_load(&s->st_log.lg_min));
+    be64_put(p + 24, (uint64_t)s->st_keeper.kp_checkpoint.physic_msg_timestamp);
+    be64_put(p + 32, (uint64_t)s->st_keeper.kp_checkpoint.logics_msg_timestamp);
+    be64_put(p + 40, (uint64_t)s->st_keeper.kp_checkpoint.index_msg_timestamp);
+    be32_put(p + 4, ps_crc32(0, p + 8, (size_t)(len - 8)));
+    return len;
+}
+
+static int replace_file(ps_store *s, const uint8_t *bytes, int64_t len, ps_error *e) {
+    char path[PATH_MAX], made[PATH_MAX];
+    ps_io *io = s->st_io;
+    int code = 0;
+    path_of(s, FILE_NAME, path);
+    path_of(s, FILE_NAME ".tmp", made);
+    int fd = io->open(io, made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot make the file");
+    if (ps_write_head(io, fd, bytes, (size_t)len) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot write the file");
+    else if (io->fdatasync(io, fd) < 0)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, made, "cannot sync the file");
+    io->close(io, fd);
+    if (code == 0 && io->rename(io, made, path) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot rename the file");
+    return code;
+}
+
+int ps_ends_write_locked(ps_store *s, ps_error *e) {
+    ps_queue **queues;
+    int64_t room = HEAD;
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n; i++) room += ENTRY_HEAD + queues[i]->cq_topic->tp_len;
+    uint8_t *bytes = malloc((size_t)room);
+    int code = bytes == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory") : 0;
+    if (code == 0) code = replace_file(s, bytes, encode(s, queues, n, bytes), e);
+    free(bytes);
+    free(queues);
+    return code;
+}
+
+/* ---- comparing ---- */
+
+typedef struct noted {
+    int64_t first, end, physical;
+    int32_t id, len;
+    const char *name;
+} noted;
+
+/* Marks the queue when it has less than the note says. */
+static int compare_one(ps_store *s, const noted *n, bool begins_alike, ps_report *r, ps_error *e) {
+    char what[300];
+    if (n->physical >= 0 && n->physical <= atomic_load(&s->st_log.lg_min)) return 0;
+    ps_topic *t = ps_topic_get(&s->st_topics, n->name, n->len);
+    if (t != NULL && t->tp_gone_below > 0 && t->tp_gone_below >= n->physical) return 0;
+    ps_queue *q = t != NULL ? ps_topic_queue_get(t, n->id) : NULL;
+    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
+    int64_t base = ps_segments_base(&q->cq_files, 0), end = atomic_load(&q->cq_max);
+    bool front = base / PS_UNIT > n->first && begins_alike;
+    if (base >= 0 && end >= n->end && !front) return 0;
+    if (front) ps_queue_restart(q);
+    q->cq_hole = true;
+    snprintf(what, sizeof what, "consumequeue/%s/%d", t->tp_name, q->cq_id);
+    ps_report_add(r, PS_ACTION_SKIPPED, front ? n->first : end, n->end, n->end - end, what,
+                  base < 0 ? "the queue is missing"
+                  : front  ? "the queue's first files are missing"
+                           : "the queue is shorter than it was");
+    return 0;
+}
+
+static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed, ps_report *r,
+                       ps_error *e) {
+    const ps_checkpoint *c = &s->st_keeper.kp_checkpoint;
+    if (len < HEAD || be32_get(p) != MAGIC || be32_get(p + 4) != ps_crc32(0, p + 8, (size_t)len - 8))
+        return 0;
+    bool ours = (int64_t)be64_get(p + 24) == c->physic_msg_timestamp &&
+                (int64_t)be64_get(p + 32) == c->logics_msg_timestamp &&
+                (int64_t)be64_get(p + 40) == c->index_msg_timestamp;
+    bool begins_alike = (int64_t)be64_get(p + 16) == atomic_load(&s->st_log.lg_min);
+    int code = 0;
+    if (!crashed && !ours) return 0;
+    for (int64_t at = HEAD; at + ENTRY_HEAD <= len && code == 0;) {
+        noted n = {(int64_t)be64_get(p + at),      (int64_t)be64_get(p + at + 8),
+                   (int64_t)be64_get(p + at + 16), (int32_t)be32_get(p + at + 24),
+                   (int32_t)be32_get(p + at + 28), (const char *)p + at + ENTRY_HEAD};
+        at += ENTRY_HEAD;
+        if (n.len <= 0 || n.len > PS_TOPIC_MAX || n.len > len - at || n.id < 0 ||
+            n.id > PS_QUEUE_ID_MAX)
+            return 0;
+        code = compare_one(s, &n, begins_alike, r, e);
+        at += n.len;
+    }
+    return code;
+}
+
+int ps_ends_compare(ps_store *s, bool crashed, ps_report *r, ps_error *e) {
+    char path[PATH_MAX];
+    struct stat st;
+    ps_io *io = s->st_io;
+    path_of(s, FILE_NAME, path);
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0), code = 0;
+    if (fd < 0) return 0; /* nothing is known: not a failure */
+    if (io->fstat(io, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= FILE_MAX) {
+        uint8_t *bytes = malloc((size_t)st.st_size + 1);
+        if (bytes != NULL && ps_read_head(io, fd, bytes, (size_t)st.st_size) == st.st_size)
+            code = compare_all(s, bytes, st.st_size, crashed, r, e);
+        free(bytes);
+    }
+    io->close(io, fd);
+    return code;
+}

@@ -1,0 +1,15 @@
+/* What the consume queues reached when they were last synced, so that a queue that is missing, or
+ * shorter than it was, is found without reading the log. Derived, never needed: without the file, or
+ * after another broker has run, nothing is concluded from it. */
+#ifndef PS_ENDS_H
+#define PS_ENDS_H
+
+#include "pystore.h"
+
+/* Notes where every queue is synced to. Keep lock held, right after the sync and the checkpoint. */
+int ps_ends_write_locked(ps_store *s, ps_error *e);
+/* Marks queues that lack what the note says they had (cq_hole), those that are missing altogether
+ * among them. After queues and checkpoint were read; `crashed`: the last writer did not close. */
+int ps_ends_compare(ps_store *s, bool crashed, ps_report *r, ps_error *e);
+
+#endif
