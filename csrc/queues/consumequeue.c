@@ -578,19 +578,29 @@ bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {
     return there;
 }
 
-void ps_queue_correct_min(ps_queue *q, int64_t physical) {
+int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e) {
     int64_t low = atomic_load(&q->cq_min), high = atomic_load(&q->cq_max);
     ps_unit u;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
-        bool before = !ps_queue_unit(q, mid, &u) || u.physical < physical ||
-                      (u.size == PS_UNIT_NONE && u.physical == 0);
+        /* A file that cannot be opened now is not one that is gone. */
+        ps_error why = {0};
+        ps_mapfile *mf = ps_segments_find(&q->cq_files, mid * PS_UNIT, &why);
+        if (why.code < 0) {
+            if (e != NULL) *e = why;
+            return why.code;
+        }
+        bool there = ps_queue_unit(q, mid, &u);
+        ps_mapfile_unref(mf);
+        bool before =
+            !there || u.physical < physical || (u.size == PS_UNIT_NONE && u.physical == 0);
         if (before)
             low = mid + 1;
         else
             high = mid;
     }
     atomic_store(&q->cq_min, low);
+    return 0;
 }
 
 /* ---- cutting and deleting ---- */

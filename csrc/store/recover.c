@@ -545,16 +545,18 @@ static int sync_scanned(scan *c, ps_error *e) {
     return 0;
 }
 
-static void correct_queues(ps_store *s) {
+static int correct_queues(ps_store *s, ps_error *e) {
     ps_queue **queues;
+    int code = 0;
     int64_t min = atomic_load(&s->st_log.lg_min);
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; i < n && code == 0; i++) {
         /* Most queues begin with a unit whose record is there: they need not be searched. */
-        if (queues[i]->cq_first_start < min) ps_queue_correct_min(queues[i], min);
+        if (queues[i]->cq_first_start < min) code = ps_queue_correct_min(queues[i], min, e);
         queues[i]->cq_next = atomic_load(&queues[i]->cq_max);
     }
     free(queues);
+    return code;
 }
 
 static void set_stamps(scan *c) {
@@ -620,10 +622,8 @@ int ps_recover(ps_store *s, ps_report *report, ps_progress *progress, ps_error *
         s->st_keeper.kp_dirty = true;
     } else {
         code = recover_log(&c, abnormal, e);
-        if (code == 0) {
-            correct_queues(s);
-            set_stamps(&c);
-        }
+        if (code == 0) code = correct_queues(s, e);
+        if (code == 0) set_stamps(&c);
     }
     report->log_min = atomic_load(&s->st_log.lg_min);
     report->log_max = atomic_load(&s->st_log.lg_end);
@@ -683,7 +683,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
         if (code == 0) code = heal(&c, e);
         if (code == 0) {
             hide_units(s, c.at);
-            correct_queues(s);
+            code = correct_queues(s, e);
             set_stamps(&c);
         }
     }

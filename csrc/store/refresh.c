@@ -10,7 +10,7 @@ static void forget_deleted(ps_store *s, int64_t first) {
     if (first == INT64_MAX || first <= atomic_load(&s->st_log.lg_min)) return;
     ps_log_forget_below(&s->st_log, first);
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
-    for (int32_t i = 0; i < n; i++) ps_queue_correct_min(queues[i], first);
+    for (int32_t i = 0; i < n; i++) ps_queue_correct_min(queues[i], first, NULL);
     free(queues);
 }
 

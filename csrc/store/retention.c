@@ -95,7 +95,7 @@ static int clean_derived(ps_store *s, bool dry_run, ps_retention_report *out, ps
     for (int32_t i = 0; i < n && code >= 0; i++) {
         code = ps_queue_delete_before(queues[i], min, dry_run, e);
         if (code > 0) out->queue_files += code;
-        if (!dry_run) ps_queue_correct_min(queues[i], min);
+        if (!dry_run) ps_queue_correct_min(queues[i], min, NULL);
     }
     free(queues);
     if (code >= 0 && s->st_index != NULL) {

@@ -14,6 +14,7 @@ static int walk(ps_io *io, const char *folder) {
     uint8_t bytes[16] = "sixteen bytes !", back[16] = {0};
     struct stat st;
     struct statvfs vfs;
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     int failed = -1, err = 0;
     snprintf(file, sizeof file, "%s/file", folder);
     snprintf(other, sizeof other, "%s/other", folder);
@@ -35,6 +36,11 @@ static int walk(ps_io *io, const char *folder) {
     STEP(PS_IO_FTRUNCATE, io->ftruncate(io, fd, 8192) == 0);
     STEP(PS_IO_FALLOCATE, io->fallocate(io, fd, 0, 0, 8192) == 0);
     STEP(PS_IO_FSTAT, io->fstat(io, fd, &st) == 0 && st.st_size == 8192);
+    STEP(PS_IO_LSEEK, io->lseek(io, fd, 4, SEEK_SET) == 4);
+    STEP(PS_IO_LOCK, io->lock(io, fd, F_OFD_SETLK, &lock) == 0);
+    STEP(PS_IO_SYNCFS, io->syncfs(io, fd) == 0);
+    errno = io->advise(io, fd, 0, 0, POSIX_FADV_NORMAL);
+    STEP(PS_IO_ADVISE, errno == 0);
     if (failed < 0) {
         uint8_t *map = io->mmap(io, 8192, PROT_READ | PROT_WRITE, fd, 0);
         STEP(PS_IO_MMAP, map != MAP_FAILED);
@@ -50,6 +56,16 @@ static int walk(ps_io *io, const char *folder) {
     int closed = io->close(io, fd);
     STEP(PS_IO_CLOSE, closed == 0);
     CHECK(fcntl(fd, F_GETFD) < 0); /* whatever close returned */
+    STEP(PS_IO_STAT, io->stat(io, file, &st) == 0 && st.st_size == 8192);
+    STEP(PS_IO_LSTAT, io->lstat(io, file, &st) == 0 && S_ISREG(st.st_mode));
+    STEP(PS_IO_ACCESS, io->access(io, file, R_OK) == 0);
+    DIR *dir = failed < 0 ? io->opendir(io, folder) : NULL;
+    STEP(PS_IO_OPENDIR, dir != NULL);
+    if (dir != NULL) {
+        STEP(PS_IO_READDIR, io->readdir(io, dir) != NULL);
+        int left = io->closedir(io, dir);
+        STEP(PS_IO_CLOSEDIR, left == 0);
+    }
     STEP(PS_IO_RENAME, io->rename(io, file, other) == 0);
     STEP(PS_IO_UNLINK, io->unlink(io, other) == 0);
     STEP(PS_IO_MKDIR, io->mkdir(io, sub, 0755) == 0);
@@ -90,7 +106,10 @@ static void each_kind_fails_alone(const char *folder) {
 static void the_countdown_counts_what_the_mask_names(const char *folder) {
     static const int order[] = {PS_IO_OPEN,   PS_IO_PWRITE, PS_IO_PREAD,  PS_IO_FSYNC,
                                 PS_IO_FDATASYNC, PS_IO_FTRUNCATE, PS_IO_FALLOCATE, PS_IO_FSTAT,
+                                PS_IO_LSEEK,  PS_IO_LOCK,   PS_IO_SYNCFS, PS_IO_ADVISE,
                                 PS_IO_MMAP,   PS_IO_MSYNC,  PS_IO_MUNMAP, PS_IO_CLOSE,
+                                PS_IO_STAT,   PS_IO_LSTAT,  PS_IO_ACCESS, PS_IO_OPENDIR,
+                                PS_IO_READDIR, PS_IO_CLOSEDIR,
                                 PS_IO_RENAME, PS_IO_UNLINK, PS_IO_MKDIR,  PS_IO_RMDIR,
                                 PS_IO_STATVFS};
     const uint32_t all = (1u << PS_IO_CALLS) - 1;
