@@ -1,5 +1,5 @@
-/* What recovery and repair take away is kept aside first: ROOT/aside/TIME/, with a manifest that says
- * where each piece came from, so that it can be put back. A row of manifest.jsonl:
+/* What recovery and repair take away is kept aside first: ROOT/aside/TIME/, with a manifest that
+ * says where each piece came from, so that it can be put back. A row of manifest.jsonl:
  *
  *   {"file": "commitlog/000..", "at": 4096, "length": 120, "kept": "0001", "why": "bad crc"}
  *

@@ -46,7 +46,8 @@ void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);
  * into the map meets a full disk. PS_E_DISK_FULL, PS_E_IO. */
 int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e);
 /* Zeroes [at, at + len) through the file, so that a full disk is an error and not a signal. Holes
- * are left alone. sync: it is on the disk afterwards. PS_E_DISK_FULL, PS_E_FLUSH_FAILED, PS_E_IO. */
+ * are left alone. sync: it is on the disk afterwards. PS_E_DISK_FULL, PS_E_FLUSH_FAILED,
+ * PS_E_IO. */
 int ps_mapfile_zero(ps_mapfile *mf, int64_t at, int64_t len, bool sync, ps_error *e);
 /* Syncs what was written when at least `least_pages` pages of 4096 are dirty or the file is full
  * (0: any byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position

@@ -586,7 +586,7 @@ int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e) {
         /* A file that cannot be opened now is not one that is gone. */
         ps_error why = {0};
         ps_mapfile *mf = ps_segments_find(&q->cq_files, mid * PS_UNIT, &why);
-        if (why.code < 0) {
+        if (why.code < 0 && (e != NULL || why.sys_errno != ENOENT)) {
             if (e != NULL) *e = why;
             return why.code;
         }
@@ -663,8 +663,12 @@ int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
 bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
     ps_unit u;
     int64_t max = atomic_load(&q->cq_max);
+    if (q->cq_first_start >= 0 && max > 0) return q->cq_first_start < physical;
     int64_t first = q->cq_files.ss_count > 0 ? first_at_or_behind(q, 0) : atomic_load(&q->cq_min);
-    return first < max && ps_queue_unit(q, first, &u) && u.physical < physical;
+    if (first >= max) return false;
+    /* A reader finds the files of a topic that the writer has deleted gone. */
+    if (!ps_queue_unit(q, first, &u)) return q->cq_shared->qs_readonly;
+    return u.physical < physical;
 }
 
 int ps_queue_clear(ps_queue *q, ps_error *e) {
@@ -672,6 +676,7 @@ int ps_queue_clear(ps_queue *q, ps_error *e) {
     int code = drop_files(q, 0, e);
     if (code < 0) return code;
     publish_end(q, NULL, 0, -1);
+    q->cq_first_start = q->cq_last_start = -1;
     atomic_store(&q->cq_min, 0);
     queue_folder(q, folder, sizeof folder);
     q->cq_shared->qs_io->rmdir(q->cq_shared->qs_io,
@@ -683,6 +688,7 @@ void ps_queue_forget_locked(ps_queue *q) {
     while (ps_segments_count(&q->cq_files) > 0) ps_segments_forget_first(&q->cq_files);
     q->cq_tail_count = 0;
     publish_end(q, NULL, 0, -1);
+    q->cq_first_start = q->cq_last_start = -1;
     atomic_store(&q->cq_min, 0);
 }
 

@@ -104,6 +104,8 @@ int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e);
 
 /* First offset whose unit points at or after `physical` (the log's min), by bisection. */
+/* With e, a file that cannot be opened is an error; without, one that is not there counts as
+ * deleted by retention. */
 int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e);
 /* Deletes files but the last whose last unit points before `physical`. */
 int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_error *e);

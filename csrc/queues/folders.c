@@ -65,9 +65,9 @@ static int list_topic(ps_topics *tt, const char *folder, const char *name, found
     int code = 0;
     DIR *dir = io->opendir(io, folder);
     if (dir == NULL)
-        return errno == ENOTDIR || errno == ENOENT
-                   ? 0
-                   : ps_fail(e, ps_errno_code(errno), errno, -1, folder, "cannot list the directory");
+        return errno == ENOTDIR || errno == ENOENT ? 0
+                                                   : ps_fail(e, ps_errno_code(errno), errno, -1,
+                                                             folder, "cannot list the directory");
     while (code == 0 && (d = io->readdir(io, dir)) != NULL) {
         int id = queue_id_of(d->d_name);
         if (id < 0) continue;
@@ -139,8 +139,8 @@ int ps_queues_load(ps_topics *tt, bool deep, ps_report *r, ps_progress *progress
         found_queue *f = &found.items[i];
         ps_queue *q;
         folder_of(tt, f, path, sizeof path);
-        code = ps_queue_open(&tt->tt_shared, f->topic, f->topic->tp_name, f->id, path, &f->files, deep,
-                             &q, e);
+        code = ps_queue_open(&tt->tt_shared, f->topic, f->topic->tp_name, f->id, path, &f->files,
+                             deep, &q, e);
         if (code == 0 && (code = ps_topic_queue_add_locked(f->topic, q)) < 0) ps_queue_free(q);
         if (code < 0 || !q->cq_hole) continue;
         snprintf(what, sizeof what, "consumequeue/%s/%d", f->topic->tp_name, f->id);

@@ -13,9 +13,9 @@
  *            i32 queue id
  *            i32 length of the topic's name, then the name
  *
- * The file is replaced by a rename, so that a crash leaves the old one or the new one. After a clean
- * close it counts only with the checkpoint that was written with it: another broker that ran since
- * has written its own, and may have deleted topics. */
+ * The file is replaced by a rename, so that a crash leaves the old one or the new one. After a
+ * clean close it counts only with the checkpoint that was written with it: another broker that ran
+ * since has written its own, and may have deleted topics. */
 #define _GNU_SOURCE
 #include "store/ends.h"
 
@@ -131,7 +131,8 @@ static int compare_one(ps_store *s, const noted *n, bool begins_alike, ps_report
 static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed, ps_report *r,
                        ps_error *e) {
     const ps_checkpoint *c = &s->st_keeper.kp_checkpoint;
-    if (len < HEAD || be32_get(p) != MAGIC || be32_get(p + 4) != ps_crc32(0, p + 8, (size_t)len - 8))
+    if (len < HEAD || be32_get(p) != MAGIC ||
+        be32_get(p + 4) != ps_crc32(0, p + 8, (size_t)len - 8))
         return 0;
     bool ours = (int64_t)be64_get(p + 24) == c->physic_msg_timestamp &&
                 (int64_t)be64_get(p + 32) == c->logics_msg_timestamp &&

@@ -1,6 +1,6 @@
 /* What the consume queues reached when they were last synced, so that a queue that is missing, or
- * shorter than it was, is found without reading the log. Derived, never needed: without the file, or
- * after another broker has run, nothing is concluded from it. */
+ * shorter than it was, is found without reading the log. Derived, never needed: without the file,
+ * or after another broker has run, nothing is concluded from it. */
 #ifndef PS_ENDS_H
 #define PS_ENDS_H
 

@@ -57,7 +57,7 @@ int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
         s->st_keeper.kp_dirty = true;
     }
     if (code == 0) code = write_checkpoint(s, e);
-    /* It counts only beside the checkpoint that was written with it, so the last one is noted, too. */
+    /* It counts only beside the checkpoint that was written with it: the last one is noted, too. */
     if (thorough && (code > 0 || (code == 0 && atomic_load(&s->st_keeper.kp_stopping))))
         code = ps_ends_write_locked(s, e);
     code = code > 0 ? 0 : code;

@@ -1,11 +1,11 @@
 /* Recovery: what is believed, what is cut, what is rebuilt.
  *
  * Policy.
- *  1. The log is the truth. Its end is the first place, from a start that is known to be sound, after
- *     which no whole record stands. What follows it is kept aside (files/aside.h), then cut.
- *  2. Damage with whole records after it is not the end: exactly the bytes up to the next of them are
- *     kept aside and closed over, by a record of no queue (PS_FILLER_TOPIC) or, up to the end of a
- *     segment, by a blank. The log is then a chain again, for Java's store too.
+ *  1. The log is the truth. Its end is the first place, from a start that is known to be sound,
+ *     after which no whole record stands. What follows it is kept aside (files/aside.h), then cut.
+ *  2. Damage with whole records after it is not the end: exactly the bytes up to the next of them
+ *     are kept aside and closed over, by a record of no queue (PS_FILLER_TOPIC) or, up to the end
+ *     of a segment, by a blank. The log is then a chain again, for Java's store too.
  *  3. Normal (no abort file): the last writer synced everything. Checking starts at the record that
  *     the furthest queue unit points to, or at its file when that record is not there.
  *  4. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
@@ -160,7 +160,8 @@ static int64_t index_lacks(scan *c) {
     return from >= 0 ? next_keyed(s, from) : -1;
 }
 
-/* Entries are put in the order of the log: what comes after a missing one goes, and is put again. */
+/* Entries are put in the order of the log: what comes after a missing one goes, and is put
+ * again. */
 static int start_index(scan *c, ps_error *e) {
     ps_store *s = c->s;
     if (s->st_index == NULL) return 0;

@@ -176,7 +176,10 @@ LOG_DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("place", ["middle of the last segment", "middle of another", "last record of a segment"])  # fmt: skip
+PLACES = ["middle of the last segment", "middle of another", "last record of a segment"]
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", LOG_DAMAGE)
 def test_whole_records_after_damage_are_kept(store_path, tiny, kind, place):
     fill(store_path, tiny)
