@@ -23,7 +23,6 @@
 #include "base/bytes.h"
 #include "files/aside.h"
 #include "format/record.h"
-#include "log/commitlog.h"
 #include "queues/consumequeue.h"
 
 #define UNIT_PHYSICAL 0
@@ -242,21 +241,6 @@ static int check_ends(const unit_file *f, sound *out, ps_error *e) {
     return code < 0 ? code : 0;
 }
 
-/* Whether the record that a unit names is there and is the one of this offset; also when nobody can
- * tell, since the record was deleted by retention. */
-static bool unit_confirmed(ps_queue *q, int64_t offset, const ps_unit *u) {
-    ps_log *log = q->cq_shared->qs_log;
-    ps_mapfile *mf;
-    ps_record r;
-    int64_t avail;
-    if (u->size == PS_UNIT_NONE || u->physical < atomic_load(&log->lg_min)) return true;
-    const uint8_t *p = ps_log_at(log, u->physical, INT64_MAX, &avail, &mf);
-    bool good = p != NULL && ps_record_check(p, avail, u->physical, 0, &r) == PS_REC_OK &&
-                r.size == u->size && ps_queue_is_of(q, &r) && r.queue_offset == offset;
-    ps_mapfile_unref(mf);
-    return good;
-}
-
 /* Units do not ascend: which of the two at the seam is wrong, the log says. Steps back over those
  * before it that are. */
 static int step_back(ps_queue *q, const unit_file *f, int64_t base, sound *out, ps_error *e) {
@@ -272,7 +256,9 @@ static int step_back(ps_queue *q, const unit_file *f, int64_t base, sound *out, 
             out->physical_end = u.physical + u.size;
             stepped = false;
         }
-        if (unit_confirmed(q, base / PS_UNIT + out->units - 1, &u)) break;
+        const ps_queues_shared *shared = q->cq_shared;
+        if (shared->qs_confirms(shared->qs_confirms_arg, q, base / PS_UNIT + out->units - 1, &u))
+            break;
         out->units--;
         stepped = true;
     }
@@ -354,7 +340,7 @@ int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *
     if (q->cq_files.ss_count > 0)
         atomic_store(&q->cq_min, q->cq_files.ss_items[0].sg_base / PS_UNIT);
     /* While the log has its first segment every queue begins at 0. */
-    if (atomic_load(&shared->qs_log->lg_min) == 0 && atomic_load(&q->cq_min) > 0)
+    if (atomic_load(shared->qs_log_min) == 0 && atomic_load(&q->cq_min) > 0)
         ps_queue_restart(q);
     *out = q;
     return 0;
@@ -522,7 +508,7 @@ int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *
             return 0;
         }
         /* Only where the log's beginning was deleted may a queue begin in its middle. */
-        bool begins = empty && atomic_load(&q->cq_shared->qs_log->lg_min) > 0;
+        bool begins = empty && atomic_load(q->cq_shared->qs_log_min) > 0;
         int code = begins ? 0 : fill_gap(q, offset, unit->physical, e);
         if (code < 0) return code;
     }
@@ -834,7 +820,7 @@ int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit) {
         q->cq_hole = true;
         return 0;
     }
-    if (empty && atomic_load(&q->cq_shared->qs_log->lg_min) > 0) {
+    if (empty && atomic_load(q->cq_shared->qs_log_min) > 0) {
         atomic_store(&q->cq_min, offset); /* the queue's older part was deleted */
         atomic_store(&q->cq_max, offset);
         max = offset;

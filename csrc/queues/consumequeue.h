@@ -17,6 +17,7 @@ typedef struct ps_unit {
 
 struct ps_aside;
 struct ps_parked;
+struct ps_queue;
 struct ps_record;
 struct ps_topic;
 
@@ -29,7 +30,11 @@ typedef struct ps_queues_shared {
     bool qs_readonly;         /* another process may be writing */
     bool qs_strict;           /* recovery's first pass: a gap in a queue is marked, not filled */
     bool qs_log_before;       /* and the log has more before the place where that pass began */
-    struct ps_log *qs_log;    /* what says which of two units is right */
+    const _Atomic int64_t *qs_log_min; /* where the log begins */
+    /* Whether the record that a unit names is there and is the one of this offset of the queue;
+     * also when nobody can tell. By the log, which is no concern of this room. */
+    bool (*qs_confirms)(void *arg, struct ps_queue *q, int64_t offset, const ps_unit *unit);
+    void *qs_confirms_arg;
     pthread_rwlock_t qs_lock; /* the table's shape, and the tails of a reader's queues */
 } ps_queues_shared;
 

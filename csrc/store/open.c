@@ -60,7 +60,9 @@ static void init_objects(ps_store *s) {
     ps_topics_init(&s->st_topics, s, s->st_io, s->st_root, c->consumequeue_file_size,
                    s->st_readonly);
     s->st_topics.tt_shared.qs_adopt_sizes = c->adopt_sizes != 0;
-    s->st_topics.tt_shared.qs_log = &s->st_log;
+    s->st_topics.tt_shared.qs_log_min = &s->st_log.lg_min;
+    s->st_topics.tt_shared.qs_confirms = ps_recover_confirms;
+    s->st_topics.tt_shared.qs_confirms_arg = s;
     atomic_store(&s->st_arrivals.ar_fd, -1);
     ps_dispatcher_init(&s->st_dispatcher);
     ps_keeper_init(&s->st_keeper);

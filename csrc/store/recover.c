@@ -87,6 +87,19 @@ static bool record_at(ps_store *s, int64_t physical, ps_record *r) {
     return there;
 }
 
+bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit *u) {
+    ps_store *s = store;
+    ps_record r;
+    ps_mapfile *mf;
+    int64_t avail;
+    if (u->size == PS_UNIT_NONE || u->physical < atomic_load(&s->st_log.lg_min)) return true;
+    const uint8_t *p = ps_log_at(&s->st_log, u->physical, INT64_MAX, &avail, &mf);
+    bool good = p != NULL && ps_record_check(p, avail, u->physical, 0, &r) == PS_REC_OK &&
+                r.size == u->size && ps_queue_is_of(q, &r) && r.queue_offset == offset;
+    ps_mapfile_unref(mf);
+    return good;
+}
+
 /* Last file whose first record was stored at or before `limit`; the first file when there is
  * none. */
 static int64_t file_by_time(ps_store *s, int64_t limit) {
