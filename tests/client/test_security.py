@@ -1,0 +1,145 @@
+"""Hooks around requests, TLS, and the types that a user's checker sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from loops import run
+
+from broker import AsyncConsumer, AsyncProducer, Broker, Message, Producer
+from broker.client import Unreachable
+from broker.remoting.selfsigned import self_signed
+from broker.remoting.tls import TlsSettings, client_context
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Recording:
+    """Marks every request, and notes what passes."""
+
+    def __init__(self):
+        self.before, self.after = [], []
+
+    def before_request(self, address, request):
+        request.ext["AccessKey"] = "user"
+        self.before.append(request.code)
+
+    def after_response(self, address, request, response):
+        assert request.ext["AccessKey"] == "user"
+        self.after.append((request.code, response.code))
+
+
+def test_hooks_see_every_request(server, name):
+    topic, hook = name("topic"), Recording()
+
+    async def scenario():
+        options = {"hooks": [hook]}
+        async with AsyncProducer("p", server.namesrv, **options) as producer:
+            await producer.send(Message(topic, b"x"))
+            await producer.send_oneway(Message(topic, b"y"))
+            await producer.send_batch([Message(topic, b"z")])
+        async with AsyncConsumer(
+            "g-" + topic, topic, namesrv=server.namesrv, start="first", **options
+        ) as consumer:
+            await consumer.poll()
+
+    run(scenario())
+    assert {105, 34, 310, 320, 38, 14, 11, 15, 35} <= set(hook.before)
+    assert {code for code, _ in hook.after} == set(hook.before)
+
+
+class Refusing(Recording):
+    def before_request(self, address, request):
+        raise PermissionError("no key for this broker")
+
+
+def test_an_exception_of_a_hook_ends_the_request(server, name):
+    with (
+        Producer("p", server.namesrv, hooks=[Refusing()]) as producer,
+        pytest.raises(PermissionError, match="no key"),
+    ):
+        producer.send(Message(name("topic"), b"x"))
+
+
+def test_tls_with_and_without_a_trusted_certificate(tmp_path, small):
+    cert, key = self_signed("localhost")
+    other, _ = self_signed("other")
+    for file, text in (("cert", cert), ("key", key), ("other", other)):
+        (tmp_path / file).write_text(text)
+    tls = TlsSettings(
+        mode="enforcing", cert_path=str(tmp_path / "cert"), key_path=str(tmp_path / "key")
+    )
+    with Broker(tmp_path / "store", listenPort=0, drain_s=0.0, tls=tls, **small) as broker:
+        for good in (True, client_context(str(tmp_path / "cert"))):
+            with broker.producer(tls=good) as producer:
+                assert producer.send(Message("orders", b"x")).queue_offset >= 0
+            with broker.consumer("g", "orders", tls=good, start="first") as consumer:
+                assert consumer.poll()
+        for bad in (False, client_context(str(tmp_path / "other"))):
+            with broker.producer(tls=bad, retries=0) as producer, pytest.raises(Exception) as no:
+                producer.send(Message("orders", b"x"))
+            assert "connection" in str(no.value) or isinstance(no.value, Unreachable)
+
+
+SAMPLE = """
+import asyncio
+from broker import (
+    AsyncConsumer, AsyncProducer, AsyncTransactionProducer, Broker, Consumer, LocalState, Message,
+    MessageQueue, Producer, ReceivedMessage, SendResult, Sql, TransactionProducer,
+)
+
+def check(message: ReceivedMessage) -> LocalState:
+    return LocalState.COMMIT
+
+def handle(message: ReceivedMessage) -> None:
+    body: bytes = message.body
+    tags: str | None = message.tags
+
+def plain() -> None:
+    with Broker("store", listenPort=0) as broker, broker.producer(retries=1) as producer:
+        result: SendResult = producer.send(Message("t", b"x", keys=["a"]), key="a")
+        queue: MessageQueue = result.queue
+        results: list[SendResult] = producer.send_batch([Message("t", b"x")])
+        broker.consumer("g", {"t": Sql("a > 1")}, handler=handle, start="first")
+    with TransactionProducer("g", check=check) as tx, tx.transaction(Message("t", b"x")) as t:
+        t.rollback()
+    with Consumer("g", "t", namesrv="h:1", strategy="AVG") as consumer:
+        for message in consumer:
+            handle(message)
+
+async def main() -> None:
+    async with AsyncProducer("g", namespace="n", tls=True) as producer:
+        result: SendResult = await producer.send(Message("t", b"x"))
+        later: asyncio.Future[SendResult] = await producer.submit(Message("t", b"x"))
+    async with AsyncTransactionProducer("g", check=check) as tx:
+        async with tx.transaction(Message("t", b"x")) as t:
+            t.leave_open()
+    async with AsyncConsumer("g", ["t"], start=5) as consumer:
+        async for message in consumer:
+            await consumer.nack(message)
+        async for batch in consumer.batches():
+            consumer.ack(*batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SAMPLE, "Success"),
+        ('from broker import Producer\nProducer("g", retrys=1)\n', "retrys"),
+        ('from broker import Message\nMessage("t", "text")\n', 'expected "bytes"'),
+    ],
+)
+def test_a_strict_type_checker_reads_the_clients(tmp_path, text, said):
+    (tmp_path / "sample.py").write_text(text)
+    words = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "sample.py"]
+    words += ["--cache-dir", str(ROOT / "build" / "mypy-sample")]
+    words += ["--follow-imports", "silent"]
+    env = {"MYPYPATH": str(ROOT), "PATH": "/usr/bin"}
+    done = subprocess.run(
+        words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert said in done.stdout, done.stdout + done.stderr
