@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from pystore._enums import PutStatus
@@ -20,11 +21,12 @@ class Exporter:
     """Writes changed metadata out to ``config/``: topics and groups soon after they change, offsets
     on upstream's cadence. A thread of its own, so that a put of a new topic does not wait."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, watch: Callable[[], object]) -> None:
+        """watch: a bound method, called about every five seconds and kept by a weak reference."""
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=_export_now_and_then,
-            args=(weakref.ref(metadata), self._wake, self._stop),
+            args=(weakref.ref(metadata), weakref.WeakMethod(watch), self._wake, self._stop),
             name="pystore-export",
             daemon=True,
         )
@@ -40,7 +42,10 @@ class Exporter:
 
 
 def _export_now_and_then(
-    ref: weakref.ref[Metadata], wake: threading.Event, stop: threading.Event
+    ref: weakref.ref[Metadata],
+    watch: weakref.WeakMethod[Callable[[], object]],
+    wake: threading.Event,
+    stop: threading.Event,
 ) -> None:
     while not stop.is_set():
         if wake.wait(_EXPORT_S):
@@ -50,6 +55,10 @@ def _export_now_and_then(
         if metadata is None or stop.is_set():
             return
         try:
+            look = watch()
+            if look is not None:
+                look()
+            del look
             metadata.maybe_export()
         except StoreError:
             continue  # the next round, flush() or close() tries again; close() tells

@@ -6,6 +6,7 @@ into C once, with the GIL let go; see csrc/pystore.h.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._reading import Base, Progress, Topic
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
-from pystore.errors import BadArgument, StoreError
+from pystore.errors import BadArgument, DiskFull, StoreError
 from pystore.metadata import Metadata, system_topics
 from pystore.native import ffi, lib, utf8
 from pystore.properties import checked, encode_properties
@@ -26,6 +27,9 @@ from pystore.settings import RETENTION, Settings, fill, host_bytes
 __all__ = ["Store"]
 
 _BATCH_ITEM_MIN = 22  # bytes of an item without body and properties
+
+
+_log = logging.getLogger("pystore")
 
 
 class Store(Base):
@@ -52,7 +56,28 @@ class Store(Base):
         self._sync_flush = self.settings["flushDiskType"] == "SYNC_FLUSH"
         self._topic_lock = threading.Lock()
         self._flush_queue = FlushQueue(self)
-        self._exporter = Exporter(self.metadata)
+        self._disk_full = False
+        self._exporter = Exporter(self.metadata, self.watch_disk)
+
+    def watch_disk(self) -> None:
+        """Logs when the disk becomes full and when it has room again. Raises: StoreClosed.
+
+        Called by itself every five seconds and when a message is refused; a broker calls it more
+        often, since it refuses messages without Python.
+        """
+        full = self.info().disk_full
+        if full == self._disk_full:
+            return
+        self._disk_full = full
+        if full:
+            _log.warning("%s: the disk is full; messages are refused until it has room", self.path)
+        else:
+            _log.warning("%s: the disk has room again; messages are accepted", self.path)
+
+    def _fail(self, error: Any, code: int = 0) -> Any:
+        if int(code or error.code) == DiskFull.code:
+            self.watch_disk()
+        return super()._fail(error, code)
 
     # ---- putting ----
 

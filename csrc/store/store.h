@@ -17,17 +17,19 @@
 
 /* Makes queue units and index entries from the log: dispatch.c. */
 typedef struct ps_dispatcher {
+    /* Every put reads these three, and they seldom change. What the dispatcher writes for each
+     * record lies on other cache lines, or the two threads would take them from each other. */
+    _Atomic int32_t ds_stall_errno; /* what it waits out: ENOSPC, EMFILE, ..; or 0 */
+    _Atomic bool ds_broken;         /* a queue or index could not be written, for good */
+    _Atomic bool ds_napping;        /* it sleeps until it is woken */
+    ps_error ds_why;                /* why it is broken; written once before the flag */
     pthread_mutex_t ds_lock;        /* one at a time: the thread, or a reader that catches up */
     _Atomic int64_t ds_end;         /* everything in the log below is in queues and index */
     _Atomic int64_t ds_logic_stamp; /* ms: store time of the last record in the queues */
     ps_topic *ds_recent_topic;      /* of the last record; ds_lock */
-    _Atomic int32_t ds_stall_errno; /* what it waits out: ENOSPC, EMFILE, ..; or 0 */
-    _Atomic bool ds_broken;         /* a queue or index could not be written, for good */
-    ps_error ds_why;                /* why; written once before the flag */
     _Atomic bool ds_stopping;       /* set under both locks below */
     pthread_mutex_t ds_nap_lock;
     pthread_cond_t ds_nap_wake; /* for the thread: there is something to do */
-    _Atomic bool ds_napping;    /* it sleeps until it is woken */
     pthread_mutex_t ds_news_lock;
     pthread_cond_t ds_news;          /* for those who wait for messages */
     _Atomic int32_t ds_news_waiters; /* how many do */

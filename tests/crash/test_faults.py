@@ -245,7 +245,7 @@ def test_wait_false_after_a_failed_sync(store_path, faults):
 # ---- a full disk ----
 
 
-def test_full_disk_passes(store_path, faults):
+def test_full_disk_passes(store_path, faults, caplog):
     """No space for blocks: DiskFull, nothing stored; with space again puts succeed."""
     done = []
 
@@ -267,6 +267,7 @@ def test_full_disk_passes(store_path, faults):
             with pytest.raises(pystore.DiskFull):
                 put(store, 0)
         assert store.info().disk_full
+        assert len([r for r in caplog.records if "disk is full" in r.message]) == 1
         assert store.range("T", 0) == (0, stored)
         assert len(store.read("T", 0, 0, max_messages=stored)) == stored
         assert faults.heal() >= 1
