@@ -26,6 +26,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import struct
 import tempfile
 import time
@@ -220,6 +221,47 @@ ROWS: dict[str, tuple[str, Any, Any]] = {
 }
 
 
+#: Of a meta page, after its header: magic, version, address, map size, two tables, last page.
+_META_HEAD, _META = struct.Struct("=II"), struct.Struct("=IIQQ48s48sQQ")
+_PAGE_HEAD, _MAGIC = 16, 0xBEEFC0DE
+
+
+def check_file(path: Path) -> None:
+    """Refuses what LMDB would not survive in the place of its file.
+
+    A device would be written until the disk is full, a pipe waited for, and a page beyond the end
+    of a file that was cut off ends the process. Raises: RecordDamaged.
+    """
+    try:
+        info = path.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(info.st_mode):
+        raise _damaged("not a regular file", path)
+    if info.st_size == 0:
+        return
+    with path.open("rb") as file:
+        head = file.read(_PAGE_HEAD + _META.size)
+        if len(head) < _PAGE_HEAD + _META.size:
+            raise _damaged("the file is too short", path)
+        page = struct.unpack_from("=I", head, _PAGE_HEAD + 24)[0]  # of the first table: page size
+        lasts = []
+        for at in (0, page):
+            file.seek(at)
+            raw = file.read(_PAGE_HEAD + _META.size)[_PAGE_HEAD:]
+            if len(raw) == _META.size and _META_HEAD.unpack_from(raw)[0] == _MAGIC:
+                meta = _META.unpack(raw)
+                lasts.append((meta[7], meta[6]))
+    if lasts and (max(lasts)[1] + 1) * page > info.st_size:
+        raise _damaged(f"the file was cut off at {info.st_size} bytes", path)
+
+
+def _damaged(why: str, path: Path) -> RecordDamaged:
+    error = RecordDamaged(f"the metadata is damaged ({why})", str(path))
+    error.next_step = "move this folder elsewhere: it is made again from config/*.json"
+    return error
+
+
 def _copy_environment(meta: Path, into: Path) -> bool:
     """Copies data.mdb while a writer may be at work; False when no quiet moment was found.
 
@@ -228,6 +270,7 @@ def _copy_environment(meta: Path, into: Path) -> bool:
     """
     head = 2 * os.sysconf("SC_PAGESIZE")
     end = time.monotonic() + _COPY_SECONDS
+    check_file(meta / "data.mdb")
     while time.monotonic() < end:
         with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
             before = source.read(head)

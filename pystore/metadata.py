@@ -151,6 +151,7 @@ class Metadata(MetaStore):
             self.path.mkdir(parents=True, exist_ok=True)
             if fresh:
                 files.sync_folder(self.root)
+            _metadb.check_file(self.path / "data.mdb")
             self._env = lmdb.open(
                 str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
                 writemap=False, sync=sync, metasync=True, mode=0o644,

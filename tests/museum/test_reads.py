@@ -137,3 +137,19 @@ def test_a_queue_that_counts_on_over_a_loss_is_served(store_path, small):
     with pystore.Reader(store_path) as store:
         got = [bytes(m.body) for m in store.read("t", 0, 0)]
     assert got[:17] == [b"a%d" % i for i in (*range(10), *range(13, 20))]
+
+
+def test_addresses_in_the_extension_are_no_tags(store_path, small):
+    """With enableConsumeQueueExt Java writes an address in place of the tags code: the tags are
+    then the record's."""
+    with pystore.open(store_path, **small) as store:
+        for i in range(20):
+            store.put("t", b"a%d" % i, tags="even" if i % 2 == 0 else "odd", queue=0)
+    for i in range(20):
+        physical, size, _ = damage.UNIT.unpack(read_unit(store_path, "t", i))
+        put_unit(store_path, "t", i, damage.UNIT.pack(physical, size, 20 * i - (1 << 63)))
+    with pystore.Reader(store_path) as store:
+        got = store.read("t", 0, 0, tags="odd")
+        assert [bytes(m.body) for m in got] == [b"a%d" % i for i in range(1, 20, 2)]
+        rows = pyarrow.table(store.arrow("t", queue=0, columns=["body"], tags="odd"))
+        assert rows.column("body").to_pylist() == [b"a%d" % i for i in range(1, 20, 2)]
