@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 
 from pystore.cli.bench import run as bench
+from pystore.cli.carve import run as carve
+from pystore.cli.diff import run as diff
 from pystore.cli.dump import run as dump
 from pystore.cli.export import run as export
 from pystore.cli.get import run as get
@@ -37,6 +39,8 @@ _OWN: tuple[Verb, ...] = (
     Verb("repair", repair, writes=True),
     Verb("rebuild", rebuild, writes=True),
     Verb("salvage", salvage, writes=True),
+    Verb("carve", carve),
+    Verb("diff", diff),
     Verb("put", put, writes=True),
     Verb("export", export),
     Verb("import", import_, writes=True),

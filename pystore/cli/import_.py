@@ -20,7 +20,7 @@ from pystore.cli._session import Session
 from pystore.cli._values import Size, unreadable, usage
 from pystore.errors import BadArgument, StoreError
 
-__all__ = ["run"]
+__all__ = ["Count", "Scratch", "Target", "arguments", "run"]
 
 _LINE_MAX = 512 << 20  # a line that is longer holds no message
 _SCRATCH_BYTES = 256 << 20  # a dry run starts a new scratch store after so much
@@ -74,7 +74,7 @@ def run(
         s.check_free()
         facts |= {"creates the store": not s.exists(), "config files": config}
         if messages is not None:
-            count = _each(s, messages, skip, _Scratch(s))
+            count = _each(s, messages, skip, Scratch(s))
             facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
         s.out.plan(facts)
         return 0
@@ -82,9 +82,9 @@ def run(
         if metadata is not None:
             events = store.metadata.import_json(metadata)
             facts["config files"] = {e.file: e.action for e in events}
-        count = _Count()
+        count = Count()
         if messages is not None:
-            count = _each(s, messages, skip, _Target(store))
+            count = _each(s, messages, skip, Target(store))
             store.flush()
             facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
     s.out.facts("imported", facts)
@@ -120,7 +120,9 @@ def _check_metadata(folder: Path | None) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Count:
+class Count:
+    """What was stored, or would be. bytes: of records. topics: messages of each."""
+
     messages: int = 0
     bytes: int = 0
     topics: dict[str, int] = field(default_factory=dict)
@@ -131,7 +133,7 @@ class _Count:
         self.topics[topic] = self.topics.get(topic, 0) + 1
 
 
-class _Target:
+class Target:
     """Where messages go."""
 
     def __init__(self, store: Store) -> None:
@@ -145,7 +147,7 @@ class _Target:
         pass
 
 
-class _Scratch(_Target):
+class Scratch(Target):
     """A store of its own for a dry run, discarded and created again before it grows large."""
 
     def __init__(self, s: Session) -> None:
@@ -166,9 +168,9 @@ class _Scratch(_Target):
         self._stack.close()
 
 
-def _each(s: Session, messages: str, skip: int, target: _Target) -> _Count:
+def _each(s: Session, messages: str, skip: int, target: Target) -> Count:
     """Puts every line. Raises: the error of the first that is wrong, with its number."""
-    count = _Count()
+    count = Count()
     line = 0
     with ExitStack() as stack:
         stack.callback(target.close)
@@ -188,11 +190,11 @@ def _each(s: Session, messages: str, skip: int, target: _Target) -> _Count:
                 bar.update(count.messages)
         except StoreError as error:
             error.text = f"line {line} of {messages}: {error.text}"
-            if not isinstance(target, _Scratch) and line > skip + 1:
+            if not isinstance(target, Scratch) and line > skip + 1:
                 error.next_step += f"; earlier lines are stored: continue with --skip {line - 1}"
             raise
         except KeyboardInterrupt:
-            if not isinstance(target, _Scratch):
+            if not isinstance(target, Scratch):
                 s.out.note(f"stopped after line {line}: continue with --skip {line}")
             raise
     return count
@@ -217,6 +219,15 @@ def _message(text: bytes) -> dict[str, Any]:
         raise BadArgument(f"malformed JSON ({bad})") from None
     if not isinstance(value, dict):
         raise BadArgument("this is not a JSON object")
+    return arguments(value)
+
+
+def arguments(value: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the put that stores an exported message again.
+
+    value: a message as ``message_record(message, stored=True)`` makes it. Raises: BadArgument
+    naming the member that is wrong.
+    """
     properties = value.get("props") or {}
     if not isinstance(properties, dict) or not all(
         isinstance(v, str) and _is_unicode(k + v) for k, v in properties.items()
