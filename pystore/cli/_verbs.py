@@ -38,7 +38,7 @@ _OWN: tuple[Verb, ...] = (
     Verb("verify", verify),
     Verb("repair", repair, writes=True),
     Verb("rebuild", rebuild, writes=True),
-    Verb("salvage", salvage, writes=True),
+    Verb("salvage", salvage),
     Verb("carve", carve),
     Verb("diff", diff),
     Verb("put", put, writes=True),

@@ -109,6 +109,9 @@ def rebuild(
     metadata: Annotated[
         bool, typer.Option("--metadata", help="The metadata database, at the next open.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the log and print the plan; change nothing.")
+    ] = False,
 ) -> int | None:
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
@@ -126,8 +129,10 @@ def rebuild(
     with s.progress("reading the log") as bar:
         done = _repair.rebuild(
             s.path, s.conf, queues=queues, index=index, checkpoint=checkpoint, metadata=metadata,
-            **_options(s, bar),
+            dry_run=dry_run, **_options(s, bar),
         )  # fmt: skip
     _show_plan(s, done)
+    if dry_run:
+        return 0
     _show_result(s, done)
     return 0

@@ -125,13 +125,13 @@ def _verify_held(root: Path, conf: Any, progress: Progress | None, settings: Any
 def rebuild(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
-    progress: Progress | None = None, **settings: Any,
+    dry_run: bool = False, progress: Progress | None = None, **settings: Any,
 ) -> Repair:  # fmt: skip
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
     They are made beside the old ones and swapped in; the old ones lie in ``STORE/repair-TIME``
     afterwards. metadata: the database is moved aside, and the next open makes it again from
-    ``config/*.json`` and the log.
+    ``config/*.json`` and the log. dry_run: check and plan, and change nothing.
 
     Raises: as :func:`repair`, and RecordDamaged while the log itself is damaged.
     """
@@ -140,7 +140,7 @@ def rebuild(
     look(root, given)
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
     with hold_lock(root):
-        ended = _finish(root, given, progress)
+        ended = [] if dry_run else _finish(root, given, progress)
         before = _verify_held(root, conf, progress, settings)
         _refuse_damaged_log(before, look(root, given))
         actions = []
@@ -152,6 +152,8 @@ def rebuild(
                                   " again from config/*.json and the log"))  # fmt: skip
         if not actions:
             raise BadArgument("nothing was chosen to rebuild")
+        if dry_run:
+            return Repair(str(root), actions, before)
         journal = Journal.begin(root, actions)
         journal.apply(_rebuilder(given, progress))
         after = _verify_held(root, conf, progress, settings)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pystore.errors import BadArgument, NotAStore
+from pystore import settings as _settings
+from pystore.errors import BadArgument, Forbidden, NotAStore
 from pystore.repair.repair import Repair, repair
 
 __all__ = ["Salvaged", "salvage"]
@@ -67,7 +68,8 @@ def salvage(
         raise BadArgument("the folder for the store exists already", str(target))
     if not source.is_dir():
         raise NotAStore("not a directory", str(source))
-    files = sorted(p for p in source.rglob("*") if p.is_file() and p.stat().st_size >= 4096)
+    _settings.load(conf, settings)  # a setting that is wrong is refused before anything is copied
+    files = _files_below(source)
     sizes = sorted(p.stat().st_size for p in files)
     size = int(settings.get("mappedFileSizeCommitLog") or (sizes[len(sizes) // 2] if sizes else 0))
     taken: list[tuple[str, int]] = []
@@ -87,6 +89,20 @@ def salvage(
         raise NotAStore("no file in it holds a record of a commit log", str(source))
     done = repair(target, conf, **{**settings, "mappedFileSizeCommitLog": size})
     return Salvaged(sorted(taken, key=lambda each: each[1]), skipped, done)
+
+
+def _files_below(source: Path) -> list[Path]:
+    """The regular files that may be segments. Raises: Forbidden."""
+
+    def refuse(failed: OSError) -> None:
+        raise Forbidden("cannot list the folder", failed.filename, errno=failed.errno)
+
+    found = (
+        Path(folder) / name
+        for folder, _, names in os.walk(source, onerror=refuse)
+        for name in names
+    )
+    return sorted(p for p in found if p.is_file() and p.stat().st_size >= 4096)
 
 
 def _copy_sparse(source: Path, target: Path) -> None:

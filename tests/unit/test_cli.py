@@ -656,6 +656,7 @@ MORE = {
     "query": ["t", "k0"], "tail": ["t"], "put": ["t", "x"], "get": ["--at", "0"],
     "export": ["--messages", "-"], "import": ["--messages", os.devnull],
     "send": ["t", "x"], "consume": ["t"],
+    "salvage": ["/nonexistent/out"], "carve": ["/nonexistent/out"], "diff": ["/nonexistent/other"],
     "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.

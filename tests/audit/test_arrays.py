@@ -1,0 +1,69 @@
+"""Units and entries as arrays are what the store itself reads from its queues and its index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from damages import Sample, sample
+
+import pystore
+
+np = pytest.importorskip("numpy")
+arrays = pytest.importorskip("pystore.audit.arrays")
+
+__all__ = ["sample"]  # a fixture
+
+
+@pytest.fixture(params=["ours", "java"])
+def root(request: pytest.FixtureRequest, golden: Callable[[str], Path], sample: Sample) -> Path:
+    return sample.root if request.param == "ours" else golden("normal-exit")
+
+
+def test_units_are_those_of_the_reader(root: Path):
+    with pystore.Reader(root) as reader:
+        for q in reader.queues():
+            expected = reader.units(q.topic, q.queue, q.min_offset, count=len(q))
+            found = {
+                first + i: unit
+                for first, units in arrays.units(root, q.topic, q.queue)
+                for i, unit in enumerate(units.tolist())
+            }
+            assert [found[q.min_offset + i] for i in range(len(q))] == [
+                tuple(unit) for unit in expected
+            ]
+
+
+def test_entries_lead_to_records_with_that_key(root: Path):
+    with pystore.Reader(root) as reader:
+        known = {m.physical_offset: m for m in reader.messages()}
+        checked = 0
+        for _, entries in arrays.entries(root):
+            used = entries[1:][entries["physical"][1:] + entries["hash"][1:] > 0]
+            for entry in used.tolist():
+                m = known[entry[1]]
+                keys = [*(m.properties.get("KEYS") or "").split(" "), m.uniq_key]
+                assert entry[0] in {java_hash(f"{m.topic}#{key}") for key in keys if key}
+                checked += 1
+        assert checked >= reader.info().index_used > 1000
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, and its absolute value as the index takes it."""
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return abs(value - (value >> 31 << 32))
+
+
+def test_nothing_can_be_changed(sample: Sample):
+    first, units = arrays.units(sample.root, "orders", 0)[1]
+    assert first == 300
+    with pytest.raises(ValueError, match="read-only"):
+        units["size"] = 0
+
+
+def test_an_unknown_queue_is_named(sample: Sample):
+    with pytest.raises(pystore.NotFound, match="no queue 77 of topic 'orders'"):
+        arrays.units(sample.root, "orders", 77)
