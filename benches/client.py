@@ -1,0 +1,166 @@
+"""The Python client beside the official Java client, on our broker, in turns.
+
+    python -m benches.client [--rounds 3] [--seconds 5] [--keep FILE]
+
+Each work is a process of its own, warm when the measured time begins. Processor time is that of the
+whole client process in the measured time, over the messages of that time: the same for both makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import uvloop
+
+from benches import harness
+from benches.brokers import Peer, peer_of
+from benches.harness import Row
+from broker import AsyncConsumer, AsyncProducer, Message
+
+BODY, IN_FLIGHT, BATCH, WARM_S = b"x" * 128, 64, 16, 2.0
+#: Name of the work, unit, what is aimed at, mode of the Java program.
+WORKS = {
+    "send": ("messages/s", 40_000, ("send", 64, 128)),
+    "batch": ("messages/s", 250_000, ("batch", 64, 128)),
+    "handler": ("messages/s", 250_000, None),
+    "batches": ("messages/s", 500_000, None),
+}
+SENT = "bench-py-batch"
+
+
+# ---- in the process that works ----
+
+
+async def send(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    """Messages, seconds, and seconds of processor time."""
+    async with AsyncProducer("bench", namesrv, max_in_flight=IN_FLIGHT) as producer:
+        message = Message("bench-py", BODY)
+        await producer.send(message)
+        for limit in (WARM_S, seconds):
+            used, began, count = time.process_time(), time.perf_counter(), 0
+            while time.perf_counter() - began < limit:
+                for _ in range(100):
+                    await producer.submit(message)
+                count += 100
+            await producer.flush()
+            spent, used = time.perf_counter() - began, time.process_time() - used
+        return count, spent, used
+
+
+async def batch(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    async with AsyncProducer("bench", namesrv, max_in_flight=IN_FLIGHT) as producer:
+        messages = [Message(SENT, BODY)] * BATCH
+        await producer.send(messages[0])
+        for limit in (WARM_S, seconds):
+            used, began, counts = time.process_time(), time.perf_counter(), [0] * IN_FLIGHT
+
+            async def work(n: int, end: float, counts: list[int] = counts) -> None:
+                while time.perf_counter() < end:
+                    await producer.send_batch(messages)
+                    counts[n] += BATCH
+
+            await asyncio.gather(*(work(n, began + limit) for n in range(IN_FLIGHT)))
+            spent, used = time.perf_counter() - began, time.process_time() - used
+        return sum(counts), spent, used
+
+
+async def handler(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    """The backlog that `batch` left, to an async handler."""
+    count = 0
+
+    async def handle(message: Any) -> None:
+        nonlocal count
+        count += 1
+
+    async with AsyncConsumer(
+        f"bench-{time.time_ns()}", SENT, namesrv=namesrv, start="first", handler=handle,
+        buffer_messages=5000,
+    ):  # fmt: skip
+        used, began = time.process_time(), time.perf_counter()
+        await asyncio.sleep(seconds)
+        return count, time.perf_counter() - began, time.process_time() - used
+
+
+async def batches(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    async with AsyncConsumer(
+        f"bench-{time.time_ns()}", SENT, namesrv=namesrv, start="first", buffer_messages=5000
+    ) as consumer:
+        used, began, count = time.process_time(), time.perf_counter(), 0
+        async for found in consumer.batches():
+            count += len(found)
+            if time.perf_counter() - began > seconds:
+                break
+        return count, time.perf_counter() - began, time.process_time() - used
+
+
+# ---- in turns ----
+
+
+def ours(peer: Peer, work: str, seconds: float) -> tuple[float, float]:
+    """Messages a second, and microseconds of processor time a message."""
+    words = [sys.executable, "-m", "benches.client", "--work", work, "--seconds", str(seconds)]
+    done = subprocess.run(
+        [*words, "--namesrv", peer.namesrv], check=True, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
+    )  # fmt: skip
+    count, spent, used = json.loads(done.stdout)
+    return count / spent, used / max(count, 1) * 1e6
+
+
+def java(peer: Peer, mode: tuple[Any, ...], seconds: float) -> tuple[float, float]:
+    name, threads, size = mode
+    more = (BATCH,) if name == "batch" else ()
+    said = peer.load(name, f"bench-java-{name}", threads, size, int(WARM_S), int(seconds), *more)
+    return said["per_s"], said["client_cpu_s"] / max(said["messages"], 1) * 1e6
+
+
+def measure(rounds: int, seconds: float) -> list[Row]:
+    found: dict[tuple[str, str, str], list[float]] = {}
+    with peer_of("ours") as peer:
+        peer.start_broker()
+        for _ in range(rounds):
+            for work, (unit, _, mode) in WORKS.items():
+                results = {"Python": ours(peer, work, seconds)}
+                if mode is not None:
+                    results["Java"] = java(peer, mode, seconds)
+                for make, (rate, cpu) in results.items():
+                    found.setdefault((work, make, unit), []).append(rate)
+                    found.setdefault((work, make, "µs of processor"), []).append(cpu)
+    return [
+        Row(
+            work, "128 bytes", make, unit, values,
+            target=float(WORKS[work][1]) if make == "Python" and unit == "messages/s" else None,
+            smaller=unit != "messages/s",
+        )
+        for (work, make, unit), values in found.items()
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--keep", metavar="FILE")
+    parser.add_argument("--work", choices=WORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--namesrv", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        work = {"send": send, "batch": batch, "handler": handler, "batches": batches}[given.work]
+        print(json.dumps(uvloop.run(work(given.namesrv, given.seconds))))
+        return
+    rows, facts = measure(given.rounds, given.seconds), harness.machine()
+    harness.show(rows, facts, "the Python client beside the Java client, on our broker")
+    kept = harness.save(rows, facts, "client")
+    if given.keep:
+        kept.rename(given.keep)
+
+
+if __name__ == "__main__":
+    main()
