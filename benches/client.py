@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import uvloop
@@ -83,21 +84,39 @@ async def handler(namesrv: str, seconds: float) -> tuple[int, float, float]:
         f"bench-{time.time_ns()}", SENT, namesrv=namesrv, start="first", handler=handle,
         buffer_messages=5000,
     ):  # fmt: skip
-        used, began = time.process_time(), time.perf_counter()
-        await asyncio.sleep(seconds)
-        return count, time.perf_counter() - began, time.process_time() - used
+        return await _watched(lambda: count, seconds)
 
 
 async def batches(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    count = 0
+
+    async def take(consumer: AsyncConsumer) -> None:
+        nonlocal count
+        async for found in consumer.batches():
+            count += len(found)
+
     async with AsyncConsumer(
         f"bench-{time.time_ns()}", SENT, namesrv=namesrv, start="first", buffer_messages=5000
     ) as consumer:
-        used, began, count = time.process_time(), time.perf_counter(), 0
-        async for found in consumer.batches():
-            count += len(found)
-            if time.perf_counter() - began > seconds:
-                break
-        return count, time.perf_counter() - began, time.process_time() - used
+        task = asyncio.create_task(take(consumer))
+        try:
+            return await _watched(lambda: count, seconds)
+        finally:
+            task.cancel()
+
+
+async def _watched(count: Callable[[], int], seconds: float) -> tuple[int, float, float]:
+    """Until the time is over, or nothing comes any more: up to the last message."""
+    used, began = time.process_time(), time.perf_counter()
+    last = (0, 1.0, 0.0)
+    while time.perf_counter() - began < seconds:
+        await asyncio.sleep(0.01)
+        now = time.perf_counter() - began
+        if count() != last[0]:
+            last = (count(), now, time.process_time() - used)
+        elif last[0] and now - last[1] > 0.5:
+            break
+    return last
 
 
 # ---- in turns ----
