@@ -271,7 +271,7 @@ def test_a_worker_outlives_a_file_cut_off_in_mid_batch(tmp_path, seed):
         assert code == 0
         assert words.startswith("DataLoss on host")
         assert f"{segments(path)[1]}" in words
-        assert "was cut off" in words
+        assert "was truncated" in words
 
 
 def test_a_process_that_is_no_worker_dies_of_it(tmp_path):
@@ -280,7 +280,7 @@ def test_a_process_that_is_no_worker_dies_of_it(tmp_path):
         code, words = cut_while_scanned(tmp_path / str(i), "bare", 0.05)
         if code == -signal.SIGBUS:
             return
-        assert "was cut off" in words  # between two batches
+        assert "was truncated" in words  # between two batches
     pytest.fail("ten scans, and no end of a file in the midst of a batch")
 
 
