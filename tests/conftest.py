@@ -132,18 +132,29 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in text]
 
 
+@pytest.fixture(scope="session")
+def unpack_golden() -> Callable[[str, Path], Path]:
+    """unpack_golden(NAME, FOLDER) is a copy of that golden store, in a folder that is there; timer
+    files, mere zeros, are left out."""
+
+    def unpack(name: str, into: Path) -> Path:
+        leave_out = ["--exclude=store/timerlog", "--exclude=store/timerwheel"]
+        archive = HERE / "golden" / f"{name}.tar.xz"
+        subprocess.run(["tar", "-C", into, "-xJf", archive, *leave_out], check=True)
+        return into / "store"
+
+    return unpack
+
+
 @pytest.fixture
-def golden(tmp_path: Path) -> Callable[[str], Path]:
-    """golden(NAME) is a fresh copy of that golden store; timer files, mere zeros, are left out."""
+def golden(tmp_path: Path, unpack_golden: Callable[[str, Path], Path]) -> Callable[[str], Path]:
+    """golden(NAME) is a fresh copy of that golden store."""
     count = iter(range(1000))
 
     def extract(name: str) -> Path:
         into = tmp_path / f"golden-{next(count)}"
         into.mkdir()
-        leave_out = ["--exclude=store/timerlog", "--exclude=store/timerwheel"]
-        archive = HERE / "golden" / f"{name}.tar.xz"
-        subprocess.run(["tar", "-C", into, "-xJf", archive, *leave_out], check=True)
-        return into / "store"
+        return unpack_golden(name, into)
 
     return extract
 
