@@ -237,7 +237,7 @@ class AsyncConsumer:
             await asyncio.to_thread(self._offsets.load)
         self._started = True
         for topic in self._wanted_topics():
-            route = await self.network.route(topic)
+            route = await self.network.route_soon(topic)
             await self._check_expression(self.subscriptions[topic], route)
         await self.network.beat()
         if self.subscriptions:
@@ -329,7 +329,7 @@ class AsyncConsumer:
         self._add(topic, expression)
         if self._started:
             full = with_namespace(topic, self.namespace)
-            route = await self.network.route(full)
+            route = await self.network.route_soon(full)
             await self._check_expression(self.subscriptions[full], route)
             await self.network.beat()
             await self._rebalancer.start()
@@ -361,7 +361,7 @@ class AsyncConsumer:
         given = dict(queues) if isinstance(queues, Mapping) else {}
         wanted = set(queues)
         for topic in {queue.topic for queue in wanted}:
-            await self.network.route(topic)
+            await self.network.route_soon(topic)
         await self.revoke([queue for queue in self.progress if queue not in wanted])
         fresh = sorted(wanted - self.progress.keys())
         await self.take({q: given[q] if q in given else await self.start_offset(q) for q in fresh})
@@ -369,7 +369,10 @@ class AsyncConsumer:
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse."""
         self.network.check()
-        return (await self.network.route(with_namespace(topic, self.namespace), fresh=True)).read
+        full = with_namespace(topic, self.namespace)
+        if self.network.known_route(full) is None:
+            return (await self.network.route_soon(full)).read
+        return (await self.network.route(full, fresh=True)).read
 
     @property
     def assignment(self) -> frozenset[MessageQueue]:

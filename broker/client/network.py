@@ -35,6 +35,8 @@ BINARY_MAX = 0x7FFF
 BACKOFF_S = (0.2, 10.0)
 #: A route is not asked for again within this time because a send failed.
 REFRESH_S = 1.0
+#: The longest pause while a new topic is waited for; the pauses before it are as long in all.
+NEW_TOPIC_S = 0.5
 _NAMED = frozenset(int(code) for code in RequestCode)
 
 
@@ -255,12 +257,34 @@ class Network:
             return found
         task = self._fetching.get(topic)
         if task is None:
-            task = self._fetching[topic] = self.spawn(self._fetch(topic, create_queues))
-            task.add_done_callback(lambda done: self._fetching.pop(topic, None))
+            assert self._loop is not None
+            task = self._loop.create_task(self._fetch(topic, create_queues))
+            self._fetching[topic] = task
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._fetched_route(topic, done))
         await asyncio.wait({task})
         if task.cancelled():
             self._refuse()
         return task.result()
+
+    def _fetched_route(self, topic: str, task: asyncio.Task[Route]) -> None:
+        self._tasks.discard(task)
+        self._fetching.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has it
+
+    async def route_soon(self, topic: str) -> Route:
+        """The route of a topic that was perhaps made a moment ago, and that name servers do not
+        know yet. Raises: NoRoute after a second, Unreachable."""
+        pause = 0.02
+        while True:
+            try:
+                return await self.route(topic)
+            except NoRoute:
+                if pause > NEW_TOPIC_S:
+                    raise
+                await asyncio.sleep(pause)
+                pause *= 2
 
     async def _fetch(self, topic: str, create_queues: int) -> Route:
         route = await self._ask_route(topic)
