@@ -93,7 +93,7 @@ const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t least, int64_t *c
 }
 
 int64_t ps_window_next_data(const ps_window *w, int64_t at) {
-    off_t found = lseek(w->wd_fd, at, SEEK_DATA);
+    int64_t found = w->wd_io->lseek(w->wd_io, w->wd_fd, at, SEEK_DATA);
     if (found >= 0) return found < w->wd_size ? found : w->wd_size;
     return errno == ENXIO ? w->wd_size : at;
 }

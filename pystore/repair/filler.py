@@ -1,7 +1,7 @@
 """Records that take the place of damage, so that the log stays one row of records.
 
 A damaged stretch of the log becomes the body of one record of its own: no queue and no key leads to
-it, since its transaction type is "prepared" (docs/internals/format.md), and every byte of it stays
+it, since its transaction type is "rollback" (docs/internals/format.md), and every byte of it stays
 where it is but for the record's own fields. Java and this store walk over it. Nothing else in the
 log moves, so every physical offset and every message id stays right.
 """
@@ -17,12 +17,13 @@ __all__ = ["SMALLEST", "TOPIC", "Patch", "blank", "filler"]
 #: Where the bytes go in the file, the bytes.
 Patch = tuple[int, bytes]
 
-TOPIC = b"PYSTORE_REPAIR"
+#: As recovery names its own (csrc/store/store.h).
+TOPIC = b"RMQ_SYS_DAMAGED"
 _SHORT_TOPIC = b"-"
 _FIXED = 91  # bytes of a V1 record beside body, topic and properties
 SMALLEST = _FIXED + len(_SHORT_TOPIC)
 _MAGIC, _BLANK = 0xDAA320A7, 0xCBD43194
-_PREPARED = 0x4
+_ROLLBACK = 0xC
 _HEAD = struct.Struct(">iIIiiqqiq8sq8siqi")
 
 
@@ -46,7 +47,7 @@ def filler(
         crc = zlib.crc32(piece, crc)
         done += len(piece)
     head = _HEAD.pack(
-        size, _MAGIC, crc & 0x7FFFFFFF if length else 0, 0, 0, 0, physical, _PREPARED, timestamp,
+        size, _MAGIC, crc & 0x7FFFFFFF if length else 0, 0, 0, 0, physical, _ROLLBACK, timestamp,
         bytes(8), timestamp, bytes(8), 0, 0, length,
     )  # fmt: skip
     tail = struct.pack(">b", len(topic)) + topic + struct.pack(">h", 0)

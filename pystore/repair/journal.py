@@ -23,7 +23,7 @@ from pystore.errors import BadArgument, RecordDamaged, StoreIOError, StoreLocked
 from pystore.files import sync_folder, write_whole
 from pystore.native import ffi, lib
 
-__all__ = ["Action", "Journal", "hold_lock", "journals"]
+__all__ = ["Action", "Journal", "hold_lock", "journals", "refuse_if_held"]
 
 _PREFIX = "repair-"
 _RENAME_EXCHANGE = 2
@@ -49,13 +49,18 @@ class Action:
                 "done": self.done}  # fmt: skip
 
 
-@contextmanager
-def hold_lock(root: Path) -> Iterator[None]:
-    """Holds the store's lock, as its writer would. Raises: StoreLocked."""
+def refuse_if_held(root: Path) -> None:
+    """Raises: StoreLocked while a process has the store open."""
     holder = lib.ps_lock_holder(ffi.NULL, os.fsencode(root))
     if holder != 0:
         who = f"process {holder}" if holder > 0 else "another process"
         raise StoreLocked(f"{who} has the store open", str(root), pid=max(0, holder) or None)
+
+
+@contextmanager
+def hold_lock(root: Path) -> Iterator[None]:
+    """Holds the store's lock, as its writer would. Raises: StoreLocked."""
+    refuse_if_held(root)
     fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
     try:
         try:

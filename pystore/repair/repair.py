@@ -11,8 +11,8 @@ from typing import Any
 from pystore import settings as _settings
 from pystore.audit import Audit, verify
 from pystore.audit.layout import Layout, look
-from pystore.errors import BadArgument, NotFound, RecordDamaged, StoreLocked
-from pystore.repair.journal import Action, Journal, hold_lock, journals
+from pystore.errors import BadArgument, NotFound, RecordDamaged
+from pystore.repair.journal import Action, Journal, hold_lock, journals, refuse_if_held
 from pystore.repair.plan import make_plan
 from pystore.repair.scratch import Progress, make_derived, swap_derived
 from pystore.settings import Settings
@@ -69,7 +69,7 @@ def plan(
     """
     audit = verify(path, conf, progress=progress, **settings)
     if audit.state == "live":
-        raise StoreLocked("a process has the store open", os.fspath(path))
+        refuse_if_held(Path(path))
     layout = look(Path(path), _settings.load(conf, settings))
     return Repair(os.fspath(path), make_plan(layout, audit), before=audit)
 

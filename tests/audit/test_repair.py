@@ -35,7 +35,7 @@ def in_log(root: Path) -> dict[Key, int]:
         return {
             (m.topic, m.queue, m.queue_offset): m.physical_offset
             for m in reader.messages()
-            if m.topic != "PYSTORE_REPAIR"
+            if m.topic != "RMQ_SYS_DAMAGED"
         }
 
 

@@ -731,8 +731,7 @@ def test_every_verb_that_writes_ends_with_4_beside_a_writer(
         writer.stdin.close()
         assert writer.wait(120) == 0
     assert result.code == 4, result.err
-    if verb.name != "repair":  # it asks the core alone, which is not told whose lock it is
-        assert str(writer.pid) in result.err
+    assert str(writer.pid) in result.err
     assert "pystore.Reader" not in result.err
     assert "tail" in result.err
 
