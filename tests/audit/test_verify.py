@@ -123,6 +123,7 @@ def test_ctrl_c_ends_it(golden: Callable[[str], Path]):
     """An interrupt during the walk ends the command with the documented code."""
     program = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # it may come in ignored\n"
         "from pystore import audit\n"
         "import pystore.audit.core as core\n"
         "walk = core.CoreAudit._segment\n"
