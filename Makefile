@@ -61,7 +61,7 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 
 build: pystore/_core.abi3.so ## compile the C core in place, when a source is newer
 
-pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) pystore/_build.py setup.py | .venv/.stamp
+pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) pystore/_put.c pystore/_build.py setup.py | .venv/.stamp
 	@$(LOCK) $(PY) setup.py -q build_ext --inplace
 	@touch $@
 
@@ -179,7 +179,7 @@ test-wheel: wheel ## the wheel alone, in environments without the tree; then wit
 	done
 
 clean: ## remove what builds left; .venv stays
-	@rm -rf build dist *.egg-info pystore/_core*.so pystore/_core*.c
+	@rm -rf build dist *.egg-info pystore/*.so pystore/_core*.c
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 

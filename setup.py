@@ -9,7 +9,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 
@@ -33,10 +33,20 @@ class BuildExt(build_ext):
 
 
 # `make setup` installs the package editable without the core, which `make build` then compiles.
-modules = [] if os.environ.get("PS_SKIP_EXT") == "1" else ["pystore/_build.py:ffi"]
+compiled = os.environ.get("PS_SKIP_EXT") != "1"
+put = Extension(
+    "pystore._put",
+    ["pystore/_put.c"],
+    depends=["csrc/pystore.h"],
+    include_dirs=["csrc"],
+    define_macros=[("Py_LIMITED_API", "0x030b0000")],
+    py_limited_api=True,
+    extra_compile_args=["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers"],
+)
 
 setup(
-    cffi_modules=modules,
+    cffi_modules=["pystore/_build.py:ffi"] if compiled else [],
+    ext_modules=[put] if compiled else [],
     cmdclass={"build_ext": BuildExt},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

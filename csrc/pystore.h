@@ -229,11 +229,6 @@ typedef struct ps_put_result {
 int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, int64_t body_len,
            const void *properties, int64_t properties_len, int32_t wait, ps_put_result *out);
 
-/* The same without properties, flag or choice: the fewer arguments, the less a call from Python
- * costs. */
-int ps_put_plain(ps_topic *topic, int32_t queue_id, const void *body, int64_t body_len,
-                 ps_put_result *out);
-
 /* Everything that a message may carry. Zero means the default everywhere; hosts are as on disk. */
 typedef struct ps_message {
     const void *body;

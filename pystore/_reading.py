@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Self
 from pystore._messages import Batch, Message
 from pystore._missing import missing
 from pystore._report import RecoveryReport, report_of
-from pystore._results import RESULT, Info, QueueInfo
+from pystore._results import Info, QueueInfo
 from pystore.errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
 from pystore.metadata import Metadata
-from pystore.native import ffi, lib, raise_error, utf8
+from pystore.native import address_of, ffi, lib, raise_error, utf8
 from pystore.settings import fill, load
 from pystore.sql92 import compiled
 
@@ -45,23 +45,20 @@ class Topic:
     the metadata, which hears of a topic only when a message of it is stored. count: messages that
     its queues ever had: the turn goes on where the last process left it."""
 
-    __slots__ = ("handle", "queues", "turn")
+    __slots__ = ("address", "handle", "queues", "turn")
 
     def __init__(self, handle: Any, queues: int, count: int = 0) -> None:
         self.handle = handle
+        self.address = address_of(handle)
         self.queues = queues
         self.turn = itertools.count(count)
 
 
 class _Scratch(threading.local):
-    """One result struct a thread, so that a put allocates nothing but what it returns.
-
-    put: the struct, and a view on its head, which is what a PutResult is made of.
-    """
+    """The structs of a call, one of each a thread, so that none is allocated for it."""
 
     def __init__(self) -> None:
         self.out = ffi.new("ps_put_result *")
-        self.put = (self.out, memoryview(ffi.buffer(self.out, RESULT.size)))
         self.options = ffi.new("ps_read_options *")
         self.error = ffi.new("ps_error *")
         self.keep: Any = None

@@ -2,72 +2,59 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pystore._enums import PutStatus
+from pystore._put import Place
 
-RESULT = struct.Struct("@iiiiqqq20s")  # the head of ps_put_result
-_STATUS_FIELD = struct.Struct("@i")  # its first field
 STATUS = (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT)
 
 
-class PutResult(bytes):
+class PutResult(Place):
     """Where a message went.
 
     status: PutStatus. queue: its id. queue_offset: place in the queue. physical_offset: byte of the
-    log. store_timestamp: ms. size: bytes of the record. Underneath it is the bytes that C filled,
-    taken apart when they are asked for, since most callers never look and that costs a put least.
+    log. store_timestamp: ms. size: bytes of the record. store_host: as on disk. The numbers are
+    kept in C (pystore/_put.c), which makes the result of a put.
     """
 
     __slots__ = ()
 
-    def _field(self, i: int) -> int:
-        return int(RESULT.unpack(self)[i])
-
     @property
     def status(self) -> PutStatus:
-        return STATUS[self._field(0)]
-
-    @property
-    def size(self) -> int:
-        return self._field(1)
-
-    @property
-    def queue(self) -> int:
-        return self._field(2)
-
-    @property
-    def queue_offset(self) -> int:
-        return self._field(4)
-
-    @property
-    def physical_offset(self) -> int:
-        return self._field(5)
-
-    @property
-    def store_timestamp(self) -> int:
-        return self._field(6)
+        return STATUS[self.status_code]
 
     @property
     def message_id(self) -> str:
         """The offsetMsgId: store host, port and physical offset in hexadecimal
         (docs/internals/format.md#identifiers)."""
-        host: bytes = RESULT.unpack(self)[7][: self._field(3)]
-        return (host + self.physical_offset.to_bytes(8, "big")).hex().upper()
+        return (self.store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
 
     def with_status(self, status: PutStatus) -> PutResult:
         """The same place with another status: PUT_OK or FLUSH_DISK_TIMEOUT."""
-        return PutResult(_STATUS_FIELD.pack(STATUS.index(status)) + self[_STATUS_FIELD.size :])
+        return PutResult(STATUS.index(status), *self._key()[1:])
+
+    def _key(self) -> tuple[int, int, int, int, int, int, bytes]:
+        return (
+            self.status_code, self.size, self.queue, self.queue_offset, self.physical_offset,
+            self.store_timestamp, self.store_host,
+        )  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, PutResult) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PutResult, self._key()
 
     def __repr__(self) -> str:
         return (
             f"PutResult({self.status.name}, queue={self.queue}, queue_offset={self.queue_offset},"
             f" physical_offset={self.physical_offset}, size={self.size})"
         )
-
-    __str__ = __repr__  # that of bytes would show what it is made of
 
 
 class PutManyResult(NamedTuple):

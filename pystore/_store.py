@@ -12,15 +12,16 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from pystore import _put
 from pystore._background import Exporter, FlushQueue
 from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._reading import Base, Progress, Topic
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
-from pystore.errors import BadArgument, DiskFull, StoreError
+from pystore.errors import BadArgument, DiskFull, StoreError, make
 from pystore.metadata import Metadata, system_topics
-from pystore.native import ffi, lib, utf8
+from pystore.native import address_of, ffi, lib, utf8
 from pystore.properties import checked, encode_properties
 from pystore.settings import RETENTION, Settings, fill, host_bytes
 
@@ -75,9 +76,18 @@ class Store(Base):
             _log.warning("%s: the disk has room again; messages are accepted", self.path)
 
     def _fail(self, error: Any, code: int = 0) -> Any:
-        if int(code or error.code) == DiskFull.code:
+        try:
+            return super()._fail(error, code)
+        except StoreError as failed:
+            self._failed(failed)
+            raise
+
+    def _failed(self, error: StoreError) -> None:
+        """Before an error of C reaches the caller. Raises: StoreClosed, UsedAfterFork, when that is
+        why."""
+        self.c_handle()
+        if isinstance(error, DiskFull):
             self.watch_disk()
-        return super()._fail(error, code)
 
     # ---- putting ----
 
@@ -156,8 +166,7 @@ class Store(Base):
         """
         # The arguments are not keyword-only, and the plain message has a call of its own, since
         # either would cost a tenth of the whole put.
-        if type(body) is not bytes:
-            body = _buffer(body)
+        raw = body if type(body) is bytes else _buffer(body)
         if (
             delay_level
             or sys_flag
@@ -176,20 +185,18 @@ class Store(Base):
             entry = self._topic(topic)
         if queue is None:
             queue = self._turn(entry)
-        out, head = self._scratch.put
-        if tags is None and keys is None and properties is None and wait and not flag:
-            rc = _put_plain(entry.handle, queue, body, len(body), out)
-        else:
-            encoded = _properties(tags, keys, properties, wait)
-            rc = _put(
-                entry.handle, queue, flag, body, len(body), encoded, len(encoded),
-                1 if wait else 0, out,
-            )  # fmt: skip
-        if rc < 0:
-            self._fail(out.error, rc)
+        try:
+            if tags is None and keys is None and properties is None and wait and not flag:
+                result = _put.put(entry.address, queue, raw)
+            else:
+                encoded = _properties(tags, keys, properties, wait)
+                result = _put.put(entry.address, queue, raw, encoded, flag, wait)
+        except StoreError as error:
+            self._failed(error)
+            raise
         if queue >= entry.queues:
             self._settle(topic, queue)
-        return PutResult(head)
+        return result
 
     def put_message(
         self,
@@ -223,7 +230,7 @@ class Store(Base):
         m.born_timestamp, m.delay_level = born_timestamp, delay_level
         m.prepared_transaction_offset = prepared_transaction_offset
         m.wait = wait and block
-        out, head = self._scratch.put
+        out = self._scratch.out
         rc = lib.ps_put_message(self.c_handle(), entry.handle, m, out)
         if rc < 0:
             self._fail(out.error, rc)
@@ -232,7 +239,10 @@ class Store(Base):
             entry = self._topic(topic)
         if queue >= entry.queues:
             self._settle(topic, queue)
-        return PutResult(head)
+        return PutResult(
+            out.status, out.size, out.queue_id, out.queue_offset, out.physical_offset,
+            out.store_timestamp, ffi.buffer(out.store_host)[: out.store_host_len],
+        )  # fmt: skip
 
     def _message(self, body: bytes | str, encoded: bytes, queue: int, host: str | None) -> Any:
         """A ``ps_message`` whose buffers this thread keeps until its next one."""
@@ -521,8 +531,7 @@ class Store(Base):
             self.metadata.close()
 
 
-_put = lib.ps_put
-_put_plain = lib.ps_put_plain
+_put.bind(address_of(ffi.addressof(lib, "ps_put")), PutResult, make)
 
 
 def _buffer(body: Any) -> Any:

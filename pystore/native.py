@@ -1,7 +1,7 @@
 """The C core as Python sees it: the loaded library, checked once, and its errors as exceptions.
 
-Everything that calls into C goes through ``lib`` and ``ffi`` of this module. cffi lets go of the
-GIL around every call.
+Everything that calls into C goes through ``lib`` and ``ffi`` of this module, but for ``Store.put``,
+whose call is written by hand (pystore/_put.c). Both let go of the GIL around every call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pystore import errors
 from pystore._core import ffi, lib
 
-__all__ = ["ffi", "lib", "raise_error", "text_of", "utf8"]
+__all__ = ["address_of", "ffi", "lib", "raise_error", "text_of", "utf8"]
 
 #: What this package was written against: raised together with ``PS_ABI`` in csrc/pystore.h.
 ABI = 3
@@ -32,6 +32,11 @@ def _check_library() -> None:
 
 
 _check_library()
+
+
+def address_of(pointer: Any) -> int:
+    """The address in a cdata pointer, for code that takes no cdata."""
+    return int(ffi.cast("uintptr_t", pointer))
 
 
 def text_of(chars: Any) -> str:

@@ -171,11 +171,6 @@ int ps_put(ps_topic *topic, int32_t queue_id, int32_t flag, const void *body, in
     return code;
 }
 
-int ps_put_plain(ps_topic *topic, int32_t queue_id, const void *body, int64_t body_len,
-                 ps_put_result *out) {
-    return ps_put(topic, queue_id, 0, body, body_len, NULL, 0, 1, out);
-}
-
 static void draft_of_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_draft *d) {
     draft_init(s, topic, d);
     d->body = m->body;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from waiting import BOUND_S
 
 import pystore
 from pystore import RecoveryMode
+from pystore.errors import MessageIllegal
 
 HOUR_S = 3600
 
@@ -794,3 +796,29 @@ def test_results_are_shown_by_what_they_say(store_path, small):
         assert str(batch.status) == f"{batch.status}" == "FOUND"
         assert f"{batch.status:d}" == "0"
         assert (str(store.report.mode), store.report.mode) == ("NEW", 0)
+
+
+def test_a_result_can_be_pickled_compared_and_hashed(store_path, small):
+    with pystore.open(store_path, **small) as store:
+        first, second = store.put("orders", b"a"), store.put("orders", b"a")
+    again = pickle.loads(pickle.dumps(first))
+    assert again == first and hash(again) == hash(first) and again.message_id == first.message_id
+    assert first != second and len({first, second, again}) == 2
+
+
+@pytest.mark.parametrize("queue", [1 << 31, -(1 << 31) - 1, 1 << 70])
+def test_a_queue_id_beyond_32_bits_is_refused(store_path, small, queue):
+    with pystore.open(store_path, **small) as store:
+        with pytest.raises(OverflowError):
+            store.put("orders", b"a", queue=queue)
+        assert store.put("orders", b"a").physical_offset == 0
+
+
+def test_results_of_puts_leave_no_memory_behind(store_path, small):
+    with pystore.open(store_path, **small) as store:
+        kind = sys.getrefcount(pystore.PutResult)
+        for _ in range(1000):
+            store.put("orders", b"a", tags="t")
+            with pytest.raises(MessageIllegal):
+                store.put("orders", bytes(5 << 20))
+        assert sys.getrefcount(pystore.PutResult) < kind + 100  # one a leaked result
