@@ -177,6 +177,9 @@ typedef struct ps_info {
     int32_t abort_present, background;
 } ps_info;
 int ps_store_info(ps_store *store, ps_info *out);
+/* Whether puts are refused, or the dispatcher waits, for lack of disk space: 1 or 0. It takes no
+ * lock and touches no file, so an event loop may ask. PS_E_CLOSED. */
+int ps_store_disk_full(ps_store *store);
 
 typedef struct ps_queue_info {
     const char *topic; /* lives as long as the store's handle */

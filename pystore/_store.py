@@ -63,13 +63,15 @@ class Store(Base):
     def watch_disk(self) -> None:
         """Logs when the disk becomes full and when it has room again. Raises: StoreClosed.
 
-        Called by itself every five seconds and when a message is refused; a broker calls it more
-        often, since it refuses messages without Python.
+        Called by itself every five seconds and when a message is refused. It never waits, since
+        that may be on an event loop.
         """
-        full = self.info().disk_full
-        if full == self._disk_full:
+        full = lib.ps_store_disk_full(self.c_handle())
+        if full < 0:
+            raise self._why_closed()
+        if bool(full) == self._disk_full:
             return
-        self._disk_full = full
+        self._disk_full = bool(full)
         if full:
             _log.warning("%s: the disk is full; messages are refused until it has room", self.path)
         else:

@@ -42,7 +42,6 @@ class Housekeeping:
             s.offsets.persist,
             lambda: s.settings["flushConsumerOffsetInterval"] / 1000,
         )
-        self.add(s.store.watch_disk, lambda: _STEP_S)
         self.add(s.clients.scan, lambda: 10.0)
         self.add(s.locks.scan, lambda: 30.0)
         self.add(s.statistics.sample, lambda: 10.0)

@@ -23,6 +23,18 @@ static void index_info(const ps_store *s, ps_info *out) {
     out->index_used = s->st_index ? ps_index_used(s->st_index) : 0;
 }
 
+static bool disk_full(ps_store *s) {
+    return atomic_load(&s->st_retention.rt_disk_full) || atomic_load(&s->st_log.lg_disk_full) ||
+           ps_errno_code(atomic_load(&s->st_dispatcher.ds_stall_errno)) == PS_E_DISK_FULL;
+}
+
+int ps_store_disk_full(ps_store *s) {
+    if (ps_enter(s) < 0) return PS_E_CLOSED;
+    int full = disk_full(s);
+    ps_leave(s);
+    return full;
+}
+
 int ps_store_info(ps_store *s, ps_info *out) {
     if (ps_enter(s) < 0) return PS_E_CLOSED;
     *out = (ps_info){.log_min = atomic_load(&s->st_log.lg_min),
@@ -35,10 +47,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
                      .topics = s->st_topics.tt_topic_count,
                      .queues = atomic_load(&s->st_topics.tt_queue_count),
                      .writable = !s->st_readonly,
-                     .disk_full = atomic_load(&s->st_retention.rt_disk_full) ||
-                                  atomic_load(&s->st_log.lg_disk_full) ||
-                                  ps_errno_code(atomic_load(&s->st_dispatcher.ds_stall_errno)) ==
-                                      PS_E_DISK_FULL,
+                     .disk_full = disk_full(s),
                      .sync_flush = s->st_conf.sync_flush,
                      .flush_errno = atomic_load(&s->st_flusher.fl_errno),
                      .fsyncs = atomic_load(&s->st_flusher.fl_fsyncs),

@@ -281,6 +281,33 @@ static void look_around(ps_store *s) {
     ps_batch_free(ps_query(s, "singles", 7, "k1", 2, 0, INT64_MAX, 0, &e));
 }
 
+/* An event loop asks whether the disk is full while a flush holds the keeper's lock over a sync: it
+ * gets its answer, and no file is touched. A wait would hang here. */
+static void test_disk_full_waits_for_nobody(void) {
+    char *folder = check_folder();
+    ps_io *io = ps_io_faulty_new();
+    ps_conf c = conf_small();
+    ps_error e = {0};
+    c.root = folder;
+    c.background = 0;
+    ps_store *s = ps_store_open(&c, io, NULL, NULL, &e);
+    if (CHECK(s != NULL)) {
+        pthread_mutex_lock(&s->st_keeper.kp_lock);
+        int64_t calls = ps_io_faulty_calls(io, UINT32_MAX);
+        CHECK_EQ(0, ps_store_disk_full(s));
+        atomic_store(&s->st_log.lg_disk_full, true);
+        CHECK_EQ(1, ps_store_disk_full(s));
+        CHECK_EQ(calls, ps_io_faulty_calls(io, UINT32_MAX));
+        pthread_mutex_unlock(&s->st_keeper.kp_lock);
+        CHECK_EQ(0, ps_store_close(s, &e));
+        CHECK_EQ(PS_E_CLOSED, ps_store_disk_full(s));
+    }
+    ps_store_free(s);
+    ps_io_faulty_free(io);
+    check_remove(folder);
+    free(folder);
+}
+
 /* Random bytes anywhere in the log, the queues or the index: it opens or says why not, and
  * reads. */
 static void test_damage(void) {
@@ -318,6 +345,7 @@ int main(void) {
     test_views_live_on();
     test_reader();
     test_reader_of_going_files();
+    test_disk_full_waits_for_nobody();
     test_damage();
     return check_end("test_store");
 }
