@@ -41,7 +41,6 @@ typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files
 #define PS_FIND_UNIT_LOST 29       /* units that say that the log lost their messages */
 #define PS_FIND_QUEUE_GAP 30       /* a file of the queue is missing between others */
 #define PS_FIND_QUEUE_FILE_SIZE 31 /* a queue file of another size; value: its bytes */
-#define PS_FIND_QUEUE_STRAY 32     /* unexpected files in a queue folder; value: how many */
 #define PS_FIND_DISAGREE 33        /* the whole record there names another queue; value: where */
 #define PS_FIND_INDEX_HEADER 40    /* the header disagrees with the entries */
 #define PS_FIND_INDEX_CHAIN 41     /* entries from here on are unsound or unreachable */
@@ -78,11 +77,9 @@ typedef struct ps_audit_conf {
 
 /* Facts of one queue folder, and what the segments have asked of it since. */
 typedef struct ps_audit_queue_facts {
-    int64_t min_offset, max_offset; /* of its units, as the files have them */
-    int64_t units;                  /* that point into the log as it is */
-    int64_t matched;                /* of them, asked for by a record */
-    int64_t last_physical_end;      /* end of the furthest record that a unit points to, -1 none */
-    int32_t files;
+    int64_t max_offset; /* after its last unit, as the files have it */
+    int64_t units;      /* that point into the log as it is */
+    int64_t matched;    /* of them, asked for by a record */
 } ps_audit_queue_facts;
 
 typedef struct ps_audit_segment_facts {
@@ -127,11 +124,6 @@ int ps_audit_add_segment(ps_audit *audit, const char *path, int64_t base, int64_
  * stop: set by it to interrupt; may be NULL. */
 int ps_audit_segment(ps_audit *audit, int32_t number, int32_t last, ps_progress *progress,
                      ps_audit_segment_facts *facts, ps_findings *out, ps_error *error);
-/* The next place at or after `from` of the file, whose first byte is at `base` of the log, where a
- * whole record stands by its own place and sums, or the blank that ends the file; -1: none.
- * *size: bytes of it. */
-int64_t ps_audit_resync(ps_audit *audit, const char *path, int64_t base, int64_t from,
-                        int64_t *size, ps_error *error);
 /* cdef end */
 
 #endif

@@ -67,7 +67,6 @@ static int index_walk(ps_audit *a, au_index *x, ps_window *w, int32_t entries, p
         au_find(out, PS_FIND_INDEX_CHAIN, x->xi_keep, count, count - x->xi_keep, -1, 0);
     else if (count > 1 && (begin != first.en_physical || end != last.en_physical))
         au_find(out, PS_FIND_INDEX_HEADER, 1, count, count - 1, last.en_physical, end);
-    x->xi_begin = first.en_physical;
     x->xi_end = last.en_physical;
     check_slots(w, x, heads, out);
     free(heads);
@@ -87,7 +86,7 @@ int ps_audit_index(ps_audit *a, const char *path, int32_t slots, int32_t entries
     if (copy == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the audit");
     au_index *x = &a->au_indexes[a->au_index_count++];
-    *x = (au_index){.xi_path = copy, .xi_slots = slots, .xi_keep = 1, .xi_begin = -1, .xi_end = -1};
+    *x = (au_index){.xi_path = copy, .xi_slots = slots, .xi_keep = 1, .xi_end = -1};
     int code = ps_window_open(&w, a->au_io, path, e);
     if (code < 0) return code;
     code = index_walk(a, x, &w, entries, out);

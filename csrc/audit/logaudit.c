@@ -110,17 +110,6 @@ static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
     return -1;
 }
 
-int64_t ps_audit_resync(ps_audit *a, const char *path, int64_t base, int64_t from, int64_t *size,
-                        ps_error *e) {
-    ps_window w;
-    bool zeros;
-    int code = ps_window_open(&w, a->au_io, path, e);
-    if (code < 0) return code;
-    int64_t found = resync(&w, a, base, from, size, &zeros);
-    ps_window_close(&w);
-    return found;
-}
-
 /* ---- one whole record ---- */
 
 static void check_fields(segment_walk *w, const ps_record *r) {

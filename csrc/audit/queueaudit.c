@@ -55,17 +55,13 @@ static void walk_unit(unit_walk *w, int64_t offset, const ps_unit *u) {
     if (u->size == PS_UNIT_NONE) {
         /* Physical 0 is the pre-fill of a queue whose beginning was deleted. */
         if (u->physical > 0) walk_extend(w, &w->lost, PS_FIND_UNIT_LOST, offset, u->physical);
-        if (q->qu_min == offset) q->qu_min = offset + 1;
         return;
     }
     if (u->size <= 0 || u->physical < 0 || u->physical > w->a->au_conf.log_end - u->size) {
         walk_extend(w, &w->beyond, PS_FIND_UNIT_BEYOND, offset, u->physical);
         return;
     }
-    if (u->physical < w->a->au_conf.log_min) {
-        if (q->qu_min == offset) q->qu_min = offset + 1;
-        return;
-    }
+    if (u->physical < w->a->au_conf.log_min) return;
     if (u->physical <= w->before) {
         au_find_queue(w->out, PS_FIND_UNIT_ORDER, q->qu_topic, q->qu_topic_len, q->qu_id, offset,
                       offset + 1, u->physical, w->before);
@@ -138,14 +134,12 @@ int ps_audit_queue(ps_audit *a, const char *topic, int32_t topic_len, int32_t qu
     unit_walk w = {.a = a, .q = q, .out = out, .before = -1, .zero_from = -1};
     int code = 0;
     check_listing(&w, numbers, sizes, count);
-    q->qu_files = count;
     q->qu_first = count > 0 ? numbers[0] : 0;
-    q->qu_min = q->qu_max = q->qu_first / PS_UNIT;
+    q->qu_max = q->qu_first / PS_UNIT;
     for (int32_t i = 0; i < count && code == 0; i++) {
         code = walk_file(&w, numbers[i], e);
         if (code == PS_E_NOT_FOUND) code = 0; /* retention took it just now */
     }
-    if (q->qu_min > q->qu_max) q->qu_min = q->qu_max;
     if (q->qu_end > a->au_dispatched) a->au_dispatched = q->qu_end;
     return code;
 }
@@ -153,14 +147,11 @@ int ps_audit_queue(ps_audit *a, const char *topic, int32_t topic_len, int32_t qu
 void ps_audit_queue_get(ps_audit *a, const char *topic, int32_t topic_len, int32_t queue_id,
                         ps_audit_queue_facts *out) {
     const au_queue *q = au_queue_find(a, (const uint8_t *)topic, topic_len, queue_id);
-    *out = (ps_audit_queue_facts){.last_physical_end = -1};
+    *out = (ps_audit_queue_facts){0};
     if (q == NULL) return;
-    out->min_offset = q->qu_min;
     out->max_offset = q->qu_max;
     out->units = q->qu_units;
     out->matched = atomic_load(&q->qu_matched);
-    out->last_physical_end = q->qu_end;
-    out->files = q->qu_files;
 }
 
 /* ---- each unit against its record ---- */

@@ -12,12 +12,11 @@
 /* One queue folder. Written by ps_audit_queue, then only its counters change. */
 typedef struct au_queue {
     struct au_queue *qu_next; /* chain of its bucket */
-    int64_t qu_min, qu_max;   /* offsets that the files hold */
+    int64_t qu_max;           /* after the last unit that the files hold */
     int64_t qu_units;         /* that point into the log */
     int64_t qu_end;           /* end of the furthest record that a unit points to, -1 none */
     _Atomic int64_t qu_matched;
     int64_t qu_first;         /* first byte of the first file */
-    int32_t qu_files;
     int32_t qu_id;
     int32_t qu_topic_len;
     uint8_t qu_topic[];
@@ -36,7 +35,7 @@ typedef struct au_index {
     char *xi_path;
     int32_t xi_slots;
     int32_t xi_keep;                /* entries 1 to xi_keep - 1 are sound */
-    int64_t xi_begin, xi_end;       /* places of the first and last of them; -1 none */
+    int64_t xi_end;                 /* place of the last of them; -1 none */
 } au_index;
 
 typedef struct au_segment {
@@ -61,6 +60,8 @@ struct ps_audit {
     int32_t au_segment_count;
 };
 
+/* Of a queue's name, for tables of queues. */
+uint32_t au_queue_hash(const uint8_t *topic, int32_t topic_len, int32_t id);
 /* The queue, NULL when its folder is not there. */
 au_queue *au_queue_find(ps_audit *a, const uint8_t *topic, int32_t topic_len, int32_t id);
 au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t topic_len, int32_t id);

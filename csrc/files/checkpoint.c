@@ -31,6 +31,7 @@
 
 #include "base/bytes.h"
 #include "files/mapfile.h"
+#include "files/replace.h"
 
 #define CP_PHYSIC_AT 0
 #define CP_LOGICS_AT 8
@@ -43,19 +44,12 @@
 #define LOCK_BYTES 1 /* the range that is locked */
 #define PID_TEXT_MAX 20
 
-static int path_of(char out[PATH_MAX], const char *root, const char *name, ps_error *e) {
-    int len = snprintf(out, PATH_MAX, "%s/%s", root, name);
-    if (len < 0 || len >= PATH_MAX)
-        return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, root, "the path is too long");
-    return 0;
-}
-
 /* ---- checkpoint ---- */
 
 int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error *e) {
     char path[PATH_MAX];
     uint8_t head[CP_USED];
-    int code = path_of(path, root, "checkpoint", e);
+    int code = ps_path_in(path, root, "checkpoint", e);
     memset(out, 0, sizeof *out);
     if (code < 0) return code;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
@@ -99,7 +93,7 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
     char path[PATH_MAX];
     uint8_t head[CP_USED];
     bool made = false;
-    int code = path_of(path, root, "checkpoint", e);
+    int code = ps_path_in(path, root, "checkpoint", e);
     if (code < 0) return code;
     be64_put(head + CP_PHYSIC_AT, (uint64_t)c->physic_msg_timestamp);
     be64_put(head + CP_LOGICS_AT, (uint64_t)c->logics_msg_timestamp);
@@ -120,7 +114,7 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
  * needs, rather than less. */
 int ps_abort_present(ps_io *io, const char *root) {
     char path[PATH_MAX];
-    if (path_of(path, root, "abort", NULL) < 0) return 0;
+    if (ps_path_in(path, root, "abort", NULL) < 0) return 0;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return errno != ENOENT && errno != ENOTDIR;
     io->close(io, fd);
@@ -129,7 +123,7 @@ int ps_abort_present(ps_io *io, const char *root) {
 
 int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     char path[PATH_MAX], text[PID_TEXT_MAX + 1];
-    int code = path_of(path, root, "abort", e);
+    int code = ps_path_in(path, root, "abort", e);
     if (code < 0) return code;
     int len = snprintf(text, sizeof text, "%lld", (long long)getpid());
     int fd = io->open(io, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
@@ -145,7 +139,7 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
 
 int ps_abort_remove(ps_io *io, const char *root, ps_error *e) {
     char path[PATH_MAX];
-    int code = path_of(path, root, "abort", e);
+    int code = ps_path_in(path, root, "abort", e);
     if (code < 0) return code;
     if (io->unlink(io, path) < 0 && errno != ENOENT)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot remove the abort file");
@@ -159,7 +153,7 @@ int ps_abort_remove(ps_io *io, const char *root, ps_error *e) {
  * writer. */
 static int64_t abort_pid(ps_io *io, const char *root) {
     char path[PATH_MAX], text[PID_TEXT_MAX + 1], *end;
-    if (path_of(path, root, "abort", NULL) < 0) return -1;
+    if (ps_path_in(path, root, "abort", NULL) < 0) return -1;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return -1;
     ssize_t n = ps_read_head(io, fd, (uint8_t *)text, PID_TEXT_MAX);
@@ -196,7 +190,7 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = LOCK_BYTES};
     char path[PATH_MAX];
     struct stat st;
-    int code = path_of(path, root, "lock", e);
+    int code = ps_path_in(path, root, "lock", e);
     *fd = -1;
     if (code < 0) return code;
     int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
@@ -230,7 +224,7 @@ void ps_lock_release(ps_io *io, int fd) {
 int64_t ps_lock_holder(ps_io *io, const char *root) {
     char path[PATH_MAX];
     if (io == NULL) io = ps_io_system();
-    if (path_of(path, root, "lock", NULL) < 0) return 0;
+    if (ps_path_in(path, root, "lock", NULL) < 0) return 0;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
     int64_t pid = holder_by(io, fd, root);

@@ -28,12 +28,14 @@ void ps_dispatcher_init(ps_dispatcher *d) {
 
 void ps_dispatcher_stop(ps_dispatcher *d) {
     pthread_mutex_lock(&d->ds_nap_lock);
-    pthread_mutex_lock(&d->ds_news_lock);
     atomic_store(&d->ds_stopping, true);
     pthread_cond_broadcast(&d->ds_nap_wake);
+    pthread_mutex_unlock(&d->ds_nap_lock);
+    /* One after the other, for the nap lock is a leaf. Who waits for news looked at ds_stopping
+     * under this lock: before it was set, and is woken here, or after. */
+    pthread_mutex_lock(&d->ds_news_lock);
     pthread_cond_broadcast(&d->ds_news);
     pthread_mutex_unlock(&d->ds_news_lock);
-    pthread_mutex_unlock(&d->ds_nap_lock);
 }
 
 void ps_dispatch_listen(ps_store *s, int fd) {

@@ -28,6 +28,7 @@
 
 #include "base/bytes.h"
 #include "base/report.h"
+#include "files/replace.h"
 #include "store/store.h"
 
 #define FILE_NAME "queueEnds"
@@ -35,10 +36,6 @@
 #define HEAD 48
 #define ENTRY_HEAD 32
 #define FILE_MAX (256LL << 20)
-
-static void path_of(const ps_store *s, const char *name, char out[PATH_MAX]) {
-    snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 40, s->st_root, name);
-}
 
 /* ---- writing ---- */
 
@@ -68,24 +65,6 @@ static int64_t encode(ps_store *s, ps_queue **queues, int32_t n, uint8_t *p) {
     return len;
 }
 
-static int replace_file(ps_store *s, const uint8_t *bytes, int64_t len, ps_error *e) {
-    char path[PATH_MAX], made[PATH_MAX];
-    ps_io *io = s->st_io;
-    int code = 0;
-    path_of(s, FILE_NAME, path);
-    path_of(s, FILE_NAME ".tmp", made);
-    int fd = io->open(io, made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
-    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot make the file");
-    if (ps_write_head(io, fd, bytes, (size_t)len) < 0)
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot write the file");
-    else if (io->fdatasync(io, fd) < 0)
-        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, made, "cannot sync the file");
-    io->close(io, fd);
-    if (code == 0 && io->rename(io, made, path) < 0)
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot rename the file");
-    return code;
-}
-
 int ps_ends_write_locked(ps_store *s, ps_error *e) {
     ps_queue **queues;
     int64_t room = HEAD;
@@ -93,7 +72,8 @@ int ps_ends_write_locked(ps_store *s, ps_error *e) {
     for (int32_t i = 0; i < n; i++) room += ENTRY_HEAD + queues[i]->cq_topic->tp_len;
     uint8_t *bytes = malloc((size_t)room);
     int code = bytes == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory") : 0;
-    if (code == 0) code = replace_file(s, bytes, encode(s, queues, n, bytes), e);
+    if (code == 0) code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes,
+                                          encode(s, queues, n, bytes), e);
     free(bytes);
     free(queues);
     return code;
@@ -158,8 +138,9 @@ int ps_ends_compare(ps_store *s, bool crashed, ps_report *r, ps_error *e) {
     char path[PATH_MAX];
     struct stat st;
     ps_io *io = s->st_io;
-    path_of(s, FILE_NAME, path);
-    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0), code = 0;
+    int code = ps_path_in(path, s->st_root, FILE_NAME, e);
+    if (code < 0) return code;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return 0; /* nothing is known: not a failure */
     if (io->fstat(io, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= FILE_MAX) {
         uint8_t *bytes = malloc((size_t)st.st_size + 1);

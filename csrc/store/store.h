@@ -27,7 +27,7 @@ typedef struct ps_dispatcher {
     _Atomic int64_t ds_end;         /* everything in the log below is in queues and index */
     _Atomic int64_t ds_logic_stamp; /* ms: store time of the last record in the queues */
     ps_topic *ds_recent_topic;      /* of the last record; ds_lock */
-    _Atomic bool ds_stopping;       /* set under both locks below */
+    _Atomic bool ds_stopping;       /* set under the nap lock */
     pthread_mutex_t ds_nap_lock;
     pthread_cond_t ds_nap_wake; /* for the thread: there is something to do */
     pthread_mutex_t ds_news_lock;
@@ -130,7 +130,6 @@ int ps_dispatch_catch_up(ps_store *s, ps_error *e);
  * that can belong to no queue. */
 int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
                        ps_error *e);
-bool ps_dispatch_has_unit(const ps_record *r);
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
 void ps_dispatch_listen(ps_store *s, int fd); /* ps_arrivals_listen_locked */

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "files/replace.h"
 #include "store/store.h"
 
 #define FILE_NAME "deletedTopics"
@@ -36,10 +37,6 @@
 #define HEAD 8
 #define ENTRY_HEAD 12
 #define FILE_MAX (64 << 20)
-
-static void path_in_root(const ps_store *s, const char *name, char out[PATH_MAX]) {
-    snprintf(out, PATH_MAX, "%.*s/%s", PATH_MAX - 40, s->st_root, name);
-}
 
 /* ---- the file ---- */
 
@@ -74,7 +71,8 @@ static int read_entries(ps_store *s, int fd, int64_t len, ps_report *r) {
 int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
     char path[PATH_MAX];
     struct stat st;
-    path_in_root(s, FILE_NAME, path);
+    int code = ps_path_in(path, s->st_root, FILE_NAME, e);
+    if (code < 0) return code;
     int fd = s->st_io->open(s->st_io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0 && errno == ENOENT) return 0;
     if (fd < 0 || s->st_io->fstat(s->st_io, fd, &st) < 0) {
@@ -86,7 +84,7 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
     bool known = s->st_tombstones.tb_inode == st.st_ino && s->st_tombstones.tb_size == st.st_size;
     s->st_tombstones.tb_inode = st.st_ino;
     s->st_tombstones.tb_size = st.st_size;
-    int code = known ? 0 : read_entries(s, fd, st.st_size, r);
+    code = known ? 0 : read_entries(s, fd, st.st_size, r);
     s->st_io->close(s->st_io, fd);
     return code;
 }
@@ -111,31 +109,13 @@ static int64_t encode_locked(ps_store *s, uint8_t **out) {
     return len;
 }
 
-static int replace_file(ps_store *s, const uint8_t *bytes, int64_t len, ps_error *e) {
-    char path[PATH_MAX], made[PATH_MAX];
-    ps_io *io = s->st_io;
-    int code = 0;
-    path_in_root(s, FILE_NAME, path);
-    path_in_root(s, FILE_NAME ".tmp", made);
-    int fd = io->open(io, made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0644);
-    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot create the file");
-    if (ps_write_head(io, fd, bytes, (size_t)len) < 0)
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot write the file");
-    else if (io->fsync(io, fd) < 0)
-        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, made, "cannot sync the file");
-    io->close(io, fd);
-    if (code == 0 && io->rename(io, made, path) < 0)
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot rename the file");
-    return code < 0 ? code : ps_sync_folder(io, s->st_root, e);
-}
-
 static int write_file(ps_store *s, ps_error *e) {
     uint8_t *bytes = NULL;
     pthread_rwlock_rdlock(&s->st_topics.tt_shared.qs_lock);
     int64_t len = encode_locked(s, &bytes);
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     if (len < 0) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
-    int code = replace_file(s, bytes, len, e);
+    int code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes, len, e);
     free(bytes);
     return code;
 }

@@ -43,7 +43,6 @@ _NAMES = {
     lib.PS_FIND_DISAGREE: "record-disagrees",
     lib.PS_FIND_QUEUE_GAP: "queue-gap",
     lib.PS_FIND_QUEUE_FILE_SIZE: "queue-file-size",
-    lib.PS_FIND_QUEUE_STRAY: "queue-stray",
     lib.PS_FIND_INDEX_HEADER: "index-header",
     lib.PS_FIND_INDEX_CHAIN: "index-chain",
     lib.PS_FIND_INDEX_SLOT: "index-slots",
