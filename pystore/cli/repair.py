@@ -82,22 +82,36 @@ def run(
         done = _repair.undo(s.path)
         s.out.facts("undone", {"side folder": done.side, "actions": len(done.actions)})
         return 0
+    if dry_run:
+        with s.progress("checking the log") as bar:
+            planned = _repair.plan(s.path, s.conf, **_options(s, bar))
+        _show_plan(s, planned)
+        return _unchanged(s, planned)
     with s.progress("checking the log") as bar:
-        planned = _repair.plan(s.path, s.conf, **_options(s, bar))
-    _show_plan(s, planned)
-    if not planned.actions:
-        if planned.before is not None and not planned.before.sound:
-            show_audit(s, planned.before)
-            s.damaged = True
-        else:
-            s.out.note("nothing to repair")
-        return 0
-    if dry_run or not _confirmed(s, yes):
-        s.damaged = planned.before is not None and not planned.before.sound
-        return 0
-    with s.progress("repairing") as bar:
-        done = _repair.repair(s.path, s.conf, **_options(s, bar))
+
+        def agreed(planned: Repair) -> bool:
+            bar.close()
+            _show_plan(s, planned)
+            return _confirmed(s, yes)
+
+        done = _repair.repair(s.path, s.conf, confirm=agreed, **_options(s, bar))
+    if done.side is None and not done.finished:
+        if not done.actions:
+            _show_plan(s, done)
+        return _unchanged(s, done)
     _show_result(s, done)
+    return 0
+
+
+def _unchanged(s: Session, planned: Repair) -> int:
+    """Nothing was to be done, or somebody did not want it."""
+    s.damaged = planned.before is not None and not planned.before.sound
+    if planned.actions:
+        return 0
+    if planned.before is not None and s.damaged:
+        show_audit(s, planned.before)
+    else:
+        s.out.note("nothing to repair")
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from pystore.errors import BadArgument, RecordDamaged, StoreIOError, StoreLocked
 from pystore.files import sync_folder, write_whole
 from pystore.native import ffi, lib
+from pystore.repair.sparse import copy_range, data_ranges
 
 __all__ = ["Action", "Journal", "hold_lock", "journals", "refuse_if_held"]
 
@@ -163,10 +164,10 @@ class Journal:
         with (self.root / action.file).open("r+b") as file:
             if not kept.exists():
                 part = kept.with_suffix(".tmp")
-                _copy_range(file, start, end, part)
+                copy_range(file, start, end, part)
                 part.rename(kept)
                 sync_folder(kept.parent)
-            for at, count in _data_ranges(file.fileno(), start, end):
+            for at, count in data_ranges(file.fileno(), start, end):
                 for piece in range(at, at + count, 1 << 20):
                     os.pwrite(file.fileno(), bytes(min(1 << 20, at + count - piece)), piece)
             os.fsync(file.fileno())
@@ -178,7 +179,7 @@ class Journal:
         if now > size and not kept.exists():
             with path.open("rb") as file:
                 part = kept.with_suffix(".tmp")
-                _copy_range(file, size, now, part)
+                copy_range(file, size, now, part)
                 part.rename(kept)
                 sync_folder(kept.parent)
         action.data.setdefault("was", now)
@@ -261,7 +262,7 @@ class Journal:
         kept = self.folder / "old" / str(number)
         with kept.open("rb") as old, (self.root / action.file).open("r+b") as file:
             size = kept.stat().st_size
-            for at, count in _data_ranges(old.fileno(), 0, size):
+            for at, count in data_ranges(old.fileno(), 0, size):
                 for piece in range(at, at + count, 1 << 20):
                     data = os.pread(old.fileno(), min(1 << 20, at + count - piece), piece)
                     os.pwrite(file.fileno(), data, action.data["start"] + piece)
@@ -308,29 +309,3 @@ class Journal:
 def journals(root: Path) -> list[Path]:
     """The side folders of a store, oldest first."""
     return sorted(path for path in root.glob(f"{_PREFIX}*") if (path / "manifest.json").exists())
-
-
-def _data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Position and length of what is no hole within [start, end)."""
-    at = start
-    while at < end:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            return
-        if at >= end:
-            return
-        stop = min(os.lseek(fd, at, os.SEEK_HOLE), end)
-        yield at, stop - at
-        at = stop
-
-
-def _copy_range(file: Any, start: int, end: int, into: Path) -> None:
-    """Bytes [start, end) of a file as a file of their own, holes left out, on the disk."""
-    with into.open("wb") as out:
-        out.truncate(end - start)
-        for at, count in _data_ranges(file.fileno(), start, end):
-            for piece in range(at, at + count, 1 << 20):
-                data = os.pread(file.fileno(), min(1 << 20, at + count - piece), piece)
-                os.pwrite(out.fileno(), data, piece - start)
-        os.fsync(out.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,23 +75,25 @@ def plan(
     return Repair(os.fspath(path), make_plan(layout, audit), before=audit)
 
 
-def _finish(root: Path, given: Settings, progress: Progress | None) -> list[str]:
-    """Ends repairs that were interrupted."""
-    ended = []
-    for folder in journals(root):
-        journal = Journal.load(folder)
+def _begun(root: Path) -> list[Journal]:
+    """Repairs that were interrupted."""
+    all_of_them = [Journal.load(folder) for folder in journals(root)]
+    return [journal for journal in all_of_them if journal.state in ("applying", "undoing")]
+
+
+def _finish(begun: list[Journal], given: Settings, progress: Progress | None) -> list[str]:
+    for journal in begun:
         if journal.state == "applying":
             journal.apply(_rebuilder(given, progress))
-            ended.append(folder.name)
-        elif journal.state == "undoing":
+        else:
             journal.undo()
-            ended.append(folder.name)
-    return ended
+    return [journal.folder.name for journal in begun]
 
 
 def repair(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
-    *, progress: Progress | None = None, **settings: Any,
+    *, progress: Progress | None = None, confirm: Callable[[Repair], bool] | None = None,
+    **settings: Any,
 ) -> Repair:  # fmt: skip
     """Mends what :func:`pystore.audit.verify` finds.
 
@@ -99,16 +102,26 @@ def repair(
     that is taken away lies in ``STORE/repair-TIME`` afterwards. A repair that was interrupted is
     finished first.
 
+    confirm: asked with the plan before anything changes, and with what is left of a repair that
+    was interrupted; when it says False, nothing changes and ``after`` is None. The store's lock is
+    held meanwhile.
+
     Raises: NotAStore, BadArgument, StoreLocked, Forbidden, StoreIOError, DiskFull.
     """
     root = Path(path)
     given = _settings.load(conf, settings)
     look(root, given)
     with hold_lock(root):
-        ended = _finish(root, given, progress)
+        begun = _begun(root)
+        left = Repair(str(root), [a for journal in begun for a in journal.actions])
+        if begun and confirm is not None and not confirm(left):
+            return left
+        ended = _finish(begun, given, progress)
         before = _verify_held(root, conf, progress, settings)
         actions = make_plan(look(root, given), before)
         done = Repair(str(root), actions, before=before, finished=ended)
+        if actions and confirm is not None and not confirm(done):
+            return done
         if actions:
             journal = Journal.begin(root, actions)
             done.side = str(journal.folder)
@@ -140,7 +153,7 @@ def rebuild(
     look(root, given)
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
     with hold_lock(root):
-        ended = [] if dry_run else _finish(root, given, progress)
+        ended = [] if dry_run else _finish(_begun(root), given, progress)
         before = _verify_held(root, conf, progress, settings)
         _refuse_damaged_log(before, look(root, given))
         actions = []

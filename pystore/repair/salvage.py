@@ -12,6 +12,7 @@ from typing import Any
 from pystore import settings as _settings
 from pystore.errors import BadArgument, Forbidden, NotAStore
 from pystore.repair.repair import Repair, repair
+from pystore.repair.sparse import copy_range
 
 __all__ = ["Salvaged", "salvage"]
 
@@ -82,7 +83,8 @@ def salvage(
         if base is None or place is None or place.exists():
             skipped.append(str(path.relative_to(source)))
             continue
-        _copy_sparse(path, place)
+        with path.open("rb") as file:
+            copy_range(file, 0, path.stat().st_size, place)
         taken.append((str(path.relative_to(source)), base))
     if not taken:
         shutil.rmtree(target)
@@ -103,23 +105,3 @@ def _files_below(source: Path) -> list[Path]:
         for name in names
     )
     return sorted(p for p in found if p.is_file() and p.stat().st_size >= 4096)
-
-
-def _copy_sparse(source: Path, target: Path) -> None:
-    with source.open("rb") as old, target.open("wb") as new:
-        size = os.fstat(old.fileno()).st_size
-        new.truncate(size)
-        at = 0
-        while at < size:
-            try:
-                at = os.lseek(old.fileno(), at, os.SEEK_DATA)
-            except OSError:
-                break
-            end = os.lseek(old.fileno(), at, os.SEEK_HOLE)
-            while at < end:
-                data = os.pread(old.fileno(), min(1 << 20, end - at), at)
-                if not data:
-                    break
-                os.pwrite(new.fileno(), data, at)
-                at += len(data)
-        os.fsync(new.fileno())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from damages import CASES, QUEUE, SIZES, WARNINGS, Sample, copy, in_record, poke
 import pystore
 from pystore.audit import verify
 from pystore.cli import main
-from pystore.repair import plan, rebuild, repair, salvage, undo
+from pystore.repair import Repair, plan, rebuild, repair, salvage, undo
+from pystore.repair.journal import Journal
 
 __all__ = ["copy", "sample"]  # fixtures
 
@@ -115,6 +117,59 @@ def test_the_plan_changes_nothing(sample: Sample, copy: Path):
     planned = plan(copy)
     assert [a.do for a in planned.actions] == ["patch", "rebuild"]
     assert content(copy) == before
+
+
+def test_somebody_may_refuse_the_plan(sample: Sample, copy: Path):
+    in_record(4, b"\0")(sample, copy)
+    before, shown = content(copy), []
+
+    def refuse(planned: Repair) -> bool:
+        shown.extend(a.do for a in planned.actions)
+        return False
+
+    done = repair(copy, confirm=refuse)
+    assert shown == ["patch", "rebuild"]
+    assert done.after is None
+    assert content(copy) == before
+
+
+def test_what_is_left_of_an_interrupted_repair_is_asked_about(
+    sample: Sample, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    in_record(4, b"\0")(sample, copy)
+
+    def fail(*_: object) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_patch", fail)
+        with pytest.raises(Stop):
+            repair(copy)
+    before, shown = content(copy), []
+
+    def refuse(planned: Repair) -> bool:
+        shown.extend(a.do for a in planned.actions)
+        return False
+
+    assert repair(copy, confirm=refuse).after is None
+    assert shown == ["patch", "rebuild"]
+    assert content(copy) == before
+
+
+def test_the_command_line_reads_the_store_twice(
+    sample: Sample, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Once for the plan, which is applied under the same lock, and once afterwards."""
+    in_record(4, b"\0")(sample, copy)
+    audits = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        audits.append(args)
+        return verify(*args, **options)
+
+    monkeypatch.setattr(sys.modules["pystore.repair.repair"], "verify", counted)
+    assert main(["repair", str(copy), "--yes"]) == 0
+    assert len(audits) == 2
 
 
 class Stop(Exception):

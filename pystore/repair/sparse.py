@@ -1,0 +1,38 @@
+"""Copies of files that keep their holes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["copy_range", "data_ranges"]
+
+_PIECE = 1 << 20
+
+
+def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Position and length of what is no hole within [start, end)."""
+    at = start
+    while at < end:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            return
+        if at >= end:
+            return
+        stop = min(os.lseek(fd, at, os.SEEK_HOLE), end)
+        yield at, stop - at
+        at = stop
+
+
+def copy_range(file: BinaryIO, start: int, end: int, into: Path) -> None:
+    """Bytes [start, end) of a file as a file of their own, holes left out, on the disk."""
+    with into.open("wb") as out:
+        out.truncate(end - start)
+        for at, count in data_ranges(file.fileno(), start, end):
+            for piece in range(at, at + count, _PIECE):
+                data = os.pread(file.fileno(), min(_PIECE, at + count - piece), piece)
+                os.pwrite(out.fileno(), data, piece - start)
+        os.fsync(out.fileno())
