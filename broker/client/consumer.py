@@ -22,11 +22,10 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Self, Unpack
 
-from broker.client.allocation import Strategy, strategy_of
+from broker.client.allocation import strategy_of
 from broker.client.broadcast import OffsetFile
 from broker.client.errors import (
     ClientError,
@@ -34,18 +33,19 @@ from broker.client.errors import (
     Unreachable,
 )
 from broker.client.handling import ConcurrentHandling, Handling, OrderlyHandling, RetryLater
+from broker.client.inquiries import consumer_handlers
+from broker.client.member import RETRY, Changed, ConsumerOptions, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
 from broker.client.options import (
     INNER_PRODUCER,
-    ClientOptions,
     ClientSettings,
     checked_group,
     name_servers,
 )
 from broker.client.producer import refuse_unknown, settings_of
 from broker.client.progress import QueueProgress
-from broker.client.pulling import pull_forever
+from broker.client.pulling import Puller
 from broker.client.rebalance import Rebalancer
 from broker.client.retrying import send_back
 from broker.client.routes import Route
@@ -63,80 +63,6 @@ from broker.remoting.handlers import Handler, Peer
 __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
 
 log = logging.getLogger("broker.client")
-
-Start = Literal["first", "last"] | dt.datetime | int
-Changed = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
-RETRY = "%RETRY%"
-
-
-class ConsumerOptions(ClientOptions, total=False):
-    """Keyword arguments of every consumer: those of ClientOptions, and the fields of
-    ConsumerSettings."""
-
-    start: Start
-    strategy: str | Strategy
-    broadcast: bool
-    orderly: bool
-    concurrency: int
-    max_retries: int
-    auto_commit_s: float
-    pull_batch: int
-    buffer_messages: int
-    poll_wait_s: float
-    handler_timeout_s: float
-    stop_timeout_s: float
-    offsets_folder: str | None
-    rebalance_s: float
-    on_assigned: Changed | None
-    on_revoked: Changed | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
-    """start: where a group that has committed nothing begins: first, last, or a time (a datetime,
-    or milliseconds since 1970). strategy: how members divide queues, by upstream's name (AVG,
-    AVG_BY_CIRCLE, CONSISTENT_HASH) or one of broker.client.allocation. broadcast: every member
-    gets every message, and offsets are kept in a file below offsets_folder. orderly: a handler gets
-    each queue's messages one after the other. concurrency: handlers at once. max_retries: how often
-    a message comes again before it is a dead letter; of an orderly consumer, -1: for ever.
-    auto_commit_s: how often offsets are committed; 0: only by commit(). pull_batch: messages asked
-    for at once. buffer_messages: of each queue, pulled and not done. poll_wait_s: how long a broker
-    holds a pull. handler_timeout_s: after it a message is given to somebody else.
-    stop_timeout_s: how long close() waits for handlers. rebalance_s: how often queues are divided
-    without cause. on_assigned, on_revoked: called with queues that came and that go; revoked
-    queues are still ours while it runs."""
-
-    start: Start = "last"
-    strategy: str | Strategy = "AVG"
-    broadcast: bool = False
-    orderly: bool = False
-    concurrency: int = 20
-    max_retries: int = -1
-    auto_commit_s: float = 5.0
-    pull_batch: int = 32
-    buffer_messages: int = 1000
-    poll_wait_s: float = 15.0
-    handler_timeout_s: float = 900.0
-    stop_timeout_s: float = 30.0
-    offsets_folder: str | None = None
-    rebalance_s: float = 20.0
-    on_assigned: Changed | None = None
-    on_revoked: Changed | None = None
-
-    def __post_init__(self) -> None:
-        strategy_of(self.strategy)
-        if isinstance(self.start, str) and self.start not in ("first", "last"):
-            raise Misuse(f"start '{self.start}' is not first, last or a time")
-        for name in ("concurrency", "pull_batch", "buffer_messages"):
-            if getattr(self, name) < 1:
-                raise Misuse(f"{name} is at least 1")
-        if self.orderly and self.broadcast:
-            raise Misuse("orderly and broadcast exclude each other: nobody locks queues for all")
-
-    @property
-    def retries(self) -> int:
-        """As brokers are told: 16 by default."""
-        return self.max_retries if self.max_retries >= 0 else 16
 
 
 class AsyncConsumer:
@@ -177,7 +103,7 @@ class AsyncConsumer:
         self.strategy = strategy_of(self.settings.strategy)
         self.subscriptions: dict[str, Subscription] = {}
         self.progress: dict[MessageQueue, QueueProgress] = {}
-        self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._pullers: dict[MessageQueue, Puller] = {}
         self._ready: deque[ReceivedMessage] = deque()
         self._arrived: deque[asyncio.Future[None]] = deque()
         self._rebalancer = Rebalancer(self)
@@ -277,7 +203,7 @@ class AsyncConsumer:
         try:
             self._wake_all()
             await self._rebalancer.stop()
-            await self._stop_pullers(list(self._pullers))
+            self._stop_pullers(list(self._pullers))
             if self._handling is not None:
                 stuck = await self._handling.stop(self.settings.stop_timeout_s)
             if self._started:
@@ -385,16 +311,18 @@ class AsyncConsumer:
             return
         for queue, offset in offsets.items():
             self.progress[queue] = progress = QueueProgress(queue, offset, self.shown)
-            self._pullers[queue] = self.network.spawn(pull_forever(self, progress))
+            self._pullers[queue] = Puller(self, progress)
         if self._handling is not None:
             self._handling.assigned([self.progress[queue] for queue in offsets])
+        for queue in offsets:
+            self._pullers[queue].next()
         await self._tell(self.settings.on_assigned, list(offsets))
 
     async def revoke(self, queues: Collection[MessageQueue]) -> None:
         """Stops to pull queues, commits what is done of them, and lets them go."""
         if not queues:
             return
-        await self._stop_pullers(queues)
+        self._stop_pullers(queues)
         if self._handling is not None:
             await self._handling.revoked([self.progress[q] for q in queues if q in self.progress])
         await self._tell(self.settings.on_revoked, queues)
@@ -406,11 +334,11 @@ class AsyncConsumer:
         self._ready = deque(m for m in self._ready if not m.progress.dropped)
         await self._rebalancer.unlock(queues)
 
-    async def _stop_pullers(self, queues: Collection[MessageQueue]) -> None:
-        tasks = [self._pullers.pop(queue) for queue in list(queues) if queue in self._pullers]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _stop_pullers(self, queues: Collection[MessageQueue]) -> None:
+        for queue in queues:
+            puller = self._pullers.pop(queue, None)
+            if puller is not None:
+                puller.stop()
 
     async def _tell(self, callback: Changed | None, queues: Collection[MessageQueue]) -> None:
         if callback is None:
@@ -495,11 +423,12 @@ class AsyncConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continues a queue at an offset; messages of it that wait are dropped. Raises: Misuse."""
         progress = self._ours(queue)
-        await self._stop_pullers([queue])
+        self._stop_pullers([queue])
         progress.reset(offset)
         self._ready = deque(m for m in self._ready if m.progress is not progress)
         if not self._stopping:
-            self._pullers[queue] = self.network.spawn(pull_forever(self, progress))
+            self._pullers[queue] = Puller(self, progress)
+            self._pullers[queue].next()
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Brings no more of these queues, all by default, until resume(). What was pulled before
@@ -568,14 +497,16 @@ class AsyncConsumer:
         if self._handling is not None and self._handling.takes(messages):
             return
         self._ready.extend(messages)
+        self.spread()
+
+    def spread(self) -> None:
+        """Wakes one who waits, if a message is left for it. It does the same once it waits itself,
+        so that short work does not wake everybody for each message."""
         waiting = self._arrived
-        for _ in messages:
-            while waiting:
-                future = waiting.popleft()
-                if not future.done():
-                    future.set_result(None)
-                    break
-            else:
+        while waiting and self._ready:
+            future = waiting.popleft()
+            if not future.done():
+                future.set_result(None)
                 break
 
     def _wake_all(self) -> None:
@@ -676,9 +607,9 @@ class AsyncConsumer:
     # ---- what brokers ask ----
 
     def _handlers(self) -> dict[int, Handler]:
-        from broker.client.inquiries import consumer_handlers
-
-        return consumer_handlers(self)
+        return consumer_handlers(self) | {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed
+        }
 
     async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
         """A message that a tool sends us, to the handler: how it went, in upstream's words."""
@@ -692,7 +623,7 @@ class AsyncConsumer:
             return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
         return "CR_SUCCESS", None
 
-    def members_changed(self, peer: Peer, command: Command) -> None:
+    def _members_changed(self, peer: Peer, command: Command) -> None:
         """Somebody joined or left the group."""
         self._rebalancer.soon()
 

@@ -6,15 +6,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 from broker.client.errors import ClientError, HandlerStuck
+from broker.client.member import Member
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.retrying import FIRST_LEVEL, republish
-
-if TYPE_CHECKING:
-    from broker.client.consumer import AsyncConsumer
 
 __all__ = ["ConcurrentHandling", "Handling", "OrderlyHandling", "RetryLater"]
 
@@ -36,9 +34,8 @@ class RetryLater(Exception):
         self.delay_level = delay_level
 
 
-class Running(NamedTuple):
-    message: ReceivedMessage
-    since: float
+#: A worker that never has to wait lets others run after so many messages.
+YIELD_EVERY = 256
 
 
 class Handling(Protocol):
@@ -57,11 +54,13 @@ class Handling(Protocol):
 class ConcurrentHandling:
     """Workers that take whatever message is next."""
 
-    def __init__(self, consumer: AsyncConsumer, handler: HandlerFunction) -> None:
+    def __init__(self, consumer: Member, handler: HandlerFunction) -> None:
         self._consumer = consumer
         self._handler = handler
         self._workers: set[asyncio.Task[None]] = set()
-        self._running: dict[asyncio.Task[None], Running] = {}
+        #: What each worker has under way, and since when.
+        self._running: dict[asyncio.Task[None], tuple[ReceivedMessage, float]] = {}
+        self._spreading = False
         self._stopping = False
 
     def start(self) -> None:
@@ -87,14 +86,21 @@ class ConcurrentHandling:
         consumer, running = self._consumer, self._running
         task = asyncio.current_task()
         assert task is not None
-        clock = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        clock, count = loop.time, 0
         while not self._stopping:
             message = consumer.take_ready()
             if message is None:
                 if not await consumer.wait_ready():
                     return
                 continue
-            running[task] = Running(message, clock())
+            count += 1
+            if count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            if not self._spreading:  # once this worker has to wait
+                self._spreading = True
+                loop.call_soon(self._spread)
+            running[task] = (message, clock())
             try:
                 await self._handler(message)
             except RetryLater as later:
@@ -110,6 +116,10 @@ class ConcurrentHandling:
                 running.pop(task, None)
             if task not in self._workers:  # it was replaced while the handler did not return
                 return
+
+    def _spread(self) -> None:
+        self._spreading = False
+        self._consumer.spread()
 
     async def _failed(self, message: ReceivedMessage, delay_level: int) -> None:
         """Sends it back; when no broker takes it, it waits here and comes again."""
@@ -150,7 +160,7 @@ class ConcurrentHandling:
         busy = {task for task in self._workers if task in self._running}
         if busy:
             await asyncio.wait(busy, timeout=timeout_s)
-        stuck = [running.message for running in self._running.values()]
+        stuck = [message for message, _ in self._running.values()]
         for task in list(self._workers):
             task.cancel()
         if not stuck:
@@ -161,7 +171,7 @@ class ConcurrentHandling:
 class OrderlyHandling:
     """A worker a queue, while the broker's lock on the queue is ours; `concurrency` at once."""
 
-    def __init__(self, consumer: AsyncConsumer, handler: HandlerFunction) -> None:
+    def __init__(self, consumer: Member, handler: HandlerFunction) -> None:
         self._consumer = consumer
         self._handler = handler
         self._slots = asyncio.Semaphore(consumer.settings.concurrency)
@@ -286,9 +296,7 @@ class OrderlyHandling:
         return _stuck(self._consumer, stuck, timeout_s) if stuck else None
 
 
-def _stuck(
-    consumer: AsyncConsumer, messages: Sequence[ReceivedMessage], timeout_s: float
-) -> ClientError:
+def _stuck(consumer: Member, messages: Sequence[ReceivedMessage], timeout_s: float) -> ClientError:
     shown = ", ".join(map(str, messages[:3]))
     return HandlerStuck(
         f"{len(messages)} handlers of {consumer.network.name} had not returned {timeout_s:g} s"

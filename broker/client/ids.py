@@ -9,7 +9,9 @@ import socket
 import time
 from typing import NamedTuple
 
-__all__ = ["OffsetId", "client_id", "local_address", "new_unique_key", "offset_id_of"]
+__all__ = [
+    "OffsetId", "client_id", "local_address", "new_unique_key", "new_unique_keys", "offset_id_of",
+]  # fmt: skip
 
 
 class OffsetId(NamedTuple):
@@ -49,6 +51,10 @@ def client_id(instance_name: str | None, unit_name: str | None = None) -> str:
     return f"{made}@{unit_name}" if unit_name else made
 
 
+#: Fewer than the numbers of four hexadecimal digits, so that none comes twice in a millisecond.
+_AT_ONCE = 30_000
+
+
 class _Keys:
     """Address, process id and a random number once a process; milliseconds since the month began
     and a counter for each key."""
@@ -71,6 +77,17 @@ class _Keys:
         since = (now_ms - self.month_ms) & 0xFFFFFFFF
         return f"{self.prefix}{since:08X}{next(self.count) & 0xFFFF:04X}"
 
+    def new_many(self, count: int) -> list[str]:
+        """So many. A run of _AT_ONCE has one time, and takes longer than a millisecond to make."""
+        if not count:
+            return []
+        start = self.new()[: len(self.prefix) + 8]
+        numbers = itertools.islice(self.count, min(count, _AT_ONCE))
+        made = [f"{start}{number & 0xFFFF:04X}" for number in numbers]
+        if count > _AT_ONCE:
+            made += self.new_many(count - _AT_ONCE)
+        return made
+
     def _enter_month(self, now_ms: int) -> None:
         at = time.localtime(now_ms / 1000)
         year, month = (at.tm_year, at.tm_mon + 1) if at.tm_mon < 12 else (at.tm_year + 1, 1)
@@ -83,3 +100,5 @@ os.register_at_fork(after_in_child=_keys.restart)
 
 #: A new value for the property UNIQ_KEY.
 new_unique_key = _keys.new
+#: So many of them.
+new_unique_keys = _keys.new_many

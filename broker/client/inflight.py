@@ -7,18 +7,23 @@ user's future directly. Whatever does not go well goes on in ``AsyncProducer._de
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
 
-from broker.client.message import MessageQueue, SendResult
-from broker.client.sending import Outgoing
-from broker.remoting.command import Command
+from broker.client.message import MessageQueue
+from broker.client.routes import Route
+from broker.client.sending import STORED, Answer, Outgoing, answer_of, fixed_fields
+from broker.remoting import codec
+from broker.remoting.command import BINARY, Command
+from broker.remoting.connection import Connection
+from pystore.native import ffi, lib, raise_error
 
-if TYPE_CHECKING:
-    from broker.remoting.connection import Connection
+__all__ = ["InFlight", "Lane", "Slots", "Target"]
 
-__all__ = ["InFlight", "Slots"]
+#: Bytes that a lane encodes into: at first, and at most after a larger message.
+ROOM, ROOM_KEPT = 4096, 1 << 20
 
 
 class Slots:
@@ -34,9 +39,15 @@ class Slots:
     def taken(self) -> int:
         return self._count - self._free
 
-    async def acquire(self) -> None:
+    def try_acquire(self) -> bool:
+        """Whether there is one without a wait."""
         if self._free > 0 and not self._waiting:
             self._free -= 1
+            return True
+        return False
+
+    async def acquire(self) -> None:
+        if self.try_acquire():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
@@ -75,28 +86,28 @@ class Slots:
 
 
 class InFlight:
-    """One send that waits for its answer. A connection treats it as a future of the answer."""
+    """One send that waits for its answer: what a connection treats as its waiter."""
 
     __slots__ = (
-        "_answered", "_finished", "_lost", "address", "connection", "future", "outgoing", "queue",
+        "_owner", "_result", "address", "connection", "finished", "future", "outgoing", "queue",
         "reads", "start",
     )  # fmt: skip
 
     def __init__(
         self,
-        answered: Callable[[InFlight, Command], None],
-        lost: Callable[[InFlight, Exception], None],
+        owner: Owner,
         outgoing: Outgoing,
         queue: MessageQueue,
         address: str,
         connection: Connection,
         start: float,
-        future: asyncio.Future[SendResult],
+        future: asyncio.Future[Any],
+        result: Callable[[Outgoing, MessageQueue, Answer], object],
     ) -> None:
-        self._answered = answered
-        self._lost = lost
-        self._finished = False
-        self.outgoing: Outgoing | None = outgoing
+        self._owner = owner
+        self._result = result
+        self.finished = False
+        self.outgoing = outgoing
         self.queue = queue
         self.address = address
         self.connection = connection
@@ -105,13 +116,104 @@ class InFlight:
         self.future = future
 
     def done(self) -> bool:
-        return self._finished
+        return self.finished
+
+    def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None:
+        if not self.finished:
+            self.settle(Answer(code, queue, offset, ids, transaction))
 
     def set_result(self, answer: Command) -> None:
-        self._finished = True
-        self._answered(self, answer)
+        """An answer that had to be decoded: mostly one that refuses."""
+        if answer.code in STORED:
+            self.settle(answer_of(answer, self.queue))
+        else:
+            self.finished = True
+            self._owner.refused(self, answer)
+
+    def settle(self, answer: Answer) -> None:
+        self.finished = True
+        if answer.code not in STORED:
+            self._owner.refused(self, Command(answer.code))
+            return
+        future = self.future
+        if not future.done():
+            future.set_result(self._result(self.outgoing, self.queue, answer))
+        self._owner.stored(self)
 
     def set_exception(self, error: Exception) -> None:
         """The connection ended, or the answer did not come in time."""
-        self._finished = True
-        self._lost(self, error)
+        self.finished = True
+        self._owner.lost(self, error)
+
+    @property
+    def result(self) -> Callable[[Outgoing, MessageQueue, Answer], object]:
+        """Makes the user's result of an answer."""
+        return self._result
+
+
+class Owner(Protocol):
+    """The producer of a send."""
+
+    def stored(self, sending: InFlight) -> None: ...
+
+    def refused(self, sending: InFlight, answer: Command) -> None: ...
+
+    def lost(self, sending: InFlight, error: Exception) -> None: ...
+
+
+class Target(NamedTuple):
+    """A queue that messages can be written to now, and the part of its requests that stays."""
+
+    queue: MessageQueue
+    address: str
+    base: bytes
+
+
+class Lane:
+    """The queues of one topic in turn, for requests of one kind, encoded in C.
+
+    route: what it was made of; another route makes another lane.
+    """
+
+    __slots__ = ("_count", "_error", "_next", "_out", "_room", "_targets", "route")
+
+    def __init__(self, route: Route, outgoing: Outgoing) -> None:
+        self.route = route
+        self._targets: list[Target] = []
+        for queue in route.publish:
+            address = route.master(queue.broker)
+            fields = fixed_fields(outgoing.rules, outgoing.topic, queue, outgoing.batch)
+            if address is not None:
+                frame = codec.encode(Command(outgoing.code, fields, serialize=BINARY))
+                self._targets.append(Target(queue, address, frame))
+        self._count = len(self._targets)
+        self._next = random.randrange(1 << 16)
+        self._room = ROOM
+        self._out = ffi.new("uint8_t[]", ROOM)
+        self._error = ffi.new("ps_error *")
+
+    def next(self) -> Target | None:
+        """None when no queue has a master."""
+        if not self._count:
+            return None
+        self._next = at = self._next + 1
+        return self._targets[at % self._count]
+
+    def frame(self, target: Target, outgoing: Outgoing, opaque: int) -> bytes:
+        """Raises: BadFrame."""
+        base, body = target.base, outgoing.body
+        properties = outgoing.properties.encode("utf-8", "replace")
+        while True:
+            size = lib.ps_client_send(
+                base, len(base), opaque, outgoing.sys_flag, outgoing.flag, outgoing.born_ms,
+                properties, len(properties), body, len(body), self._out, self._room, self._error,
+            )  # fmt: skip
+            if size <= self._room:
+                break
+            self._room, self._out = size, ffi.new("uint8_t[]", size)
+        if size < 0:
+            raise_error(self._error[0], size)
+        made: bytes = ffi.buffer(self._out, size)[:]
+        if self._room > ROOM_KEPT:
+            self._room, self._out = ROOM, ffi.new("uint8_t[]", ROOM)
+        return made

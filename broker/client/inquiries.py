@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from broker.client.member import Member
 from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.records import received
@@ -14,13 +14,10 @@ from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
 
-if TYPE_CHECKING:
-    from broker.client.consumer import AsyncConsumer
-
 __all__ = ["consumer_handlers"]
 
 
-def consumer_handlers(consumer: AsyncConsumer) -> dict[int, Handler]:
+def consumer_handlers(consumer: Member) -> dict[int, Handler]:
     """Handlers of the requests that brokers send to consumers."""
 
     def reset(peer: Peer, command: Command) -> None:
@@ -41,7 +38,6 @@ def consumer_handlers(consumer: AsyncConsumer) -> dict[int, Handler]:
         return command.reply(body=mqjson.dumps(_running_info(consumer)))
 
     return {
-        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: consumer.members_changed,
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: status,
         RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
@@ -49,7 +45,7 @@ def consumer_handlers(consumer: AsyncConsumer) -> dict[int, Handler]:
     }
 
 
-async def _reset(consumer: AsyncConsumer, offsets: dict[MessageQueue, int]) -> None:
+async def _reset(consumer: Member, offsets: dict[MessageQueue, int]) -> None:
     """A tool has moved the group: our queues continue there."""
     for queue, offset in offsets.items():
         if queue in consumer.progress:
@@ -57,7 +53,7 @@ async def _reset(consumer: AsyncConsumer, offsets: dict[MessageQueue, int]) -> N
     await consumer.commit()
 
 
-def _running_info(consumer: AsyncConsumer) -> dict[str, object]:
+def _running_info(consumer: Member) -> dict[str, object]:
     """ConsumerRunningInfo, as consumerStatus of the admin tool reads it."""
     settings = consumer.settings
     queues = {
@@ -96,12 +92,12 @@ def _running_info(consumer: AsyncConsumer) -> dict[str, object]:
     }
 
 
-async def _directly(consumer: AsyncConsumer, command: Command) -> Command:
+async def _directly(consumer: Member, command: Command) -> Command:
     """A tool has one message consumed here, now. Its offset does not count."""
     began = time.monotonic()
     queue = MessageQueue(command.ext.get("topic", ""), command.ext.get("brokerName", ""), 0)
     messages: list[ReceivedMessage] = received(
-        memoryview(bytes(command.body)), QueueProgress(queue, 0, consumer.shown)
+        bytes(command.body), QueueProgress(queue, 0, consumer.shown)
     )
     result, remark = await consumer.consume_directly(messages[0])
     spent_ms = int((time.monotonic() - began) * 1000)

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.client.recordhead import RecordHead, head_of
 from broker.remoting.mqjson import MessageQueue
 from pystore.compression import inflate
 from pystore.properties import parse_properties
 
 if TYPE_CHECKING:
     from broker.client.progress import QueueProgress
-    from broker.client.records import RecordHead
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
 
@@ -81,38 +81,33 @@ class ReceivedMessage:
     """
 
     __slots__ = (
-        "_body", "_data", "_end", "_head", "_properties", "_start", "physical_offset", "progress",
-        "queue_offset",
+        "_body", "_data", "_head", "_index", "_properties", "_rows", "progress", "queue_offset",
     )  # fmt: skip
 
     def __init__(
-        self,
-        data: memoryview,
-        start: int,
-        end: int,
-        queue_offset: int,
-        physical_offset: int,
-        progress: QueueProgress,
+        self, data: bytes, rows: bytes, index: int, queue_offset: int, progress: QueueProgress
     ) -> None:
+        """data: what the record stands in. rows, index: where its fields are (head_of)."""
         self._data = data
-        self._start = start
-        self._end = end
+        self._rows = rows
+        self._index = index
+        self.queue_offset = queue_offset
+        #: What its consumer knows of the queue; of no use to others.
+        self.progress = progress
         self._head: RecordHead | None = None
         self._properties: dict[str, str] | None = None
         self._body: bytes | None = None
-        self.queue_offset = queue_offset
-        self.physical_offset = physical_offset
-        #: What its consumer knows of the queue; of no use to others.
-        self.progress = progress
 
     @property
     def head(self) -> RecordHead:
         """The fields of its record."""
         if self._head is None:
-            from broker.client.records import read_head
-
-            self._head = read_head(self._data, self._start)
+            self._head = head_of(self._rows, self._index)
         return self._head
+
+    @property
+    def physical_offset(self) -> int:
+        return self.head.physical_offset
 
     @property
     def queue(self) -> MessageQueue:
@@ -133,25 +128,23 @@ class ReceivedMessage:
         if self._body is None:
             head = self.head
             raw = self._data[head.body_start : head.body_end]
-            if head.sys_flag & _COMPRESSED:
-                self._body = inflate((head.sys_flag >> 8) & 7, raw)
-            else:
-                self._body = bytes(raw)
+            compressed = head.sys_flag & _COMPRESSED
+            self._body = inflate((head.sys_flag >> 8) & 7, raw) if compressed else raw
         return self._body
 
     @property
     def body_view(self) -> memoryview:
         """The stored bytes without a copy, compressed or not."""
         head = self.head
-        return self._data[head.body_start : head.body_end]
+        return memoryview(self._data)[head.body_start : head.body_end]
 
     @property
     def properties(self) -> Mapping[str, str]:
         """All properties, those of the protocol among them."""
         if self._properties is None:
             head = self.head
-            raw = bytes(self._data[head.properties_start : self._end])
-            self._properties = parse_properties(raw)
+            start = head.properties_at
+            self._properties = parse_properties(self._data[start : start + head.properties_len])
         return self._properties
 
     @property
@@ -175,7 +168,8 @@ class ReceivedMessage:
     @property
     def offset_message_id(self) -> str:
         head = self.head
-        return f"{head.store_host.hex()}{self.physical_offset:016x}".upper()
+        host = self._data[head.host_at : head.host_at + head.host_len]
+        return f"{host.hex()}{head.physical_offset:016x}".upper()
 
     @property
     def attempt(self) -> int:
@@ -197,7 +191,13 @@ class ReceivedMessage:
     @property
     def record(self) -> memoryview:
         """The whole record in its stored format."""
-        return self._data[self._start : self._end]
+        return memoryview(self._data)[self.head.at : self.head.end]
+
+    @property
+    def stored_topic(self) -> str:
+        """The topic that its record names."""
+        head = self.head
+        return str(self._data[head.topic_at : head.topic_at + head.topic_len], "utf-8", "replace")
 
     def __repr__(self) -> str:
         q = self.progress.queue

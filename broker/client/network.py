@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from broker.client import errors
@@ -19,11 +19,13 @@ from broker.client.errors import BrokerRefused, NoRoute, RequestTimeout, Unreach
 from broker.client.ids import client_id
 from broker.client.options import ClientSettings
 from broker.client.routes import DEFAULT_TOPIC, Route, as_template, parse_route
+from broker.remoting.answers import answer_framers
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, JSON, ONEWAY, Command
 from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
+from broker.remoting.outstanding import Waiter
 
 __all__ = ["Network"]
 
@@ -90,7 +92,10 @@ class Network:
         if self._servers and len(self._servers) > 1:
             random.shuffle(self._servers)
         self._remoting = RemotingClient(
-            self._handlers, tls=self.settings.tls_context(), on_close=self._lost
+            self._handlers,
+            framer=answer_framers(),
+            tls=self.settings.tls_context(),
+            on_close=self._lost,
         )
         self.spawn(self._keep())
 
@@ -164,6 +169,34 @@ class Network:
         for hook in self.settings.hooks:
             hook.before_request(address, command)
 
+    def after(self, address: str, command: Command, answer: Command) -> None:
+        """Shows an answer to the hooks."""
+        for hook in self.settings.hooks:
+            hook.after_response(address, command, answer)
+
+    def begin(
+        self, address: str, command: Command, waiter: Waiter
+    ) -> tuple[Connection, int] | None:
+        """Sends a request whose answer `waiter` gets, who also looks at the time and calls after();
+        its opaque is returned. None while there is no connection: connect() makes one."""
+        connection = self._remoting.connected(address) if self._remoting is not None else None
+        if connection is None:
+            return None
+        self.before(address, command)
+        return connection, connection.begin(command, waiter)
+
+    async def connect(self, address: str) -> None:
+        """Raises: Unreachable, RequestTimeout."""
+        remoting = self._remoting
+        assert remoting is not None
+        with _named_errors():
+            await remoting.connection(address, self.settings.request_timeout_s)
+
+    def forget(self, address: str) -> None:
+        """The next request makes a new connection."""
+        if self._remoting is not None:
+            self._remoting.forget(address)
+
     def ready(self, address: str) -> Connection | None:
         """A connection for a request that no hook wants to see; None where exchange() is needed."""
         if self.settings.hooks or self._remoting is None:
@@ -179,17 +212,13 @@ class Network:
         hooks = self.settings.hooks
         if hooks:
             self.before(address, command)
-        try:
+        with _named_errors():
             answer = await remoting.request(address, command, timeout)
             if answer.code == ResponseCode.GO_AWAY:
                 remoting.forget(address)
                 answer = await remoting.request(address, command, timeout)
-        except TimeoutError as late:
-            raise RequestTimeout(str(late)) from None
-        except (ConnectionError, ValueError) as failed:
-            raise Unreachable(str(failed)) from None
-        for hook in hooks:
-            hook.after_response(address, command, answer)
+        if hooks:
+            self.after(address, command, answer)
         return answer
 
     async def request(
@@ -219,12 +248,8 @@ class Network:
         assert remoting is not None
         command.flag |= ONEWAY
         self.before(address, command)
-        try:
+        with _named_errors():
             await remoting.oneway(address, command, self.settings.request_timeout_s)
-        except TimeoutError as late:
-            raise RequestTimeout(str(late)) from None
-        except (ConnectionError, ValueError) as failed:
-            raise Unreachable(str(failed)) from None
 
     async def ask_servers(self, code: int, fields: Mapping[str, object]) -> Command:
         """The first answer that one of the name servers gives. Raises: Unreachable."""
@@ -410,6 +435,17 @@ class Network:
                 await self._fetch(topic, 0)
             except (BrokerRefused, Unreachable, NoRoute) as failed:
                 log.info("Cannot refresh the route of %s; keeping the old one: %s", topic, failed)
+
+
+@contextlib.contextmanager
+def _named_errors() -> Iterator[None]:
+    """Errors of the transport under their names here."""
+    try:
+        yield
+    except TimeoutError as late:
+        raise RequestTimeout(str(late)) from None
+    except (ConnectionError, ValueError) as failed:
+        raise Unreachable(str(failed)) from None
 
 
 def request_of(code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:

@@ -22,7 +22,7 @@ from broker.client.errors import (
     Unreachable,
 )
 from broker.client.faults import FaultTable, QueueChooser
-from broker.client.inflight import InFlight, Slots
+from broker.client.inflight import InFlight, Lane, Slots
 from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from broker.client.network import Network
 from broker.client.options import (
@@ -36,15 +36,18 @@ from broker.client.requests import Reply, Waiting, reply_properties, request_pro
 from broker.client.routes import Route
 from broker.client.sending import (
     STORED,
+    Answer,
     Outgoing,
     SendRules,
+    answer_of,
     cut_batches,
     may_retry,
     prepare,
     result_of,
     results_of,
+    with_namespace,
 )
-from broker.client.subscription import heartbeat_body
+from broker.client.subscription import heartbeat_body, tag_hash
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler
@@ -143,6 +146,8 @@ class AsyncProducer:
             masters_only=True,
         )  # fmt: skip
         self._choosers: dict[str, QueueChooser] = {}
+        #: The quick way of single messages and of batches, by topic.
+        self._lanes: dict[tuple[str, bool], Lane] = {}
         self._faults = FaultTable()
         self._any = Choice(self._next_queue, True)
         self._slots = Slots(self.settings.max_in_flight)
@@ -213,15 +218,17 @@ class AsyncProducer:
         """
         self.network.check()
         outgoing = prepare(message, self._rules)
-        await self._slots.acquire()
+        slots = self._slots
+        if not slots.try_acquire():
+            await slots.acquire()
         if key is None and queue is None and timeout_s is None:
-            begun = self._begin(outgoing)
+            begun = self._begin(outgoing, result_of)
             if begun is not None:
                 return await begun
         try:
             return await self._deliver(outgoing, self._choice(key, queue), timeout_s, result_of)
         finally:
-            self._slots.release()
+            slots.release()
 
     async def submit(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
@@ -233,9 +240,10 @@ class AsyncProducer:
         """
         self.network.check()
         outgoing = prepare(message, self._rules)
-        await self._slots.acquire()
+        if not self._slots.try_acquire():
+            await self._slots.acquire()
         if key is None and queue is None:
-            begun = self._begin(outgoing)
+            begun = self._begin(outgoing, result_of)
             if begun is not None:
                 return begun
         choice = self._choice(key, queue)
@@ -256,21 +264,30 @@ class AsyncProducer:
         results: list[SendResult | None] = [None] * len(messages)
         cuts = list(cut_batches(messages, self._rules, self.settings.batch_max))
 
+        if len(cuts) == 1:
+            return await self._send_batch(cuts[0][1], timeout_s)
+
         async def one(indexes: Sequence[int], outgoing: Outgoing) -> None:
-            async with self._slots:
-                choice = self._choice(None, None)
-                found = await self._deliver(outgoing, choice, timeout_s, results_of)
+            found = await self._send_batch(outgoing, timeout_s)
             for index, result in zip(indexes, found, strict=True):
                 results[index] = result
 
-        if len(cuts) == 1:
-            await one(*cuts[0])
-        else:
+        if cuts:
             done = await asyncio.gather(*(one(*cut) for cut in cuts), return_exceptions=True)
             for each in done:
                 if isinstance(each, BaseException):
                     raise each
         return [result for result in results if result is not None]
+
+    async def _send_batch(self, outgoing: Outgoing, timeout_s: float | None) -> list[SendResult]:
+        await self._slots.acquire()
+        begun = self._begin(outgoing, results_of) if timeout_s is None else None
+        if begun is not None:
+            return await begun
+        try:
+            return await self._deliver(outgoing, self._any, timeout_s, results_of)
+        finally:
+            self._slots.release()
 
     async def send_oneway(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
@@ -330,8 +347,6 @@ class AsyncProducer:
         return (await self._route(self._full(topic))).publish
 
     def _full(self, topic: str) -> str:
-        from broker.client.sending import with_namespace
-
         return with_namespace(topic, self._rules.namespace)
 
     # ---- how ----
@@ -373,43 +388,43 @@ class AsyncProducer:
 
     # ---- the quick way ----
 
-    def _begin(self, outgoing: Outgoing) -> asyncio.Future[SendResult] | None:
-        """Writes a message now, if nothing has to be waited for first. Its slot is released with
+    def _begin(
+        self, outgoing: Outgoing, result: Callable[[Outgoing, MessageQueue, Answer], _T]
+    ) -> asyncio.Future[_T] | None:
+        """Writes a request now, if nothing has to be waited for first. Its slot is released with
         the answer."""
-        route = self.network.known_route(outgoing.topic)
-        if route is None or not route.publish:
+        network, topic, batch = self.network, outgoing.topic, outgoing.batch
+        route = network.known_route(topic)
+        if route is None or self._faults.avoided:
             return None
-        queue = self._next_queue(route, outgoing.topic, ())
-        address = route.master(queue.broker)
-        connection = self.network.ready(address) if address is not None else None
-        if connection is None or address is None:
+        lane = self._lanes.get((topic, batch))
+        if lane is None or lane.route is not route:
+            lane = self._lanes[topic, batch] = Lane(route, outgoing)
+        target = lane.next()
+        connection = network.ready(target.address) if target is not None else None
+        if connection is None or target is None:
             return None
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         sending = InFlight(
-            self._answered, self._lost, outgoing, queue, address, connection, time.monotonic(),
-            future,
+            self, outgoing, target.queue, target.address, connection, time.monotonic(), future,
+            result,
         )  # fmt: skip
-        connection.begin(outgoing.command(queue), sending)
+        connection.begin_send(sending, lambda opaque: lane.frame(target, outgoing, opaque))
         self._begun.append(sending)
         return future
 
-    def _answered(self, sending: InFlight, answer: Command) -> None:
-        outgoing = sending.outgoing
-        assert outgoing is not None
-        if answer.code not in STORED:
-            error = BrokerRefused(
-                f"the message to {outgoing.topic}", answer.code, answer.remark, sending.address
-            )
-            self._failed(sending, error, may_retry(answer.code))
-            return
+    def stored(self, sending: InFlight) -> None:
         now = time.monotonic()
         self._faults.report(sending.queue.broker, now - sending.start, now)
-        sending.outgoing = None
-        if not sending.future.done():
-            sending.future.set_result(result_of(outgoing, sending.queue, answer))
         self._slots.release()
 
-    def _lost(self, sending: InFlight, error: Exception) -> None:
+    def refused(self, sending: InFlight, answer: Command) -> None:
+        error = BrokerRefused(
+            f"the message to {sending.outgoing.topic}", answer.code, answer.remark, sending.address
+        )
+        self._failed(sending, error, may_retry(answer.code))
+
+    def lost(self, sending: InFlight, error: Exception) -> None:
         known = error if isinstance(error, ClientError) else Unreachable(str(error))
         self._failed(sending, known, True)
 
@@ -423,7 +438,6 @@ class AsyncProducer:
 
     async def _go_on(self, sending: InFlight, error: ClientError, again: bool) -> None:
         outgoing, future = sending.outgoing, sending.future
-        assert outgoing is not None
         self._faults.report(sending.queue.broker, 0, time.monotonic(), failed=True)
         attempts = [Attempt(sending.queue.broker, sending.address, error)]
         try:
@@ -431,7 +445,7 @@ class AsyncProducer:
                 raise SendFailed(outgoing.topic, attempts)
             end = sending.start + self.settings.send_timeout_s
             await self._before_retry(outgoing.topic, error, 0, end)
-            result = await self._deliver(outgoing, self._any, None, result_of, attempts)
+            result = await self._deliver(outgoing, self._any, None, sending.result, attempts)
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -466,7 +480,7 @@ class AsyncProducer:
         outgoing: Outgoing,
         choice: Choice,
         timeout_s: float | None,
-        result: Callable[[Outgoing, MessageQueue, Command], _T],
+        result: Callable[[Outgoing, MessageQueue, Answer], _T],
         before: Sequence[Attempt] = (),
     ) -> _T:
         """One message or batch to a broker, with further attempts where they make sense. before:
@@ -490,7 +504,7 @@ class AsyncProducer:
                 now = time.monotonic()
                 if answer.code in STORED:
                     self._faults.report(queue.broker, now - start, now)
-                    return result(outgoing, queue, answer)
+                    return result(outgoing, queue, answer_of(answer, queue))
                 error = BrokerRefused(
                     f"the message to {outgoing.topic}", answer.code, answer.remark, address
                 )
@@ -530,7 +544,5 @@ class Choice:
 
 def _by_key(route: Route, key: str) -> MessageQueue:
     """Java's SelectMessageQueueByHash, so that producers of both kinds agree."""
-    from broker.client.subscription import tag_hash
-
     value = abs(tag_hash(key))
     return route.publish[value % len(route.publish)]

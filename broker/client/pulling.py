@@ -1,4 +1,9 @@
-"""Pulls one queue for as long as it is ours (docs/internals/wire.md#pull)."""
+"""Pulls one queue for as long as it is ours (docs/internals/wire.md#pull).
+
+There is no task for a queue and none for a pull: an answer is worked on where it is read, and the
+next pull goes out with those of the other queues. Only what has to wait, for a connection or after
+a failure, is a task.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,20 @@ import asyncio
 import contextlib
 import logging
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import Any
 
-from broker.client.errors import BrokerRefused, ClientError
-from broker.client.message import ReceivedMessage
+from broker.client.errors import BrokerRefused, ClientError, RequestTimeout, Unreachable
+from broker.client.member import Member
 from broker.client.network import request_of
 from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
 from broker.client.subscription import Subscription
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
+from broker.remoting.command import BINARY, Command
+from broker.remoting.connection import Connection
 
-if TYPE_CHECKING:
-    from broker.client.consumer import AsyncConsumer
-
-__all__ = ["pull_forever"]
+__all__ = ["Puller"]
 
 log = logging.getLogger("broker.client")
 
@@ -32,98 +36,205 @@ FLOW_CONTROL_S = 0.02
 BACKOFF_S = (0.2, 3.0)
 
 
-async def pull_forever(consumer: AsyncConsumer, progress: QueueProgress) -> None:
-    """Until it is cancelled. Failures are logged, and tried again slower and slower."""
-    pause = BACKOFF_S[0]
-    subscription = consumer.subscriptions.get(progress.queue.topic)
-    if subscription is None:
-        subscription = Subscription(progress.queue.topic)
-    while True:
-        await _room(consumer, progress)
+class Puller:
+    """Asks for the next messages of one queue, and is what waits for the answer.
+
+    Failures are logged, and tried again slower and slower.
+    """
+
+    def __init__(self, member: Member, progress: QueueProgress) -> None:
+        self._member = member
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._subscription: Subscription | None = None
+        self._fields: dict[str, str] = {}
+        self._tags: frozenset[bytes] | None = None
+        self._address = ""
+        self._asked: Command | None = None
+        self._connection: Connection | None = None
+        self._opaque = self._reads = 0
+        self._asked_at = 0.0
+        #: An answer that came during a pause.
+        self._kept: Command | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._pause_s = BACKOFF_S[0]
+        self._limit_s = member.settings.poll_wait_s + GRACE_S
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Nothing is asked or taken any more."""
+        self._stopped = True
+        self._progress.wake = None
+        self._kept = None
+        for waiting in (self._task, self._late):
+            if waiting is not None:
+                waiting.cancel()
+        if self._connection is not None:
+            self._connection.forget(self._opaque)
+
+    def next(self) -> None:
+        """Asks, if there is room for what may come, and no pause. Harmless when repeated."""
+        if self._stopped or self._asked is not None or self._task is not None:
+            return
+        progress = self._progress
+        if progress.paused or progress.pending >= self._member.settings.buffer_messages:
+            progress.wake = self._woken
+            return
+        if self._kept is not None:
+            kept, self._kept = self._kept, None
+            self._take(kept)
+            return
         try:
-            await _pull_once(consumer, progress, subscription)
-            pause = BACKOFF_S[0]
-        except (ClientError, BadRecord) as failed:
-            log.info("Cannot pull from %s; will retry: %s", progress.queue, failed)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, BACKOFF_S[1])
-            await _refresh(consumer, progress)
+            self._ask()
+        except Exception as failed:  # noqa: BLE001 - a hook's, too: the queue goes on after it
+            self._fail(failed)
 
+    def _woken(self) -> None:
+        progress = self._progress
+        if not progress.paused and progress.pending < self._member.settings.buffer_messages:
+            progress.wake = None
+            self.next()
 
-async def _refresh(consumer: AsyncConsumer, progress: QueueProgress) -> None:
-    with contextlib.suppress(ClientError):
-        await consumer.network.route(progress.queue.topic, fresh=True)
+    # ---- asking ----
 
+    def _ask(self) -> None:
+        member, queue = self._member, self._progress.queue
+        if member.subscriptions.get(queue.topic) is not self._subscription or not self._fields:
+            self._subscribe()
+        self._address = address = member.broker_of(queue)
+        fields = self._fields.copy()
+        fields["queueOffset"] = str(self._progress.next_offset)
+        command = Command(RequestCode.PULL_MESSAGE, fields, serialize=BINARY)
+        begun = member.network.begin(address, command, self)
+        if begun is None:
+            self._spawn(member.network.connect(address))
+            return
+        self._asked = command
+        self._connection, self._opaque = begun
+        self._reads = self._connection.reads
+        self._asked_at = self._loop.time()
+        if self._late is None:
+            self._late = self._loop.call_later(self._limit_s, self._look)
 
-async def _room(consumer: AsyncConsumer, progress: QueueProgress) -> None:
-    """Until there is room for what the next pull may bring, and no pause."""
-    most = consumer.settings.buffer_messages
-    while progress.paused or progress.pending >= most:
-        await _woken(progress)
+    def _subscribe(self) -> None:
+        """What stays the same in all pulls."""
+        member, queue = self._member, self._progress.queue
+        self._subscription = found = member.subscriptions.get(queue.topic)
+        wanted = found if found is not None else Subscription(queue.topic)
+        # Brokers compare hashes of tags, which may collide.
+        tags = wanted.tags
+        self._tags = None if tags is None else frozenset(tag.encode() for tag in tags)
+        fields = {
+            "consumerGroup": member.group, "topic": queue.topic, "queueId": queue.queue,
+            "maxMsgNums": member.settings.pull_batch, "sysFlag": SUSPEND | SUBSCRIPTION,
+            "commitOffset": 0, "suspendTimeoutMillis": int(member.settings.poll_wait_s * 1000),
+            "subscription": wanted.expression, "subVersion": wanted.version,
+            "expressionType": wanted.kind, "bname": queue.broker,
+        }  # fmt: skip
+        self._fields = request_of(RequestCode.PULL_MESSAGE, fields).ext
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until it ends nothing is asked."""
+        self._task = task = self._member.network.spawn(self._guarded(work))
+        task.add_done_callback(self._task_ended)
 
-async def _woken(progress: QueueProgress) -> None:
-    """Until something about the queue has changed."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    progress.wake = lambda: None if future.done() else future.set_result(None)
-    try:
-        await future
-    finally:
-        progress.wake = None
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except ClientError as failed:
+            await self._recover(failed)
 
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled():
+            self.next()
 
-async def _pull_once(
-    consumer: AsyncConsumer, progress: QueueProgress, subscription: Subscription
-) -> None:
-    queue, settings, epoch = progress.queue, consumer.settings, progress.epoch
-    fields = {
-        "consumerGroup": consumer.group, "topic": queue.topic, "queueId": queue.queue,
-        "queueOffset": progress.next_offset, "maxMsgNums": settings.pull_batch,
-        "sysFlag": SUSPEND | SUBSCRIPTION, "commitOffset": 0,
-        "suspendTimeoutMillis": int(settings.poll_wait_s * 1000),
-        "subscription": subscription.expression, "subVersion": subscription.version,
-        "expressionType": subscription.kind, "bname": queue.broker,
-    }  # fmt: skip
-    address = consumer.broker_of(queue)
-    answer = await consumer.network.exchange(
-        address, request_of(RequestCode.PULL_MESSAGE, fields), settings.poll_wait_s + GRACE_S
-    )
-    while progress.paused:  # it began while the pull was held
-        await _woken(progress)
-    if progress.dropped or progress.epoch != epoch:
-        return
-    if answer.code == ResponseCode.SUCCESS:
-        _found(consumer, progress, subscription, answer)
-    elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-        progress.pulled((), int(answer.ext["nextBeginOffset"]))
-    elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-        offset = int(answer.ext["nextBeginOffset"])
-        log.warning(
-            "%s: offset %d no longer exists; continuing at %d", queue,
-            progress.next_offset, offset,
-        )  # fmt: skip
-        progress.reset(offset)
-    elif answer.code == ResponseCode.FLOW_CONTROL:
-        await asyncio.sleep(FLOW_CONTROL_S)
-    else:
-        raise BrokerRefused(f"pulling {queue}", answer.code, answer.remark, address)
+    # ---- answers; a connection calls these ----
 
+    def done(self) -> bool:
+        return self._stopped or self._asked is None
 
-def _found(
-    consumer: AsyncConsumer, progress: QueueProgress, subscription: Subscription, answer: Command
-) -> None:
-    messages = received(memoryview(answer.body).toreadonly(), progress)
-    after = int(answer.ext["nextBeginOffset"])
-    if subscription.tags is not None:  # brokers compare hashes, which may collide
-        messages = [m for m in messages if m.tags in subscription.tags]
-    first = progress.next_offset
-    messages = _unseen(messages, first)
-    progress.pulled([m.queue_offset for m in messages], after)
-    if messages:
-        consumer.arrived(messages)
+    def set_result(self, answer: Command) -> None:
+        asked, self._asked = self._asked, None
+        if self._stopped or asked is None:
+            return
+        try:
+            self._member.network.after(self._address, asked, answer)
+            self._take(answer)
+        except Exception as failed:  # noqa: BLE001 - the connection serves other queues, too
+            self._fail(failed)
 
+    def set_exception(self, error: Exception) -> None:
+        """The connection ended, or the answer did not come in time."""
+        self._asked = None
+        if not self._stopped:
+            self._fail(error if isinstance(error, ClientError) else Unreachable(str(error)))
 
-def _unseen(messages: list[ReceivedMessage], first: int) -> list[ReceivedMessage]:
-    if messages and messages[0].queue_offset < first:
-        return [m for m in messages if m.queue_offset >= first]
-    return messages
+    def _look(self) -> None:
+        """One timer for many pulls: it is set again for what is left."""
+        self._late = None
+        if self._stopped or self._asked is None:
+            return
+        left = self._asked_at + self._limit_s - self._loop.time()
+        if left > 0:
+            self._late = self._loop.call_later(left, self._look)
+            return
+        assert self._connection is not None
+        self._connection.forget(self._opaque)
+        if self._connection.reads == self._reads:  # it may be gone silently
+            self._connection.abort("no response", "a pull")
+        self.set_exception(
+            RequestTimeout(f"{self._address} did not answer a pull within {self._limit_s:g} s")
+        )
+
+    def _take(self, answer: Command) -> None:
+        progress = self._progress
+        if progress.paused:  # it began while the pull was held
+            self._kept = answer
+            progress.wake = self._woken
+            return
+        code = answer.code
+        if code == ResponseCode.SUCCESS:
+            self._found(answer)
+        elif code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            progress.pulled((), int(answer.ext["nextBeginOffset"]))
+        elif code == ResponseCode.PULL_OFFSET_MOVED:
+            offset = int(answer.ext["nextBeginOffset"])
+            log.warning(
+                "%s: offset %d no longer exists; continuing at %d", progress.queue,
+                progress.next_offset, offset,
+            )  # fmt: skip
+            progress.reset(offset)
+        elif code == ResponseCode.FLOW_CONTROL:
+            self._spawn(asyncio.sleep(FLOW_CONTROL_S))
+        elif code == ResponseCode.GO_AWAY:
+            self._member.network.forget(self._address)
+        else:
+            raise BrokerRefused(f"pulling {progress.queue}", code, answer.remark, self._address)
+        self._pause_s = BACKOFF_S[0]
+        self.next()
+
+    def _found(self, answer: Command) -> None:
+        progress = self._progress
+        messages = received(bytes(answer.body), progress, self._tags)
+        first = progress.next_offset
+        if messages and messages[0].queue_offset < first:
+            messages = [m for m in messages if m.queue_offset >= first]
+        progress.pulled([m.queue_offset for m in messages], int(answer.ext["nextBeginOffset"]))
+        if messages:
+            self._member.arrived(messages)
+
+    # ---- failures ----
+
+    def _fail(self, failed: Exception) -> None:
+        if not isinstance(failed, (ClientError, BadRecord)):
+            log.error("Pulling from %s failed", self._progress.queue, exc_info=failed)
+        self._spawn(self._recover(failed))
+
+    async def _recover(self, failed: Exception) -> None:
+        log.info("Cannot pull from %s; will retry: %s", self._progress.queue, failed)
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
+        with contextlib.suppress(ClientError):
+            await self._member.network.route(self._progress.queue.topic, fresh=True)

@@ -9,16 +9,13 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from broker.client.errors import ClientError
+from broker.client.member import Member
 from broker.client.message import MessageQueue
 from broker.client.routes import Route
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode
-
-if TYPE_CHECKING:
-    from broker.client.consumer import AsyncConsumer
 
 __all__ = ["Rebalancer"]
 
@@ -33,7 +30,7 @@ LOCK_S, LOCK_BELIEVED_S = 20.0, 30.0
 class Rebalancer:
     """soon() may be called by anybody; one round runs at a time."""
 
-    def __init__(self, consumer: AsyncConsumer) -> None:
+    def __init__(self, consumer: Member) -> None:
         self._consumer = consumer
         self._task: asyncio.Task[None] | None = None
         self._locker: asyncio.Task[None] | None = None

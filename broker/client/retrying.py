@@ -7,17 +7,14 @@ the group's retry topic as an ordinary message, as upstream's clients do it.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from broker.client.errors import BrokerRefused, ClientError, RequestTimeout, Unreachable
+from broker.client.member import Member
 from broker.client.message import ReceivedMessage
 from broker.client.network import request_of
 from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
 from broker.remoting.codes import RequestCode
-
-if TYPE_CHECKING:
-    from broker.client.consumer import AsyncConsumer
 
 __all__ = ["republish", "send_back"]
 
@@ -25,7 +22,7 @@ __all__ = ["republish", "send_back"]
 FIRST_LEVEL = 3
 
 
-async def send_back(consumer: AsyncConsumer, message: ReceivedMessage, delay_level: int) -> None:
+async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
     """Raises: ClientError when no broker takes it."""
     head = message.head
     fields = {
@@ -41,7 +38,7 @@ async def send_back(consumer: AsyncConsumer, message: ReceivedMessage, delay_lev
         await republish(consumer, message, FIRST_LEVEL + head.reconsume_times)
 
 
-async def republish(consumer: AsyncConsumer, message: ReceivedMessage, delay_level: int) -> None:
+async def republish(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
     """To the group's retry topic, whose broker makes it a dead letter when it came too often.
 
     Raises: ClientError.

@@ -10,18 +10,20 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 from broker.client.errors import InvalidMessage, Misuse
-from broker.client.ids import new_unique_key
+from broker.client.ids import new_unique_key, new_unique_keys
 from broker.client.message import Message, SendResult, SendStatus
-from broker.client.records import batched_size, encode_batch
+from broker.client.records import BATCH_ITEM, encode_batch
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
 from broker.remoting.mqjson import MessageQueue
 
 __all__ = [
-    "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Outgoing", "SendRules", "cut_batches",
-    "prepare", "prepare_batch", "result_of",
+    "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Answer", "Outgoing", "SendRules",
+    "answer_of", "cut_batches", "fixed_fields", "prepare", "result_of", "results_of",
 ]  # fmt: skip
 
 TOPIC_MAX = 127
@@ -112,30 +114,68 @@ def check_name(what: str, name: str, longest: int) -> None:
 
 
 class Outgoing:
-    """A request that sends one message or a batch, ready but for the queue."""
+    """A request that sends one message or a batch, ready but for the queue.
 
-    __slots__ = ("body", "code", "ext", "keys", "topic")
+    keys: unique keys of the messages in it. properties: encoded. batch: the body is one of a batch.
+    """
+
+    __slots__ = (
+        "batch", "body", "born_ms", "code", "flag", "keys", "properties", "rules", "sys_flag",
+        "topic",
+    )  # fmt: skip
 
     def __init__(
-        self, code: int, topic: str, ext: dict[str, str], body: bytes, keys: Sequence[str]
+        self,
+        rules: SendRules,
+        topic: str,
+        properties: str,
+        body: bytes,
+        keys: Sequence[str],
+        sys_flag: int = 0,
+        flag: int = 0,
+        code: int = RequestCode.SEND_MESSAGE_V2,
+        batch: bool = False,
     ) -> None:
+        self.rules = rules
         self.code = code
         self.topic = topic
-        self.ext = ext
+        self.properties = properties
         self.body = body
-        #: Unique keys of the messages in it.
         self.keys = keys
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.batch = batch
+        self.born_ms = time.time_ns() // 1_000_000
 
     def command(self, queue: MessageQueue) -> Command:
         """The request that sends it to a queue."""
-        ext = self.ext
-        ext["e"] = str(queue.queue)
-        ext["n"] = queue.broker
+        ext = fixed_fields(self.rules, self.topic, queue, self.batch)
+        ext |= {
+            "f": str(self.sys_flag), "g": str(self.born_ms), "h": str(self.flag),
+            "i": self.properties,
+        }  # fmt: skip
         return Command(self.code, ext, self.body, serialize=BINARY)
+
+
+def fixed_fields(rules: SendRules, topic: str, queue: MessageQueue, batch: bool) -> dict[str, str]:
+    """The fields that are the same for all messages to a queue."""
+    return {
+        "a": rules.group, "b": topic, "c": "TBW102", "d": str(rules.create_queues),
+        "e": str(queue.queue), "j": "0", "k": "false", "m": "true" if batch else "false",
+        "n": queue.broker,
+    }  # fmt: skip
+
+
+#: What follows the unique key in the properties of a message that has nothing of its own.
+_PLAIN = "\x02WAIT\x01true\x02"
 
 
 def properties_of(message: Message, key: str) -> str:
     """All properties of a message that goes out, encoded. Raises: InvalidMessage."""
+    if not (message.tags or message.keys or message.properties or message.delay_level) and (
+        message.wait_stored and message.deliver_at_ms is None
+    ):
+        return f"UNIQ_KEY\x01{key}{_PLAIN}"
     text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if message.wait_stored else 'false'}\x02"
     count = 2
     if message.tags:
@@ -199,6 +239,8 @@ def check_message(message: Message, rules: SendRules) -> str:
             raise InvalidMessage(f"the topic {topic} belongs to the broker; choose another")
         if len(_legal_topics) < 10_000:
             _legal_topics.add(topic)
+    if message.flag and not -(1 << 31) <= message.flag < 1 << 31:
+        raise InvalidMessage(f"the flag {message.flag} does not fit into 32 bits")
     body = message.body
     if not body:
         raise InvalidMessage(f"the message to {topic} has an empty body; brokers refuse it")
@@ -248,12 +290,7 @@ def prepare(
         bits, compress = COMPRESSIONS[rules.compression]
         body = compress(body)
         sys_flag |= _COMPRESSED | bits << 8
-    ext = {
-        "a": rules.group, "b": topic, "c": "TBW102", "d": str(rules.create_queues), "e": "0",
-        "f": str(sys_flag), "g": str(time.time_ns() // 1_000_000), "h": str(message.flag),
-        "i": properties, "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    return Outgoing(code, topic, ext, body, (key,))
+    return Outgoing(rules, topic, properties, body, (key,), sys_flag, message.flag, code)
 
 
 # ---- batches ----
@@ -262,11 +299,13 @@ def prepare(
 class _Part:
     """What is gathered for one request."""
 
-    __slots__ = ("indexes", "items", "keys", "size")
+    __slots__ = ("bodies", "flags", "indexes", "keys", "properties", "size")
 
     def __init__(self) -> None:
         self.indexes: list[int] = []
-        self.items: list[tuple[int, bytes, bytes]] = []
+        self.flags: list[int] = []
+        self.bodies: list[bytes] = []
+        self.properties: list[bytes] = []
         self.keys: list[str] = []
         self.size = 0
 
@@ -278,67 +317,90 @@ def cut_batches(
     topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
     parts: dict[tuple[str, bool], _Part] = {}
     full: list[tuple[tuple[str, bool], _Part]] = []
+    keys = new_unique_keys(len(messages))
     for index, message in enumerate(messages):
         topic = check_message(message, rules)
         if message.delay_level or message.deliver_at_ms is not None:
             raise InvalidMessage("a message with a delay cannot be in a batch; send it alone")
         if topic.startswith("%RETRY%"):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
-        key = new_unique_key()
+        key = keys[index]
         properties = properties_of(message, key).encode("utf-8", "replace")
         kind = (topic, message.wait_stored)
         part = parts.get(kind)
-        size = batched_size(message.body, properties)
+        body = message.body
+        size = BATCH_ITEM + len(body) + len(properties)
         if part is None or part.size + size > batch_max:
             part = parts[kind] = _Part()
             full.append((kind, part))
         part.indexes.append(index)
-        part.items.append((message.flag, message.body, properties))
+        part.flags.append(message.flag)
+        part.bodies.append(body)
+        part.properties.append(properties)
         part.keys.append(key)
         part.size += size
     for (topic, wait), part in full:
-        yield part.indexes, prepare_batch(topic, wait, part, rules)
+        yield part.indexes, _prepare_batch(topic, wait, part, rules)
 
 
-def prepare_batch(topic: str, wait: bool, part: _Part, rules: SendRules) -> Outgoing:
-    ext = {
-        "a": rules.group, "b": topic, "c": "TBW102", "d": str(rules.create_queues), "e": "0",
-        "f": "0", "g": str(time.time_ns() // 1_000_000), "h": "0",
-        "i": f"WAIT\x01{'true' if wait else 'false'}\x02", "j": "0", "k": "false", "m": "true",
-    }  # fmt: skip
-    body = encode_batch(part.items)
-    return Outgoing(RequestCode.SEND_BATCH_MESSAGE, topic, ext, body, part.keys)
+def _prepare_batch(topic: str, wait: bool, part: _Part, rules: SendRules) -> Outgoing:
+    properties = f"WAIT\x01{'true' if wait else 'false'}\x02"
+    body = encode_batch(part.flags, part.bodies, part.properties)
+    code = RequestCode.SEND_BATCH_MESSAGE
+    return Outgoing(rules, topic, properties, body, part.keys, code=code, batch=True)
 
 
 # ---- answers ----
 
 
-def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Command) -> SendResult:
-    """The result of a single message that the broker stored; its status is in STORED."""
-    ext = answer.ext
-    number = int(ext.get("queueId", queue.queue))
-    return SendResult(
-        STORED[answer.code],
-        outgoing.keys[0],
-        ext.get("msgId", ""),
-        queue if number == queue.queue else queue._replace(queue=number),
+class Answer(NamedTuple):
+    """What the answer to a send says. ids: offset message ids, with commas between them."""
+
+    code: int
+    queue: int
+    offset: int
+    ids: str
+    transaction: str
+
+
+def answer_of(command: Command, queue: MessageQueue) -> Answer:
+    """queue: the one that it was sent to, where the answer names none."""
+    ext = command.ext
+    return Answer(
+        command.code,
+        int(ext.get("queueId", queue.queue)),
         int(ext.get("queueOffset", -1)),
-        ext.get("transactionId") or None,
+        ext.get("msgId", ""),
+        ext.get("transactionId", ""),
     )
 
 
-def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Command) -> list[SendResult]:
+def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendResult:
+    """The result of a single message that the broker stored; its status is in STORED."""
+    code, number, offset, ids, transaction = answer
+    return SendResult(
+        STORED[code],
+        outgoing.keys[0],
+        ids,
+        queue if number == queue.queue else queue._replace(queue=number),
+        offset,
+        transaction or None,
+    )
+
+
+def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> list[SendResult]:
     """The results of a batch, in its order."""
-    ext = answer.ext
-    status = STORED[answer.code]
-    ids = ext.get("msgId", "").split(",")
-    first = int(ext.get("queueOffset", -1))
-    where = MessageQueue(queue.topic, queue.broker, int(ext.get("queueId", queue.queue)))
-    if len(ids) != len(outgoing.keys):
-        ids = ids[:1] * len(outgoing.keys)
-    return [
-        SendResult(status, key, ids[n], where, first + n) for n, key in enumerate(outgoing.keys)
-    ]
+    keys = outgoing.keys
+    status, where, first = STORED[answer.code], queue, answer.offset
+    if answer.queue != queue.queue:
+        where = queue._replace(queue=answer.queue)
+    ids = answer.ids.split(",")
+    if len(ids) != len(keys):
+        ids = ids[:1] * len(keys)
+    rows = zip(
+        repeat(status), keys, ids, repeat(where), range(first, first + len(keys)), repeat(None)
+    )
+    return list(map(SendResult._make, rows))
 
 
 def is_stored(answer: Command) -> bool:

@@ -233,9 +233,9 @@ class AsyncTransactionProducer(AsyncProducer):
         queue = MessageQueue(command.ext.get("topic", ""), command.ext.get("bname", ""), 0)
         shown = lambda topic: without_namespace(topic, self._rules.namespace)  # noqa: E731
         try:
-            (message,) = received(memoryview(bytes(command.body)), QueueProgress(queue, 0, shown))
+            (message,) = received(bytes(command.body), QueueProgress(queue, 0, shown))
             message.progress.queue = queue._replace(
-                topic=message.head.topic, queue=message.head.queue
+                topic=message.stored_topic, queue=message.head.queue
             )
         except (BadRecord, ValueError) as bad:
             log.warning("a check cannot be read: %s", bad)

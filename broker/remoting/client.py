@@ -106,8 +106,13 @@ class RemotingClient:
 
     def ready(self, address: str) -> Connection | None:
         """The connection to an address if there is one that can be written to now."""
+        found = self.connected(address)
+        return found if found is not None and not found.busy else None
+
+    def connected(self, address: str) -> Connection | None:
+        """The connection to an address if there is one."""
         found = self._made.get(address)
-        return found if found is not None and found.open and not found.busy else None
+        return found if found is not None and found.open else None
 
     def forget(self, address: str) -> None:
         """The next request makes a new connection. Requests under way are still answered."""

@@ -23,10 +23,10 @@ from broker.remoting.codec import BadFrame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision, Sent
-from broker.remoting.framer import Framer, FramerFactory, Parts, plain_framers
+from broker.remoting.framer import Framer, FramerFactory, Parts, SendWaiter, plain_framers
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
-from broker.remoting.outstanding import Outstanding, Waiter
+from broker.remoting.outstanding import Outstanding, Sending, Waiter
 from broker.remoting.rate_limited_log import RateLimitedLogger
 
 __all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
@@ -444,9 +444,9 @@ class Connection(asyncio.BufferedProtocol):
             timer.cancel()
             self._outstanding.forget(opaque)
 
-    def begin(self, command: Command, waiter: Waiter) -> None:
-        """Sends a request of ours (its opaque is set here); `waiter` gets the answer, or the end of
-        the connection. It is not limited in time. Raises: ConnectionError, BadFrame."""
+    def begin(self, command: Command, waiter: Waiter) -> int:
+        """Sends a request of ours; `waiter` gets the answer, or the end of the connection. It is
+        not limited in time. Returns its opaque. Raises: ConnectionError, BadFrame."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
         opaque = self._outstanding.add(command, waiter)
@@ -455,6 +455,25 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException:
             self._outstanding.forget(opaque)
             raise
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for that answer any more."""
+        self._outstanding.forget(opaque)
+
+    def begin_send(self, waiter: Sending, frame_of: Callable[[int], bytes]) -> None:
+        """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once."""
+        if self._closing:
+            raise ConnectionResetError(f"the connection to {self} is closed")
+        opaque = self._outstanding.add_send(waiter)
+        try:
+            self.push(frame_of(opaque))
+        except BaseException:
+            self._outstanding.forget(opaque)
+            raise
+
+    def take_send(self, opaque: int) -> SendWaiter | None:
+        return self._outstanding.sends.pop(opaque, None)
 
     def _late(self, opaque: int, code: int, timeout: float) -> None:
         self._outstanding.fail(

@@ -11,7 +11,9 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.handlers import Peer
 
-__all__ = ["Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "plain_framers"]
+__all__ = [
+    "Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "SendWaiter", "plain_framers",
+]  # fmt: skip
 
 #: Bytes of one read at most. All connections of a loop share one such buffer.
 READ_MAX = 256 << 10
@@ -43,6 +45,15 @@ class Link(Peer, Protocol):
 
     def flush(self) -> None:
         """Writes what was sent and what the framer has answered."""
+
+    def take_send(self, opaque: int) -> SendWaiter | None:
+        """Who waits for the answer of a send of ours, taken away; None when nobody does."""
+
+
+class SendWaiter(Protocol):
+    """Who waits for the answer of a send: told what the answer says without a Command between."""
+
+    def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None: ...
 
 
 class Framer(Protocol):

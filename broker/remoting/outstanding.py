@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.remoting.command import Command
+from broker.remoting.framer import SendWaiter
 
 __all__ = ["Outstanding", "Waiter"]
 
@@ -21,17 +22,25 @@ class Waiter(Protocol):
     def set_exception(self, exception: Exception, /) -> None: ...
 
 
-class Outstanding:
-    """Waiters by the opaque of their request. The opaques are counted here, for each connection."""
+class Sending(Waiter, SendWaiter, Protocol):
+    """A waiter that takes the answer in either form."""
 
-    __slots__ = ("_opaque", "_waiting")
+
+class Outstanding:
+    """Waiters by the opaque of their request. The opaques are counted here, for each connection.
+
+    sends: those that take an answer without a Command.
+    """
+
+    __slots__ = ("_opaque", "_waiting", "sends")
 
     def __init__(self) -> None:
         self._opaque = 0
         self._waiting: dict[int, Waiter] = {}
+        self.sends: dict[int, Sending] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self.sends)
 
     def next_opaque(self) -> int:
         self._opaque = self._opaque % OPAQUE_MAX + 1
@@ -43,23 +52,32 @@ class Outstanding:
         self._waiting[opaque] = waiter
         return opaque
 
+    def add_send(self, waiter: Sending) -> int:
+        """Returns the opaque that its request must have."""
+        self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
+        self.sends[opaque] = waiter
+        return opaque
+
     def forget(self, opaque: int) -> None:
         self._waiting.pop(opaque, None)
+        self.sends.pop(opaque, None)
 
     def fail(self, opaque: int, error: Exception) -> None:
         """Its waiter gets the error, unless it has its answer."""
-        waiter = self._waiting.get(opaque)
+        waiter = self._waiting.get(opaque) or self.sends.get(opaque)
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
     def settle(self, answer: Command) -> None:
         """Answers that come too late, or that nobody asked for, are dropped."""
-        waiter = self._waiting.pop(answer.opaque, None)
+        opaque = answer.opaque
+        waiter = self._waiting.pop(opaque, None) or self.sends.pop(opaque, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(answer)
 
     def end(self, error: Exception) -> None:
         """The connection is gone: every waiter gets the error."""
-        for opaque in list(self._waiting):
+        for opaque in [*self._waiting, *self.sends]:
             self.fail(opaque, error)
         self._waiting.clear()
+        self.sends.clear()

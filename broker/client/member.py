@@ -1,0 +1,149 @@
+"""A consumer's settings, and what its parts see of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from broker.client.allocation import Strategy, strategy_of
+from broker.client.errors import Misuse
+from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.network import Network
+from broker.client.options import ClientOptions
+from broker.client.progress import QueueProgress
+from broker.client.subscription import Subscription
+
+__all__ = ["RETRY", "Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
+
+Start = Literal["first", "last"] | dt.datetime | int
+Changed = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
+RETRY = "%RETRY%"
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """Keyword arguments of every consumer: those of ClientOptions, and the fields of
+    ConsumerSettings."""
+
+    start: Start
+    strategy: str | Strategy
+    broadcast: bool
+    orderly: bool
+    concurrency: int
+    max_retries: int
+    auto_commit_s: float
+    pull_batch: int
+    buffer_messages: int
+    poll_wait_s: float
+    handler_timeout_s: float
+    stop_timeout_s: float
+    offsets_folder: str | None
+    rebalance_s: float
+    on_assigned: Changed | None
+    on_revoked: Changed | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """start: where a group that has committed nothing begins: first, last, or a time (a datetime,
+    or milliseconds since 1970). strategy: how members divide queues, by upstream's name (AVG,
+    AVG_BY_CIRCLE, CONSISTENT_HASH) or one of broker.client.allocation. broadcast: every member
+    gets every message, and offsets are kept in a file below offsets_folder. orderly: a handler gets
+    each queue's messages one after the other. concurrency: handlers at once. max_retries: how often
+    a message comes again before it is a dead letter; of an orderly consumer, -1: for ever.
+    auto_commit_s: how often offsets are committed; 0: only by commit(). pull_batch: messages asked
+    for at once. buffer_messages: of each queue, pulled and not done. poll_wait_s: how long a broker
+    holds a pull. handler_timeout_s: after it a message is given to somebody else.
+    stop_timeout_s: how long close() waits for handlers. rebalance_s: how often queues are divided
+    without cause. on_assigned, on_revoked: called with queues that came and that go; revoked
+    queues are still ours while it runs."""
+
+    start: Start = "last"
+    strategy: str | Strategy = "AVG"
+    broadcast: bool = False
+    orderly: bool = False
+    concurrency: int = 20
+    max_retries: int = -1
+    auto_commit_s: float = 5.0
+    pull_batch: int = 32
+    buffer_messages: int = 1000
+    poll_wait_s: float = 15.0
+    handler_timeout_s: float = 900.0
+    stop_timeout_s: float = 30.0
+    offsets_folder: str | None = None
+    rebalance_s: float = 20.0
+    on_assigned: Changed | None = None
+    on_revoked: Changed | None = None
+
+    def __post_init__(self) -> None:
+        strategy_of(self.strategy)
+        if isinstance(self.start, str) and self.start not in ("first", "last"):
+            raise Misuse(f"start '{self.start}' is not first, last or a time")
+        for name in ("concurrency", "pull_batch", "buffer_messages"):
+            if getattr(self, name) < 1:
+                raise Misuse(f"{name} is at least 1")
+        if self.orderly and self.broadcast:
+            raise Misuse("orderly and broadcast exclude each other: nobody locks queues for all")
+
+    @property
+    def retries(self) -> int:
+        """As brokers are told: 16 by default."""
+        return self.max_retries if self.max_retries >= 0 else 16
+
+
+class Member(Protocol):
+    """The consumer as rebalance, pulling, handling, retrying and inquiries see it."""
+
+    group: str
+    settings: ConsumerSettings
+    network: Network
+    strategy: Strategy
+    subscriptions: dict[str, Subscription]
+    progress: dict[MessageQueue, QueueProgress]
+
+    @property
+    def client_id(self) -> str: ...
+
+    def shown(self, topic: str) -> str:
+        """A topic without the namespace."""
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The address of its master. Raises: Unreachable."""
+
+    # ---- queues ----
+
+    async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Begins to pull queues at these offsets."""
+
+    async def revoke(self, queues: Collection[MessageQueue]) -> None:
+        """Stops to pull queues, commits what is done of them, and lets them go."""
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """Where to begin. Raises: ClientError."""
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continues a queue at an offset. Raises: Misuse."""
+
+    async def commit(self) -> None:
+        """Commits what is done now. Raises: ClientError."""
+
+    # ---- messages ----
+
+    def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Messages that were pulled."""
+
+    def take_ready(self) -> ReceivedMessage | None:
+        """A message that waits, None when there is none."""
+
+    async def wait_ready(self, timeout_s: float | None = None) -> bool:
+        """Until a message waits: False after the timeout, or when the consumer closes."""
+
+    def spread(self) -> None:
+        """Wakes one who waits, if a message is left for it."""
+
+    async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """The message is to come again. Raises: Misuse, ClientError."""
+
+    async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
+        """A message that a tool sends us, to the handler."""

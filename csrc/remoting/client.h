@@ -1,0 +1,60 @@
+/* A client's share of the protocol in bulk: requests that send, the answers to them, the records of
+ * a pull. Bytes in, bytes out, no I/O, no allocation. docs/internals/wire.md#sending. */
+#ifndef PS_CLIENT_H
+#define PS_CLIENT_H
+
+#include "remoting/command.h"
+
+/* cdef begin */
+/* A request that sends one message: `base`, a whole frame with binary header and without body, that
+ * holds the fields which do not change (of 310: a to e, j, k, m, n), and the fields that do: f, g,
+ * h, i. Returns the bytes of the frame; more than `room`: nothing was written and so many are
+ * enough; PS_E_FRAME: base is not such a frame, or the header gets too large. */
+int64_t ps_client_send(const uint8_t *base, int64_t base_len, int32_t opaque, int32_t sys_flag,
+                       int32_t flag, int64_t born_ms, const uint8_t *properties,
+                       int32_t properties_len, const uint8_t *body, int64_t body_len, uint8_t *out,
+                       int64_t room, ps_error *error);
+
+/* The body of a batch: `count` messages, their bodies in one run and their properties in another.
+ * The caller has added up the lengths; `room` is at least bodies + properties + 22 * count. Returns
+ * the bytes written; PS_E_ARGUMENT: a length is negative, properties are too long, or the room is
+ * too small. docs/internals/format.md#batch */
+int64_t ps_client_batch(const uint8_t *bodies, const int32_t *body_lens, const int32_t *flags,
+                        const uint8_t *properties, const int32_t *properties_lens, int32_t count,
+                        uint8_t *out, int64_t room, ps_error *error);
+
+/* A frame that a server sent. */
+typedef struct ps_answered {
+    int32_t sent;   /* 1: it has the fields of a send's answer, and what follows is set */
+    int32_t opaque; /* of any answer; 0: a request of the server's own */
+    int32_t code, queue_id;
+    int64_t queue_offset;
+    int64_t at, size;       /* the frame */
+    int64_t ids_at, ids_len; /* the offset message ids */
+    int64_t tx_at, tx_len;  /* transactionId; tx_len 0: there is none */
+} ps_answered;
+
+/* Cuts [in, in + len) into frames, `room` at most. Returns their number; *used: the bytes of them;
+ * *wanted: bytes of the frame that has begun after them, 0 when they are not yet known. PS_E_FRAME:
+ * the connection cannot go on. scratch: PS_HEADER_MAX bytes. */
+int32_t ps_client_answers(const uint8_t *in, int64_t len, int64_t frame_max, uint8_t *scratch,
+                          ps_answered *out, int32_t room, int64_t *used, int64_t *wanted,
+                          ps_error *error);
+
+/* A record of a pull's answer: places are bytes from the beginning of the answer's body. */
+typedef struct ps_received {
+    int64_t queue_offset, physical_offset;
+    int64_t born_ms, store_ms, prepared_offset;
+    int64_t at, end, host_at, body_at, body_end, topic_at, properties_at, tags_at;
+    int32_t host_len, topic_len, properties_len;
+    int32_t tags_len; /* -1: no TAGS */
+    int32_t queue_id, flag, sys_flag, reconsume_times;
+} ps_received;
+
+/* Reads records from `from` on, `room` at most. Returns their number; *used: where the last of them
+ * ends. With room left and *used < len, what stands there is not a record. */
+int32_t ps_client_records(const uint8_t *in, int64_t from, int64_t len, ps_received *out,
+                          int32_t room, int64_t *used);
+/* cdef end */
+
+#endif
