@@ -95,6 +95,18 @@ def test_every_block_runs_or_is_marked() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_make_target_that_a_page_names_exists() -> None:
+    rules = "".join((ROOT / name).read_text() for name in ("Makefile", "benches/Makefile.inc"))
+    targets = set(re.findall(r"^([a-z-]+):", rules, re.M))
+    wrong = [
+        f"{page.relative_to(ROOT)} make {name}"
+        for page in [*PAGES, *ROOT.glob("*/README.md"), *ROOT.glob("csrc/*/README.md")]
+        for name in re.findall(r"`make ([a-z-]+)`", page.read_text("utf-8"))
+        if name not in targets
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_failing_block_fails_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for text, code in (
