@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from pystore._metastore import MetaStore
 from pystore.errors import RecordDamaged
+from pystore.native import lib
 
 __all__ = [
     "DISCARD_TOPIC",
@@ -46,7 +47,6 @@ GROUP = "CID_RMQ_SYS_TRANS"
 
 _ROW = struct.Struct(">qqqqqiiB")
 _KEY = struct.Struct(">q")
-_INT32_MAX = (1 << 31) - 1
 
 
 class Decision(enum.IntEnum):
@@ -96,10 +96,11 @@ class Mark:
 
 
 def immunity_of(text: str | None) -> int:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS as PendingHalf has it."""
+    """CHECK_IMMUNITY_TIME_IN_SECONDS as PendingHalf has it: the core reads it."""
     if not text:
-        return -2
-    return min(int(text), _INT32_MAX) if text.isascii() and text.isdigit() else -1
+        return int(lib.PS_IMMUNITY_NONE)
+    raw = text.encode("utf-8", "replace")
+    return int(lib.ps_tx_immunity(raw, len(raw)))
 
 
 class PendingTable:

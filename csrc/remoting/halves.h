@@ -87,7 +87,5 @@ int ps_core_end_transaction(ps_conn *n, const ps_command *request);
 void ps_tx_finish_call(ps_core *c);
 int ps_tx_make(ps_core *c, ps_error *e);
 void ps_tx_free(ps_core *c);
-/* Seconds of CHECK_IMMUNITY_TIME_IN_SECONDS. */
-int32_t ps_tx_immunity(const uint8_t *text, int32_t len);
 
 #endif
