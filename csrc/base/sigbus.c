@@ -1,4 +1,4 @@
-/* The handler of SIGBUS. See guard.h. */
+/* The handler of SIGBUS. See sigbus.h. */
 #define _GNU_SOURCE
 #include "base/sigbus.h"
 

@@ -26,7 +26,7 @@ typedef struct ps_mapfile {
     _Atomic int64_t mf_reserved; /* bytes whose blocks are reserved */
     _Atomic int32_t mf_refs;     /* unmapped and freed at 0 */
     _Atomic int32_t mf_errno;    /* sticky: the sync that failed */
-    _Atomic bool mf_cut;         /* cut off while mapped: zeros stand for some of it (guard.h) */
+    _Atomic bool mf_cut;         /* cut off while mapped: zeros stand for some of it (sigbus.h) */
 } ps_mapfile;
 
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */

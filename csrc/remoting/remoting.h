@@ -32,7 +32,7 @@ int ps_core_event_fd(ps_core *core); /* readable: call ps_core_next */
 
 /* ---- tables; names are copied ---- */
 #define PS_SEND_HOT 1  /* sends to the topic are answered here */
-#define PS_SEND_ONCE 2 /* and repeats of them are not stored: once.h */
+#define PS_SEND_ONCE 2 /* and repeats of them are not stored: dedup.h */
 
 int ps_core_topic(ps_core *core, const char *name, int32_t len, int32_t read_queues,
                   int32_t write_queues, int32_t perm, int32_t flags, ps_error *error);

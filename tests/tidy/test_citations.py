@@ -79,3 +79,16 @@ def test_answers_name_files_and_functions_that_are_there() -> None:
                 name = function.rpartition(".")[2]
                 defined = rf"^[ \t]*(async )?def {name}\(|^(?!\s)[^;\n]*\b{name}\([^;]*?\{{"
                 assert re.search(defined, code, re.M | re.S), f"{question}: {link} `{function}`"
+
+
+def test_every_header_that_a_comment_names_is_there() -> None:
+    """A header renamed leaves comments behind that lead nowhere."""
+    headers = {Path(name).name for name in sources() if name.endswith(".h")}
+    found = []
+    for name, text in sources().items():
+        if not name.startswith("csrc/") or not name.endswith((".c", ".h")):
+            continue
+        for comment in re.findall(r"/\*.*?\*/", text, re.S):
+            named = {Path(path).name for path in re.findall(r"\b[\w/]+\.h\b", comment)}
+            found += [f"{name}: {header}" for header in sorted(named - headers)]
+    assert not found, "\n".join(found)
