@@ -29,6 +29,7 @@ from broker.client.producer import AsyncProducer, ProducerOptions
 from broker.client.routes import Route, route_of_queues
 from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
+from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
 from broker.processors.pull import waited
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
@@ -40,6 +41,7 @@ from broker.remoting.hot import Core
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
+from broker.services.access import Access
 from broker.services.clients import Clients
 from broker.services.config import Config, served
 from broker.services.context import Services
@@ -189,6 +191,7 @@ class Broker:
         undo.callback(services.groups.write_now)
         undo.push_async_callback(services.groups.settled)
         undo.push_async_callback(services.topics.settled)
+        services.access = await self._control_access(core)
         services.transactions = transactions = Transactions(
             store, core, services.settings, services.clients, services.topics, now_ms=self._now_ms
         )
@@ -215,6 +218,18 @@ class Broker:
         keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
+
+    async def _control_access(self, core: Core) -> Access:
+        """Before anybody is served. Raises: StoreError for rules that cannot be read."""
+        conf = Path(self._conf) if self._conf is not None else None
+        access = Access(self.settings, conf, self.path)
+        self._undo.push_async_callback(access.stop)
+        await access.start()
+        if access.is_on:
+            core.hand_on_all()
+            # A pull that waits was let in by the rules of before: its client asks again.
+            access.changed.append(core.notify_all)
+        return access
 
     async def _remember(self, core: Core) -> Dedup | None:
         """What repeats are known by, when it is asked for. Reads the end of the log: topics and
@@ -316,7 +331,13 @@ class Broker:
     def _servers(
         self, services: Services, core: Core, main: socket.socket, vip: socket.socket | None
     ) -> list[RemotingServer]:
+        access = services.access
+        assert access is not None
         handlers = all_handlers(services)
+        if access.is_on:
+            topic_at = partial(topic_of, services.store)
+            policies = NeedsOfPolicies(services.cluster, topic_at)
+            handlers = access.guard(NeedsOfPlain(topic_at), policies).before(handlers)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
         limits = Limits(idle_s=self.settings["serverChannelMaxIdleTimeSeconds"])
         made = [self._server(handlers, main, limits, services, core.framer)]

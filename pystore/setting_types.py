@@ -19,7 +19,15 @@ class SettingValues(TypedDict, total=False):
     aclEnable: bool | str
     allAckInSyncStateSet: bool | str
     authenticationEnabled: bool | str
+    authenticationMetadataProvider: str | os.PathLike[str] | None
+    authenticationProvider: str | os.PathLike[str] | None
+    authenticationStrategy: str | os.PathLike[str] | None
+    authenticationWhitelist: str | os.PathLike[str] | None
     authorizationEnabled: bool | str
+    authorizationMetadataProvider: str | os.PathLike[str] | None
+    authorizationProvider: str | os.PathLike[str] | None
+    authorizationStrategy: str | os.PathLike[str] | None
+    authorizationWhitelist: str | os.PathLike[str] | None
     autoCreateSubscriptionGroup: bool | str
     autoCreateTopicEnable: bool | str
     autoMessageVersionOnTopicLen: bool | str
@@ -72,6 +80,8 @@ class SettingValues(TypedDict, total=False):
     idempotentProduceTopics: str | os.PathLike[str] | None
     idempotentProduceWindow: int | str
     inSyncReplicas: int | str
+    initAuthenticationUser: str | os.PathLike[str] | None
+    innerClientAuthenticationCredentials: str | os.PathLike[str] | None
     listenPort: int | str
     litePullMessageEnable: bool | str
     longPollingEnable: bool | str
@@ -88,6 +98,7 @@ class SettingValues(TypedDict, total=False):
     maxTransferCountOnMessageInMemory: int | str
     messageDelayLevel: str | os.PathLike[str] | None
     messageIndexEnable: bool | str
+    migrateAuthFromV1Enabled: bool | str
     minInSyncReplicas: int | str
     msgTraceTopicName: str | os.PathLike[str] | None
     namesrvAddr: str | os.PathLike[str] | None
@@ -98,6 +109,7 @@ class SettingValues(TypedDict, total=False):
     registerNameServerPeriod: int | str
     rejectTransactionMessage: bool | str
     reviveQueueNum: int | str
+    rocketmqHome: str | os.PathLike[str] | None
     serverChannelMaxIdleTimeSeconds: int | str
     shortPollingTimeMills: int | str
     startAcceptSendRequestTimeStamp: int | str

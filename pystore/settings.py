@@ -31,6 +31,7 @@ from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 __all__ = [
     "RETENTION",
+    "SECRETS",
     "TABLE",
     "Setting",
     "Settings",
@@ -405,10 +406,37 @@ _USED: dict[str, dict[str, Any]] = {
     "minInSyncReplicas": _row("broker", "brokers", "must be 1, as inSyncReplicas"),
     "allAckInSyncStateSet": _row("broker", "", "must be false, as inSyncReplicas"),
     "enableAutoInSyncReplicas": _row("broker", "", "must be false, as inSyncReplicas"),
-    "aclEnable": _row("broker", "", "must be false: access control is not supported"),
-    "authenticationEnabled": _row("broker", "", "must be false, as aclEnable"),
-    "authorizationEnabled": _row("broker", "", "must be false, as aclEnable"),
     "enableControllerMode": _row("broker", "", "must be false: controller mode is not supported"),
+    # access control
+    "aclEnable": _row("broker", "", "the plain access list: plain_acl.yml and acl/*.yml"),
+    "authenticationEnabled": _row("broker", "", "requests must be signed by a user"),
+    "authorizationEnabled": _row("broker", "", "users may do what their policies allow"),
+    "authenticationWhitelist": _row(
+        "broker", "codes", "requests that need no signature, separated by ','"
+    ),
+    "authorizationWhitelist": _row(
+        "broker", "codes", "requests that need no policy, separated by ','"
+    ),
+    "authenticationProvider": _row("broker", "class", "upstream's class, or nothing"),
+    "authorizationProvider": _row("broker", "class", "as authenticationProvider"),
+    "authenticationMetadataProvider": _row("broker", "class", "as authenticationProvider"),
+    "authorizationMetadataProvider": _row("broker", "class", "as authenticationProvider"),
+    "authenticationStrategy": _row(
+        "broker", "class", "as authenticationProvider; a change holds at once with either class"
+    ),
+    "authorizationStrategy": _row("broker", "class", "as authenticationStrategy"),
+    "initAuthenticationUser": _row(
+        "broker", "JSON", "Super user made at the start: username and password"
+    ),
+    "innerClientAuthenticationCredentials": _row(
+        "broker", "JSON", "accessKey and secretKey that the broker itself signs with"
+    ),
+    "migrateAuthFromV1Enabled": _row(
+        "broker", "", "make users and policies of the plain access list at the start"
+    ),
+    "rocketmqHome": _row(
+        "broker", "path", "its conf/ holds the access list; default: $ROCKETMQ_HOME"
+    ),
     # the broker
     "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
     "bindAddress": _row(
@@ -514,6 +542,9 @@ _OURS: dict[str, dict[str, Any]] = {
         check=_not_empty,
     ),
 }
+
+#: Settings that hold a password: they are never shown.
+SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
 
 #: What an open store takes over (Store.retain).
 RETENTION = frozenset(
@@ -697,7 +728,10 @@ class Settings:
         return name in TABLE
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={self._values[name]!r}" for name in sorted(self._values))
+        given = ", ".join(
+            f"{name}={'***' if name in SECRETS else repr(self._values[name])}"
+            for name in sorted(self._values)
+        )
         return f"Settings({given})"
 
     def __eq__(self, other: object) -> bool:

@@ -48,6 +48,12 @@ DIFFERS: dict[int, str] = {
     907: "a master without slaves",
     306: "answered; retention takes queues and log together, so there is nothing to do",
     329: "runs retention once, by the rules of the settings",
+    50: "for administrators: [internals/access.md](internals/access.md)",
+    51: "as 50",
+    53: "as 50",
+    54: "as 50; secrets are not answered",
+    3004: "passwords are not answered",
+    3005: "as 3004",
     401: "mode POP is refused with code 1",
     402: "always empty: every mode is PULL",
 }
@@ -83,7 +89,6 @@ FAMILIES: tuple[tuple[int, int, str], ...] = (
     (13, 13, "in upstream's list, served by no version"),
     (22, 23, "in upstream's list, served by no version"),
     (47, 47, "in upstream's list, served by no version"),
-    (50, 54, "access control of 4.x"),
     (60, 61, "timers"),
     (209, 214, "in upstream's list, served by no version"),
     (301, 302, "filter servers, which 4.3 removed"),
@@ -93,7 +98,6 @@ FAMILIES: tuple[tuple[int, int, str], ...] = (
     (902, 908, "replication"),
     (1001, 1013, "controller"),
     (2001, 2004, "cold data: throttling and read-ahead"),
-    (3001, 3010, "users and access control of 5.x"),
     (200050, 200151, "POP"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.processors.admin_access import AccessProcessor
 from broker.processors.admin_config import ConfigProcessor
 from broker.processors.admin_groups import GroupProcessor
 from broker.processors.admin_offsets import OffsetAdminProcessor
@@ -46,6 +47,7 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         StatisticsProcessor(s),
         ConfigProcessor(s),
         OffsetAdminProcessor(s),
+        AccessProcessor(s),
     ):
         made.update(processor.handlers())
     return made

@@ -392,6 +392,10 @@ class Core:
         """From now on Python decides every send: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
+    def hand_on_all(self) -> None:
+        """From now on every request comes up to Python."""
+        lib.ps_core_hand_on(self.handle, lib.PS_UP_ALL)
+
     def put_again(
         self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
     ) -> Sent:

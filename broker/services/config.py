@@ -10,7 +10,7 @@ from typing import Any
 
 from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument
-from pystore.settings import RETENTION, TABLE, Settings, edit_conf
+from pystore.settings import RETENTION, SECRETS, TABLE, Settings, edit_conf
 
 __all__ = ["Config", "served"]
 
@@ -18,11 +18,16 @@ __all__ = ["Config", "served"]
 #: broker would have to refuse at its start.
 _FIXED = frozenset(
     {
-        "aclEnable", "authenticationEnabled", "authorizationEnabled", "bindAddress",
+        "aclEnable", "authenticationEnabled", "authenticationMetadataProvider",
+        "authenticationProvider", "authenticationStrategy", "authenticationWhitelist",
+        "authorizationEnabled", "authorizationMetadataProvider", "authorizationProvider",
+        "authorizationStrategy", "authorizationWhitelist", "bindAddress",
         "brokerClusterName", "brokerIP1", "brokerId", "brokerName", "brokerRole",
         "channelExpiredTimeout", "enableControllerMode", "idempotentProduceKey",
-        "idempotentProduceTopics", "idempotentProduceWindow", "listenPort", "longPollingEnable",
-        "regionId", "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
+        "idempotentProduceTopics", "idempotentProduceWindow", "initAuthenticationUser",
+        "innerClientAuthenticationCredentials", "listenPort", "longPollingEnable",
+        "migrateAuthFromV1Enabled", "regionId", "rocketmqHome",
+        "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
     }
 )  # fmt: skip
 
@@ -30,9 +35,6 @@ _FIXED = frozenset(
 #: What would be silently missing: who asks for it must not believe that he has it. By name, the
 #: one value that is true of this broker, and why.
 _NOT_SERVED: dict[str, tuple[object, str]] = {
-    "aclEnable": (False, "there is no access control yet"),
-    "authenticationEnabled": (False, "there is no access control yet"),
-    "authorizationEnabled": (False, "there is no access control yet"),
     "enableControllerMode": (False, "there is no controller"),
     "brokerRole": ("ASYNC_MASTER", "there is no replication yet"),
     "inSyncReplicas": (1, "there is no replication yet"),
@@ -107,10 +109,11 @@ class Config:
         return made, names
 
     def as_text(self) -> str:
-        """``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has them."""
+        """``name=value`` lines of every setting that has a value, as GET_BROKER_CONFIG has them,
+        but for secrets."""
         lines = []
         for name, value in sorted(self.current.as_dict().items()):
-            if value is not None:
+            if value is not None and name not in SECRETS:
                 shown = str(value).lower() if isinstance(value, bool) else str(value)
                 lines.append(f"{name}={shown}\n")
         return "".join(lines)

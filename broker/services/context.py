@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from broker.remoting.dedup import Dedup
+from broker.services.access import Access
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.groups import Groups
@@ -41,6 +42,7 @@ class Services:
     schedule: Schedule | None = None
     transactions: Transactions | None = None
     once: Dedup | None = None
+    access: Access | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)

@@ -1,0 +1,64 @@
+"""Stands before the handlers of a server: nothing is served that the rules refuse."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from broker.access.addresses import address_of
+from broker.access.needs import Verdict
+from broker.access.signature import ACCESS_KEY
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.remoting.rate_limited_log import RateLimitedLogger
+
+__all__ = ["Decide", "Guard", "host_of"]
+
+_quiet = RateLimitedLogger(logging.getLogger("broker.access"))
+
+#: A verdict on a request from a host. Raises: Refused for a request that cannot be read.
+Decide = Callable[[Command, str], Verdict]
+
+
+def host_of(peer: Peer) -> str:
+    """The address of a client, as rules and remarks name it."""
+    host = peer.address[0]
+    found = address_of(host)
+    return host if found is None else str(found)
+
+
+class Guard:
+    """refused: requests since the start."""
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+        self.refused = 0
+
+    def before(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The same handlers, each asked only if the rules allow it."""
+        return {code: self._guarded(handler) for code, handler in handlers.items()}
+
+    def _guarded(self, handler: Handler) -> Handler:
+        def checked(peer: Peer, command: Command) -> object:
+            self.check(peer, command)
+            return handler(peer, command)
+
+        return checked  # type: ignore[return-value]
+
+    def check(self, peer: Peer, command: Command) -> None:
+        """Raises: Refused."""
+        host = host_of(peer)
+        verdict = self._decide(command, host)
+        if verdict.allowed:
+            return
+        self.refused += 1
+        key = command.ext.get(ACCESS_KEY, "")[:64]
+        _quiet.warning(
+            (host, key, command.code),
+            "Refused request %d of '%s' from %s: %s",
+            command.code,
+            key,
+            host,
+            verdict.remark,
+        )
+        raise Refused(verdict.code, verdict.remark)

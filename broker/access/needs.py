@@ -1,0 +1,85 @@
+"""What a request needs, in words that both kinds of access control understand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from broker.remoting.command import Command
+
+__all__ = ["RETRY", "Action", "Ask", "Asked", "Kind", "Need", "Verdict", "bare_group", "topic_need"]
+
+RETRY = "%RETRY%"
+_DEAD = "%DLQ%"
+
+
+class Kind(StrEnum):
+    """What rights are about."""
+
+    ANY = "*"
+    CLUSTER = "Cluster"
+    NAMESPACE = "Namespace"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Action(StrEnum):
+    """What may be done. Any cannot be given to anybody."""
+
+    ALL = "All"
+    ANY = "Any"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One of `actions` on one resource."""
+
+    kind: Kind
+    name: str
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        return f"{'|'.join(self.actions)} on {self.kind}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the rules see it. All needs must be met. admin: for administrators alone."""
+
+    code: int
+    needs: Sequence[Need] = ()
+    admin: bool = False
+
+
+#: What a request needs. Raises: Refused for a body that cannot be read.
+Ask = Callable[[Command], Asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """allowed; else the answer's code and remark. rule: what decided, for people."""
+
+    allowed: bool
+    rule: str
+    code: int = 0
+    remark: str = ""
+
+
+def bare_group(name: str) -> str:
+    """A group without the prefix of its retry or dead letter topic."""
+    return name.removeprefix(RETRY).removeprefix(_DEAD)
+
+
+def topic_need(topic: str, *actions: Action) -> Need:
+    """A retry topic is its group's: whoever may consume as the group may use it."""
+    if topic.startswith(RETRY):
+        return Need(Kind.GROUP, bare_group(topic), (Action.SUB,))
+    return Need(Kind.TOPIC, topic, actions)

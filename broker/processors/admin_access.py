@@ -1,0 +1,271 @@
+"""Access control by tools: the plain list (50 to 54), users and policies (3001 to 3010).
+
+Secrets are taken, but never answered. docs/internals/access.md#admin-requests
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from broker.access.addresses import parse_pattern
+from broker.access.plain import Account, parse_right
+from broker.access.plain_file import plain_json
+from broker.access.policies import User
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode as Code
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from broker.services.plain_access import PlainAccess
+from broker.services.policy_access import PolicyAccess, Rejected
+from pystore.errors import StoreError
+
+__all__ = ["AccessProcessor"]
+
+_UPDATE_FAILED, _DELETE_FAILED, _WHITE_FAILED, _UNSUPPORTED = 209, 210, 211, 3
+_KEY_MIN = 7
+_DEFAULTS = {"defaultTopicPerm": "topic_default", "defaultGroupPerm": "group_default"}
+_LISTS = {"topicPerms": "topics", "groupPerms": "groups"}
+
+Work = Coroutine[Any, Any, Command]
+
+
+class AccessProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            Code.UPDATE_ACL_CONFIG: self.put_account,
+            Code.DELETE_ACL_CONFIG: self.remove_account,
+            Code.GET_BROKER_CLUSTER_ACL_INFO: self.versions,
+            Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white,
+            Code.GET_ACL_CONFIG: self.accounts,
+            Code.AUTH_CREATE_USER: self.create_user,
+            Code.AUTH_UPDATE_USER: self.update_user,
+            Code.AUTH_DELETE_USER: self.delete_user,
+            Code.AUTH_GET_USER: self.user,
+            Code.AUTH_LIST_USERS: self.users,
+            Code.AUTH_CREATE_ACL: self.merge_acl,
+            Code.AUTH_UPDATE_ACL: self.merge_acl,
+            Code.AUTH_DELETE_ACL: self.delete_acl,
+            Code.AUTH_GET_ACL: self.acl,
+            Code.AUTH_LIST_ACL: self.acls,
+        }
+
+    def _plain(self, command: Command) -> PlainAccess:
+        """Raises: Refused when the plain list is off."""
+        access = self.s.access
+        if access is None or access.plain is None:
+            raise Refused(_UNSUPPORTED, f" request type {command.code} not supported")
+        return access.plain
+
+    def _policies(self, command: Command) -> PolicyAccess:
+        """Raises: Refused when users and policies are off."""
+        access = self.s.access
+        if access is None or access.policies is None:
+            raise Refused(_UNSUPPORTED, f" request type {command.code} not supported")
+        return access.policies
+
+    # ---- the plain list ----
+
+    def put_account(self, peer: Peer, command: Command) -> Work:
+        plain = self._plain(command)
+        account = _changed_account(plain, command)
+        return _done(command, plain.put(account), _UPDATE_FAILED)
+
+    def remove_account(self, peer: Peer, command: Command) -> Work:
+        plain, key = self._plain(command), command.ext.get("accessKey", "")
+
+        async def remove() -> None:
+            if not await plain.remove(key):
+                raise Refused(
+                    _DELETE_FAILED,
+                    f"The accesskey[{key}] corresponding to accessConfig has been deleted failed.",
+                )
+
+        return _done(command, remove(), _DELETE_FAILED)
+
+    def set_white(self, peer: Peer, command: Command) -> Work:
+        plain, given = self._plain(command), command.ext.get("globalWhiteAddrs", "")
+        problem = f"The globalWhiteAddresses[{given}] has been updated failed."
+        named = command.ext.get("aclFileFullPath")
+        try:
+            patterns = [parse_pattern(text) for text in _split(given)]
+        except ValueError as bad:
+            raise Refused(_WHITE_FAILED, f"{problem} {bad}") from None
+
+        async def change() -> None:
+            if not await plain.set_white(patterns, Path(named) if named else None):
+                raise Refused(_WHITE_FAILED, f"{problem} {named} is not a file of the access list")
+
+        return _done(command, change(), _WHITE_FAILED)
+
+    def versions(self, peer: Peer, command: Command) -> Command:
+        plain, versions = self._plain(command), self._plain(command).versions()
+        main = versions.get(str(plain.main))
+        shown = {path: version.as_json() for path, version in versions.items()}
+        ext = {
+            "version": json.dumps(main.as_json() if main is not None else {}),
+            "allAclFileVersion": json.dumps(shown),
+            "brokerName": self.s.broker_name,
+            "brokerAddr": self.s.address,
+            "clusterName": self.s.cluster,
+        }
+        return command.reply(ext=ext)
+
+    def accounts(self, peer: Peer, command: Command) -> Command:
+        """Upstream answers the secrets, too."""
+        rules = self._plain(command).rules
+        listed = [_account_json(account) for account in rules.accounts.values()]
+        white = [pattern.text for pattern in rules.white]
+        body = {"globalWhiteAddrs": white, "plainAccessConfigs": listed}
+        return command.reply(body=mqjson.dumps(body))
+
+    # ---- users ----
+
+    def _by(self, command: Command) -> User | None:
+        access = self.s.access
+        assert access is not None and access.policies is not None
+        return access.policies.rules.users.get(access.user_of(command))
+
+    def create_user(self, peer: Peer, command: Command) -> Work:
+        policies, name = self._policies(command), command.ext.get("username", "")
+        return _done(command, policies.create_user(name, _body(command), self._by(command)))
+
+    def update_user(self, peer: Peer, command: Command) -> Work:
+        policies, name = self._policies(command), command.ext.get("username", "")
+        return _done(command, policies.update_user(name, _body(command), self._by(command)))
+
+    def delete_user(self, peer: Peer, command: Command) -> Work:
+        policies, name = self._policies(command), command.ext.get("username", "")
+        return _done(command, policies.delete_user(name, self._by(command)))
+
+    def user(self, peer: Peer, command: Command) -> Command:
+        found = self._policies(command).rules.users.get(command.ext.get("username", ""))
+        if found is None:
+            return command.reply()
+        return command.reply(body=mqjson.dumps(found.as_json(secret=False)))
+
+    def users(self, peer: Peer, command: Command) -> Command:
+        users, part = self._policies(command).rules.users, command.ext.get("filter", "")
+        found = [user.as_json(secret=False) for name, user in sorted(users.items()) if part in name]
+        return command.reply(body=mqjson.dumps(found) if found else b"")
+
+    # ---- policies ----
+
+    def merge_acl(self, peer: Peer, command: Command) -> Work:
+        subject = command.ext.get("subject", "")
+        return _done(command, self._policies(command).merge_acl(subject, _body(command)))
+
+    def delete_acl(self, peer: Peer, command: Command) -> Work:
+        ext, policies = command.ext, self._policies(command)
+        kind, resource = ext.get("policyType", ""), ext.get("resource", "")
+        return _done(command, policies.delete_acl(ext.get("subject", ""), kind, resource))
+
+    def acl(self, peer: Peer, command: Command) -> Command:
+        try:
+            found = self._policies(command).acl_of(command.ext.get("subject", ""))
+        except Rejected as rejected:
+            raise Refused(rejected.code, rejected.remark) from None
+        return command.reply(body=mqjson.dumps(found) if found else b"")
+
+    def acls(self, peer: Peer, command: Command) -> Command:
+        ext = command.ext
+        found = self._policies(command).acls(
+            ext.get("subjectFilter", ""), ext.get("resourceFilter", "")
+        )
+        return command.reply(body=mqjson.dumps(found) if found else b"")
+
+
+async def _done(command: Command, work: Awaitable[None], code: int = 1) -> Command:
+    """The answer once the change is on the disk. code: of an error of the disk."""
+    try:
+        await work
+    except Rejected as rejected:
+        raise Refused(rejected.code, rejected.remark) from None
+    except StoreError as failed:
+        raise Refused(code, failed.text) from None
+    return command.reply()
+
+
+def _body(command: Command) -> dict[str, Any]:
+    """Raises: Refused."""
+    try:
+        found = mqjson.loads(bytes(command.body)) if command.body else {}
+    except ValueError as bad:
+        raise Refused(1, f"the body of request {command.code}: {bad}") from None
+    if not isinstance(found, dict):
+        raise Refused(1, f"the body of request {command.code} is not an object")
+    return found
+
+
+# ---- an account as a request has it ----
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _changed_account(plain: PlainAccess, command: Command) -> Account:
+    """Fields that are absent keep their values. Raises: Refused."""
+    ext = command.ext
+    key = ext.get("accessKey", "")
+    old = plain.rules.accounts.get(key)
+    secret = ext.get("secretKey") or (old.secret if old is not None else "")
+    if len(key) < _KEY_MIN or len(secret) < _KEY_MIN:
+        raise Refused(
+            _UPDATE_FAILED,
+            f"The accessKey={key} and secretKey=*** cannot be null and length should longer than 6",
+        )
+    made = old if old is not None else Account(key, secret)
+    made = replace(made, secret=secret)
+    if "admin" in ext:
+        made = replace(made, admin=ext["admin"].lower() == "true")
+    if "whiteRemoteAddress" in ext:
+        try:
+            made = replace(made, white=parse_pattern(ext["whiteRemoteAddress"]))
+        except ValueError as bad:
+            raise Refused(_UPDATE_FAILED, f"whiteRemoteAddress: {bad}") from None
+    changes: dict[str, Any] = {}
+    for name, attribute in _DEFAULTS.items():
+        if ext.get(name):
+            changes[attribute] = _right(ext[name], ext[name])
+    for name, attribute in _LISTS.items():
+        if ext.get(name):
+            changes[attribute] = dict(map(_resource, _split(ext[name])))
+    return replace(made, **changes)
+
+
+def _resource(text: str) -> tuple[str, int]:
+    """``name=PERM``. Raises: Refused."""
+    parts = text.split("=")
+    if len(parts) != 2 or not all(part.strip() for part in parts):
+        raise Refused(
+            _UPDATE_FAILED,
+            f"Parse Resource format error for {text}.\nThe expected resource format is 'Res=Perm'."
+            " For example: topicA=SUB",
+        )
+    return parts[0].strip(), _right(parts[1], text)
+
+
+def _right(text: str, whole: str) -> int:
+    """Raises: Refused."""
+    found = parse_right(text)
+    if found is None:
+        raise Refused(
+            _UPDATE_FAILED,
+            f"Parse resource permission error for {whole}.\nThe expected permissions are 'SUB' or"
+            " 'PUB' or 'SUB|PUB' or 'PUB|SUB'.",
+        )
+    return found
+
+
+def _account_json(account: Account) -> dict[str, object]:
+    made = plain_json(account)
+    del made["secretKey"]
+    return {name: value for name, value in made.items() if value is not None}

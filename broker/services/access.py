@@ -1,0 +1,188 @@
+"""Access control of one broker: which kind is on, where its rules come from, who hears of changes.
+
+docs/internals/access.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.access.guard import Guard
+from broker.access.needs import Ask, Verdict
+from broker.access.plain import PlainRules
+from broker.access.policies import PolicyRules, User
+from broker.access.signature import ACCESS_KEY, Credentials
+from broker.remoting.command import Command
+from broker.services.plain_access import PlainAccess
+from broker.services.policy_access import PolicyAccess, user_of_setting
+from pystore.errors import BadArgument
+from pystore.settings import Settings
+
+__all__ = ["Access", "inner_credentials"]
+
+log = logging.getLogger("broker.access")
+
+_PACKAGE = "org.apache.rocketmq.auth."
+
+
+class Access:
+    """settings: of the broker. conf: the broker.conf, None: none was given. root: of the store.
+
+    plain, policies: of the two that one which is on; neither, when access control is off.
+    """
+
+    def __init__(self, settings: Settings, conf: Path | None, root: Path) -> None:
+        """Raises: BadArgument for settings that contradict each other."""
+        self._settings = settings
+        self.plain: PlainAccess | None = None
+        self.policies: PolicyAccess | None = None
+        #: Called on the loop after each change of the rules.
+        self.changed: list[Callable[[], None]] = []
+        self._folder = conf_folder(settings, conf, root)
+        newer = settings["authenticationEnabled"] or settings["authorizationEnabled"]
+        if settings["aclEnable"] and newer:
+            raise BadArgument(
+                "aclEnable and authenticationEnabled exclude each other: users and policies take"
+                " the place of the plain list, migrateAuthFromV1Enabled=true takes it over",
+                settings.source("aclEnable"),
+            )
+        if settings["aclEnable"]:
+            self.plain = PlainAccess(self._folder, self._tell)
+        elif newer:
+            _check_classes(settings)
+            self.policies = PolicyAccess(root / "access", self._tell)
+
+    @property
+    def is_on(self) -> bool:
+        return self.plain is not None or self.policies is not None
+
+    async def start(self) -> None:
+        """Raises: StoreError: nobody is let in by rules that cannot be read."""
+        if self.plain is not None:
+            await asyncio.to_thread(self.plain.load)
+            self.plain.start()
+        if self.policies is not None:
+            self._open(self.policies)
+
+    def _open(self, policies: PolicyAccess) -> None:
+        settings = self._settings
+        policies.open(
+            PolicyRules(
+                authenticate=settings["authenticationEnabled"],
+                authorize=settings["authorizationEnabled"],
+                unauthenticated=_codes(
+                    settings, "authenticationWhitelist", settings["authenticationWhitelist"]
+                ),
+                unauthorized=_codes(
+                    settings, "authorizationWhitelist", settings["authorizationWhitelist"]
+                ),
+            )
+        )
+        first = settings["initAuthenticationUser"]
+        if first:
+            keys = ("username", "password")
+            policies.make_now(user_of_setting("initAuthenticationUser", first, keys))
+        inner = inner_credentials(settings)
+        if inner is not None:
+            policies.make_now(User(inner.access_key, inner.secret_key, superuser=True))
+        if settings["migrateAuthFromV1Enabled"]:
+            plain = PlainAccess(self._folder, lambda: None)
+            plain.load()
+            for line in policies.migrate(plain.rules):
+                log.warning("%s", line)
+        if not policies.rules.users:
+            log.warning(
+                "There is no user yet, and every request is refused: set initAuthenticationUser"
+            )
+
+    async def stop(self) -> None:
+        if self.plain is not None:
+            await self.plain.stop()
+        if self.policies is not None:
+            self.policies.close()
+
+    @property
+    def rules(self) -> PlainRules | PolicyRules:
+        """As they are now. Only when access control is on."""
+        source = self.plain if self.plain is not None else self.policies
+        assert source is not None
+        return source.rules
+
+    def guard(self, ask_plain: Ask, ask_policies: Ask) -> Guard:
+        """What stands before the handlers, given what requests need by either kind."""
+        ask = ask_plain if self.plain is not None else ask_policies
+
+        def decide(command: Command, host: str) -> Verdict:
+            return self.rules.decide(command, ask, host)
+
+        return Guard(decide)
+
+    def user_of(self, command: Command) -> str:
+        """Whose request it is, once it was let in; empty: nobody is named."""
+        return command.ext.get(ACCESS_KEY, "")
+
+    def _tell(self) -> None:
+        for listener in self.changed:
+            listener()
+
+
+def conf_folder(settings: Settings, conf: Path | None, root: Path) -> Path:
+    """Where plain_acl.yml and acl/ are: conf below rocketmqHome or ROCKETMQ_HOME, else beside the
+    broker.conf, else in the store."""
+    home = settings["rocketmqHome"] or os.environ.get("ROCKETMQ_HOME")
+    if home:
+        return Path(home) / "conf"
+    return conf.parent if conf is not None else root
+
+
+def inner_credentials(settings: Settings) -> Credentials | None:
+    """What the broker signs its own requests with. Raises: BadArgument."""
+    given = settings["innerClientAuthenticationCredentials"]
+    if not given:
+        return None
+    keys = ("accessKey", "secretKey")
+    user = user_of_setting("innerClientAuthenticationCredentials", given, keys)
+    return Credentials(user.name, user.password)
+
+
+def _codes(settings: Settings, name: str, text: str | None) -> frozenset[int]:
+    """Raises: BadArgument."""
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and len(word) < 7):
+            raise BadArgument(f"{name}: '{word[:40]}' is not a request code", settings.source(name))
+    return frozenset(map(int, words))
+
+
+def _check_classes(settings: Settings) -> None:
+    """Upstream's classes may be named; others would have no effect. Raises: BadArgument."""
+    one, two = "authentication", "authorization"
+    known: list[tuple[str, str | None, str]] = [
+        (f"{one}Provider", settings["authenticationProvider"], "provider.DefaultA#Provider"),
+        (f"{two}Provider", settings["authorizationProvider"], "provider.DefaultA#Provider"),
+        (
+            f"{one}MetadataProvider",
+            settings["authenticationMetadataProvider"],
+            "provider.LocalA#MetadataProvider",
+        ),
+        (
+            f"{two}MetadataProvider",
+            settings["authorizationMetadataProvider"],
+            "provider.LocalA#MetadataProvider",
+        ),
+        (f"{one}Strategy", settings["authenticationStrategy"], "strategy.State*A#Strategy"),
+        (f"{two}Strategy", settings["authorizationStrategy"], "strategy.State*A#Strategy"),
+    ]
+    for name, given, tail in known:
+        word = one if name.startswith(one) else two
+        full = f"{_PACKAGE}{word}.{tail.replace('A#', word.capitalize())}"
+        allowed = [full.replace("State*", kind) for kind in ("Stateless", "Stateful")]
+        if given and given not in allowed:
+            raise BadArgument(
+                f"{name}: the class {given} is unknown; leave it out, or name {allowed[0]}",
+                settings.source(name),
+            )

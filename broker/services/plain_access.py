@@ -1,0 +1,197 @@
+"""The plain access list of a running broker: its files, watched, and changed by admin requests.
+
+docs/internals/access.md#the-plain-list
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from broker.access import plain_file
+from broker.access.addresses import Pattern
+from broker.access.plain import Account, PlainRules
+from broker.access.plain_file import PlainFile, Version
+from pystore.errors import BadArgument, StoreError
+from pystore.files import os_error, write_whole
+
+__all__ = ["PlainAccess"]
+
+log = logging.getLogger("broker.access")
+
+#: How often the files are looked at. A change holds within twice this time.
+WATCH_S = 0.2
+_MAIN, _FOLDER = "plain_acl.yml", "acl"
+#: Names, times, sizes and inodes of all files.
+_Seen = tuple[tuple[str, int, int, int], ...]
+
+
+class PlainAccess:
+    """conf: the folder with plain_acl.yml and acl/. changed: called on the loop after a swap."""
+
+    def __init__(self, conf: Path, changed: Callable[[], None]) -> None:
+        self.conf = conf
+        self.rules = PlainRules()
+        self.files: tuple[PlainFile, ...] = ()
+        #: What is wrong with the files as they are now; empty: nothing is.
+        self.problem = ""
+        self._changed = changed
+        self._seen: _Seen = ()
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def main(self) -> Path:
+        return self.conf / _MAIN
+
+    def load(self) -> None:
+        """The first time. Raises: BadArgument: a broker does not start with rules that nobody can
+        read."""
+        self._seen = self._look()
+        if not any(path == str(self.main) for path, *_ in self._seen):
+            raise BadArgument(
+                "aclEnable is true, but there is no access list; make one, see docs/access.md",
+                str(self.main),
+            )
+        self._swap(self._read(self._seen))
+
+    def start(self) -> None:
+        """Watches the files from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    # ---- files ----
+
+    def _look(self) -> _Seen:
+        """The folder's files first, the main file last. Raises: BadArgument."""
+        folder = self.conf / _FOLDER
+        paths = sorted(path for path in folder.rglob("*") if path.suffix in (".yml", ".yaml"))
+        found = []
+        for path in (*paths, self.main):
+            try:
+                about = path.stat()
+            except FileNotFoundError:
+                continue
+            except OSError as failed:
+                raise BadArgument(
+                    f"the access list cannot be read ({failed.strerror})", str(path)
+                ) from failed
+            found.append((str(path), about.st_mtime_ns, about.st_size, about.st_ino))
+        return tuple(found)
+
+    @staticmethod
+    def _read(seen: _Seen) -> tuple[PlainFile, ...]:
+        return tuple(plain_file.load(Path(path)) for path, *_ in seen)
+
+    def _swap(self, files: tuple[PlainFile, ...]) -> None:
+        rules, warnings = plain_file.joined(files)
+        for line in [*warnings, *_readable_by_all(files)]:
+            log.warning("%s", line)
+        self.files, self.rules, self.problem = files, rules, ""
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            async with self._lock:
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Takes over what has changed, all of it or nothing."""
+        try:
+            seen = await asyncio.to_thread(self._look)
+            if seen == self._seen:
+                return
+            self._seen = seen
+            if str(self.main) not in [path for path, *_ in seen]:
+                raise BadArgument("the access list is gone", str(self.main))
+            files = await asyncio.to_thread(self._read, seen)
+        except StoreError as bad:
+            if str(bad) != self.problem:
+                log.error("The access list did not change, the old rules hold: %s", bad)
+            self.problem = str(bad)
+            return
+        self._swap(files)
+        self._changed()
+        log.info("The access list has %d accounts now", len(self.rules.accounts))
+
+    # ---- admin requests ----
+
+    def file_of(self, key: str) -> PlainFile | None:
+        """The file whose definition of an account holds."""
+        for file in self.files:
+            if any(account.key == key for account in file.accounts):
+                return file
+        return None
+
+    def file_at(self, path: Path) -> PlainFile | None:
+        for file in self.files:
+            if file.path.resolve() == path.resolve():
+                return file
+        return None
+
+    async def put(self, account: Account) -> None:
+        """Adds or changes an account in its file. Raises: StoreError."""
+        async with self._lock:
+            file = self.file_of(account.key) or self.file_at(self.main)
+            assert file is not None  # load() wants it to be there
+            known = {each.key: each for each in file.accounts}
+            known[account.key] = account
+            await self._write(replace(file, accounts=tuple(known.values())))
+
+    async def remove(self, key: str) -> bool:
+        """Whether there was such an account. Raises: StoreError."""
+        async with self._lock:
+            file = self.file_of(key)
+            if file is None:
+                return False
+            left = tuple(each for each in file.accounts if each.key != key)
+            await self._write(replace(file, accounts=left))
+            return True
+
+    async def set_white(self, patterns: Sequence[Pattern], path: Path | None) -> bool:
+        """The global white list of a file, by default the main one: whether there is that file.
+        Raises: StoreError."""
+        async with self._lock:
+            file = self.file_at(path or self.main)
+            if file is None:
+                return False
+            await self._write(replace(file, white=tuple(patterns)))
+            return True
+
+    async def _write(self, file: PlainFile) -> None:
+        """Writes a file and takes its rules over in the same step."""
+        made = replace(file, version=file.version.bumped())
+        text = plain_file.written(made)
+        read = plain_file.parse(file.path, text)  # what nobody could load again is not written
+        try:
+            await asyncio.to_thread(write_whole, file.path, text.encode())
+        except OSError as failed:
+            raise os_error(failed, file.path) from failed
+        self._seen = await asyncio.to_thread(self._look)
+        self._swap(tuple(read if each.path == file.path else each for each in self.files))
+        self._changed()
+
+    def versions(self) -> dict[str, Version]:
+        """By path."""
+        return {str(file.path): file.version for file in self.files}
+
+
+def _readable_by_all(files: Sequence[PlainFile]) -> list[str]:
+    """Lines about files that show their secrets to every user of the machine."""
+    made = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            if file.path.stat().st_mode & stat.S_IROTH:
+                made.append(f"{file.path} holds secrets and everybody can read it: chmod 640")
+    return made

@@ -1,0 +1,327 @@
+"""Users and policies of a running broker, kept in an LMDB environment of their own: its files are
+readable by their owner alone. docs/internals/access.md#users-and-policies
+
+======= =============== ===========================================================
+table   key             value
+======= =============== ===========================================================
+users   name            user with its password, JSON as on the wire
+acls    name            ``{"subject", "policies"}``, JSON as on the wire
+======= =============== ===========================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from broker.access.needs import Action, Kind
+from broker.access.plain import DENY, PUB, SUB, PlainRules
+from broker.access.policies import (
+    Acl,
+    Entry,
+    Malformed,
+    PolicyRules,
+    Resource,
+    User,
+    parse_policies,
+    parse_resource,
+    parse_user,
+)
+from pystore.errors import BadArgument, RecordDamaged, StoreIOError
+
+__all__ = ["PolicyAccess", "Rejected", "user_of_setting"]
+
+log = logging.getLogger("broker.access")
+
+_MAP_BYTES = 256 << 20
+#: LMDB's longest key is 511 bytes.
+NAME_MAX = 500
+_USERS, _ACLS = b"users", b"acls"
+
+
+class Rejected(Exception):
+    """An admin request that is refused: code and remark of the answer."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code, self.remark = code, remark
+
+
+class PolicyAccess:
+    """folder: of the environment, made if need be. changed: called on the loop after a swap.
+
+    A change is on the disk before it is answered. Everything happens on the broker's loop; writing
+    goes to a thread, one change after the other.
+    """
+
+    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+        self.folder = folder
+        self.rules = PolicyRules()
+        self._changed = changed
+        self._env: Any = None
+        self._dbs: dict[bytes, Any] = {}
+        self._lock = asyncio.Lock()
+
+    def open(self, rules: PolicyRules) -> None:
+        """rules: what is on. Raises: StoreError."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._env = lmdb.open(
+                os.fspath(self.folder), map_size=_MAP_BYTES, max_dbs=2, mode=0o600
+            )
+            self._dbs = {name: self._env.open_db(name) for name in (_USERS, _ACLS)}
+            with self._env.begin() as txn:
+                rows = {name: list(txn.cursor(db=db)) for name, db in self._dbs.items()}
+        except (OSError, lmdb.Error) as failed:
+            raise StoreIOError(
+                f"the users cannot be read ({failed})", os.fspath(self.folder)
+            ) from failed
+        try:
+            users = {key.decode(): _user(json.loads(data)) for key, data in rows[_USERS]}
+            acls = {key.decode(): _acl(json.loads(data)) for key, data in rows[_ACLS]}
+        except (ValueError, KeyError, TypeError) as bad:
+            raise RecordDamaged(f"the users are damaged ({bad})", os.fspath(self.folder)) from None
+        self.rules = replace(rules, users=users, acls=acls)
+
+    def close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    # ---- changes: the disk first, then the rules ----
+
+    def _write(self, rows: Mapping[bytes, Mapping[str, Mapping[str, Any] | None]]) -> None:
+        """By table and name; None deletes. Raises: StoreIOError."""
+        try:
+            with self._env.begin(write=True) as txn:
+                for table, changes in rows.items():
+                    for name, value in changes.items():
+                        if value is None:
+                            txn.delete(name.encode(), db=self._dbs[table])
+                        else:
+                            data = json.dumps(value, separators=(",", ":")).encode()
+                            txn.put(name.encode(), data, db=self._dbs[table])
+        except lmdb.Error as failed:
+            raise StoreIOError(
+                f"the users cannot be written ({failed})", os.fspath(self.folder)
+            ) from failed
+
+    def _take(self, users: Mapping[str, User | None], acls: Mapping[str, Acl | None]) -> None:
+        rules = self.rules
+        merged_users = {**rules.users, **users}
+        merged_acls = {**rules.acls, **acls}
+        self.rules = replace(
+            rules,
+            users={name: user for name, user in merged_users.items() if user is not None},
+            acls={name: acl for name, acl in merged_acls.items() if acl},
+        )
+        self._changed()
+
+    async def _put_user(self, user: User) -> None:
+        await asyncio.to_thread(self._write, {_USERS: {user.name: user.as_json(secret=True)}})
+        self._take({user.name: user}, {})
+
+    async def _put_acl(self, name: str, acl: Acl) -> None:
+        value = acl.as_json(name) if acl else None
+        await asyncio.to_thread(self._write, {_ACLS: {name: value}})
+        self._take({}, {name: acl})
+
+    def make_now(self, user: User) -> None:
+        """A user that is to be there at the start, unless it is. Raises: StoreIOError."""
+        if user.name in self.rules.users:
+            return
+        self._write({_USERS: {user.name: user.as_json(secret=True)}})
+        self._take({user.name: user}, {})
+
+    # ---- admin requests ----
+
+    async def create_user(self, name: str, body: Mapping[str, Any], by: User | None) -> None:
+        """by: who asks, None: nobody that is known. Raises: Rejected, StoreError."""
+        _check_name(name)
+        async with self._lock:
+            if name in self.rules.users:
+                raise Rejected(16, "The user is existed")
+            user = _checked(parse_user, body, name)
+            _check_super(user, None, by)
+            await self._put_user(user)
+
+    async def update_user(self, name: str, body: Mapping[str, Any], by: User | None) -> None:
+        """Raises: Rejected, StoreError."""
+        _check_name(name)
+        async with self._lock:
+            old = self.rules.users.get(name)
+            if old is None:
+                raise Rejected(16, "The user is not exist")
+            user = _checked(parse_user, body, name, old)
+            _check_super(user, old, by)
+            await self._put_user(user)
+
+    async def delete_user(self, name: str, by: User | None) -> None:
+        """Its policies go with it. Raises: Rejected, StoreError."""
+        _check_name(name)
+        async with self._lock:
+            old = self.rules.users.get(name)
+            if old is not None:
+                _check_super(old, old, by)
+            await asyncio.to_thread(self._write, {_USERS: {name: None}, _ACLS: {name: None}})
+            self._take({name: None}, {name: None})
+
+    async def merge_acl(self, subject: str, body: Mapping[str, Any]) -> None:
+        """Adds entries, each in the place of the one with its resource. Raises: Rejected,
+        StoreError."""
+        name = _name_of(subject)
+        async with self._lock:
+            if name not in self.rules.users:
+                raise Rejected(16, f"The subject of {subject} is not exist.")
+            policies = _checked(parse_policies, body.get("policies"))
+            if not policies:
+                raise Rejected(
+                    1,
+                    "org.apache.rocketmq.auth.authorization.exception.AuthorizationException: The"
+                    " body of acl is null, it needs policies",
+                )
+            acl = self.rules.acls.get(name, Acl())
+            for kind, entries in policies:
+                acl = acl.merged(kind, entries)
+            await self._put_acl(name, acl)
+
+    async def delete_acl(self, subject: str, policy: str, resource: str) -> None:
+        """resource: empty for all of a policy. Raises: Rejected, StoreError."""
+        name = _name_of(subject)
+        kind = (policy or "Custom").capitalize()
+        if kind not in ("Custom", "Default"):
+            raise Rejected(16, f"The policy type {policy} is unknown.")
+        wanted = parse_resource(resource) if resource else None
+        if resource and wanted is None:
+            raise Rejected(16, "The resource is null.")
+        async with self._lock:
+            if name not in self.rules.users:
+                raise Rejected(16, "The subject is not exist.")
+            acl = self.rules.acls.get(name)
+            if acl is None:
+                raise Rejected(16, "The acl is not exist.")
+            await self._put_acl(name, acl.without(kind, wanted))
+
+    def acl_of(self, subject: str) -> dict[str, Any] | None:
+        """Raises: Rejected."""
+        name = _name_of(subject)
+        if name not in self.rules.users:
+            raise Rejected(16, "The subject is not exist.")
+        acl = self.rules.acls.get(name)
+        return acl.as_json(name) if acl is not None else None
+
+    def acls(self, subject: str, resource: str) -> list[dict[str, Any]]:
+        """Those whose subject holds `subject`, with the entries whose resource holds
+        `resource`."""
+        made = []
+        for name, acl in sorted(self.rules.acls.items()):
+            if subject not in f"User:{name}":
+                continue
+            for kind in ("Custom", "Default"):
+                fitting = [e for e in acl.policy(kind) if resource in str(e.resource)]
+                acl = acl.changed(kind, fitting)
+            if acl:
+                made.append(acl.as_json(name))
+        return made
+
+    # ---- from the plain list of 4.x ----
+
+    def migrate(self, plain: PlainRules) -> list[str]:
+        """Makes users of accounts that are no users yet; what was lost, for the log. Raises:
+        StoreError."""
+        lost = [
+            f"the global white list entry {each.text} is not taken over" for each in plain.white
+        ]
+        for account in plain.accounts.values():
+            if account.key in self.rules.users:
+                continue
+            if account.white.text:
+                lost.append(
+                    f"{account.place}: whiteRemoteAddress of {account.key} is not taken over"
+                )
+            user = User(account.key, account.secret, account.admin)
+            custom = [_entry(Kind.TOPIC, name, bits) for name, bits in account.topics.items()]
+            custom += [_entry(Kind.GROUP, name, bits) for name, bits in account.groups.items()]
+            default = [
+                _entry(Kind.TOPIC, None, account.topic_default),
+                _entry(Kind.GROUP, None, account.group_default),
+            ]
+            acl = Acl(tuple(custom), tuple(default))
+            rows: dict[bytes, dict[str, Any]] = {
+                _USERS: {user.name: user.as_json(secret=True)},
+                _ACLS: {user.name: acl.as_json(user.name)},
+            }
+            self._write(rows)
+            self._take({user.name: user}, {user.name: acl})
+        return lost
+
+
+def _entry(kind: Kind, name: str | None, bits: int) -> Entry:
+    """name: None for every name."""
+    resource = Resource(kind, 2, name) if name is not None else Resource(kind, 0)
+    if bits & DENY:
+        return Entry(resource, (Action.ALL,), False)
+    named = ((PUB, Action.PUB), (SUB, Action.SUB))
+    return Entry(resource, tuple(action for bit, action in named if bits & bit), True)
+
+
+def _user(given: dict[str, Any]) -> User:
+    return parse_user(given, given["username"])
+
+
+def _acl(given: dict[str, Any]) -> Acl:
+    acl = Acl()
+    for kind, entries in parse_policies(given["policies"]):
+        acl = acl.merged(kind, entries)
+    return acl
+
+
+def _checked(parse: Callable[..., Any], *given: Any) -> Any:
+    try:
+        return parse(*given)
+    except Malformed as bad:
+        raise Rejected(16, str(bad)) from None
+
+
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise Rejected(29, "The username is blank")
+    if len(name.encode("utf-8", "replace")) > NAME_MAX:
+        raise Rejected(29, f"The username is longer than {NAME_MAX} bytes")
+
+
+def _check_super(user: User, old: User | None, by: User | None) -> None:
+    """A Super is made, changed and deleted by a Super alone."""
+    concerned = user.superuser or (old is not None and old.superuser)
+    if concerned and (by is None or not by.superuser):
+        word = "create" if old is None else "update"
+        raise Rejected(1, f"The super user can only be {word} by super user")
+
+
+def _name_of(subject: str) -> str:
+    """Raises: Rejected."""
+    kind, colon, name = subject.partition(":")
+    if not colon or kind.lower() != "user" or not name:
+        raise Rejected(16, "The subject is not exist.")
+    return name
+
+
+def user_of_setting(name: str, text: str, keys: tuple[str, str]) -> User:
+    """The Super that a setting names as JSON. Raises: BadArgument, which does not show it."""
+    try:
+        given = json.loads(text)
+        user, password = given[keys[0]], given[keys[1]]
+        if not isinstance(user, str) or not isinstance(password, str) or not user or not password:
+            raise ValueError
+    except (ValueError, KeyError, TypeError):
+        shown = '{"' + keys[0] + '": "..", "' + keys[1] + '": ".."}'
+        raise BadArgument(f"{name} is not JSON like {shown}") from None
+    return User(user, password, superuser=True)
