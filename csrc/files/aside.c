@@ -31,7 +31,7 @@ static int make_folder(ps_aside *a, ps_error *e) {
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &t);
     snprintf(base, sizeof base, "%.*s/aside", PATH_MAX - 60, a->as_root);
-    int code = ps_make_folders(a->as_io, base, e);
+    int code = ps_make_folders(a->as_io, base, true, e);
     for (int i = 0; code == 0 && i < FOLDER_TRIES; i++) {
         char path[PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/%04d%02d%02dT%02d%02d%02d-%03d", base, t.tm_year + 1900,

@@ -419,7 +419,16 @@ void ps_listing_free(ps_listing *l) {
     memset(l, 0, sizeof *l);
 }
 
-int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
+/* The entry of `path`, which was just made, in the folder above it. */
+static int sync_parent(ps_io *io, const char *path, ps_error *e) {
+    char parent[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    int len = slash == NULL ? 0 : slash == path ? 1 : (int)(slash - path);
+    snprintf(parent, sizeof parent, "%.*s", len > 0 ? len : 1, len > 0 ? path : ".");
+    return ps_sync_folder(io, parent, e);
+}
+
+int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e) {
     char part[PATH_MAX];
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof part)
@@ -429,8 +438,11 @@ int ps_make_folders(ps_io *io, const char *path, ps_error *e) {
         if (part[i] != '/' && part[i] != 0) continue;
         char kept = part[i];
         part[i] = 0;
-        if (io->mkdir(io, part, 0755) < 0 && errno != EEXIST)
+        bool made = io->mkdir(io, part, 0755) == 0;
+        if (!made && errno != EEXIST)
             return ps_fail(e, ps_errno_code(errno), errno, -1, part, "cannot create the directory");
+        int code = made && synced ? sync_parent(io, part, e) : 0;
+        if (code < 0) return code;
         part[i] = kept;
     }
     return 0;

@@ -104,7 +104,8 @@ void ps_listing_free(ps_listing *l);
 /* What to return when readdir of the table has set errno. */
 int ps_list_failed(const char *path, ps_error *e);
 
-int ps_make_folders(ps_io *io, const char *path, ps_error *e); /* mkdir -p */
+/* mkdir -p. synced: each folder that was not there is on the disk, too. */
+int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e);
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e);  /* fsync of the folder itself */
 
 #endif

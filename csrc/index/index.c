@@ -481,7 +481,7 @@ static int file_make(ps_index *ix, int32_t entries, ix_file **out, ps_error *e) 
     ps_mapfile *mf;
     int64_t number = 0, slots_end = ix_entry_at(l.slots, 0);
     int32_t upto = entries < l.entries ? entries + 1 : l.entries;
-    int code = ps_make_folders(ix->ix_io, ix->ix_folder, e);
+    int code = ps_make_folders(ix->ix_io, ix->ix_folder, true, e);
     if (code < 0) return code;
     for (int32_t i = 0; i < NAME_TRIES; i++) {
         if (ix->ix_newest >= NAME_HIGHEST)

@@ -155,7 +155,7 @@ static void touch_pages_locked(ps_allocator *a) {
     ps_mapfile_spare(mf, calm, calm ? from : 0);
     if (to > atomic_load(&mf->mf_reserved)) to = atomic_load(&mf->mf_reserved);
     for (; from + step <= to && !atomic_load(&a->al_ended); from += step) {
-        if (calm) posix_fadvise(mf->mf_fd, from, step, POSIX_FADV_WILLNEED);
+        if (calm) mf->mf_io->advise(mf->mf_io, mf->mf_fd, from, step, POSIX_FADV_WILLNEED);
         madvise(mf->mf_map + from, (size_t)step, MADV_POPULATE_WRITE);
         if (!calm) continue;
         usleep(TOUCH_CALM_PAUSE_US);

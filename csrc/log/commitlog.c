@@ -95,7 +95,7 @@ int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
     char path[PATH_MAX];
     int64_t size = l->lg_files.ss_file_size;
     const char *folder = l->lg_dirs.path[base / size % l->lg_dirs.count];
-    int code = ps_make_folders(l->lg_io, folder, e);
+    int code = ps_make_folders(l->lg_io, folder, true, e);
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
     if (code == 0)
         code = ps_mapfile_open(l->lg_io, path, base, size,
@@ -158,6 +158,13 @@ static int wipe_tail(ps_mapfile *mf, int64_t at, int64_t dirty, ps_aside *aside,
     return ps_mapfile_zero(mf, at, dirty, true, e);
 }
 
+int ps_log_delete(ps_log *l, int32_t i, ps_error *e) {
+    int code = ps_segments_delete(&l->lg_files, i, e);
+    for (int32_t d = 0; code == 0 && d < l->lg_dirs.count; d++)
+        code = ps_sync_folder(l->lg_io, l->lg_dirs.path[d], e);
+    return code;
+}
+
 /* A segment after the end of the log: empty, or without any whole record. */
 static int drop_segment(ps_log *l, int64_t *dirty, ps_aside *aside, ps_error *e) {
     ps_mapfile *mf = ps_segments_find(&l->lg_files, ps_segments_base(&l->lg_files, -1), e);
@@ -167,7 +174,7 @@ static int drop_segment(ps_log *l, int64_t *dirty, ps_aside *aside, ps_error *e)
                               "a segment after the end of the log", e);
     ps_mapfile_unref(mf);
     *dirty += bytes;
-    return code < 0 && code != PS_E_DISK_FULL ? code : ps_segments_delete(&l->lg_files, -1, e);
+    return code < 0 && code != PS_E_DISK_FULL ? code : ps_log_delete(l, -1, e);
 }
 
 int ps_log_set_end(ps_log *l, int64_t end, ps_aside *aside, int64_t *bytes_cut, ps_error *e) {

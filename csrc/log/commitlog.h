@@ -43,6 +43,9 @@ void ps_log_free(ps_log *l); /* lists and folders' names; mapped files that are 
 int ps_log_open(ps_log *l, ps_error *e);
 /* Makes the file that begins at `base`, with its first window reserved. */
 int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e);
+/* Deletes segment i (negative: from the end), on the disk, too, before the next one may go: a power
+ * loss that brought back one and not the other would leave a gap. */
+int ps_log_delete(ps_log *l, int32_t i, ps_error *e);
 /* Cuts everything from `end` on: keeps it aside, then zeroes it. *bytes_cut: how much of it was not
  * zero. */
 int ps_log_set_end(ps_log *l, int64_t end, struct ps_aside *aside, int64_t *bytes_cut,

@@ -404,7 +404,8 @@ static int queue_add_file(ps_queue *q, int64_t base, ps_mapfile **out, ps_error 
     char folder[PATH_MAX], path[PATH_MAX];
     queue_folder(q, folder, sizeof folder - 32);
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
-    int code = ps_make_folders(q->cq_shared->qs_io, folder, e);
+    atomic_store(&q->cq_relisted, true);
+    int code = ps_make_folders(q->cq_shared->qs_io, folder, false, e);
     if (code == 0)
         code = ps_mapfile_open(q->cq_shared->qs_io, path, base, q->cq_files.ss_file_size,
                                PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, out, e);
@@ -611,6 +612,7 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
 /* Deletes the files that start at or after byte `end`. */
 static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
     while (q->cq_files.ss_count > 0 && ps_segments_base(&q->cq_files, -1) >= end) {
+        atomic_store(&q->cq_relisted, true);
         int code = ps_segments_delete(&q->cq_files, -1, e);
         if (code < 0) return code;
     }
@@ -685,6 +687,7 @@ int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_e
         int64_t base = ps_segments_base(&q->cq_files, at);
         int64_t last = (base + q->cq_files.ss_file_size) / PS_UNIT - 1;
         if (!ps_queue_unit(q, last, &u) || u.physical >= physical) break;
+        atomic_store(&q->cq_relisted, true);
         if (dry_run)
             at++;
         else if (ps_segments_delete(&q->cq_files, 0, e) < 0)

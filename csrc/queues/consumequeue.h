@@ -56,6 +56,7 @@ typedef struct ps_queue {
     bool cq_hole; /* units are missing that the log may hold; set and settled by recovery */
     bool cq_sealed; /* readers: it had a hole, so that its files count only up to where it began */
     _Atomic int64_t cq_flushed;      /* offset below which units are on the disk */
+    _Atomic bool cq_relisted; /* files came or went since its folders were synced: folders.c */
     /* readers only: units of records that the log holds and the files do not yet; shared lock */
     ps_unit *cq_tail;
     _Atomic int64_t cq_tail_from; /* offset of cq_tail[0] */

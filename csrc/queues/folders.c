@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ static int queue_id_of(const char *name) {
     return *name < '0' || *name > '9' || *end != 0 || id > PS_QUEUE_ID_MAX ? -1 : (int)id;
 }
 
+#define SYNC_ONE_BY_ONE 32 /* queues, at most */
 #define SIZES_MAX 16 /* lengths of files that are told apart */
 
 /* The folder of one queue, as found. */
@@ -141,6 +143,8 @@ int ps_queues_load(ps_topics *tt, bool deep, ps_report *r, ps_progress *progress
         folder_of(tt, f, path, sizeof path);
         code = ps_queue_open(&tt->tt_shared, f->topic, f->topic->tp_name, f->id, path, &f->files,
                              deep, &q, e);
+        /* Nobody knows what a crashed writer had synced. */
+        if (code == 0) atomic_store(&q->cq_relisted, deep);
         if (code == 0 && (code = ps_topic_queue_add_locked(f->topic, q)) < 0) ps_queue_free(q);
         if (code < 0 || !q->cq_hole) continue;
         snprintf(what, sizeof what, "consumequeue/%s/%d", f->topic->tp_name, f->id);
@@ -157,5 +161,57 @@ int ps_queues_refresh(ps_topics *tt, ps_error *e) {
     for (int32_t i = 0; i < atomic_load(&tt->tt_queue_count) && code == 0; i++)
         code = ps_queue_refresh_locked(tt->tt_queues[i], e);
     pthread_rwlock_unlock(&tt->tt_shared.qs_lock);
+    return code;
+}
+
+/* ---- their entries on the disk ---- */
+
+/* A topic that was deleted took its folders with it. */
+static int sync_if_there(ps_io *io, const char *path, ps_error *e) {
+    ps_error why = {0};
+    int code = ps_sync_folder(io, path, &why);
+    if (code < 0 && why.sys_errno == ENOENT) return 0;
+    if (code < 0 && e != NULL) *e = why;
+    return code;
+}
+
+static int sync_folders_of(ps_topics *tt, const ps_queue *q, ps_error *e) {
+    char path[PATH_MAX];
+    int topic = snprintf(path, sizeof path - 16, "%s/consumequeue/%s", tt->tt_shared.qs_root,
+                         q->cq_name);
+    snprintf(path + topic, sizeof path - (size_t)topic, "/%d", q->cq_id);
+    int code = sync_if_there(tt->tt_shared.qs_io, path, e);
+    path[topic] = 0;
+    return code < 0 ? code : sync_if_there(tt->tt_shared.qs_io, path, e);
+}
+
+/* The whole file system, where many folders would take longer one by one. */
+static int sync_all(ps_topics *tt, const char *root, ps_error *e) {
+    ps_io *io = tt->tt_shared.qs_io;
+    int fd = io->open(io, root, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, root,
+                               "cannot open the directory");
+    int code = 0;
+    if (io->syncfs(io, fd) < 0)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, root, "cannot sync the file system");
+    io->close(io, fd);
+    return code;
+}
+
+int ps_queues_sync_folders(ps_topics *tt, ps_error *e) {
+    char root[PATH_MAX];
+    ps_queue **queues;
+    int32_t n = ps_queues_snapshot(tt, &queues), changed = 0;
+    /* Those to be synced to the front: the mark goes first, so that what comes meanwhile sets it
+     * again. */
+    for (int32_t i = 0; i < n; i++)
+        if (atomic_exchange(&queues[i]->cq_relisted, false)) queues[changed++] = queues[i];
+    snprintf(root, sizeof root, "%s/consumequeue", tt->tt_shared.qs_root);
+    int code = changed > SYNC_ONE_BY_ONE ? sync_all(tt, root, e) : 0;
+    for (int32_t i = 0; i < changed && changed <= SYNC_ONE_BY_ONE && code == 0; i++)
+        code = sync_folders_of(tt, queues[i], e);
+    if (code == 0 && changed > 0) code = ps_sync_folder(tt->tt_shared.qs_io, root, e);
+    for (int32_t i = 0; i < changed && code < 0; i++) atomic_store(&queues[i]->cq_relisted, true);
+    free(queues);
     return code;
 }

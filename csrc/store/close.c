@@ -94,6 +94,6 @@ void ps_store_free(ps_store *s) {
  * closed. */
 void ps_store_forget(ps_store *s) {
     atomic_store(&s->st_closed, true);
-    if (s->st_lock_fd >= 0) close(s->st_lock_fd);
+    if (s->st_lock_fd >= 0) s->st_io->close(s->st_io, s->st_lock_fd);
     s->st_lock_fd = -1;
 }

@@ -50,6 +50,7 @@ int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
     pthread_mutex_lock(&s->st_keeper.kp_lock);
     int64_t logic = atomic_load(&s->st_dispatcher.ds_logic_stamp);
     int code = flush_queues(s, thorough ? 0 : s->st_conf.queue_flush_least_pages, e);
+    if (code == 0 && thorough) code = ps_queues_sync_folders(&s->st_topics, e);
     if (code == 0 && thorough && s->st_index != NULL) code = ps_index_flush(s->st_index, e);
     if (code == 0 && thorough && logic > s->st_keeper.kp_checkpoint.logics_msg_timestamp) {
         s->st_keeper.kp_checkpoint.logics_msg_timestamp = logic;

@@ -163,11 +163,11 @@ static int open_index(ps_store *s, ps_report *report, ps_error *e) {
 
 static int make_root(ps_store *s, ps_error *e) {
     char path[PATH_MAX];
-    int code = ps_make_folders(s->st_io, s->st_root, e);
+    int code = ps_make_folders(s->st_io, s->st_root, true, e);
     for (int32_t i = 0; i < s->st_log.lg_dirs.count && code == 0; i++)
-        code = ps_make_folders(s->st_io, s->st_log.lg_dirs.path[i], e);
+        code = ps_make_folders(s->st_io, s->st_log.lg_dirs.path[i], true, e);
     snprintf(path, sizeof path, "%s/consumequeue", s->st_root);
-    return code < 0 ? code : ps_make_folders(s->st_io, path, e);
+    return code < 0 ? code : ps_make_folders(s->st_io, path, true, e);
 }
 
 static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
@@ -189,7 +189,7 @@ static int make_index_folder(ps_store *s, ps_error *e) {
     char path[PATH_MAX];
     if (s->st_index == NULL) return 0;
     snprintf(path, sizeof path, "%s/index", s->st_root);
-    return ps_make_folders(s->st_io, path, e);
+    return ps_make_folders(s->st_io, path, true, e);
 }
 
 static int start_threads(ps_store *s, ps_error *e) {

@@ -214,6 +214,26 @@ static void start_abnormal(scan *c) {
     c->at = c->index_from;
 }
 
+/* After a sync that failed, the pages that it could not write count as clean: the page cache still
+ * has what the disk does not, until it lets go of them. So what the checkpoint does not cover is
+ * written as far as it goes, dropped from the cache and read from the disk. What the disk does not
+ * have is then missing now, and reported, and not at some later time. */
+static void distrust_cache(scan *c) {
+    ps_segments *files = &c->s->st_log.lg_files;
+    ps_io *io = c->s->st_io;
+    for (int32_t i = 0; i < files->ss_count; i++) {
+        int64_t base = files->ss_items[i].sg_base;
+        if (base + files->ss_file_size <= c->queues_from) continue;
+        ps_mapfile *mf = ps_segments_find(files, base, NULL);
+        if (mf == NULL) continue; /* the scan meets it, too, and says so */
+        (void)io->fdatasync(io, mf->mf_fd);
+        /* Mapped pages would stay in the cache. */
+        madvise(mf->mf_map, (size_t)mf->mf_size, MADV_DONTNEED);
+        io->advise(io, mf->mf_fd, 0, 0, POSIX_FADV_DONTNEED);
+        ps_mapfile_unref(mf);
+    }
+}
+
 /* Queues that a deletion left half done begin again after it; from its file's start, since another
  * broker may have written the log again since. */
 static void start_deleted(scan *c, int64_t from) {
@@ -602,6 +622,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     else
         start_normal(c);
     start_deleted(c, from);
+    if (abnormal) distrust_cache(c);
     s->st_topics.tt_shared.qs_strict = true;
     s->st_topics.tt_shared.qs_log_before = c->queues_from > atomic_load(&s->st_log.lg_min);
     if (code >= 0 && abnormal) code = cut_queues(s, c->queues_from, c->report, NULL, e);

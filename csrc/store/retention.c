@@ -116,7 +116,7 @@ int ps_retention_round(ps_store *s, int64_t now_ms, bool manual, bool immediate,
     int code = 0;
     while (out->log_files < RULE(s, rt_batch_max) &&
            may_go(s, dry_run ? out->log_files : 0, now_ms, out->why == WHY_FORCED, &size)) {
-        if (!dry_run && (code = ps_segments_delete(&s->st_log.lg_files, 0, e)) < 0) return code;
+        if (!dry_run && (code = ps_log_delete(&s->st_log, 0, e)) < 0) return code;
         out->log_files++;
         out->bytes += size;
         out->log_min += s->st_log.lg_files.ss_file_size;

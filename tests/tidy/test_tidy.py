@@ -21,6 +21,14 @@ BANNED_EVERYWHERE = r"strcpy|strcat|sprintf|vsprintf|gets"
 BANNED_IN_CORE = (
     BANNED_EVERYWHERE + r"|abort|exit|assert|printf|vprintf|fprintf|vfprintf|puts|perror"
 )
+#: System calls that only csrc/files/io.c makes; rooms that may all the same: base maps a page of
+#: its own, tests play the other process.
+FILE_CALLS = (
+    "open|pread|pwrite|fsync|fdatasync|ftruncate|fallocate|mmap|munmap|msync|rename|unlink|mkdir"
+    "|rmdir|stat|fstat|lstat|access|lseek|opendir|readdir|closedir|fcntl|syncfs|posix_fadvise"
+    "|statvfs"
+)
+ROOMS_WITH_IO = ("base", "tests")
 
 
 @cache
@@ -126,6 +134,28 @@ def test_c_makes_no_banned_calls():
         names = BANNED_EVERYWHERE if in_tests else BANNED_IN_CORE
         places += [place(path, line, f"calls {what}") for line, what in banned(read(path), names)]
     complain(places)
+
+
+def past_the_table(text: str) -> list[tuple[int, str]]:
+    """System calls on files that are made directly. Not read, write and close: eventfds and
+    sockets have those."""
+    code = c_code(text)
+    return [
+        (code.count("\n", 0, match.start()) + 1, match.group(1))
+        for match in re.finditer(rf"(?<![\w.>])({FILE_CALLS})\s*\(", code)
+    ]
+
+
+def test_c_touches_files_through_the_table():
+    core = [p for p in with_suffix(".c", ".h", below="csrc") if p.parent.name not in ROOMS_WITH_IO]
+    core = [p for p in core if p.name != "io.c"]
+    complain(
+        [place(path, line, what) for path in core for line, what in past_the_table(read(path))]
+    )
+
+
+def test_checker_of_the_table_finds_a_direct_call():
+    assert past_the_table("io->fsync(io, fd);\nint x = fsync(fd);") == [(2, "fsync")]
 
 
 def test_c_knows_nothing_of_python():
