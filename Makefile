@@ -30,6 +30,8 @@ C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
 # The Python suite: files go to this many workers side by side (tests/conftest.py says how).
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest -q -n $(WORKERS)
+# A single test of these lasts as long as it is told to, or minutes beside the other make.
+HOURS := -o faulthandler_timeout=14400
 
 PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq tools)
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
@@ -93,20 +95,20 @@ test-dev: build ## the suite in Python's development mode: more checks, slower
 	@PYTHONDEVMODE=1 $(PYTEST)
 
 judge: build ## minutes with Java: takeovers in both directions, mixed clusters, name servers
-	@$(PY) -m pytest -q -m long
+	@$(PY) -m pytest -q -m long $(HOURS)
 
 crash: build ## the long crash campaign: kill, cut, recover, compare
-	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q
+	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q $(HOURS)
 
 FUZZ_SECONDS ?= 300
 fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find is kept and repeats
 	@$(PY) tests/fuzz/frames.py build/wire.frames
 	@set -e; for program in $(C_FUZZERS); do \
 	  $(MEMORY) PS_FUZZ_SECONDS=$(FUZZ_SECONDS) $$program build/wire.frames; done
-	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q tests/broker/test_send_twins.py
+	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q $(HOURS) tests/broker/test_send_twins.py
 
 campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
-	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s
+	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s $(HOURS)
 
 ##@ Measure
 

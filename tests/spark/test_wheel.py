@@ -1,4 +1,7 @@
-"""The wheel with its extra `spark`, and nothing else: what a user installs must read and write."""
+"""The wheel with its extra `spark`, and nothing else: what a user installs must read and write.
+
+`make test-wheel` shows the same with what an index gives; this test needs no index.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "tests")
