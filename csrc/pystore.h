@@ -176,6 +176,7 @@ typedef struct ps_info {
     int64_t checkpoint[5];       /* as on disk, docs/internals/format.md#checkpoint */
     int32_t abort_present, background;
 } ps_info;
+/* Waits for no lock that is held over a sync. PS_E_CLOSED. */
 int ps_store_info(ps_store *store, ps_info *out);
 /* Whether puts are refused, or the dispatcher waits, for lack of disk space: 1 or 0. It takes no
  * lock and touches no file, so an event loop may ask. PS_E_CLOSED. */

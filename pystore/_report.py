@@ -27,6 +27,7 @@ class Action(NamedInt):
     SKIPPED = 2
     REBUILT = 3
     REMOVED = 4
+    CLAMPED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class ReportItem:
 
     start, end: the range concerned: bytes of the log, or units of a queue. records: how many
     records, units or entries are in it, -1 when nobody knows. what: file or queue, relative to the
-    root.
+    root. CLAMPED: a committed offset that was `end` is `start` now.
     """
 
     action: Action
@@ -68,6 +69,11 @@ class RecoveryReport:
     seconds: float
     items: tuple[ReportItem, ...]
     items_dropped: int
+
+    @property
+    def offsets_clamped(self) -> int:
+        """How many committed offsets lay past the end of their queue."""
+        return sum(item.action is Action.CLAMPED for item in self.items)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready, enums as their names."""

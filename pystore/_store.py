@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pystore import _put
@@ -17,7 +18,9 @@ from pystore._background import Exporter, FlushQueue
 from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
+from pystore._offsets import clamp_offsets
 from pystore._reading import Base, Progress, Topic
+from pystore._report import RecoveryMode
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.errors import BadArgument, DiskFull, StoreError, make
 from pystore.metadata import Metadata, system_topics
@@ -51,6 +54,8 @@ class Store(Base):
             self.metadata: Metadata = Metadata(self.path, self.settings)
             self.metadata.ensure_system_topics(self.settings)
             self._settle_found()
+            if self.report.mode is RecoveryMode.ABNORMAL:
+                self._clamp_offsets()
         except BaseException:
             super().close()
             raise
@@ -131,6 +136,16 @@ class Store(Base):
             config = self.metadata.topics.get(q.topic)
             if config is None or config.write_queue_nums <= q.queue:
                 self.metadata.ensure_topic(q.topic, q.queue)
+
+    def _clamp_offsets(self) -> None:
+        ends = {(q.topic, q.queue): q.max_offset for q in self.queues()}
+        found = clamp_offsets(self.metadata, ends)
+        for item in found:
+            _log.warning(
+                "%s: %s: the offset %d was set back to %d", self.path, item.why, item.end,
+                item.start,
+            )  # fmt: skip
+        self.report = replace(self.report, items=(*self.report.items, *found))
 
     def put(
         self,

@@ -59,12 +59,7 @@ int ps_store_info(ps_store *s, ps_info *out) {
     int64_t stamp = atomic_load(&s->st_log.lg_published_stamp);
     out->store_timestamp_max = out->log_max > out->log_min && stamp > 0 ? stamp : -1;
     index_info(s, out);
-    pthread_mutex_lock(&s->st_keeper.kp_lock);
-    const ps_checkpoint *k = &s->st_keeper.kp_checkpoint;
-    int64_t values[5] = {k->physic_msg_timestamp, k->logics_msg_timestamp, k->index_msg_timestamp,
-                         k->master_flushed_offset, k->confirm_phy_offset};
-    memcpy(out->checkpoint, values, sizeof values);
-    pthread_mutex_unlock(&s->st_keeper.kp_lock);
+    for (int i = 0; i < 5; i++) out->checkpoint[i] = atomic_load(&s->st_keeper.kp_shown[i]);
     ps_leave(s);
     return 0;
 }

@@ -22,6 +22,14 @@ void ps_keeper_stop(ps_keeper *k) {
     pthread_mutex_unlock(&k->kp_nap_lock);
 }
 
+void ps_keeper_show_locked(ps_keeper *k) {
+    const ps_checkpoint *c = &k->kp_checkpoint;
+    const int64_t values[5] = {c->physic_msg_timestamp, c->logics_msg_timestamp,
+                               c->index_msg_timestamp, c->master_flushed_offset,
+                               c->confirm_phy_offset};
+    for (int i = 0; i < 5; i++) atomic_store(&k->kp_shown[i], values[i]);
+}
+
 static int flush_queues(ps_store *s, int least_pages, ps_error *e) {
     ps_queue **queues;
     int code = 0;
@@ -62,6 +70,7 @@ int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
     if (thorough && (code > 0 || (code == 0 && atomic_load(&s->st_keeper.kp_stopping))))
         code = ps_ends_write_locked(s, e);
     code = code > 0 ? 0 : code;
+    ps_keeper_show_locked(&s->st_keeper);
     pthread_mutex_unlock(&s->st_keeper.kp_lock);
     return code;
 }

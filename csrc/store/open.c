@@ -180,6 +180,7 @@ static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error 
     if (code == 0) code = ps_queues_load(&s->st_topics, crashed, report, progress, e);
     if (progress != NULL) progress->phase = 2;
     if (code == 0) code = ps_checkpoint_read(s->st_io, s->st_root, &s->st_keeper.kp_checkpoint, e);
+    ps_keeper_show_locked(&s->st_keeper);
     if (code == 0) code = ps_ends_compare(s, crashed, report, e);
     return code < 0 ? code : open_index(s, report, e);
 }

@@ -607,6 +607,7 @@ static void set_stamps(scan *c) {
     s->st_keeper.kp_checkpoint.confirm_phy_offset =
         c->last_start >= 0 ? c->last_start : s->st_keeper.kp_checkpoint.confirm_phy_offset;
     s->st_keeper.kp_dirty = true;
+    ps_keeper_show_locked(&s->st_keeper);
 }
 
 static int recover_log(scan *c, bool abnormal, ps_error *e) {

@@ -40,6 +40,7 @@ typedef struct ps_keeper {
     pthread_mutex_t kp_lock;     /* one flush of derived files or deletion of a topic at a time */
     ps_checkpoint kp_checkpoint; /* kp_lock */
     bool kp_dirty;               /* it differs from the file; kp_lock */
+    _Atomic int64_t kp_shown[5]; /* its values, for who must not wait for a sync */
     pthread_mutex_t kp_nap_lock;
     pthread_cond_t kp_wake;   /* for the thread: the store stops */
     _Atomic bool kp_stopping; /* set under kp_nap_lock */
@@ -137,6 +138,7 @@ void ps_dispatch_listen(ps_store *s, int fd); /* ps_arrivals_listen_locked */
 /* keeper.c */
 void ps_keeper_init(ps_keeper *k);
 void ps_keeper_stop(ps_keeper *k);
+void ps_keeper_show_locked(ps_keeper *k);
 int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e); /* queues, index, checkpoint */
 void *ps_keeper_main(void *store);
 

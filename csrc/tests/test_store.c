@@ -298,6 +298,9 @@ static void test_disk_full_waits_for_nobody(void) {
         atomic_store(&s->st_log.lg_disk_full, true);
         CHECK_EQ(1, ps_store_disk_full(s));
         CHECK_EQ(calls, ps_io_faulty_calls(io, UINT32_MAX));
+        ps_info info;
+        CHECK_EQ(0, ps_store_info(s, &info));
+        CHECK_EQ(1, info.disk_full);
         pthread_mutex_unlock(&s->st_keeper.kp_lock);
         CHECK_EQ(0, ps_store_close(s, &e));
         CHECK_EQ(PS_E_CLOSED, ps_store_disk_full(s));

@@ -608,6 +608,49 @@ def test_torn_tail_is_cut(store_path, small):
     assert json.loads(json.dumps(report.as_dict()))["mode"] == "ABNORMAL"
 
 
+def test_offsets_past_the_end_are_set_back_after_a_crash(store_path, small, caplog):
+    """The tail of the log is lost, the offsets are not: a group would skip what is put next. An
+    offset that is right stays, also where the queue's files have to be made again."""
+    with pystore.open(store_path, **small) as store:
+        for i in range(12):
+            last = store.put("T", b"%d" % i, queue=i % 2)
+        for group, queue, offset in (("g", 0, 6), ("g", 1, 6), ("slow", 1, 4), ("far", 0, 90)):
+            store.metadata.offsets.commit(group, "T", queue, offset)
+        store.metadata.offsets.commit("g", "Gone", 0, 3)
+        store.metadata.delay_offsets.commit(3, 7)
+    crashed(store_path)
+    shutil.rmtree(store_path / "consumequeue" / "T" / "0")
+    with (store_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(last.physical_offset)
+        log.write(bytes(last.size))
+    with pystore.open(store_path, **small) as store:
+        assert (store.range("T", 0), store.range("T", 1)) == ((0, 6), (0, 5))
+        kept = {(o.group, o.topic, o.queue): o.offset for o in store.metadata.offsets.all()}
+        assert kept == {
+            ("g", "T", 0): 6, ("g", "T", 1): 5, ("slow", "T", 1): 4, ("far", "T", 0): 6,
+            ("g", "Gone", 0): 0,
+        }  # fmt: skip
+        assert store.metadata.delay_offsets.get(3) == 0
+        assert store.report.offsets_clamped == 4
+        items = [i for i in store.report.items if i.action is pystore.Action.CLAMPED]
+        assert ("config/consumerOffset.json", 5, 6, 1) in [
+            (i.what, i.start, i.end, i.records) for i in items
+        ]
+    assert caplog.text.count("was set back to") == 4
+    offsets = json.loads((store_path / "config/consumerOffset.json").read_text())["offsetTable"]
+    assert offsets["T@g"] == {"0": 6, "1": 5}
+
+
+def test_offsets_are_left_alone_after_a_clean_exit(store_path, small):
+    """Nothing was lost: an offset past the end is somebody's wish."""
+    with pystore.open(store_path, **small) as store:
+        store.put("T", b"x", queue=0)
+        store.metadata.offsets.commit("g", "T", 0, 90)
+    with pystore.open(store_path, **small) as store:
+        assert store.metadata.offsets.get("g", "T", 0) == 90
+        assert store.report.offsets_clamped == 0
+
+
 def test_old_records_after_the_end_stay_dead(store_path, small):
     """Records of an earlier run that stand after the end of the log do not come back: what was
     stored after them says so."""
