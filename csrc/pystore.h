@@ -84,6 +84,8 @@ typedef struct ps_conf {
     int64_t level_delay_ms[64];
     /* blocks of a new segment are reserved this far ahead, bytes */
     int32_t reserve_window;
+    /* mappedFilesMax: segment and queue files that are mapped at once */
+    int32_t mapped_files_max;
     /* 0: no threads of its own; tests and tools drive it by hand */
     int32_t background;
 } ps_conf;

@@ -87,6 +87,7 @@ class SettingValues(TypedDict, total=False):
     longPollingEnable: bool | str
     mappedFileSizeCommitLog: int | str
     mappedFileSizeConsumeQueue: int | str
+    mappedFilesMax: int | str
     maxHashSlotNum: int | str
     maxIndexNum: int | str
     maxMessageSize: int | str

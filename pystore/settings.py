@@ -498,6 +498,16 @@ _USED: dict[str, dict[str, Any]] = {
 
 #: Settings that upstream does not have. They are named in its manner, and it passes over them.
 _OURS: dict[str, dict[str, Any]] = {
+    "mappedFilesMax": _row(
+        "store",
+        "files",
+        "segments and queue files that are mapped at once; the kernel allows a process 65530",
+        "mapped_files_max",
+        type="int",
+        default=16384,
+        low=16,
+        high=1 << 24,
+    ),
     "maxQueuesPerTopic": _row(
         "broker",
         "queues",

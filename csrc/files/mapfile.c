@@ -1,4 +1,4 @@
-/* Segment files and ordered sets of them. See mapfile.h.
+/* Segment files, and folders of them. See mapfile.h.
  *
  * A file is named by 20 decimal digits: the logical offset of its first byte. It has its full size
  * from the start and is mapped whole. Blocks are reserved ahead of the writer (ps_mapfile_reserve),
@@ -63,6 +63,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     mf->mf_map = map;
     mf->mf_writable = write != 0;
     mf->mf_fd = flags & PS_MAP_KEEP_FD ? fd : -1;
+    mf->mf_slot = -1;
     atomic_init(&mf->mf_refs, 1);
     if (flags & PS_MAP_SPARING) ps_mapfile_spare(mf, true, 0);
     *out = mf;
@@ -176,160 +177,6 @@ int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e) {
     }
     atomic_store_explicit(&mf->mf_flushed, wrote, memory_order_release);
     return 0;
-}
-
-/* ---- sets ---- */
-
-void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags) {
-    memset(ss, 0, sizeof *ss);
-    ss->ss_io = io;
-    ss->ss_file_size = file_size;
-    ss->ss_flags = flags;
-    pthread_rwlock_init(&ss->ss_lock, NULL);
-}
-
-void ps_segments_free(ps_segments *ss) {
-    for (int32_t i = 0; i < ss->ss_count; i++) {
-        ps_mapfile_unref(ss->ss_items[i].sg_file);
-        free(ss->ss_items[i].sg_path);
-    }
-    free(ss->ss_items);
-    pthread_rwlock_destroy(&ss->ss_lock);
-    memset(ss, 0, sizeof *ss);
-}
-
-int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null) {
-    char *copy = strdup(path);
-    int code = copy == NULL ? PS_E_NO_MEMORY : 0;
-    pthread_rwlock_wrlock(&ss->ss_lock);
-    if (code == 0 && ss->ss_count == ss->ss_room) {
-        int32_t room = ss->ss_room ? ss->ss_room * 2 : 2;
-        ps_segment *grown = realloc(ss->ss_items, (size_t)room * sizeof *grown);
-        if (grown == NULL) {
-            code = PS_E_NO_MEMORY;
-        } else {
-            ss->ss_items = grown;
-            ss->ss_room = room;
-        }
-    }
-    if (code == 0) {
-        int32_t i = ss->ss_count++;
-        for (; i > 0 && ss->ss_items[i - 1].sg_base > base; i--)
-            ss->ss_items[i] = ss->ss_items[i - 1];
-        ss->ss_items[i] = (ps_segment){base, mf_or_null, copy};
-    }
-    pthread_rwlock_unlock(&ss->ss_lock);
-    if (code < 0) free(copy);
-    return code;
-}
-
-/* Index of the file that holds `offset`, or -1. Gaps of a damaged store are respected. */
-static int32_t segment_index_locked(const ps_segments *ss, int64_t offset) {
-    int32_t low = 0, high = ss->ss_count - 1;
-    while (low <= high) {
-        int32_t mid = low + (high - low) / 2;
-        int64_t base = ss->ss_items[mid].sg_base;
-        if (offset < base)
-            high = mid - 1;
-        else if (offset >= base + ss->ss_file_size)
-            low = mid + 1;
-        else
-            return mid;
-    }
-    return -1;
-}
-
-/* Maps a file that was only listed so far. Everything in it counts as written and on the disk until
- * recovery has found its true end. */
-static ps_mapfile *segment_map(ps_segments *ss, int64_t offset, ps_error *e) {
-    ps_mapfile *mf = NULL;
-    pthread_rwlock_wrlock(&ss->ss_lock);
-    int32_t i = segment_index_locked(ss, offset);
-    if (i >= 0 && ss->ss_items[i].sg_file == NULL) {
-        ps_segment *s = &ss->ss_items[i];
-        if (ps_mapfile_open(ss->ss_io, s->sg_path, s->sg_base, ss->ss_file_size, ss->ss_flags,
-                            &s->sg_file, e) == 0) {
-            atomic_store(&s->sg_file->mf_wrote, ss->ss_file_size);
-            atomic_store(&s->sg_file->mf_flushed, ss->ss_file_size);
-        }
-    }
-    if (i >= 0 && ss->ss_items[i].sg_file != NULL) mf = ps_mapfile_ref(ss->ss_items[i].sg_file);
-    pthread_rwlock_unlock(&ss->ss_lock);
-    return mf;
-}
-
-ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
-    ps_mapfile *mf = NULL;
-    bool listed = false;
-    pthread_rwlock_rdlock(&ss->ss_lock);
-    int32_t i = segment_index_locked(ss, offset);
-    if (i >= 0) {
-        listed = true;
-        mf = ss->ss_items[i].sg_file;
-        if (mf != NULL) ps_mapfile_ref(mf);
-    }
-    pthread_rwlock_unlock(&ss->ss_lock);
-    if (mf == NULL && listed) mf = segment_map(ss, offset, e);
-    if (mf == NULL || !atomic_load_explicit(&mf->mf_cut, memory_order_relaxed)) return mf;
-    ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path, "the file was truncated while it was mapped");
-    ps_mapfile_unref(mf);
-    return NULL;
-}
-
-int32_t ps_segments_count(ps_segments *ss) {
-    pthread_rwlock_rdlock(&ss->ss_lock);
-    int32_t n = ss->ss_count;
-    pthread_rwlock_unlock(&ss->ss_lock);
-    return n;
-}
-
-int64_t ps_segments_base(ps_segments *ss, int32_t i) {
-    int64_t base = -1;
-    pthread_rwlock_rdlock(&ss->ss_lock);
-    if (i < 0) i += ss->ss_count;
-    if (i >= 0 && i < ss->ss_count) base = ss->ss_items[i].sg_base;
-    pthread_rwlock_unlock(&ss->ss_lock);
-    return base;
-}
-
-int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e) {
-    ps_segment gone = {0};
-    int code = 0;
-    pthread_rwlock_wrlock(&ss->ss_lock);
-    if (i < 0) i += ss->ss_count;
-    if (i >= 0 && i < ss->ss_count) {
-        if (ss->ss_io->unlink(ss->ss_io, ss->ss_items[i].sg_path) < 0 && errno != ENOENT) {
-            code = ps_fail(e, ps_errno_code(errno), errno, -1, ss->ss_items[i].sg_path,
-                           "cannot delete the file");
-        } else {
-            gone = ss->ss_items[i];
-            memmove(&ss->ss_items[i], &ss->ss_items[i + 1],
-                    (size_t)(ss->ss_count - i - 1) * sizeof gone);
-            ss->ss_count--;
-        }
-    }
-    pthread_rwlock_unlock(&ss->ss_lock);
-    ps_mapfile_unref(gone.sg_file);
-    free(gone.sg_path);
-    return code;
-}
-
-void ps_segments_forget(ps_segments *ss, int32_t i) {
-    ps_segment gone = {0};
-    pthread_rwlock_wrlock(&ss->ss_lock);
-    if (i < 0) i += ss->ss_count;
-    if (i >= 0 && i < ss->ss_count) {
-        gone = ss->ss_items[i];
-        ss->ss_count--;
-        memmove(&ss->ss_items[i], &ss->ss_items[i + 1], (size_t)(ss->ss_count - i) * sizeof gone);
-    }
-    pthread_rwlock_unlock(&ss->ss_lock);
-    ps_mapfile_unref(gone.sg_file);
-    free(gone.sg_path);
-}
-
-void ps_segments_forget_first(ps_segments *ss) {
-    ps_segments_forget(ss, 0);
 }
 
 /* ---- folders ---- */

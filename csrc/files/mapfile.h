@@ -1,16 +1,16 @@
-/* Segment files: fixed-size, memory-mapped, counted references; and the ordered set of them that
- * makes a logical file (the commit log, a consume queue). Upstream: DefaultMappedFile,
- * MappedFileQueue. */
+/* Segment files: fixed-size, memory-mapped, counted references; and folders of them. Upstream:
+ * DefaultMappedFile. */
 #ifndef PS_MAPFILE_H
 #define PS_MAPFILE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
 #include "files/io.h"
+
+struct ps_segments;
 
 typedef struct ps_mapfile {
     ps_io *mf_io;
@@ -27,6 +27,9 @@ typedef struct ps_mapfile {
     _Atomic int32_t mf_refs;     /* unmapped and freed at 0 */
     _Atomic int32_t mf_errno;    /* sticky: the sync that failed */
     _Atomic bool mf_cut;         /* cut off while mapped: zeros stand for some of it (sigbus.h) */
+    _Atomic bool mf_used;        /* asked for since the hand of ps_mappings passed it */
+    int32_t mf_slot;             /* in ps_mappings, -1 none; its lock */
+    struct ps_segments *mf_set;  /* that keeps it; set before it is in ps_mappings */
 } ps_mapfile;
 
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */
@@ -53,40 +56,6 @@ int ps_mapfile_zero(ps_mapfile *mf, int64_t at, int64_t len, bool sync, ps_error
  * (0: any byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position
  * moves. */
 int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e);
-
-/* An ordered set of equally long files without gaps. */
-typedef struct ps_segment {
-    int64_t sg_base;
-    ps_mapfile *sg_file; /* NULL until first used */
-    char *sg_path;
-} ps_segment;
-
-typedef struct ps_segments {
-    ps_io *ss_io;
-    pthread_rwlock_t ss_lock; /* guards the array, not the files */
-    ps_segment *ss_items;
-    int32_t ss_count, ss_room;
-    int64_t ss_file_size;
-    int ss_flags; /* for ps_mapfile_open */
-} ps_segments;
-
-void ps_segments_init(ps_segments *ss, ps_io *io, int64_t file_size, int flags);
-void ps_segments_free(ps_segments *ss);
-/* Adds a file that is there (not mapped yet), keeping the order. */
-int ps_segments_add(ps_segments *ss, int64_t base, const char *path, ps_mapfile *mf_or_null);
-/* The file that holds `offset`, with a reference for the caller; NULL when there is none (or
- * *e), or when it was cut off. */
-ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e);
-int32_t ps_segments_count(ps_segments *ss);
-int64_t ps_segments_base(ps_segments *ss,
-                         int32_t i); /* -1 out of range; negative i counts from the end */
-/* Takes item i out of the set and deletes its file; mappings in use live on. */
-int ps_segments_delete(ps_segments *ss, int32_t i, ps_error *e);
-
-/* Takes an item out of the set and leaves its file alone; negative i counts from the end. */
-void ps_segments_forget(ps_segments *ss, int32_t i);
-/* The same of the first: somebody else has deleted it. */
-void ps_segments_forget_first(ps_segments *ss);
 
 /* Files of a folder whose names are all digits, sorted. Sub-folders are skipped. Any other file:
  * PS_E_STRAY_FILE when strict, skipped else. A missing folder counts as empty. */

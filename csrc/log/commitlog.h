@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "files/mapfile.h"
+#include "files/segments.h"
 
 #define PS_DIRS_MAX 16
 

@@ -67,6 +67,7 @@ ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const c
     q->cq_id = id;
     ps_segments_init(&q->cq_files, shared->qs_io, shared->qs_file_size,
                      PS_MAP_SPARING | (shared->qs_readonly ? 0 : PS_MAP_WRITE));
+    q->cq_files.ss_mappings = shared->qs_mappings;
     atomic_init(&q->cq_max_physical, -1);
     q->cq_first_start = q->cq_last_start = -1;
     return q;
@@ -74,30 +75,91 @@ ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const c
 
 void ps_queue_free(ps_queue *q) {
     if (q == NULL) return;
-    ps_segments_free(&q->cq_files);
+    ps_queue_release(q);
     free(q->cq_tail);
     free(q);
 }
 
+/* ---- the files that are written to ---- */
+
+static void hold_none(ps_queue *q) {
+    ps_queues_shared *shared = q->cq_shared;
+    ps_mapfile *mf = atomic_exchange(&q->cq_last, NULL);
+    if (mf == NULL) return;
+    ps_queue *moved = shared->qs_held[--shared->qs_held_count];
+    shared->qs_held[q->cq_held_slot] = moved;
+    moved->cq_held_slot = q->cq_held_slot;
+    ps_mapfile_unref(mf);
+}
+
+/* Lets one go that got no unit since the hand passed it last. */
+static void hold_one_less(ps_queues_shared *shared) {
+    for (;;) {
+        if (shared->qs_held_hand >= shared->qs_held_count) shared->qs_held_hand = 0;
+        ps_queue *q = shared->qs_held[shared->qs_held_hand];
+        int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
+        if (q->cq_held_max == max) {
+            hold_none(q);
+            return;
+        }
+        q->cq_held_max = max;
+        shared->qs_held_hand++;
+    }
+}
+
+/* Takes over the caller's reference. */
+static int hold(ps_queue *q, ps_mapfile *mf) {
+    ps_queues_shared *shared = q->cq_shared;
+    int32_t most = shared->qs_mappings != NULL ? shared->qs_mappings->mp_max / 2 : INT32_MAX;
+    hold_none(q);
+    if (shared->qs_held_count >= most && most > 0) hold_one_less(shared);
+    if (shared->qs_held_count == shared->qs_held_room) {
+        int32_t room = shared->qs_held_room ? shared->qs_held_room * 2 : 64;
+        ps_queue **grown = realloc(shared->qs_held, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            ps_mapfile_unref(mf);
+            return PS_E_NO_MEMORY;
+        }
+        shared->qs_held = grown;
+        shared->qs_held_room = room;
+    }
+    q->cq_held_slot = shared->qs_held_count;
+    q->cq_held_max = -1;
+    shared->qs_held[shared->qs_held_count++] = q;
+    atomic_store(&q->cq_last, mf);
+    return 0;
+}
+
+void ps_queue_release(ps_queue *q) {
+    hold_none(q);
+    ps_segments_free(&q->cq_files);
+}
+
+void ps_queues_shared_free(ps_queues_shared *shared) {
+    free(shared->qs_held);
+    shared->qs_held = NULL;
+    shared->qs_held_room = 0;
+}
+
+/* Sets the write position of a file: what was taken back is written, and synced, again. */
+static void set_wrote(ps_mapfile *mf, int64_t end) {
+    atomic_store(&mf->mf_wrote, end);
+    if (atomic_load(&mf->mf_flushed) > end) atomic_store(&mf->mf_flushed, end);
+}
+
 /* ---- opening ---- */
 
-/* Sets the write position of the last file and publishes the end of what can be read. */
-static void publish_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
-    if (last != NULL) {
-        atomic_store(&last->mf_wrote, end_byte - last->mf_base);
-        if (atomic_load(&last->mf_flushed) > end_byte - last->mf_base)
-            atomic_store(&last->mf_flushed, end_byte - last->mf_base);
-        atomic_store(&last->mf_reserved, 0);
-    }
-    atomic_store(&q->cq_last, last);
+/* Publishes the end of what can be read. */
+static void publish_end(ps_queue *q, int64_t end_byte, int64_t max_physical) {
+    hold_none(q);
     atomic_store(&q->cq_max_physical, max_physical);
     atomic_store_explicit(&q->cq_max, end_byte / PS_UNIT, memory_order_release);
     atomic_store(&q->cq_flushed, end_byte / PS_UNIT);
 }
 
 /* While nobody puts: the next message goes there, too. */
-static void queue_set_end(ps_queue *q, ps_mapfile *last, int64_t end_byte, int64_t max_physical) {
-    publish_end(q, last, end_byte, max_physical);
+static void queue_set_end(ps_queue *q, int64_t end_byte, int64_t max_physical) {
+    publish_end(q, end_byte, max_physical);
     q->cq_next = end_byte / PS_UNIT;
 }
 
@@ -297,7 +359,7 @@ static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
     q->cq_hole = q->cq_hole || (n > 0 && q->cq_files.ss_items[n - 1].sg_base > end);
     q->cq_last_start = at.last_start;
     q->cq_first_start = first.last_start;
-    queue_set_end(q, NULL, end, at.physical_end);
+    queue_set_end(q, end, at.physical_end);
     return 0;
 }
 
@@ -347,7 +409,7 @@ int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *
 }
 
 void ps_queue_restart(ps_queue *q) {
-    queue_set_end(q, NULL, 0, -1);
+    queue_set_end(q, 0, -1);
     atomic_store(&q->cq_min, 0);
     q->cq_first_start = q->cq_last_start = -1;
     q->cq_hole = true;
@@ -381,7 +443,7 @@ int ps_queue_mend(ps_queue *q, ps_aside *aside, ps_error *e) {
     int code = move_files(q, folder, aside, e);
     if (code < 0) return code;
     if (ps_segments_count(&q->cq_files) == 0) {
-        publish_end(q, NULL, 0, -1);
+        publish_end(q, 0, -1);
         atomic_store(&q->cq_min, 0);
         return 0;
     }
@@ -406,15 +468,7 @@ static int queue_add_file(ps_queue *q, int64_t base, ps_mapfile **out, ps_error 
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
     atomic_store(&q->cq_relisted, true);
     int code = ps_make_folders(q->cq_shared->qs_io, folder, false, e);
-    if (code == 0)
-        code = ps_mapfile_open(q->cq_shared->qs_io, path, base, q->cq_files.ss_file_size,
-                               PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_SPARING, out, e);
-    if (code == 0 && (code = ps_segments_add(&q->cq_files, base, path, *out)) < 0) {
-        q->cq_shared->qs_io->unlink(q->cq_shared->qs_io, path);
-        ps_mapfile_unref(*out);
-    }
-    if (code == PS_E_NO_MEMORY)
-        return ps_fail(e, code, ENOMEM, -1, path, "no memory for the queue's next file");
+    if (code == 0) code = ps_segments_make(&q->cq_files, base, path, out, e);
     return code;
 }
 
@@ -438,22 +492,22 @@ static int queue_file_for(ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e
     int64_t size = q->cq_files.ss_file_size;
     bool first = ps_segments_count(&q->cq_files) == 0;
     ps_error why = {0};
+    hold_none(q);
     ps_mapfile *mf = first ? NULL : ps_segments_find(&q->cq_files, at, &why);
     int code = why.code;
     if (mf != NULL) {
-        ps_mapfile_unref(mf); /* the set keeps it */
-        atomic_store(&mf->mf_wrote, at - mf->mf_base);
-        if (atomic_load(&mf->mf_flushed) > at - mf->mf_base)
-            atomic_store(&mf->mf_flushed, at - mf->mf_base);
-        atomic_store(&mf->mf_reserved, 0);
+        set_wrote(mf, at - mf->mf_base);
     } else if (code < 0) {
         if (e != NULL) *e = why;
     } else {
         code = queue_add_file(q, at - at % size, &mf, e);
-        if (code == 0 && first && at % size != 0) code = queue_prefill(q, mf, at % size, e);
+        if (code < 0) return code;
+        if (first && at % size != 0) code = queue_prefill(q, mf, at % size, e);
         if (code == 0 && first) atomic_store(&q->cq_min, at / PS_UNIT);
+        if (code < 0) ps_mapfile_unref(mf);
     }
-    if (code == 0) atomic_store(&q->cq_last, mf);
+    if (code == 0 && hold(q, mf) < 0)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
     *out = mf;
     return code;
 }
@@ -565,6 +619,17 @@ bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {
     return there;
 }
 
+int ps_queue_peek(ps_queue *q, int64_t offset, ps_unit *out, ps_error *e) {
+    uint8_t p[PS_UNIT];
+    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
+    if (offset < 0 || offset >= max) return 0;
+    if (atomic_load(&q->cq_tail_count) > 0 && offset >= atomic_load(&q->cq_tail_from))
+        return ps_queue_unit(q, offset, out);
+    int code = ps_segments_peek(&q->cq_files, offset * PS_UNIT, p, PS_UNIT, e);
+    if (code > 0) ps_unit_get(p, out);
+    return code;
+}
+
 int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e) {
     int64_t low = atomic_load(&q->cq_min), high = atomic_load(&q->cq_max);
     ps_unit u;
@@ -572,15 +637,13 @@ int ps_queue_correct_min(ps_queue *q, int64_t physical, ps_error *e) {
         int64_t mid = low + (high - low) / 2;
         /* A file that cannot be opened now is not one that is gone. */
         ps_error why = {0};
-        ps_mapfile *mf = ps_segments_find(&q->cq_files, mid * PS_UNIT, &why);
-        if (why.code < 0 && (e != NULL || why.sys_errno != ENOENT)) {
+        int found = ps_queue_peek(q, mid, &u, &why);
+        if (found < 0 && (e != NULL || why.sys_errno != ENOENT)) {
             if (e != NULL) *e = why;
             return why.code;
         }
-        bool there = ps_queue_unit(q, mid, &u);
-        ps_mapfile_unref(mf);
         bool before =
-            !there || u.physical < physical || (u.size == PS_UNIT_NONE && u.physical == 0);
+            found <= 0 || u.physical < physical || (u.size == PS_UNIT_NONE && u.physical == 0);
         if (before)
             low = mid + 1;
         else
@@ -598,7 +661,7 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
         ps_unit u;
-        bool below = ps_queue_unit(q, mid, &u) &&
+        bool below = ps_queue_peek(q, mid, &u, NULL) > 0 &&
                      (u.size == PS_UNIT_NONE ? u.physical == 0 || u.physical < physical
                                              : u.physical + u.size <= physical);
         if (below)
@@ -625,24 +688,27 @@ int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
     if (ends >= 0 && ends <= physical) return 0;
     int64_t was = atomic_load(&q->cq_max), keep = first_at_or_behind(q, physical);
     int64_t max_physical = -1, end = keep * PS_UNIT;
-    ps_mapfile *last = NULL;
     if (keep == was) return 0;
     int code = drop_files(q, end, e);
     if (code < 0) return code;
     if (q->cq_files.ss_count > 0) {
         int64_t base = ps_segments_base(&q->cq_files, -1);
-        last = ps_segments_find(&q->cq_files, base, e);
+        ps_mapfile *last = ps_segments_find(&q->cq_files, base, e);
         if (last == NULL) return PS_E_IO;
-        ps_mapfile_unref(last);
         int64_t dirty = was * PS_UNIT - base;
         dirty = dirty < last->mf_size ? dirty : last->mf_size;
         code = ps_mapfile_zero(last, end - base, dirty - (end - base), false, e);
-        if (code < 0) return code;
         max_physical = unit_end(last->mf_map + end - base - PS_UNIT);
+        if (code == 0) {
+            set_wrote(last, end - base);
+            atomic_store(&last->mf_flushed, 0);
+        }
+        ps_mapfile_unref(last);
+        if (code < 0) return code;
+        queue_set_end(q, end, max_physical);
+    } else {
+        queue_set_end(q, 0, -1);
     }
-    queue_set_end(q, last, end, max_physical);
-    if (last == NULL) queue_set_end(q, NULL, 0, -1);
-    if (last != NULL) atomic_store(&last->mf_flushed, 0);
     if (atomic_load(&q->cq_min) > atomic_load(&q->cq_max))
         atomic_store(&q->cq_min, atomic_load(&q->cq_max));
     return was - keep;
@@ -655,7 +721,7 @@ bool ps_queue_begins_before(ps_queue *q, int64_t physical) {
     int64_t first = q->cq_files.ss_count > 0 ? first_at_or_behind(q, 0) : atomic_load(&q->cq_min);
     if (first >= max) return false;
     /* A reader finds the files of a topic that the writer has deleted gone. */
-    if (!ps_queue_unit(q, first, &u)) return q->cq_shared->qs_readonly;
+    if (ps_queue_peek(q, first, &u, NULL) <= 0) return q->cq_shared->qs_readonly;
     return u.physical < physical;
 }
 
@@ -663,7 +729,7 @@ int ps_queue_clear(ps_queue *q, ps_error *e) {
     char folder[PATH_MAX];
     int code = drop_files(q, 0, e);
     if (code < 0) return code;
-    publish_end(q, NULL, 0, -1);
+    publish_end(q, 0, -1);
     q->cq_first_start = q->cq_last_start = -1;
     atomic_store(&q->cq_min, 0);
     queue_folder(q, folder, sizeof folder);
@@ -675,7 +741,7 @@ int ps_queue_clear(ps_queue *q, ps_error *e) {
 void ps_queue_forget_locked(ps_queue *q) {
     while (ps_segments_count(&q->cq_files) > 0) ps_segments_forget_first(&q->cq_files);
     q->cq_tail_count = 0;
-    publish_end(q, NULL, 0, -1);
+    publish_end(q, 0, -1);
     q->cq_first_start = q->cq_last_start = -1;
     atomic_store(&q->cq_min, 0);
 }
@@ -686,7 +752,7 @@ int32_t ps_queue_delete_before(ps_queue *q, int64_t physical, bool dry_run, ps_e
         ps_unit u;
         int64_t base = ps_segments_base(&q->cq_files, at);
         int64_t last = (base + q->cq_files.ss_file_size) / PS_UNIT - 1;
-        if (!ps_queue_unit(q, last, &u) || u.physical >= physical) break;
+        if (ps_queue_peek(q, last, &u, NULL) <= 0 || u.physical >= physical) break;
         atomic_store(&q->cq_relisted, true);
         if (dry_run)
             at++;
@@ -707,10 +773,7 @@ int ps_queue_flush(ps_queue *q, int least_pages, ps_error *e) {
     for (int32_t i = 0; i < n; i++) {
         int64_t base = ps_segments_base(&q->cq_files, i);
         if (base < 0 || base + q->cq_files.ss_file_size <= at) continue;
-        ps_mapfile *mf = ps_segments_find(&q->cq_files, base, e);
-        if (mf == NULL) continue;
-        int code = ps_mapfile_flush(mf, 0, e);
-        ps_mapfile_unref(mf);
+        int code = ps_segments_flush(&q->cq_files, i, e);
         if (code < 0) return code;
     }
     atomic_store(&q->cq_flushed, end / PS_UNIT);
@@ -757,6 +820,13 @@ static void tail_drop_below(ps_queue *q, int64_t offset) {
     q->cq_tail_from = offset;
 }
 
+/* A queue that got nothing new is not worth a mapping where these are scarce. */
+static bool may_hold_more(ps_queue *q, int64_t offset) {
+    uint8_t p[PS_UNIT];
+    if (!ps_mappings_crowded(q->cq_shared->qs_mappings)) return true;
+    return ps_segments_peek(&q->cq_files, offset * PS_UNIT, p, PS_UNIT, NULL) <= 0 || unit_valid(p);
+}
+
 int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
     if (q->cq_hole || q->cq_sealed) return 0;
     bool listed = q->cq_tail_count == 0 && ps_segments_count(&q->cq_files) == 0;
@@ -772,6 +842,7 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e) {
     int64_t from = q->cq_tail_count > 0 ? q->cq_tail_from : max;
     int64_t at = from, max_physical = atomic_load(&q->cq_max_physical);
     for (;;) {
+        if (!may_hold_more(q, at)) break;
         ps_mapfile *mf = ps_segments_find(&q->cq_files, at * PS_UNIT, e);
         if (mf == NULL) {
             if (listed) break;

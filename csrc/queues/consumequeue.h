@@ -4,7 +4,7 @@
 #ifndef PS_CONSUMEQUEUE_H
 #define PS_CONSUMEQUEUE_H
 
-#include "files/mapfile.h"
+#include "files/segments.h"
 
 #define PS_UNIT 20
 #define PS_QUEUE_ID_MAX 65535
@@ -36,6 +36,10 @@ typedef struct ps_queues_shared {
     bool (*qs_confirms)(void *arg, struct ps_queue *q, int64_t offset, const ps_unit *unit);
     void *qs_confirms_arg;
     pthread_rwlock_t qs_lock; /* the table's shape, and the tails of a reader's queues */
+    ps_mappings *qs_mappings; /* bounds what queues and log have mapped */
+    /* Queues whose last file the dispatcher holds, half of the mappings at most: dispatch lock. */
+    struct ps_queue **qs_held;
+    int32_t qs_held_count, qs_held_room, qs_held_hand;
 } ps_queues_shared;
 
 /* One queue. The dispatcher alone writes it; any thread reads it. Offsets count units. */
@@ -46,10 +50,13 @@ typedef struct ps_queue {
     int32_t cq_name_len;
     int32_t cq_id;
     ps_segments cq_files;
-    _Atomic(ps_mapfile *) cq_last;   /* last file, referenced by cq_files too; NULL: none */
+    /* The file that is written to, which the dispatcher holds; NULL: it is to be found first. */
+    _Atomic(ps_mapfile *) cq_last;
     _Atomic int64_t cq_max;          /* next offset to be written: everything below is readable */
     _Atomic int64_t cq_min;          /* first offset whose record may still exist */
     _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
+    int32_t cq_held_slot;            /* in qs_held; dispatch lock */
+    int64_t cq_held_max;             /* cq_max when its hand passed */
     int64_t cq_next;                 /* next offset to be assigned; append lock */
     int64_t cq_last_start;           /* as opened: start of the last record indexed, -1 none */
     int64_t cq_first_start;          /* as opened: of the first unit's record, -1 none */
@@ -89,6 +96,9 @@ int ps_queue_mend(ps_queue *q, struct ps_aside *aside, ps_error *e);
 ps_queue *ps_queue_new(ps_queues_shared *shared, struct ps_topic *topic, const char *name,
                        int32_t id);
 void ps_queue_free(ps_queue *q);
+/* Drops its mappings; nobody uses it any more. */
+void ps_queue_release(ps_queue *q);
+void ps_queues_shared_free(ps_queues_shared *shared);
 
 /* The size in units that point to no record: those before a queue's first message when what was
  * before is deleted (upstream's pre-fill, physical 0), and those of messages that the log has lost
@@ -134,6 +144,9 @@ static inline bool ps_tags_code_is_address(int64_t code) {
 
 /* One unit; false when there is none. */
 bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out);
+/* The same for a look into each of thousands of queues: a file that is not mapped stays so. 1, 0,
+ * or an error code when the file cannot be read. */
+int ps_queue_peek(ps_queue *q, int64_t offset, ps_unit *out, ps_error *e);
 
 /* Walks units of one file at a time without a lock a unit: the file that holds `offset`
  * (referenced, unref it) with *units set to its unit and *count to how many lie there below cq_max.

@@ -165,6 +165,7 @@ int32_t ps_queues_snapshot(ps_topics *tt, ps_queue ***out) {
 void ps_topics_free(ps_topics *tt) {
     for (int32_t i = 0; i < atomic_load(&tt->tt_queue_count); i++) ps_queue_free(tt->tt_queues[i]);
     free(tt->tt_queues);
+    ps_queues_shared_free(&tt->tt_shared);
     for (uint32_t i = 0; i < tt->tt_bucket_count; i++) {
         for (ps_topic *t = tt->tt_buckets[i], *next; t != NULL; t = next) {
             next = t->tp_next;

@@ -29,10 +29,8 @@ static void release(ps_store *s) {
     s->st_log.lg_active = NULL;
     if (s->st_index != NULL) ps_index_close(s->st_index);
     s->st_index = NULL;
-    for (int32_t i = 0; i < atomic_load(&s->st_topics.tt_queue_count); i++) {
-        ps_segments_free(&s->st_topics.tt_queues[i]->cq_files);
-        atomic_store(&s->st_topics.tt_queues[i]->cq_last, NULL);
-    }
+    for (int32_t i = 0; i < atomic_load(&s->st_topics.tt_queue_count); i++)
+        ps_queue_release(s->st_topics.tt_queues[i]);
 }
 
 /* The abort file goes only when everything is on the disk: what could not be synced is
@@ -79,6 +77,7 @@ void ps_store_unref(ps_store *s) {
     if (atomic_fetch_sub(&s->st_refs, 1) != 1) return;
     ps_topics_free(&s->st_topics);
     ps_log_free(&s->st_log);
+    ps_mappings_free(&s->st_mappings);
     free(s->st_root);
     free(s);
 }

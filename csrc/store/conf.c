@@ -57,6 +57,7 @@ void ps_conf_init(ps_conf *c) {
                    .memory_ratio = 40,
                    .store_host_len = 8,
                    .reserve_window = 64 << 20,
+                   .mapped_files_max = 16384,
                    .background = 1};
     memcpy(c->store_host, loopback, sizeof loopback);
     default_levels(c);
@@ -83,5 +84,8 @@ int ps_conf_check(const ps_conf *c, ps_error *e) {
     if (c->reserve_window < 4096 || c->level_count < 0 || c->level_count > 64)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "reserve window or delay levels out of range");
+    if (c->mapped_files_max < 16)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "mappedFilesMax %d is below 16",
+                       c->mapped_files_max);
     return 0;
 }

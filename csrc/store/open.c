@@ -45,7 +45,9 @@ static void records_synced(void *store) {
 
 static void init_objects(ps_store *s) {
     const ps_conf *c = &s->st_conf;
+    ps_mappings_init(&s->st_mappings, c->mapped_files_max, ps_segments_let_go);
     ps_log_init(&s->st_log, s->st_io, c->commitlog_file_size, s->st_readonly);
+    s->st_log.lg_files.ss_mappings = &s->st_mappings;
     s->st_log.lg_adopt_sizes = c->adopt_sizes != 0;
     s->st_log.lg_reserve_window = c->reserve_window;
     ps_allocator_init(&s->st_allocator, &s->st_log);
@@ -59,6 +61,7 @@ static void init_objects(ps_store *s) {
     s->st_flusher.fl_synced_arg = s;
     ps_topics_init(&s->st_topics, s, s->st_io, s->st_root, c->consumequeue_file_size,
                    s->st_readonly);
+    s->st_topics.tt_shared.qs_mappings = &s->st_mappings;
     s->st_topics.tt_shared.qs_adopt_sizes = c->adopt_sizes != 0;
     s->st_topics.tt_shared.qs_log_min = &s->st_log.lg_min;
     s->st_topics.tt_shared.qs_confirms = ps_recover_confirms;

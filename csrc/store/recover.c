@@ -567,13 +567,16 @@ static void report_end(scan *c, int64_t bytes_cut) {
 
 /* What a kill left in the page cache only is brought to the disk before it counts as flushed. */
 static int sync_scanned(scan *c, ps_error *e) {
-    for (int32_t i = 0; i < c->s->st_log.lg_files.ss_count; i++) {
-        ps_segment *sg = &c->s->st_log.lg_files.ss_items[i];
-        if (sg->sg_base + c->s->st_log.lg_files.ss_file_size <= c->queues_from ||
-            sg->sg_file == NULL)
-            continue;
-        if (c->s->st_io->fdatasync(c->s->st_io, sg->sg_file->mf_fd) < 0)
-            return ps_fail(e, PS_E_FLUSH_FAILED, errno, sg->sg_base, sg->sg_path,
+    ps_segments *files = &c->s->st_log.lg_files;
+    for (int32_t i = 0; i < files->ss_count; i++) {
+        int64_t base = ps_segments_base(files, i);
+        if (base + files->ss_file_size <= c->queues_from || base > c->at) continue;
+        ps_mapfile *mf = ps_segments_find(files, base, e);
+        if (mf == NULL) return e->code < 0 ? e->code : PS_E_IO;
+        int err = c->s->st_io->fdatasync(c->s->st_io, mf->mf_fd) < 0 ? errno : 0;
+        ps_mapfile_unref(mf);
+        if (err != 0)
+            return ps_fail(e, PS_E_FLUSH_FAILED, err, base, files->ss_items[i].sg_path,
                            "cannot sync the log");
     }
     return 0;
@@ -683,7 +686,8 @@ static void hide_units(ps_store *s, int64_t end) {
         int64_t max = atomic_load(&queues[i]->cq_max), ends;
         ends = atomic_load(&queues[i]->cq_max_physical);
         if (ends >= 0 && ends <= end) continue;
-        while (max > 0 && ps_queue_unit(queues[i], max - 1, &u) && u.physical >= end) max--;
+        while (max > 0 && ps_queue_peek(queues[i], max - 1, &u, NULL) > 0 && u.physical >= end)
+            max--;
         atomic_store(&queues[i]->cq_max, max);
     }
     free(queues);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/report.h"
 #include "files/checkpoint.h"
+#include "files/segments.h"
 #include "format/record.h"
 #include "index/index.h"
 #include "log/append.h"
@@ -74,6 +75,7 @@ struct ps_store {
     int st_lock_fd; /* of the file `lock`; -1: a reader, or closed */
     ps_levels st_levels;
 
+    ps_mappings st_mappings; /* of log and queues */
     ps_log st_log;
     ps_allocator st_allocator;
     ps_flusher st_flusher;
