@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import os
 import socket
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.blocking import Consumer, Producer
-from broker.client.consumer import AsyncConsumer, ConsumerOptions
+from broker.client.consumer import AsyncConsumer
+from broker.client.errors import ClientError
 from broker.client.in_process import RouteFinder
+from broker.client.member import ConsumerOptions
 from broker.client.message import ReceivedMessage
 from broker.client.options import ClientOptions
 from broker.client.producer import AsyncProducer, ProducerOptions
@@ -38,6 +41,7 @@ from broker.remoting.dedup import Dedup
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler
 from broker.remoting.hot import Core
+from broker.remoting.memory import join
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
@@ -65,6 +69,7 @@ __all__ = ["Broker"]
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Client = TypeVar("_Client", Producer, Consumer)
 
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
@@ -128,6 +133,9 @@ class Broker:
         #: The event loop it serves on, while it is started.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._core: Core | None = None
+        self._server_of_clients: RemotingServer | None = None
+        #: Clients for threads that run on our loop.
+        self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._port = 0
 
     # ---- what it is ----
@@ -198,7 +206,9 @@ class Broker:
         await transactions.start()
         undo.push_async_callback(transactions.stop)
         services.once = await self._remember(core)
-        for server in self._servers(services, core, main, vip):
+        servers = self._servers(services, core, main, vip)
+        self._server_of_clients = servers[0]
+        for server in servers:
             await server.start()
             undo.push_async_callback(server.stop, self._drain_s)
         # What ends first: routes, then what waits; then connections, as pushed above.
@@ -374,7 +384,7 @@ class Broker:
         try:
             await undo.aclose()
         finally:
-            self._services = self._core = self.loop = None
+            self._services = self._core = self.loop = self._server_of_clients = None
 
     # ---- hooks ----
 
@@ -425,9 +435,9 @@ class Broker:
     def producer(
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> Producer:
-        """A producer of this broker; options as of Producer. Close it before the broker."""
-        self._find_routes(options)
-        return Producer(group, self.namesrv_address or None, **options)
+        """A producer of this broker, without a socket between; options as of Producer."""
+        self._reach(options)
+        return self._beside(Producer(group, self.namesrv_address or None, **options))
 
     def consumer(
         self,
@@ -437,16 +447,16 @@ class Broker:
         handler: Callable[[ReceivedMessage], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A consumer of this broker; topics, handler and options as of Consumer."""
-        self._find_routes(options)
+        """A consumer of this broker, without a socket between; options as of Consumer."""
+        self._reach(options)
         names = self.namesrv_address or None
-        return Consumer(group, topics, namesrv=names, handler=handler, **options)
+        return self._beside(Consumer(group, topics, namesrv=names, handler=handler, **options))
 
     def async_producer(
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> AsyncProducer:
-        """As producer(), for any event loop."""
-        self._find_routes(options)
+        """As producer(), for any event loop; on another one than the broker's through a socket."""
+        self._reach(options)
         return AsyncProducer(group, self.namesrv_address or None, **options)
 
     def async_consumer(
@@ -457,14 +467,36 @@ class Broker:
         handler: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer:
-        """As consumer(), for any event loop."""
-        self._find_routes(options)
+        """As consumer(), for any event loop; on another one than the broker's through a socket."""
+        self._reach(options)
         names = self.namesrv_address or None
         return AsyncConsumer(group, topics, namesrv=names, handler=handler, **options)
 
-    def _find_routes(self, options: ClientOptions) -> None:
+    def _beside(self, client: _Client) -> _Client:
+        """A client for threads runs on the loop of a broker that was started by ``with``, which
+        closes it at the latest with itself."""
+        if self._thread is not None:
+            client.runner.use(self._thread)
+            self._beside_us.add(client)
+        return client
+
+    def _join(self, address: str, make: Callable[[], Connection]) -> Connection | None:
+        """A connection of a client on our loop to our main port."""
+        server = self._server_of_clients
+        if server is None or address != self.address or asyncio.get_running_loop() is not self.loop:
+            return None
+        protocol = server.accept() if server.serving else None
+        if not isinstance(protocol, Connection):
+            return None
+        made = make()
+        join(made, protocol, (self.settings["brokerIP1"].strip("[]"), self._port))
+        return made
+
+    def _reach(self, options: ClientOptions) -> None:
         """A broker without a name server tells its routes itself."""
         _ = self.services  # Raises: RuntimeError before the start
+        if not options.get("tls"):  # whoever wants to see ciphers gets a socket
+            options.setdefault("connector", self._join)
         if not self.namesrv_address:
             options.setdefault("find_route", RouteFinder(lambda: self.loop, self._route_of))
 
@@ -512,6 +544,9 @@ class Broker:
         if not thread.here:
             return  # a child that was forked within the block leaves it; the broker is its parent's
         try:
+            for client in list(self._beside_us):
+                with contextlib.suppress(ClientError):
+                    client.close()
             thread.run(self.stop())
         finally:
             thread.stop()

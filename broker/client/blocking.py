@@ -100,8 +100,13 @@ class Runner:
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: LoopThread | None = None
+        self._given: LoopThread | None = None
         self._pid = 0
         self._closed = False
+
+    def use(self, thread: LoopThread) -> None:
+        """Runs there and not on the shared loop."""
+        self._given = thread
 
     def start(self) -> None:
         """Raises: Misuse."""
@@ -109,7 +114,8 @@ class Runner:
             raise AlreadyClosed(f"{self._name} is closed; make a new one")
         if self._thread is not None:
             raise Misuse(f"{self._name} is started already")
-        self._thread, self._pid = _shared.acquire(), os.getpid()
+        self._thread = self._given if self._given is not None else _shared.acquire()
+        self._pid = os.getpid()
 
     @property
     def started(self) -> bool:
@@ -153,7 +159,8 @@ class Runner:
         self._closed = True
         if self._thread is not None:
             self._thread = None
-            _shared.release()
+            if self._given is None:
+                _shared.release()
 
 
 class Producer:
@@ -177,7 +184,7 @@ class Producer:
     ) -> None:
         """Raises: Misuse, InvalidMessage (an illegal group)."""
         self._twin = AsyncProducer(group, namesrv, **options)
-        self._runner = Runner(self._twin.network.name)
+        self.runner = Runner(self._twin.network.name)
 
     @property
     def group(self) -> str:
@@ -190,23 +197,23 @@ class Producer:
 
     def start(self) -> Self:
         """Must come before the first send; ``with`` does it. Raises: Misuse."""
-        self._runner.start()
+        self.runner.start()
         try:
-            self._runner.run(self._twin.start())
+            self.runner.run(self._twin.start())
         except BaseException:
-            self._runner.stop()
+            self.runner.stop()
             raise
         return self
 
     def close(self) -> None:
         """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
-        if self._runner.started:
+        if self.runner.started:
             try:
-                self._runner.run(self._twin.close())
+                self.runner.run(self._twin.close())
             finally:
-                self._runner.stop()
+                self.runner.stop()
         else:
-            self._runner.stop()
+            self.runner.stop()
 
     def send(
         self,
@@ -217,7 +224,7 @@ class Producer:
         timeout_s: float | None = None,
     ) -> SendResult:
         """As AsyncProducer.send()."""
-        return self._runner.run(self._twin.send(message, key=key, queue=queue, timeout_s=timeout_s))
+        return self.runner.run(self._twin.send(message, key=key, queue=queue, timeout_s=timeout_s))
 
     def submit(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
@@ -227,7 +234,7 @@ class Producer:
         async def submit() -> asyncio.Future[SendResult]:
             return await self._twin.submit(message, key=key, queue=queue)
 
-        task = self._runner.run(submit())
+        task = self.runner.run(submit())
         made: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
         made.set_running_or_notify_cancel()
 
@@ -239,36 +246,36 @@ class Producer:
             else:
                 made.set_result(done.result())
 
-        self._runner.live().call(task.add_done_callback, settle)
+        self.runner.live().call(task.add_done_callback, settle)
         return made
 
     def flush(self) -> None:
         """Waits until everything that submit() took is acknowledged or has failed."""
-        self._runner.run(self._twin.flush())
+        self.runner.run(self._twin.flush())
 
     def send_batch(
         self, messages: Sequence[Message], *, timeout_s: float | None = None
     ) -> list[SendResult]:
         """As AsyncProducer.send_batch()."""
-        return self._runner.run(self._twin.send_batch(messages, timeout_s=timeout_s))
+        return self.runner.run(self._twin.send_batch(messages, timeout_s=timeout_s))
 
     def send_oneway(
         self, message: Message, *, key: str | None = None, queue: MessageQueue | None = None
     ) -> None:
         """As AsyncProducer.send_oneway()."""
-        self._runner.run(self._twin.send_oneway(message, key=key, queue=queue))
+        self.runner.run(self._twin.send_oneway(message, key=key, queue=queue))
 
     def request(self, message: Message, timeout_s: float = 3.0) -> Reply:
         """As AsyncProducer.request()."""
-        return self._runner.run(self._twin.request(message, timeout_s))
+        return self.runner.run(self._twin.request(message, timeout_s))
 
     def reply(self, request: ReceivedMessage, body: bytes) -> SendResult:
         """As AsyncProducer.reply()."""
-        return self._runner.run(self._twin.reply(request, body))
+        return self.runner.run(self._twin.reply(request, body))
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As AsyncProducer.queues()."""
-        return self._runner.run(self._twin.queues(topic))
+        return self.runner.run(self._twin.queues(topic))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -313,7 +320,7 @@ class Consumer:
             group, topics, namesrv=namesrv, handler=self._call if handler is not None else None,
             **options,
         )  # fmt: skip
-        self._runner = Runner(self._twin.network.name)
+        self.runner = Runner(self._twin.network.name)
         self._taken: deque[ReceivedMessage] = deque()
         self._done: list[ReceivedMessage] = []
         self._tell_due = 0.0
@@ -339,13 +346,13 @@ class Consumer:
 
     def start(self) -> Self:
         """As AsyncConsumer.start()."""
-        self._runner.start()
+        self.runner.start()
         if self._function is not None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
                 self._twin.settings.concurrency, "rocketmq-handler"
             )
         try:
-            self._runner.run(self._twin.start())
+            self.runner.run(self._twin.start())
         except BaseException:
             self._end()
             raise
@@ -354,12 +361,12 @@ class Consumer:
     def close(self) -> None:
         """As AsyncConsumer.close(). A handler's thread cannot be ended from outside: HandlerStuck
         says that one is left."""
-        if not self._runner.started:
-            self._runner.stop()
+        if not self.runner.started:
+            self.runner.stop()
             return
         wait = True
         try:
-            self._runner.run(self._finish())
+            self.runner.run(self._finish())
         except HandlerStuck:
             wait = False
             raise
@@ -372,21 +379,21 @@ class Consumer:
         await self._twin.close()
 
     def _end(self, wait: bool = True) -> None:
-        self._runner.stop()
+        self.runner.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=wait, cancel_futures=True)
             self._pool = None
 
     def run(self) -> None:
         """With a handler: until close() is called in another thread, or Ctrl-C."""
-        self._runner.run(self._twin.run())
+        self.runner.run(self._twin.run())
 
     # ---- receiving ----
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message. Asking for the next says that the one before is done; a loop that
         is left by an exception leaves its message to be delivered again. Ends with close()."""
-        self._runner.live()
+        self.runner.live()
         while True:
             message = self._next()
             if message is None:
@@ -404,7 +411,7 @@ class Consumer:
                     return message
             done, self._done = self._done, []
             try:
-                found = self._runner.run(self._take(done))
+                found = self.runner.run(self._take(done))
             except AlreadyClosed:
                 return None
             if found is None:
@@ -415,7 +422,7 @@ class Consumer:
     def _tell_done(self) -> None:
         done, self._done = self._done, []
         self._tell_due = time.monotonic() + TELL_DONE_S
-        self._runner.live().call(self._twin.ack, *done)
+        self.runner.live().call(self._twin.ack, *done)
 
     async def _take(self, done: Sequence[ReceivedMessage]) -> list[ReceivedMessage] | None:
         self._twin.ack(*done)
@@ -425,7 +432,7 @@ class Consumer:
 
     def batches(self, max_messages: int = 1024) -> Iterator[list[ReceivedMessage]]:
         """Lists of all messages that wait. Asking for the next says that the one before is done."""
-        self._runner.live()
+        self.runner.live()
         done: Sequence[ReceivedMessage] = ()
         while True:
 
@@ -436,7 +443,7 @@ class Consumer:
                 return await self._twin.poll(0.0, max_messages)
 
             try:
-                found = self._runner.run(take())
+                found = self.runner.run(take())
             except AlreadyClosed:
                 return
             if found is None:
@@ -447,33 +454,33 @@ class Consumer:
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """As AsyncConsumer.poll()."""
-        return self._runner.run(self._twin.poll(timeout_s, max_messages))
+        return self.runner.run(self._twin.poll(timeout_s, max_messages))
 
     def ack(self, *messages: ReceivedMessage) -> None:
         """As AsyncConsumer.ack()."""
-        self._runner.live().call(self._twin.ack, *messages)
+        self.runner.live().call(self._twin.ack, *messages)
 
     def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """As AsyncConsumer.nack()."""
-        self._runner.run(self._twin.nack(message, delay_level))
+        self.runner.run(self._twin.nack(message, delay_level))
 
     # ---- queues and offsets ----
 
     def subscribe(self, topic: str, expression: str = "*") -> None:
         """As AsyncConsumer.subscribe()."""
-        self._runner.run(self._twin.subscribe(topic, expression))
+        self.runner.run(self._twin.subscribe(topic, expression))
 
     def unsubscribe(self, topic: str) -> None:
         """As AsyncConsumer.unsubscribe()."""
-        self._runner.run(self._twin.unsubscribe(topic))
+        self.runner.run(self._twin.unsubscribe(topic))
 
     def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
         """As AsyncConsumer.assign()."""
-        self._runner.run(self._twin.assign(queues))
+        self.runner.run(self._twin.assign(queues))
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """As AsyncConsumer.queues()."""
-        return self._runner.run(self._twin.queues(topic))
+        return self.runner.run(self._twin.queues(topic))
 
     def commit(self) -> None:
         """As AsyncConsumer.commit()."""
@@ -483,23 +490,23 @@ class Consumer:
             self._done = []
             await self._twin.commit()
 
-        self._runner.run(commit())
+        self.runner.run(commit())
 
     def committed(self, queue: MessageQueue) -> int | None:
         """As AsyncConsumer.committed()."""
-        return self._runner.run(self._twin.committed(queue))
+        return self.runner.run(self._twin.committed(queue))
 
     def beginning(self, queue: MessageQueue) -> int:
         """As AsyncConsumer.beginning()."""
-        return self._runner.run(self._twin.beginning(queue))
+        return self.runner.run(self._twin.beginning(queue))
 
     def end(self, queue: MessageQueue) -> int:
         """As AsyncConsumer.end()."""
-        return self._runner.run(self._twin.end(queue))
+        return self.runner.run(self._twin.end(queue))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """As AsyncConsumer.offset_at()."""
-        return self._runner.run(self._twin.offset_at(queue, timestamp_ms))
+        return self.runner.run(self._twin.offset_at(queue, timestamp_ms))
 
     def position(self, queue: MessageQueue) -> int:
         """As AsyncConsumer.position()."""
@@ -508,7 +515,7 @@ class Consumer:
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """As AsyncConsumer.seek()."""
         self._taken = deque(m for m in self._taken if m.progress.queue != queue)
-        self._runner.run(self._twin.seek(queue, offset))
+        self.runner.run(self._twin.seek(queue, offset))
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """As AsyncConsumer.pause()."""
@@ -522,7 +529,7 @@ class Consumer:
         async def on_loop() -> _T:
             return work()
 
-        return self._runner.run(on_loop())
+        return self.runner.run(on_loop())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -566,7 +573,7 @@ class TransactionProducer(Producer):
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         asked = self._asked if self._function is not None else None
         self._twin = AsyncTransactionProducer(group, namesrv, check=asked, **options)
-        self._runner = Runner(self._twin.network.name)
+        self.runner = Runner(self._twin.network.name)
 
     async def _asked(self, message: ReceivedMessage) -> LocalState | None:
         assert self._pool is not None and self._function is not None
@@ -590,7 +597,7 @@ class TransactionProducer(Producer):
         """As AsyncTransactionProducer.send_in_transaction()."""
         if self._listener is None:
             raise Misuse("send_in_transaction() needs a listener; use 'with transaction(message)'")
-        run, twin = self._runner.run, self._twin
+        run, twin = self.runner.run, self._twin
         tx = run(twin.begin(message))
         if tx.send_result.status is not SendStatus.SEND_OK:
             return run(twin.end(tx, LocalState.ROLLBACK))
@@ -605,7 +612,7 @@ class TransactionProducer(Producer):
     @contextlib.contextmanager
     def transaction(self, message: Message) -> Iterator[Transaction]:
         """As AsyncTransactionProducer.transaction()."""
-        run, twin = self._runner.run, self._twin
+        run, twin = self.runner.run, self._twin
         tx = run(twin.begin(message))
         run(twin.check_status(tx))
         try:

@@ -96,6 +96,7 @@ class Network:
             framer=answer_framers(),
             tls=self.settings.tls_context(),
             on_close=self._lost,
+            connector=self.settings.connector,
         )
         self.spawn(self._keep())
 

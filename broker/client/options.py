@@ -11,7 +11,7 @@ from typing import Protocol, TypedDict
 from broker.client.errors import Misuse
 from broker.client.routes import Route
 from broker.client.sending import check_name
-from broker.remoting.client import parse_address
+from broker.remoting.client import Connector, parse_address
 from broker.remoting.command import Command
 from broker.remoting.tls import client_context
 
@@ -49,6 +49,7 @@ class ClientOptions(TypedDict, total=False):
     heartbeat_s: float
     route_poll_s: float
     find_route: FindRoute | None
+    connector: Connector | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class ClientSettings:
     appended to it. namespace: put before topics and groups. tls: True trusts any certificate, as
     upstream's clients; a context of your own verifies. hooks: called around every request, in
     order. request_timeout_s: for one answer. heartbeat_s, route_poll_s: how often brokers hear of
-    us, and name servers are asked. find_route: knows routes in the place of name servers."""
+    us, and name servers are asked. find_route: knows routes in the place of name servers.
+    connector: makes connections without a socket, as Broker.producer() has it."""
 
     instance_name: str | None = None
     unit_name: str | None = None
@@ -68,6 +70,7 @@ class ClientSettings:
     heartbeat_s: float = 30.0
     route_poll_s: float = 30.0
     find_route: FindRoute | None = None
+    connector: Connector | None = None
 
     def tls_context(self) -> ssl.SSLContext | None:
         if isinstance(self.tls, ssl.SSLContext):

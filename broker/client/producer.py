@@ -48,6 +48,7 @@ from broker.client.sending import (
     with_namespace,
 )
 from broker.client.subscription import heartbeat_body, tag_hash
+from broker.remoting.codec import BadFrame
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler
@@ -56,6 +57,8 @@ __all__ = ["AsyncProducer", "ProducerOptions"]
 
 _T = TypeVar("_T")
 
+#: Sends that a broker in this process answers at once, until other tasks get their turn.
+YIELD_EVERY = 64
 #: How often answers that are late are looked for.
 WATCH_S = 0.25
 
@@ -146,6 +149,7 @@ class AsyncProducer:
             masters_only=True,
         )  # fmt: skip
         self._choosers: dict[str, QueueChooser] = {}
+        self._at_once = 0
         #: The quick way of single messages and of batches, by topic.
         self._lanes: dict[tuple[str, bool], Lane] = {}
         self._faults = FaultTable()
@@ -222,8 +226,10 @@ class AsyncProducer:
         if not slots.try_acquire():
             await slots.acquire()
         if key is None and queue is None and timeout_s is None:
-            begun = self._begin(outgoing, result_of)
+            begun = self._begin(outgoing, result_of, True)
             if begun is not None:
+                if begun.done():
+                    await self._let_others_run()
                 return await begun
         try:
             return await self._deliver(outgoing, self._choice(key, queue), timeout_s, result_of)
@@ -281,8 +287,10 @@ class AsyncProducer:
 
     async def _send_batch(self, outgoing: Outgoing, timeout_s: float | None) -> list[SendResult]:
         await self._slots.acquire()
-        begun = self._begin(outgoing, results_of) if timeout_s is None else None
+        begun = self._begin(outgoing, results_of, True) if timeout_s is None else None
         if begun is not None:
+            if begun.done():
+                await self._let_others_run()
             return await begun
         try:
             return await self._deliver(outgoing, self._any, timeout_s, results_of)
@@ -389,10 +397,13 @@ class AsyncProducer:
     # ---- the quick way ----
 
     def _begin(
-        self, outgoing: Outgoing, result: Callable[[Outgoing, MessageQueue, Answer], _T]
+        self,
+        outgoing: Outgoing,
+        result: Callable[[Outgoing, MessageQueue, Answer], _T],
+        alone: bool = False,
     ) -> asyncio.Future[_T] | None:
         """Writes a request now, if nothing has to be waited for first. Its slot is released with
-        the answer."""
+        the answer. alone: a broker in this process need not wait for others to go with it."""
         network, topic, batch = self.network, outgoing.topic, outgoing.batch
         route = network.known_route(topic)
         if route is None or self._faults.avoided:
@@ -409,9 +420,23 @@ class AsyncProducer:
             self, outgoing, target.queue, target.address, connection, time.monotonic(), future,
             result,
         )  # fmt: skip
-        connection.begin_send(sending, lambda opaque: lane.frame(target, outgoing, opaque))
-        self._begun.append(sending)
+        begun = self._begun
+        while begun and begun[0].finished:
+            begun.popleft()
+        try:
+            connection.begin_send(
+                sending, lambda opaque: lane.frame(target, outgoing, opaque), alone
+            )
+        except (BadFrame, ConnectionError):  # the way with attempts says what is wrong
+            return None
+        begun.append(sending)
         return future
+
+    async def _let_others_run(self) -> None:
+        """A send that was answered at once has not given the loop back."""
+        self._at_once += 1
+        if self._at_once % YIELD_EVERY == 0:
+            await asyncio.sleep(0)
 
     def stored(self, sending: InFlight) -> None:
         now = time.monotonic()

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -296,6 +297,9 @@ def prepare(
 # ---- batches ----
 
 
+_RETRY = "%RETRY%"
+
+
 class _Part:
     """What is gathered for one request."""
 
@@ -315,6 +319,17 @@ def cut_batches(
 ) -> Iterator[tuple[Sequence[int], Outgoing]]:
     """Requests of at most batch_max bytes each, with the indexes of their messages. A batch has one
     topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
+    plain = _plain_part(messages, rules)
+    if plain is not None:
+        if plain.size <= batch_max or len(messages) == 1:
+            topic = check_message(messages[0], rules)
+            yield range(len(messages)), _prepare_batch(topic, True, plain, rules)
+            return
+        middle = len(messages) // 2
+        yield from cut_batches(messages[:middle], rules, batch_max)
+        for indexes, outgoing in cut_batches(messages[middle:], rules, batch_max):
+            yield [middle + index for index in indexes], outgoing
+        return
     parts: dict[tuple[str, bool], _Part] = {}
     full: list[tuple[tuple[str, bool], _Part]] = []
     keys = new_unique_keys(len(messages))
@@ -322,7 +337,7 @@ def cut_batches(
         topic = check_message(message, rules)
         if message.delay_level or message.deliver_at_ms is not None:
             raise InvalidMessage("a message with a delay cannot be in a batch; send it alone")
-        if topic.startswith("%RETRY%"):
+        if topic.startswith(_RETRY):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
         key = keys[index]
         properties = properties_of(message, key).encode("utf-8", "replace")
@@ -341,6 +356,37 @@ def cut_batches(
         part.size += size
     for (topic, wait), part in full:
         yield part.indexes, _prepare_batch(topic, wait, part, rules)
+
+
+def _plain_part(messages: Sequence[Message], rules: SendRules) -> _Part | None:
+    """All of them, when they have one topic and nothing of their own but a body that may be sent:
+    then most of what has to be looked at can be looked at once."""
+    if not messages:
+        return None
+    first = messages[0]
+    topic = first.topic
+    if topic.startswith(_RETRY):
+        return None
+    bodies = []
+    for message in messages:
+        body = message.body
+        if (
+            message.topic != topic or type(body) is not bytes or message.tags or message.keys
+            or message.properties or message.delay_level or message.flag
+            or message.deliver_at_ms is not None or not message.wait_stored
+        ):  # fmt: skip
+            return None
+        bodies.append(body)
+    sizes = list(map(len, bodies))
+    if min(sizes) == 0 or max(sizes) > rules.message_max:
+        return None
+    part = _Part()
+    part.bodies = bodies
+    part.keys = keys = new_unique_keys(len(bodies))
+    part.properties = [f"UNIQ_KEY\x01{key}{_PLAIN}".encode() for key in keys]
+    part.flags = [0] * len(bodies)
+    part.size = sum(sizes) + len(bodies) * (BATCH_ITEM + len(part.properties[0]))
+    return part
 
 
 def _prepare_batch(topic: str, wait: bool, part: _Part, rules: SendRules) -> Outgoing:
@@ -388,6 +434,10 @@ def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendRe
     )
 
 
+#: SendResult._make, which is written in Python.
+_new_result: Callable[[tuple[object, ...]], SendResult] = partial(tuple.__new__, SendResult)
+
+
 def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> list[SendResult]:
     """The results of a batch, in its order."""
     keys = outgoing.keys
@@ -400,7 +450,7 @@ def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> list[
     rows = zip(
         repeat(status), keys, ids, repeat(where), range(first, first + len(keys)), repeat(None)
     )
-    return list(map(SendResult._make, rows))
+    return list(map(_new_result, rows))
 
 
 def is_stored(answer: Command) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable
 from types import TracebackType
 
 from broker.remoting.command import ONEWAY, Command
@@ -14,7 +15,10 @@ from broker.remoting.handlers import Handlers
 from broker.remoting.server import Told
 from broker.remoting.tls import TlsIntake
 
-__all__ = ["RemotingClient", "parse_address"]
+__all__ = ["Connector", "RemotingClient", "parse_address"]
+
+#: Connects what its second argument makes to an address without a socket; None: it cannot.
+Connector = Callable[[str, Callable[[], Connection]], Connection | None]
 
 #: Less than the servers' 120 s: a request must not meet a connection that is being closed.
 IDLE_S = 100.0
@@ -32,7 +36,7 @@ class RemotingClient:
     """Requests to any number of servers. Their own requests go to ``handlers``.
 
     tls: as broker.remoting.tls.client_context makes it; None speaks plain text. connect_s: for a
-    connection to come about, its handshake included.
+    connection to come about, its handshake included. connector: asked before a socket is made.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class RemotingClient:
         connect_s: float = 3.0,
         on_connect: Told | None = None,
         on_close: Told | None = None,
+        connector: Connector | None = None,
     ) -> None:
         self._shared = Shared(
             handlers if handlers is not None else {},
@@ -54,6 +59,7 @@ class RemotingClient:
             on_close,
         )
         self._tls = tls
+        self._connector = connector
         self._connect_s = connect_s
         self._made: dict[str, Connection] = {}
         self._making: dict[str, asyncio.Task[Connection]] = {}
@@ -126,6 +132,10 @@ class RemotingClient:
     async def _connect(self, address: str, host: str, port: int) -> Connection:
         loop = asyncio.get_running_loop()
         made: Connection | None = None
+        if self._connector is not None:
+            made = self._connector(address, lambda: Connection(self._shared))
+            if made is not None:
+                return made
         try:
             async with asyncio.timeout(self._connect_s):
                 _, made = await loop.create_connection(self._make, host, port)

@@ -83,6 +83,8 @@ class Shared:
         self.wheel = IdleWheel(limits.idle_s)
         #: For an intake to read into; what it reads, it takes away at once.
         self.scratch = memoryview(bytearray(64 << 10))
+        #: One of the connections works on what it has read.
+        self.reading = False
         #: Requests that were answered with GO_AWAY.
         self.turned_away = 0
 
@@ -116,6 +118,8 @@ class Connection(asyncio.BufferedProtocol):
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
         self.closed = False
+        #: The other end is on the same loop (memory.py): what is flushed is answered at once.
+        self.in_process = False
         self.state: dict[str, Any] = {}
         self.seen = 0
         #: How often bytes were read: who waits in vain can tell whether the peer is silent.
@@ -155,6 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.address[0]:  # it was reset before we could look at it
             transport.abort()
         self.local = _pair(transport.get_extra_info("sockname"))
+        self.in_process = bool(transport.get_extra_info("in_process"))
         self._shared.connections.add(self)
         self._shared.wheel.add(self)
         if self.intake is None:
@@ -191,7 +196,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._shared.wheel.now
         self.reads += 1
-        self._take(nbytes)
+        shared = self._shared
+        shared.reading = True
+        try:
+            self._take(nbytes)
+        finally:
+            shared.reading = False
 
     def _take(self, count: int) -> None:
         """count: 0 asks for what was held back."""
@@ -362,6 +372,11 @@ class Connection(asyncio.BufferedProtocol):
         return not self._closing and transport is not None and not transport.is_closing()
 
     @property
+    def reading(self) -> bool:
+        """This connection, or another one of the same server, works on what it has read."""
+        return self._shared.reading
+
+    @property
     def paused(self) -> bool:
         """Nothing is to be read for the moment."""
         return bool(self._held & PAUSED)
@@ -461,16 +476,24 @@ class Connection(asyncio.BufferedProtocol):
         """Nobody waits for that answer any more."""
         self._outstanding.forget(opaque)
 
-    def begin_send(self, waiter: Sending, frame_of: Callable[[int], bytes]) -> None:
-        """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once."""
+    def begin_send(
+        self, waiter: Sending, frame_of: Callable[[int], bytes], alone: bool = False
+    ) -> None:
+        """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once.
+        alone: where the other end is in this process, it need not wait for more to be written."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
         opaque = self._outstanding.add_send(waiter)
         try:
-            self.push(frame_of(opaque))
+            frame = frame_of(opaque)
         except BaseException:
             self._outstanding.forget(opaque)
             raise
+        if alone and self.in_process:
+            self.parts.append(frame)
+            self.flush()
+        else:
+            self.push(frame)
 
     def take_send(self, opaque: int) -> SendWaiter | None:
         return self._outstanding.sends.pop(opaque, None)

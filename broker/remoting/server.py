@@ -81,10 +81,16 @@ class RemotingServer:
             # cannot end.
             self._sock = await asyncio.to_thread(listening_socket, self.host, self._port)
         sock, self._sock = self._sock, None
-        self._server = await loop.create_server(self._accept, sock=sock, backlog=self._backlog)
+        self._server = await loop.create_server(self.accept, sock=sock, backlog=self._backlog)
         self._port = self._server.sockets[0].getsockname()[1]
 
-    def _accept(self) -> asyncio.BaseProtocol:
+    @property
+    def serving(self) -> bool:
+        """Whether it accepts connections."""
+        return self._server is not None
+
+    def accept(self) -> asyncio.BaseProtocol:
+        """The protocol of a connection that somebody makes."""
         count = len(self._shared.connections)
         if count < self.limits.connections_max:
             shared = self._shared

@@ -15,10 +15,14 @@ from broker.remoting.command import Command
 __all__ = ["Wire", "run", "serving", "until"]
 
 until = until_async
+#: A LoopThread for run() to use in the place of a loop of its own; others may run things there.
+target = None
 
 
 def run(coro):
     """The coroutine's result. Nothing may be left running in its loop."""
+    if target is not None:
+        return target.run(coro, 2 * BOUND_S)
 
     async def bounded():
         async with asyncio.timeout(2 * BOUND_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -15,10 +16,14 @@ sys.path.insert(0, str(HERE.parent / "interop"))
 sys.path[1:1] = [str(HERE.parent / "broker"), str(HERE.parent)]
 
 import launch  # noqa: E402
+import loops  # noqa: E402
 
 from broker import Broker  # noqa: E402
+from broker.client import blocking  # noqa: E402
+from broker.client.options import ClientSettings  # noqa: E402
 
-MAKES = ["ours", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
+#: in-process: tests and their clients run on the broker's own loop, where nobody needs a socket.
+MAKES = ["ours", "in-process", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
 
 
 @dataclass
@@ -40,7 +45,24 @@ def server(
         return
     settings = launch.SETTINGS | {"brokerName": "broker-a"}
     with Broker(folder / "store", listenPort=0, with_namesrv=True, drain_s=0.2, **settings) as made:
+        if request.param == "in-process":
+            with beside(made):
+                yield Server("in-process", made.namesrv_address)
+            return
         yield Server("ours", made.namesrv_address)
+
+
+@contextlib.contextmanager
+def beside(made: Broker) -> Iterator[None]:
+    """Clients are made as the broker itself makes them: on its loop, with its connector."""
+    thread, defaults = made._thread, ClientSettings.__init__.__kwdefaults__
+    assert thread is not None and defaults is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(defaults, "connector", made._join)
+        patch.setattr(loops, "target", thread)
+        patch.setattr(blocking._shared, "acquire", lambda: thread)
+        patch.setattr(blocking._shared, "release", lambda: None)
+        yield
 
 
 _numbers = itertools.count()

@@ -10,6 +10,7 @@ import pytest
 from loops import run
 
 from broker import Broker, Message
+from broker.client import AlreadyClosed
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,32 @@ def test_the_same_on_a_running_loop(tmp_path, settings):
                     break
 
     run(scenario())
+
+
+def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings):
+    async def scenario():
+        async with Broker(tmp_path / "store", **settings) as broker:
+            broker.create_topic("orders")
+            async with broker.async_producer() as producer:
+                await producer.send(Message("orders", b"x"))
+                assert producer.network.ready(broker.address).in_process
+                begun = producer.send(Message("orders", b"y"))
+                with pytest.raises(StopIteration) as done:  # it never waits for the loop
+                    begun.send(None)
+                assert done.value.value.queue_offset >= 0
+
+            async with broker.async_producer() as other:
+                await other.send_batch([Message("orders", b"x" * 1000)] * 3000)
+
+    run(scenario())
+
+
+def test_a_broker_closes_the_clients_that_run_with_it(tmp_path, settings):
+    with Broker(tmp_path / "store", **settings) as broker:
+        producer = broker.producer().start()
+        producer.send(Message("orders", b"x"))
+    with pytest.raises(AlreadyClosed):
+        producer.send(Message("orders", b"x"))
 
 
 def test_a_plain_with_works_inside_a_running_loop(tmp_path, settings):

@@ -222,7 +222,7 @@ def test_another_instance_answers_for_one_that_was_killed(shop, when, left):
 
 def test_a_young_order_without_a_log_is_not_decided(shop):
     with shop.orders() as orders:
-        orders.producer._runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
+        orders.producer.runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
         shop.later()
         shop.later()
         assert shop.open == 1
