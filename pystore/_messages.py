@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -47,7 +46,7 @@ def _host_text(raw: memoryview) -> str:
     """``address:port`` of a host field, IPv6 written out in full groups as Java does."""
     address, port = bytes(raw[:-4]), _INT.unpack(raw[-4:])[0]
     if len(address) == 4:
-        return f"{ipaddress.IPv4Address(address)}:{port}"
+        return f"{address[0]}.{address[1]}.{address[2]}.{address[3]}:{port}"
     groups = struct.unpack(">8H", address)
     return ":".join(f"{g:x}" for g in groups) + f":{port}"
 

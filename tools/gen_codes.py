@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import generated
 from upstream_codes import ONLY_4_9, UPSTREAM_5_3
 
 from broker.namesrv.kv import KvConfig
@@ -29,8 +30,7 @@ from broker.remoting.hot import HOT_CODES
 from broker.services.context import Services
 from pystore.settings import load
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "codes.md"
+PAGE = generated.ROOT / "docs" / "codes.md"
 
 #: Where the C core answers what it can.
 _HOT = {11: "csrc/remoting/pull.c", 361: "csrc/remoting/pull.c"}
@@ -191,18 +191,5 @@ def page_text() -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page_text():
-            return 0
-        print("docs/codes.md is stale: run `make codes`", file=sys.stderr)
-        return 1
-    if arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    PAGE.write_text(page_text(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main({PAGE: page_text()}, __doc__, sys.argv[1:]))

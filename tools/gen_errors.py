@@ -17,10 +17,11 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "csrc" / "base" / "errors.def"
-MODULE = ROOT / "pystore" / "errors.py"
-PAGE = ROOT / "docs" / "errors.md"
+import generated
+
+TABLE = generated.ROOT / "csrc" / "base" / "errors.def"
+MODULE = generated.ROOT / "pystore" / "errors.py"
+PAGE = generated.ROOT / "docs" / "errors.md"
 
 # The errno of an exception whose cause was no system call of ours, so that `except OSError` code
 # that looks at it still finds the one it expects.
@@ -345,28 +346,5 @@ def outputs() -> dict[Path, str]:
     return {MODULE: module_text(entries), PAGE: page_text(entries)}
 
 
-def stale() -> list[Path]:
-    """The generated files that are missing or do not follow from the table."""
-    return [
-        path
-        for path, text in outputs().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-
-
-def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        for path in stale():
-            print(f"{path.relative_to(ROOT)} is stale: run `make errors`", file=sys.stderr)
-        return 1 if stale() else 0
-    if arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    for path, text in outputs().items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main(outputs(), __doc__, sys.argv[1:]))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "logs.md"
+import generated
+
+PAGE = generated.ROOT / "docs" / "logs.md"
 PACKAGES = ("pystore", "broker", "spark_ext")
 LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARNING", "error": "ERROR"}
 
@@ -27,7 +27,8 @@ them. The C core does not log: it returns errors ([errors.md](errors.md)), and r
 report ([recovery.md](recovery.md#the-report)). The Spark source writes to the worker's standard
 error.
 
-`pystore broker` and `pystore namesrv` write lines of level `WARNING` and above to standard error:
+`pystore broker` and `pystore namesrv` write lines of level `WARNING` and above to standard error;
+`--log-level` names another level:
 
 ```text
 2026-11-22 10:15:00,123 WARNING broker.services.registration Name server ...
@@ -116,9 +117,9 @@ def line_of(logger: str, call: ast.Call) -> Line:
 
 def lines() -> Iterator[Line]:
     for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
+        for path in sorted((generated.ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            module = ".".join(path.relative_to(generated.ROOT).with_suffix("").parts)
             known = loggers_in(module, tree)
             for node in ast.walk(tree):
                 if (
@@ -139,18 +140,5 @@ def page_text() -> str:
     return INTRODUCTION + "\n".join(table) + "\n"
 
 
-def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page_text():
-            return 0
-        print("docs/logs.md is stale: run `make logs`", file=sys.stderr)
-        return 1
-    if arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    PAGE.write_text(page_text(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main({PAGE: page_text()}, __doc__, sys.argv[1:]))

@@ -7,12 +7,12 @@ python tools/gen_setting_types.py --check   changes nothing, exits 1 when it is 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+
+import generated
 
 from pystore.settings import TABLE
 
-ROOT = Path(__file__).resolve().parent.parent
-MODULE = ROOT / "pystore" / "setting_types.py"
+MODULE = generated.ROOT / "pystore" / "setting_types.py"
 
 HEAD = '''\
 """The settings that have an effect, as types: for ``**settings`` in code that is type-checked.
@@ -49,16 +49,5 @@ def module_text() -> str:
     return HEAD + "".join(f"    {row.name}: {TYPES[row.type]}\n" for row in rows)
 
 
-def main() -> int:
-    text = module_text()
-    if "--check" in sys.argv[1:]:
-        if not MODULE.exists() or MODULE.read_text("utf-8") != text:
-            print("pystore/setting_types.py is stale: run make settings", file=sys.stderr)
-            return 1
-        return 0
-    MODULE.write_text(text, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.main({MODULE: module_text()}, __doc__, sys.argv[1:]))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
+
+import generated
 
 from pystore.settings import TABLE, Setting
 from pystore.upstream_settings import UPSTREAM_VERSION
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "settings.md"
+PAGE = generated.ROOT / "docs" / "settings.md"
 
 INTRODUCTION = f"""\
 # Settings
@@ -114,19 +114,5 @@ def page_text() -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    if arguments == ["--check"]:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page_text():
-            return 0
-        print("docs/settings.md is stale: run tools/gen_settings_doc.py", file=sys.stderr)
-        return 1
-    if arguments:
-        print(__doc__, file=sys.stderr)
-        return 2
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page_text(), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main({PAGE: page_text()}, __doc__, sys.argv[1:]))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from broker.cli.loglevel import LogLevel, LogLevelOption
 from pystore.cli.verbs import Session
 
 __all__ = ["run"]
@@ -48,6 +49,7 @@ def run(
             "--tls", metavar="FILE", help="TLS settings file (tls.server.*, tls.client.*)."
         ),
     ] = None,
+    log_level: LogLevelOption = LogLevel.WARNING,
 ) -> int | None:
     """Run a RocketMQ broker until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -96,4 +98,4 @@ def run(
         )
         s.out.flush()
 
-    return serve(broker, ready)
+    return serve(broker, ready, log_level)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from broker.cli.loglevel import LogLevel, LogLevelOption
 from pystore.cli.verbs import Session
 
 __all__ = ["run"]
@@ -19,6 +20,7 @@ def run(
         int | None,
         typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port."),
     ] = None,
+    log_level: LogLevelOption = LogLevel.WARNING,
 ) -> int | None:
     """Run a RocketMQ name server until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -58,4 +60,4 @@ def run(
         s.out.record(facts, lambda: f"The Name Server boot success. address={facts['address']}")
         s.out.flush()
 
-    return serve(names, ready)
+    return serve(names, ready, log_level)

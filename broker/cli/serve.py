@@ -22,12 +22,17 @@ class Server(Protocol):
     async def stop(self) -> None: ...
 
 
-def serve(server: Server, ready: Callable[[], None]) -> int:
+def serve(server: Server, ready: Callable[[], None], log_level: str) -> int:
     """Starts it, calls ready(), and stops it at SIGTERM or SIGINT; a second one ends it at once.
 
-    The exit code. Raises: what start() raises.
+    log_level: of the lines on standard error, a name of ``logging``. The exit code. Raises: what
+    start() raises.
     """
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=log_level,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
     _allow_many_files()
     try:
         uvloop.run(_serve(server, ready))

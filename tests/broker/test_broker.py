@@ -341,6 +341,22 @@ def test_verb_serves_until_it_is_told_to_stop(tmp_path):
     assert "orders" in topics["topicConfigTable"]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], ""), (["--log-level", "info"], "INFO broker.broker Broker DEFAULT_BROKER is ready at ")],
+)
+def test_the_log_level_says_which_lines_are_written(tmp_path, words, expected):
+    program = [sys.executable, "-c", "from pystore.cli import main; raise SystemExit(main())"]
+    program += ["broker", "--store", str(tmp_path / "store"), "--port", "0", *words]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+        assert p.stdout is not None
+        p.stdout.readline()
+        p.send_signal(signal.SIGTERM)
+        err = p.communicate(timeout=BOUND_S)[1]
+    assert expected in err
+    assert bool(expected) == bool(err)
+
+
 def test_every_code_of_the_tools_is_served(tmp_path, small):
     """docs/internals/wire.md#tools: what mqadmin and the dashboard need of a broker."""
     needed = {
