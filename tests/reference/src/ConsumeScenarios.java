@@ -117,7 +117,7 @@ class ConsumeScenarios {
     }
 
     static DefaultLitePullConsumer lite(Scenarios.Case c, String group) {
-        DefaultLitePullConsumer l = new DefaultLitePullConsumer(group); l.setNamesrvAddr(c.ns); l.setInstanceName(group + System.nanoTime());
+        DefaultLitePullConsumer l = new DefaultLitePullConsumer(group); l.setNamesrvAddr(c.ns); l.setMqClientApiTimeout(60000); l.setInstanceName(group + System.nanoTime());
         l.setAutoCommit(false); l.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); c.closers.add(l::shutdown);
         return l;
     }

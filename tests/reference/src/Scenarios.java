@@ -49,7 +49,7 @@ public class Scenarios {
         Case c = new Case(name, shared);
         try { ALL.get(name).run(c); }
         catch (Failed f) { why = f.getMessage(); }
-        catch (Throwable t) { why = t + " at " + where(t); }
+        catch (Throwable t) { why = t + " at " + where(t); for (Throwable x = t.getCause(); x != null; x = x.getCause()) why += "because of " + x + " at " + x.getStackTrace()[0] + " "; }
         for (int i = c.closers.size() - 1; i >= 0; i--) try { c.closers.get(i).run(); } catch (Throwable t) { if (why == null) why = "close: " + t; }
         StringBuilder b = new StringBuilder("{\"scenario\":" + Json.j(name) + ",\"ok\":" + (why == null) + ",\"seconds\":" + (System.nanoTime() - t0) / 100_000_000 / 10.0);
         if (why != null) b.append(",\"failed\":" + Json.j(why));
@@ -70,13 +70,13 @@ public class Scenarios {
     static class Shared {
         final String ns;
         final String run = Long.toString(System.nanoTime(), 36);
-        final DefaultMQAdminExt admin = new DefaultMQAdminExt(15000);   // patient: machines are busy
+        final DefaultMQAdminExt admin = new DefaultMQAdminExt(60000);   // patient: machines are busy
         final DefaultMQPullConsumer reader;
 
         Shared(String ns) throws Exception {
             this.ns = ns;
-            reader = new DefaultMQPullConsumer("reader-" + run); reader.setNamesrvAddr(ns); reader.setInstanceName("reader-" + run); reader.start();
-            admin.setNamesrvAddr(ns); admin.setInstanceName("admin-" + run); admin.start();
+            reader = new DefaultMQPullConsumer("reader-" + run); reader.setNamesrvAddr(ns); reader.setInstanceName("reader-" + run); reader.setMqClientApiTimeout(60000); reader.start();
+            admin.setNamesrvAddr(ns); admin.setInstanceName("admin-" + run); admin.setMqClientApiTimeout(60000); admin.start();
         }
     }
 
@@ -131,14 +131,14 @@ public class Scenarios {
 
         DefaultMQProducer producer(String group) throws Exception {
             DefaultMQProducer p = new DefaultMQProducer(group);
-            p.setNamesrvAddr(ns); p.setSendMsgTimeout(10000); p.setInstanceName(group + "-" + made++); p.start(); closers.add(p::shutdown);
+            p.setNamesrvAddr(ns); p.setSendMsgTimeout(60000); p.setMqClientApiTimeout(60000); p.setInstanceName(group + "-" + made++); p.start(); closers.add(p::shutdown);
             return p;
         }
 
         /** Not started; it starts from the first offset. */
         DefaultMQPushConsumer push(String group) {
             DefaultMQPushConsumer c = new DefaultMQPushConsumer(group);
-            c.setNamesrvAddr(ns); c.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); c.setConsumeThreadMin(2); c.setConsumeThreadMax(4);
+            c.setNamesrvAddr(ns); c.setMqClientApiTimeout(60000); c.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); c.setConsumeThreadMin(2); c.setConsumeThreadMax(4);
             c.setInstanceName(group + "-" + made++); closers.add(c::shutdown);
             return c;
         }

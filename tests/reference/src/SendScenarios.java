@@ -283,15 +283,15 @@ class SendScenarios {
     /** Old clients send to the port two below. */
     static void vip(Scenarios.Case c) throws Exception {
         String topic = c.topic(2); DefaultMQProducer p = c.producer(); p.setVipChannelEnabled(true);
-        DefaultMQProducer q = new DefaultMQProducer(c.group()); q.setNamesrvAddr(c.ns); q.setVipChannelEnabled(true); q.setSendMsgTimeout(10000); q.setInstanceName(c.id); q.start(); c.closers.add(q::shutdown);
+        DefaultMQProducer q = new DefaultMQProducer(c.group()); q.setNamesrvAddr(c.ns); q.setVipChannelEnabled(true); q.setSendMsgTimeout(60000); q.setMqClientApiTimeout(60000); q.setInstanceName(c.id); q.start(); c.closers.add(q::shutdown);
         for (int i = 0; i < 10; i++) c.send(q, topic, "v", "k" + i, "vip " + i);
         c.equal(10, c.readWhenThere(topic, 10).size(), "messages sent by the other port");
     }
 
     static void trace(Scenarios.Case c) throws Exception {
         String topic = c.topic(1), group = c.group();
-        DefaultMQProducer p = new DefaultMQProducer(c.group(), true, null); p.setNamesrvAddr(c.ns); p.setSendMsgTimeout(10000); p.setInstanceName(c.id); p.start(); c.closers.add(p::shutdown);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, true, null); consumer.setNamesrvAddr(c.ns); consumer.setInstanceName(c.id + "-c"); c.closers.add(consumer::shutdown);
+        DefaultMQProducer p = new DefaultMQProducer(c.group(), true, null); p.setNamesrvAddr(c.ns); p.setSendMsgTimeout(60000); p.setMqClientApiTimeout(60000); p.setInstanceName(c.id); p.start(); c.closers.add(p::shutdown);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, true, null); consumer.setNamesrvAddr(c.ns); consumer.setInstanceName(c.id + "-c"); consumer.setMqClientApiTimeout(60000); c.closers.add(consumer::shutdown);
         consumer.setConsumeFromWhere(org.apache.rocketmq.common.consumer.ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); consumer.subscribe(topic, "*"); Scenarios.Got got = c.gather(consumer);
         SendResult r = c.send(p, topic, "t", "traced", "traced"); c.eventually(60, "it arrives", got::size, n -> n == 1);
         List<MessageExt> traces = c.eventually(60, "traces of the send and of the consumption", () -> c.reader.queryMessage("RMQ_SYS_TRACE_TOPIC", r.getMsgId(), 32, 0, Long.MAX_VALUE).getMessageList(), l -> kinds(l).containsAll(Set.of("Pub", "SubBefore", "SubAfter")));
@@ -303,10 +303,10 @@ class SendScenarios {
     /** A namespace goes before the names of topics and groups, with a percent sign. */
     static void namespace(Scenarios.Case c) throws Exception {
         String topic = c.id + "-topic", group = c.group();
-        DefaultMQProducer p = new DefaultMQProducer("INST_1", c.group()); p.setNamesrvAddr(c.ns); p.setSendMsgTimeout(10000); p.setInstanceName(c.id); p.start(); c.closers.add(p::shutdown);
+        DefaultMQProducer p = new DefaultMQProducer("INST_1", c.group()); p.setNamesrvAddr(c.ns); p.setSendMsgTimeout(60000); p.setMqClientApiTimeout(60000); p.setInstanceName(c.id); p.start(); c.closers.add(p::shutdown);
         for (int i = 0; i < 5; i++) c.send(p, topic, "n", "k" + i, "ns " + i);
         c.eventually(60, "its route", () -> c.reader.fetchSubscribeMessageQueues("INST_1%" + topic).size(), n -> n > 0);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("INST_1", group); consumer.setNamesrvAddr(c.ns); consumer.setInstanceName(c.id + "-c"); c.closers.add(consumer::shutdown);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("INST_1", group); consumer.setNamesrvAddr(c.ns); consumer.setInstanceName(c.id + "-c"); consumer.setMqClientApiTimeout(60000); c.closers.add(consumer::shutdown);
         consumer.setConsumeFromWhere(org.apache.rocketmq.common.consumer.ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET); consumer.subscribe(topic, "n"); Scenarios.Got got = c.gather(consumer);
         c.eventually(60, "messages of the namespace", got::size, n -> n == 5);
         c.equal(topic, got.messages.get(0).getTopic(), "the topic without its namespace");

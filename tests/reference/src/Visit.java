@@ -28,8 +28,8 @@ public class Visit {
 
     static void visit(String[] a) throws Exception {
         int sends = Integer.parseInt(a[1]);
-        DefaultMQPullConsumer c = new DefaultMQPullConsumer("visit-" + System.nanoTime()); c.setNamesrvAddr(a[0]); c.start();
-        DefaultMQProducer p = new DefaultMQProducer("visit-producer"); p.setNamesrvAddr(a[0]); p.setSendMsgTimeout(10000); p.start();
+        DefaultMQPullConsumer c = new DefaultMQPullConsumer("visit-" + System.nanoTime()); c.setNamesrvAddr(a[0]); c.setMqClientApiTimeout(60000); c.start();
+        DefaultMQProducer p = new DefaultMQProducer("visit-producer"); p.setNamesrvAddr(a[0]); p.setSendMsgTimeout(60000); p.setMqClientApiTimeout(60000); p.start();
         for (int i = 2; i < a.length; i++) {
             int n = 0;
             for (MessageQueue q : queues(c, a[i])) {
