@@ -127,7 +127,7 @@ def lmdb_error(failed: Exception, path: Path) -> StoreError:
     )
     if isinstance(failed, damage):
         error = RecordDamaged(f"the metadata is damaged ({failed})", str(path))
-        error.next_step = "move this directory elsewhere; it is rebuilt from config/*.json"
+        error.next_step = "open the store for writing; it is rebuilt from config/*.json"
         return error
     return StoreIOError(text, str(path))
 

@@ -20,7 +20,7 @@ from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._offsets import clamp_offsets
 from pystore._reading import Base, Progress, Topic
-from pystore._report import RecoveryMode
+from pystore._report import Action, RecoveryMode, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.errors import BadArgument, DiskFull, StoreError, make
 from pystore.metadata import Metadata, system_topics
@@ -53,6 +53,7 @@ class Store(Base):
         try:
             self.metadata: Metadata = Metadata(self.path, self.settings)
             self.metadata.ensure_system_topics(self.settings)
+            self._note_config()
             self._settle_found()
             if self.report.mode is RecoveryMode.ABNORMAL:
                 self._clamp_offsets()
@@ -136,6 +137,15 @@ class Store(Base):
             config = self.metadata.topics.get(q.topic)
             if config is None or config.write_queue_nums <= q.queue:
                 self.metadata.ensure_topic(q.topic, q.queue)
+
+    def _note_config(self) -> None:
+        """Metadata that was not where it should be is part of the report."""
+        found = [
+            ReportItem(Action.SKIPPED, 0, 0, -1, event.file, f"{event.action}: {event.why}")
+            for event in self.metadata.report
+            if event.action != "imported"
+        ]
+        self.report = replace(self.report, items=(*self.report.items, *found))
 
     def _clamp_offsets(self) -> None:
         ends = {(q.topic, q.queue): q.max_offset for q in self.queues()}

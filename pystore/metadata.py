@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import struct
 import time
@@ -27,6 +28,7 @@ from typing import Any, Self
 import lmdb
 
 from pystore import _metadb, configfiles, files
+from pystore._aside import move_aside
 from pystore._metadb import Print
 from pystore._metastore import MetaStore
 from pystore._metatables import DelayOffsets, Offsets, Table, check_number
@@ -59,13 +61,19 @@ __all__ = [
     "system_topics",
 ]
 
+_log = logging.getLogger("pystore")
+
+#: What is done about a config file without taking its content.
+_WITHOUT_FILES = ("kept", "rebuilt")
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigEvent:
     """What was done about one config file.
 
     action: "imported" (its content replaced the table), "backup" (the ``.bak`` did), "kept" (the
-    table stayed as it was), "skipped". why: one sentence.
+    table stayed as it was), "rebuilt" (the table is made of what the log has), "skipped", "aside"
+    (of ``meta``: the database was moved aside, and the config files count). why: one sentence.
     """
 
     file: str
@@ -125,8 +133,12 @@ class Metadata(MetaStore):
         settings: for the cadence of exports and the defaults of new topics. sync: each change is on
         the disk when its call returns; without it a power failure may take the last ones.
 
+        What is damaged is passed over in the order of docs/recovery.md#metadata; ``report`` and
+        the log say so.
+
         Raises: StoreLocked, NewerLayout, RecordDamaged (a config file and its ``.bak`` are both
-        torn, or meta/ is damaged; nothing was changed), Forbidden, DiskFull, StoreIOError.
+        torn, and nothing else has what they held; they were not changed), Forbidden, DiskFull,
+        StoreIOError.
         """
         super().__init__(Path(root), settings if settings is not None else load(), readonly)
         self.config = self.root / "config"
@@ -146,6 +158,36 @@ class Metadata(MetaStore):
             self._open(sync)
 
     def _open(self, sync: bool) -> None:
+        """The database; one that is damaged goes aside, and the config files count."""
+        try:
+            self._open_database(sync)
+        except RecordDamaged as damaged:
+            if not str(damaged.where).startswith(str(self.path)):
+                raise
+            event = self._set_aside(damaged)
+            self._closed = False
+            self._state = _metadb.State()
+            self._open_database(sync)
+            self.report = (event, *self.report)
+        for event in self.report:
+            if event.action != "imported":
+                _log.warning("%s/%s: %s: %s", self.root, event.file, event.action, event.why)
+
+    def _set_aside(self, damaged: RecordDamaged) -> ConfigEvent:
+        """Raises: StoreLocked while another process has the database open, Forbidden, DiskFull."""
+        try:
+            self._own()
+            folder = move_aside(self.root, [self.path], str(damaged))
+        except OSError as failed:
+            if isinstance(failed, StoreError):
+                raise
+            raise files.os_error(failed, self.path) from failed
+        finally:
+            self._release()
+        where = folder.relative_to(self.root)
+        return ConfigEvent("meta", "aside", f"{damaged}; it is in {where}, the config files count")
+
+    def _open_database(self, sync: bool) -> None:
         try:
             fresh = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
@@ -369,12 +411,22 @@ class Metadata(MetaStore):
                 continue
             taken, event = _choose(name, self.config / file, main, bak, known)
             events.append(event)
+            if event.action in _WITHOUT_FILES and not self.readonly:
+                self._keep_torn(name, file, event.why)
             if taken is not None:
                 print_ = _print_of(taken, main, bak)
                 found[file] = (taken, _decode(name, taken), print_)
         if found:
             self._take_over(found)
         return events
+
+    def _keep_torn(self, name: str, file: str, why: str) -> None:
+        """The next export takes the place of what is damaged, so that goes aside first."""
+        path = self.config / file
+        both = zip((path, path.with_name(f"{file}.bak")), _read_both(path), strict=True)
+        torn = [each for each, data in both if data and not _readable(name, data)]
+        if torn:
+            move_aside(self.root, torn, why)
 
     def _take_over(
         self, found: Mapping[str, tuple[bytes, Any, Print]], *, own: bool = True
@@ -531,11 +583,7 @@ class Metadata(MetaStore):
         print_ = self._state.prints.get(file)
         if print_ is not None and _metadb.digest(old) in print_.main:
             return True
-        try:
-            _decode(name, old)
-        except ValueError:
-            return False
-        return True
+        return _readable(name, old)
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
         before = {file: self._state.prints.get(file, Print()) for file in todo}
@@ -587,6 +635,14 @@ def _decode(name: str, data: bytes) -> Any:
     return None
 
 
+def _readable(name: str, data: bytes) -> bool:
+    try:
+        _decode(name, data)
+    except ValueError:
+        return False
+    return True
+
+
 def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
     """A file and its ``.bak``; an empty one counts as missing, as upstream has it."""
     main = files.read_file(path)
@@ -621,6 +677,10 @@ def _choose(
     try:
         _decode(name, bak)
     except ValueError as bad:
+        if known.main:  # the database has the table
+            return None, ConfigEvent(file, "kept", f"{why}, and so is its .bak ({bad})")
+        if name == "topics":
+            return None, ConfigEvent(file, "rebuilt", f"{why}, and so is its .bak ({bad})")
         error = RecordDamaged(f"{why}, and so is its .bak ({bad})", f"{path}.bak")
         error.next_step = "repair one of the two, or move both elsewhere"
         raise error from None

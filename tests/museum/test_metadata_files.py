@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-import pystore
 from pystore.metadata import Metadata
 
 
@@ -25,13 +24,15 @@ def device(file):
 
 
 @pytest.mark.parametrize("damage", [cut, pipe, device])
-def test_damaged_metadata_is_named(store_path, damage):
+def test_damaged_metadata_gives_way_to_the_config_files(store_path, damage):
     with Metadata(store_path) as meta:
         for i in range(200):
             meta.offsets.commit(f"group{i}", "t", 0, i)
     damage(store_path / "meta" / "data.mdb")
-    with pytest.raises(pystore.RecordDamaged, match="the metadata is damaged"):
-        Metadata(store_path)
     with Metadata(store_path, readonly=True) as meta:  # from the config files
         assert meta.report[0].action == "skipped"
+        assert meta.offsets.get("group7", "t", 0) == 7
+    with Metadata(store_path) as meta:  # and the database goes aside
+        assert meta.report[0].action == "aside"
+        assert "the metadata is damaged" in meta.report[0].why
         assert meta.offsets.get("group7", "t", 0) == 7

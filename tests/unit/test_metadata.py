@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pystore
 from pystore import _metadb, configfiles, javajson
 from pystore.errors import (
     BadArgument,
@@ -486,8 +488,8 @@ def test_a_newer_layout_is_refused_untouched(root):
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 8192, b"\0" * 8192])
-def test_a_damaged_environment_is_named(root, damage):
-    """A writer says what to do; a reader takes the config files, which are seconds older."""
+def test_a_damaged_environment_gives_way_to_the_config_files(root, damage, caplog):
+    """They are seconds older. A reader leaves the database alone, a writer moves it aside."""
     with Metadata(root) as meta:
         fill(meta)
     data = root / "meta" / "data.mdb"
@@ -495,9 +497,38 @@ def test_a_damaged_environment_is_named(root, damage):
     with Metadata(root, readonly=True) as reader:
         assert reader.offsets.get("bill", "orders", 0) == 41
         assert damage == b"" or reader.report[0].file == "meta"
+    with Metadata(root) as meta:
+        assert meta.offsets.get("bill", "orders", 0) == 41
+        assert damage == b"" or (meta.report[0].file, meta.report[0].action) == ("meta", "aside")
     if damage:
-        with pytest.raises(RecordDamaged, match=r"move this directory elsewhere"):
+        assert "the config files count" in caplog.text
+        (kept,) = (root / "aside").iterdir()
+        assert (kept / "0001" / "data.mdb").read_bytes() == damage
+        assert json.loads((kept / "manifest.jsonl").read_text())["file"] == "meta"
+
+
+def test_a_damaged_database_of_another_process_is_left_alone(root):
+    """Whoever holds it may write; nothing moves."""
+    with Metadata(root) as meta:
+        fill(meta)
+    (root / "meta" / "data.mdb").write_bytes(b"x" * 8192)
+    held = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", held, root / "meta" / "owner"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(StoreLocked):
             Metadata(root)
+        other.communicate("")
+    assert not (root / "aside").exists()
 
 
 def test_a_damaged_row_is_named(root):
@@ -522,7 +553,7 @@ def test_a_damaged_row_is_named(root):
             with env.begin(write=True) as txn:
                 pass
         with pytest.raises(RecordDamaged):
-            Metadata(root)
+            _metadb.read_copy(root / "meta")
         with lmdb.open(str(root / "meta"), max_dbs=16) as env, env.begin(write=True) as txn:
             db = env.open_db(table, txn=txn)
             _ = txn.delete(key, db=db) if old is None else txn.put(key, old, db=db)
@@ -762,23 +793,56 @@ def test_an_older_backup_of_ours_does_not_roll_back(root):
 
 
 @pytest.mark.parametrize("readonly", [True, False])
-def test_a_torn_file_with_a_torn_backup_is_a_named_error(root, readonly):
-    """The path is named, nothing was changed; without the two it opens."""
+def test_a_torn_file_with_a_torn_backup_gives_way_to_the_database(root, readonly):
+    """The table stays as it is; a writer moves the two aside before it writes the file again."""
     with Metadata(root) as meta:
         fill(meta)
     config = root / "config"
     write(config / "consumerOffset.json", TORN)
     write(config / "consumerOffset.json.bak", b"\0" * 100)
     before = listing(config)
-    with pytest.raises(RecordDamaged) as caught:
-        Metadata(root, readonly=readonly)
-    assert caught.value.where == str(config / "consumerOffset.json.bak")
-    assert "move both elsewhere" in str(caught.value)
-    assert listing(config) == before
-    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
-        (config / name).unlink()
     with Metadata(root, readonly=readonly) as meta:
         assert meta.offsets.get("bill", "orders", 0) == 41
+        assert [(event.file, event.action) for event in meta.report] == [
+            ("consumerOffset.json", "kept")
+        ]
+    if readonly:
+        assert listing(config) == before
+        return
+    assert b"41" in (config / "consumerOffset.json").read_bytes()
+    (kept,) = (root / "aside").iterdir()
+    assert [(kept / name).read_bytes() for name in ("0001", "0002")] == [TORN, b"\0" * 100]
+
+
+@pytest.mark.parametrize("file", ["subscriptionGroup.json", "consumerOffset.json"])
+def test_what_nobody_else_has_is_a_named_error(root, file):
+    """Without a database two torn files are the only source: nobody starts with none."""
+    config = root / "config"
+    write(config / file, TORN)
+    write(config / f"{file}.bak", b"\0" * 100)
+    before = listing(config)
+    for _ in range(2):
+        with pytest.raises(RecordDamaged) as caught:
+            Metadata(root)
+        assert caught.value.where == str(config / f"{file}.bak")
+        assert listing(config) == before
+
+
+def test_torn_topics_are_rebuilt_from_the_log(root):
+    """Every topic that has messages is back, with as many queues as it needs."""
+    with pystore.open(root, mappedFileSizeCommitLog=64 << 10) as store:
+        store.put("orders", b"x", queue=5)
+    shutil.rmtree(root / "meta")
+    write(root / "config" / "topics.json", TORN)
+    write(root / "config" / "topics.json.bak", TORN)
+    with pystore.open(root) as store:
+        assert [(e.file, e.action) for e in store.metadata.report][:1] == [
+            ("topics.json", "rebuilt")
+        ]
+        row = store.metadata.topics.get("orders")
+        assert row is not None
+        assert row.write_queue_nums >= 6
+        assert "topics.json" in [item.what for item in store.report.items]
 
 
 def test_an_import_that_fails_changes_no_table(root, tmp_path):
