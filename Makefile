@@ -97,8 +97,9 @@ test-dev: build ## the suite in Python's development mode: more checks, slower
 judge: build ## minutes with Java: takeovers in both directions, mixed clusters, name servers
 	@$(PY) -m pytest -q -m long $(HOURS)
 
-crash: build ## the long crash campaign: kill, cut, recover, compare
-	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} $(PY) -m pytest tests/crash -q $(HOURS)
+crash: build ## the long crash campaign: kills, 1,000 power failures, failing calls; compare
+	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} PS_POWER_IMAGES=$${PS_POWER_IMAGES:-1000} \
+	  $(PY) -m pytest tests/crash -q $(HOURS)
 
 FUZZ_SECONDS ?= 300
 fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find is kept and repeats

@@ -189,7 +189,7 @@ class Metadata(MetaStore):
 
     def _open_database(self, sync: bool) -> None:
         try:
-            fresh = not self.path.exists()
+            fresh = not (self.path / "data.mdb").exists()
             self.path.mkdir(parents=True, exist_ok=True)
             if fresh:
                 files.sync_folder(self.root)

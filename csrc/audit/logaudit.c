@@ -299,6 +299,9 @@ static int64_t blank_found(segment_walk *w, int64_t at, int32_t says) {
     int64_t size, rest = w->file.wd_size - at;
     bool zeros;
     int64_t next = resync(&w->file, w->a, w->base, at + HEAD, &size, &zeros);
+    ps_record r;
+    /* Recovery's blank may cover the writer's. */
+    if (next >= 0 && record_at(&w->file, w->a, w->base, next, &r) == PS_REC_BLANK) next = -1;
     if (says != rest)
         au_find(w->out, PS_FIND_SHORT_BLANK, w->base + at, w->base + w->file.wd_size, -1, -1, says);
     if (next >= 0) {

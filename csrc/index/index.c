@@ -67,7 +67,8 @@ static int path_of(const ps_index *ix, const char *name, char path[PATH_MAX], ps
     return 0;
 }
 
-/* Maps one listed file; *out stays NULL when it is left out. */
+/* Maps one listed file; *out stays NULL when it is left out. An empty one is what a crash between
+ * create and resize leaves: it goes. */
 static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, ix_file **out,
                      ps_error *e) {
     char path[PATH_MAX];
@@ -76,9 +77,10 @@ static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, i
     ix_layout wanted = {ix->ix_slots, ix->ix_entries}, layout = wanted;
     int code, flags = ix->ix_read_only ? 0 : PS_MAP_WRITE;
     *out = NULL;
+    if ((code = path_of(ix, l->name, path, e)) < 0) return code;
+    if (l->size == 0 && !ix->ix_read_only) ix->ix_io->unlink(ix->ix_io, path);
     if (l->number > NAME_HIGHEST || l->size < ix_size(1, 2)) return 0;
     if (!ix->ix_adopt && l->size != ix_size(layout.slots, layout.entries)) return 0;
-    if ((code = path_of(ix, l->name, path, e)) < 0) return code;
     code = ps_mapfile_open(ix->ix_io, path, 0, l->size, flags, &mf, &why);
     if (code < 0) {
         /* Another process may have deleted or resized it since it was listed. */
@@ -88,6 +90,8 @@ static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, i
     }
     if (ix->ix_adopt && !ix_layout_adopt(&wanted, mf->mf_map, l->size, hint, &layout)) {
         ps_mapfile_unref(mf);
+        /* Its keys are indexed again; left there it would be in the way of those who check. */
+        if (!ix->ix_read_only) ix->ix_io->unlink(ix->ix_io, path);
         return 0;
     }
     *hint = layout;

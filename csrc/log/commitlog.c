@@ -102,6 +102,9 @@ int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
                                PS_MAP_WRITE | PS_MAP_CREATE | PS_MAP_KEEP_FD, out, e);
     if (code < 0) return code;
     code = ps_mapfile_reserve(*out, 1, l->lg_reserve_window, e);
+    /* Its size, too: an empty file that is not the last one is damage. */
+    if (code == 0 && l->lg_io->fdatasync(l->lg_io, (*out)->mf_fd) < 0)
+        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, base, path, "the new file cannot be synced");
     if (code == 0) code = ps_sync_folder(l->lg_io, folder, e);
     if (code < 0) {
         l->lg_io->unlink(l->lg_io, path);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "log/resync.h"
 #include "remoting/halves.h"
 
 #define OP_PROPERTIES "WAIT\1true\2TAGS\1d\2"
@@ -642,11 +643,13 @@ int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int
         if (outcome == PS_REC_OK) {
             next = *from + r.size;
             n += settles(&r, &out[n]);
+        } else if (outcome != PS_REC_BLANK && mf != NULL) { /* past the damage */
+            int64_t at = ps_log_next_whole(mf, *from - mf->mf_base + 1, 0, &r);
+            if (at >= 0) next = mf->mf_base + at;
         }
         ps_mapfile_unref(mf);
-        if (outcome != PS_REC_OK && outcome != PS_REC_BLANK) {
-            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "no valid record: %s",
-                        ps_rec_outcome_name(outcome));
+        if (mf == NULL) {
+            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "the log has no file there");
             break;
         }
         *from = next;

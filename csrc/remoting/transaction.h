@@ -126,8 +126,8 @@ typedef struct ps_final {   /* a record that settles a half: a final message, or
     int32_t decision;
 } ps_final;
 /* Those that begin in [*from, to), up to `room`; *from moves to where to go on, `to` or the end of
- * the log when it is through. *from must be the begin of a record. Needs no core, and serves
- * readers, too. An error: the log holds no whole record there. */
+ * the log when it is through. Damage is passed over. Needs no core, and serves readers, too. An
+ * error: the log has no file there. */
 int64_t ps_log_finals(ps_store *store, int64_t *from, int64_t to, ps_final *out, int64_t room,
                       ps_error *error);
 

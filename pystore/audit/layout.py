@@ -162,34 +162,60 @@ def _queues(layout: Layout, settings: Settings) -> None:
     layout.queue_file_size = -(-size // 20) * 20
 
 
-def _slots_fit(path: Path, slots: int, entries: int) -> bool:
-    """Whether the first entries are chained as that many slots would have them."""
-    with open_quietly(path) as file:
-        head = file.read(_HEADER)
-        count = min(int.from_bytes(head[36:40], "big", signed=True), entries, 2000)
-        heads: dict[int, int] = {}
-        file.seek(_HEADER + slots * _SLOT + _ENTRY)
-        data = file.read(_ENTRY * max(0, count - 1))
-    for n, (hash_, _, _, previous) in enumerate(struct.iter_unpack(">iqii", data), 1):
+def _explained(fd: int, slots: int, entries: int) -> float:
+    """How many of the first entries are chained as by that many slots; infinity: all of them."""
+    head = os.pread(fd, _HEADER, 0)
+    count = min(int.from_bytes(head[36:40], "big", signed=True), entries, 2000)
+    heads: dict[int, int] = {}
+    at = _HEADER + slots * _SLOT + _ENTRY
+    data = os.pread(fd, _ENTRY * max(0, count - 1), at)
+    if data[4:12] not in (b"", head[16:24]):
+        return 0  # the header has the place of the first one
+    whole = data[: len(data) // _ENTRY * _ENTRY]
+    for n, (hash_, _, _, previous) in enumerate(struct.iter_unpack(">iqii", whole), 1):
         if hash_ < 0 or previous != heads.get(hash_ % slots, 0):
-            return n > 4  # damage further on says nothing of the layout
+            return n - 1
         heads[hash_ % slots] = n
-    return True
+    return float("inf")
 
 
-def _index_layout(file: File, settings: Settings) -> tuple[int, int] | None:
-    """Slots and entries of an index file; None when its size fits none."""
+def _usual_layouts(file: File, settings: Settings) -> Iterator[tuple[int, int]]:
+    """Slots and entries as the settings have them, or of a usual ratio."""
     wanted = (int(settings["maxHashSlotNum"] or 0), int(settings["maxIndexNum"] or 0))
     rest = file.size - _HEADER
-    tried = [wanted] if rest == wanted[0] * _SLOT + wanted[1] * _ENTRY else []
+    if rest == wanted[0] * _SLOT + wanted[1] * _ENTRY:
+        yield wanted
     for ratio in _RATIOS:
         unit = _SLOT + ratio * _ENTRY
         if rest > 0 and rest % unit == 0:
-            tried.append((rest // unit, rest // unit * ratio))
-    for slots, entries in tried:
-        if _slots_fit(file.path, slots, entries):
-            return slots, entries
-    return tried[0] if tried else None
+            yield rest // unit, rest // unit * ratio
+
+
+def _any_layouts(file: File, fd: int) -> Iterator[tuple[int, int]]:
+    """Slots and entries of any ratio, where the first entry is the header's."""
+    begin = os.pread(fd, 8, 16)
+    if int.from_bytes(os.pread(fd, 4, 36), "big", signed=True) < 2:
+        return  # nothing in it speaks for anything
+    # Five slots are as long as one entry: each fifth number leaves no rest.
+    for at in range(_HEADER + file.size % _ENTRY, file.size - 2 * _ENTRY, _ENTRY):
+        slots = (at - _HEADER) // _SLOT
+        if slots > 0 and os.pread(fd, 8, at + _ENTRY + 4) == begin:
+            yield slots, (file.size - at) // _ENTRY
+
+
+def _index_layout(file: File, settings: Settings) -> tuple[int, int] | None:
+    """Slots and entries of an index file, which its entries alone tell; None when none fit."""
+    best, most = None, -1.0
+    with open_quietly(file.path) as opened:
+        fd = opened.fileno()
+        for layouts in (_usual_layouts(file, settings), _any_layouts(file, fd)):
+            for layout in layouts:
+                explained = _explained(fd, *layout)
+                if explained > most:
+                    best, most = layout, explained
+                if explained == float("inf"):
+                    return layout
+    return best
 
 
 def _index(layout: Layout, settings: Settings) -> None:

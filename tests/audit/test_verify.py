@@ -78,6 +78,13 @@ def test_a_store_that_is_written_to_is_sound(tmp_path: Path, small: dict[str, An
             writer.join()
 
 
+def test_index_files_of_any_shape_are_read(store_path: Path, small: dict[str, Any]):
+    """The file does not say how many slots it has: only its entries do."""
+    with pystore.open(store_path, **small | {"maxHashSlotNum": 64, "maxIndexNum": 999}) as store:
+        store.put_many("orders", [b"x"] * 1500, keys=[f"k{i}" for i in range(1500)])
+    assert verify(store_path).findings == []
+
+
 def stamps(root: Path) -> dict[str, tuple[int, int, int, int]]:
     found = {}
     for path in root.rglob("*"):

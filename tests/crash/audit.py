@@ -11,6 +11,8 @@ from typing import Any
 import pystore
 
 PREPARED, ROLLBACK = 0x4, 0xC
+#: Where delayed messages wait; the place of damaged bytes in the log.
+DELAYED, FILLER = "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_DAMAGED"
 
 
 def ledger_of(path: Path) -> list[list[Any]]:
@@ -42,6 +44,38 @@ def check_queues(store: pystore.Store | pystore.Reader) -> int:
         first = units[0][0]
         assert [u[0] for u in units] == list(range(first, first + len(units)))
     return sum(map(len, expected.values()))
+
+
+def check_delivered(store: pystore.Store | pystore.Reader) -> set[int]:
+    """Queues deliver each record of the log that is theirs, in its order; places of all records."""
+    expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    places = set()
+    for m in store.messages(check_crc=True):
+        if m.topic != FILLER:
+            places.add(m.physical_offset)
+        if m.sys_flag & 0xC not in (PREPARED, ROLLBACK):
+            expected.setdefault((m.topic, m.queue), []).append((m.queue_offset, m.physical_offset))
+    found = {}
+    for q in store.queues():
+        at, got = q.min_offset, []
+        while at < q.max_offset:
+            batch = store.read(q.topic, q.queue, at, max_messages=1000)
+            got += [(m.queue_offset, m.physical_offset) for m in batch]
+            assert batch.next_offset > at, (q, batch)
+            at = batch.next_offset
+        if got:
+            found[q.topic, q.queue] = got
+    assert found == expected
+    return places
+
+
+def check_offsets(store: pystore.Store | pystore.Reader) -> None:
+    """No group would skip what comes next."""
+    ends = {(q.topic, q.queue): q.max_offset for q in store.queues()}
+    for row in store.metadata.offsets.all():
+        assert row.offset <= ends.get((row.topic, row.queue), 0), row
+    for level, offset in store.metadata.delay_offsets.all().items():
+        assert offset <= ends.get((DELAYED, level - 1), 0), level
 
 
 def check_acknowledged(

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import pystore
+from pystore.audit import verify
 from tests.museum import damage
 
 COUNT = 1000
@@ -207,6 +208,16 @@ def test_whole_records_after_damage_are_kept(store_path, tiny, kind, place):
     texts = [r for r in damage.records(store_path) if r.topic == "t"]
     assert len(texts) == COUNT - 1 + QUEUES
     assert before[: record.at] == record.file.read_bytes()[: record.at]
+
+
+def test_a_closed_segment_whose_last_record_is_damaged_is_sound_again(store_path, tiny):
+    fill(store_path, tiny)
+    damage.crash(store_path)
+    (store_path / "checkpoint").write_bytes(bytes(4096))
+    second = [r for r in damage.records(store_path) if r.file == damage.segments(store_path)[1]]
+    LOG_DAMAGE["zeroed"](second[-1])
+    pystore.open(store_path).close()
+    assert verify(store_path).counts() == {"lost-messages": 1}
 
 
 def test_a_torn_tail_is_kept_aside(store_path, tiny):
