@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         AsyncProducer,
         AsyncTransactionProducer,
         Consumer,
+        Credentials,
         LocalState,
         Message,
         MessageQueue,
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "Broker", "Consumer",
-    "LocalState", "Message", "MessageQueue", "NameServer", "Producer", "ReceivedMessage",
-    "RetryLater", "SendResult", "SendStatus", "Sql", "Transaction", "TransactionListener",
-    "TransactionProducer",
+    "Credentials", "LocalState", "Message", "MessageQueue", "NameServer", "Producer",
+    "ReceivedMessage", "RetryLater", "SendResult", "SendStatus", "Sql", "Transaction",
+    "TransactionListener", "TransactionProducer",
 ]  # fmt: skip
 
 #: Public name: the module that defines it.

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from broker.access.addresses import Pattern, address_of, parse_pattern
 from broker.client.blocking import Consumer, Producer
 from broker.client.consumer import AsyncConsumer
 from broker.client.errors import ClientError
@@ -45,7 +46,7 @@ from broker.remoting.memory import join
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
-from broker.services.access import Access
+from broker.services.access import Access, inner_credentials
 from broker.services.clients import Clients
 from broker.services.config import Config, served
 from broker.services.context import Services
@@ -61,6 +62,7 @@ from broker.services.topics import Topics
 from broker.services.transaction import Transactions
 from pystore import Store
 from pystore.configfiles import TopicConfig
+from pystore.errors import BadArgument
 from pystore.setting_types import SettingValues
 from pystore.settings import RETENTION, Settings, load
 
@@ -233,6 +235,8 @@ class Broker:
         """Before anybody is served. Raises: StoreError for rules that cannot be read."""
         conf = Path(self._conf) if self._conf is not None else None
         access = Access(self.settings, conf, self.path)
+        if not access.is_on:
+            self._warn_of_open_door()
         self._undo.push_async_callback(access.stop)
         await access.start()
         if access.is_on:
@@ -240,6 +244,19 @@ class Broker:
             # A pull that waits was let in by the rules of before: its client asks again.
             access.changed.append(core.notify_all)
         return access
+
+    def _warn_of_open_door(self) -> None:
+        """A broker that anybody can reach lets everybody do everything."""
+        found = address_of(self.settings["bindAddress"])
+        enforced = self._tls is not None and self._tls.mode == "enforcing"
+        if enforced or (found is not None and found.is_loopback):
+            return
+        log.warning(
+            "Listening on %s without access control or TLS: whoever reaches it may read, write and"
+            " delete everything. Change it with\n  pystore broker --secure\nor listen on this host"
+            " only:\n  bindAddress=127.0.0.1",
+            self.settings["bindAddress"],
+        )
 
     async def _remember(self, core: Core) -> Dedup | None:
         """What repeats are known by, when it is asked for. Reads the end of the log: topics and
@@ -256,7 +273,13 @@ class Broker:
         return Store(self.path, self._conf, **self._given)  # type: ignore[arg-type]
 
     async def _start_namesrv(self) -> None:
-        made = NameServer(listenPort=self._namesrv_port, bindAddress=self.settings["bindAddress"])
+        made = NameServer(
+            None,
+            None,
+            self._tls,
+            listenPort=self._namesrv_port,
+            bindAddress=self.settings["bindAddress"],
+        )
         await made.start()
         self._undo.push_async_callback(made.stop, 0.5)
         self.namesrv = made
@@ -301,7 +324,9 @@ class Broker:
         clients = Clients(groups, core, expire_s=config["channelExpiredTimeout"] / 1000)
         client = RemotingClient(tls=self._client_tls)
         self._undo.push_async_callback(client.close)
-        registration = Registration(config, topics, self.address, client.connection)
+        registration = Registration(
+            config, topics, self.address, client.connection, inner_credentials(self.settings)
+        )
         made = Services(
             store=store,
             settings=config,
@@ -349,7 +374,11 @@ class Broker:
             policies = NeedsOfPolicies(services.cluster, topic_at)
             handlers = access.guard(NeedsOfPlain(topic_at), policies).before(handlers)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
-        limits = Limits(idle_s=self.settings["serverChannelMaxIdleTimeSeconds"])
+        proxies = _proxies(self.settings)
+        limits = Limits(
+            idle_s=self.settings["serverChannelMaxIdleTimeSeconds"],
+            proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),
+        )
         made = [self._server(handlers, main, limits, services, core.framer)]
         if vip is not None:
             made.append(self._server(sending, vip, limits, services, core.framer_without_pulls))
@@ -550,6 +579,14 @@ class Broker:
             thread.run(self.stop())
         finally:
             thread.stop()
+
+
+def _proxies(settings: Settings) -> list[Pattern]:
+    """Raises: BadArgument."""
+    try:
+        return [parse_pattern(text) for text in settings["trustedProxies"].split(";")]
+    except ValueError as bad:
+        raise BadArgument(f"trustedProxies: {bad}", settings.source("trustedProxies")) from None
 
 
 def _bind_address(told: str) -> str:

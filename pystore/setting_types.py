@@ -127,5 +127,6 @@ class SettingValues(TypedDict, total=False):
     transactionOpBatchInterval: int | str
     transactionOpMsgMaxSize: int | str
     transactionTimeOut: int | str
+    trustedProxies: str | os.PathLike[str] | None
     useServerSideResetOffset: bool | str
     useTLS: bool | str

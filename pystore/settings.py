@@ -508,6 +508,13 @@ _OURS: dict[str, dict[str, Any]] = {
         low=16,
         high=1 << 24,
     ),
+    "trustedProxies": _row(
+        "broker",
+        "addresses",
+        "proxies whose PROXY header says where a client is, separated by ';'; *: all",
+        type="String",
+        default="127.0.0.1;::1",
+    ),
     "maxQueuesPerTopic": _row(
         "broker",
         "queues",

@@ -12,7 +12,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.rate_limited_log import RateLimitedLogger
 
-__all__ = ["Decide", "Guard", "host_of"]
+__all__ = ["Decide", "Guard", "host_of", "is_loopback"]
 
 _quiet = RateLimitedLogger(logging.getLogger("broker.access"))
 
@@ -25,6 +25,12 @@ def host_of(peer: Peer) -> str:
     host = peer.address[0]
     found = address_of(host)
     return host if found is None else str(found)
+
+
+def is_loopback(peer: Peer) -> bool:
+    """Whether a client is on the broker's own host."""
+    found = address_of(peer.address[0])
+    return found is not None and found.is_loopback
 
 
 class Guard:

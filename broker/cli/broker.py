@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.loglevel import LogLevel, LogLevelOption
-from pystore.cli.verbs import Session
+from pystore.cli.verbs import Session, usage
 
 __all__ = ["run"]
 
@@ -50,6 +50,12 @@ def run(
         ),
     ] = None,
     log_level: LogLevelOption = LogLevel.WARNING,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="TLS with a certificate of its own, and an administrator; see below."
+        ),
+    ] = False,
 ) -> int | None:
     """Run a RocketMQ broker until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -57,9 +63,14 @@ def run(
     storePathRootDir, by default ~/store as upstream. Clients reach the broker at brokerIP1, by
     default 127.0.0.1.
 
+    --secure keeps a certificate (broker.crt, for clients to trust), its key and the credentials of
+    an administrator (admin.yml, for --credentials) in a folder beside the store, STORE.secure, all
+    made at the first start; only signed requests over TLS are then served.
+
     \b
     Examples:
       pystore broker --with-namesrv
+      pystore broker --with-namesrv --secure
       pystore broker -c broker.conf -n 192.168.1.10:9876
       pystore broker --store ./store --port 0 --with-namesrv --namesrv-port 0 --json
       pystore broker -n localhost:9876 --set brokerIP1=192.168.1.20 --set flushDiskType=SYNC_FLUSH
@@ -67,18 +78,29 @@ def run(
     from broker.broker import Broker
     from broker.cli.serve import serve
     from broker.remoting.tls import TlsSettings
+    from pystore.settings import load
 
     given: dict[str, Any] = dict(s.sets)
     if namesrv is not None:
         given["namesrvAddr"] = namesrv
     if port is not None:
         given["listenPort"] = port
+    chosen = TlsSettings.from_file(tls) if tls is not None else None
+    if secure:
+        from broker.cli.secure import secured
+
+        if chosen is not None:
+            raise usage("--secure and --tls exclude each other", "leave one of them out")
+        settings = load(s.conf, given)
+        root = folder or settings.root or Path.home() / "store"
+        chosen, users = secured(root.with_name(f"{root.name}.secure"), settings["brokerIP1"])
+        given |= users
     broker = Broker(
         folder,
         conf=s.conf,
         with_namesrv=with_namesrv,
         namesrv_port=namesrv_port,
-        tls=TlsSettings.from_file(tls) if tls is not None else None,
+        tls=chosen,
         **given,
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.send import no_settings
+from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, When, usage
 from pystore.errors import NotFound
 
@@ -39,6 +40,8 @@ def run(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")
     ] = False,
+    credentials: CredentialsFile = None,
+    trust: TrustFile = None,
 ) -> int | None:
     """Read messages from a broker and print them; with --json, one object a line.
 
@@ -72,6 +75,8 @@ def run(
             namesrv=namesrv,
             start=begin,
             auto_commit_s=5.0 if group is not None else 0,
+            credentials=credentials_of(credentials),
+            tls=tls_of(trust),
         )
         return asyncio.run(_consume(s, consumer, topic, group is not None, count, follow))
     except (Misuse, InvalidMessage) as wrong:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, usage
 from pystore.errors import NotFound
 
@@ -62,6 +63,8 @@ def run(
     in_flight: Annotated[
         int, typer.Option("--in-flight", min=1, help="Messages under way at once.")
     ] = 64,
+    credentials: CredentialsFile = None,
+    trust: TrustFile = None,
 ) -> int | None:
     """Send messages to a broker, and print where each was stored.
 
@@ -93,7 +96,13 @@ def run(
             yield Message(**fields), chosen
 
     try:
-        producer = AsyncProducer(group, namesrv, max_in_flight=in_flight)
+        producer = AsyncProducer(
+            group,
+            namesrv,
+            max_in_flight=in_flight,
+            tls=tls_of(trust),
+            credentials=credentials_of(credentials),
+        )
         return asyncio.run(_send(s, producer, messages()))
     except Misuse as wrong:
         raise usage(str(wrong), "see pystore send --help") from None

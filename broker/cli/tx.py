@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli.signing import credentials_of
 from pystore import Message
 from pystore.cli.verbs import Session, When, message_lines, message_record, usage
 from pystore.errors import BadArgument, NotFound
@@ -305,12 +306,17 @@ def resume(
 def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
     """The body of the answer. Raises: BadArgument with what the broker answered, OSError when it
     does not."""
+    from broker.access.signature import sign
     from broker.remoting.client import RemotingClient
     from broker.remoting.command import Command, texts
 
     async def ask() -> Command:
         async with RemotingClient() as client:
-            return await client.request(broker, Command(code, texts(ext)))
+            command = Command(code, texts(ext))
+            credentials = credentials_of(None)
+            if credentials is not None:
+                sign(command, credentials)
+            return await client.request(broker, command)
 
     answer = asyncio.run(ask())
     if answer.code != 0:

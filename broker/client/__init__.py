@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker.client.allocation import by_config, machine_room, machine_room_nearby
 from broker.client.blocking import Consumer, Producer, TransactionProducer
 from broker.client.consumer import AsyncConsumer
+from broker.client.credentials import Credentials
 from broker.client.errors import (
     AlreadyClosed,
     BrokerRefused,
@@ -41,8 +42,9 @@ from broker.client.transactions import (
 
 __all__ = [
     "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BrokerRefused",
-    "ClientError", "Consumer", "Forked", "HandlerStuck", "InvalidMessage", "LocalState", "Message",
-    "MessageQueue", "Misuse", "NoRoute", "NotStarted", "Producer", "ReceivedMessage", "Reply",
+    "ClientError", "Consumer", "Credentials", "Forked", "HandlerStuck", "InvalidMessage",
+    "LocalState", "Message", "MessageQueue", "Misuse", "NoRoute", "NotStarted", "Producer",
+    "ReceivedMessage", "Reply",
     "RequestHook", "RequestTimeout", "RetryLater", "SendFailed", "SendResult", "SendStatus", "Sql",
     "Transaction", "TransactionListener", "TransactionNotStarted", "TransactionProducer",
     "TransactionResult", "Unreachable", "WrongLoop", "by_config", "machine_room",

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
+from broker.client.credentials import Credentials, SigningHook, credentials_of_environment
 from broker.client.errors import Misuse
 from broker.client.routes import Route
 from broker.client.sending import check_name
@@ -45,6 +46,7 @@ class ClientOptions(TypedDict, total=False):
     namespace: str
     tls: ssl.SSLContext | bool
     hooks: Sequence[RequestHook]
+    credentials: Credentials | None
     request_timeout_s: float
     heartbeat_s: float
     route_poll_s: float
@@ -57,20 +59,27 @@ class ClientSettings:
     """instance_name: makes the client id; by default one that no other client has. unit_name:
     appended to it. namespace: put before topics and groups. tls: True trusts any certificate, as
     upstream's clients; a context of your own verifies. hooks: called around every request, in
-    order. request_timeout_s: for one answer. heartbeat_s, route_poll_s: how often brokers hear of
-    us, and name servers are asked. find_route: knows routes in the place of name servers.
-    connector: makes connections without a socket, as Broker.producer() has it."""
+    order. credentials: every request is signed with them, after the hooks; by default those of the
+    environment (credentials.py). request_timeout_s: for one answer. heartbeat_s, route_poll_s: how
+    often brokers hear of us, and name servers are asked. find_route: knows routes in the place of
+    name servers. connector: makes connections without a socket, as Broker.producer() has it."""
 
     instance_name: str | None = None
     unit_name: str | None = None
     namespace: str = ""
     tls: ssl.SSLContext | bool = False
     hooks: Sequence[RequestHook] = ()
+    credentials: Credentials | None = None
     request_timeout_s: float = 3.0
     heartbeat_s: float = 30.0
     route_poll_s: float = 30.0
     find_route: FindRoute | None = None
     connector: Connector | None = None
+
+    def __post_init__(self) -> None:
+        found = self.credentials or credentials_of_environment()
+        if found is not None:
+            object.__setattr__(self, "hooks", (*self.hooks, SigningHook(found)))
 
     def tls_context(self) -> ssl.SSLContext | None:
         if isinstance(self.tls, ssl.SSLContext):

@@ -19,6 +19,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer
+from broker.remoting.tls import TlsSettings
 from broker.remoting.thread import LoopThread
 
 __all__ = ["NameServer"]
@@ -33,13 +34,14 @@ class NameServer:
     ``with NameServer.in_thread(listenPort=0) as names``.
 
     conf: upstream's namesrv.conf. defaults: below it. settings: over it; all under upstream's names
-    (settings.py). Raises: BadArgument, RecordDamaged for a kvConfig.json that cannot be read.
+    (settings.py). tls: in the place of the settings'. Raises: BadArgument, RecordDamaged for a kvConfig.json that cannot be read.
     """
 
     def __init__(
         self,
         conf: str | Path | None = None,
         defaults: Mapping[str, object] | None = None,
+        tls: TlsSettings | None = None,
         /,
         **settings: object,
     ) -> None:
@@ -47,7 +49,7 @@ class NameServer:
         path = self.settings.text("kvConfigPath")
         self.kv = KvConfig(Path(path) if path else None)
         self.routes = Routes(lambda: time.monotonic_ns() // 1_000_000)
-        self._tls = self.settings.tls()
+        self._tls = tls if tls is not None else self.settings.tls()
         self._server: RemotingServer | None = None
         self._client: RemotingClient | None = None
         self._scan: asyncio.TimerHandle | None = None

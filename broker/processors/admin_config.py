@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
+from broker.access.guard import is_loopback
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -15,8 +16,16 @@ from broker.services.names import is_system_topic
 from pystore.configfiles import version_to_json
 from pystore.errors import StoreError
 from pystore.javaproperties import parse_java_properties
+from pystore.settings import RETENTION
 
 __all__ = ["ConfigProcessor"]
+
+#: What would let a stranger stop the broker, empty it or lead its clients elsewhere.
+_DANGEROUS = RETENTION | {
+    "autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission",
+    "enablePropertyFilter", "maxQueuesPerBroker", "maxQueuesPerTopic", "namesrvAddr",
+    "rejectTransactionMessage", "startAcceptSendRequestTimeStamp",
+}  # fmt: skip
 
 
 class ConfigProcessor:
@@ -50,7 +59,22 @@ class ConfigProcessor:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"Can not update config in black list: {named[0]}"
             )
+        self._check_source(peer, changes)
         return self._updated(command, changes)
+
+    def _check_source(self, peer: Peer, changes: Iterable[str]) -> None:
+        """Without access control a client on another host may not take the broker over. Raises:
+        Refused."""
+        access = self.s.access
+        if (access is not None and access.is_on) or is_loopback(peer):
+            return
+        named = [name for name in changes if name in _DANGEROUS]
+        if named:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{named[0]} can be changed from the broker's own host only, while access control"
+                " is off: see docs/access.md",
+            )
 
     def _black_list(self) -> set[str]:
         """configBlackList is on it whatever it says: who may change it may change everything."""

@@ -57,6 +57,8 @@ class Limits:
     unsent_max: int = 64 << 20
     in_work_max: int = 8192
     connections_max: int = 65536
+    #: Whether a peer at this address may say in a PROXY header whom it speaks for.
+    proxies: Callable[[str], bool] = lambda host: True
     #: Time for the first bytes of a connection, its TLS handshake included.
     opening_s: float = 10.0
     #: Time that a connection we close may take to read what was written to it.

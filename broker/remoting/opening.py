@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -115,8 +116,16 @@ def _binary(data: bytes) -> Proxied | None:
 class Opening:
     """The intake of a connection until its first bytes are known."""
 
-    def __init__(self, connection: Connection, tls: TlsSettings, seconds: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        tls: TlsSettings,
+        seconds: float,
+        trusts: Callable[[str], bool] = lambda host: True,
+    ) -> None:
+        """trusts: whether a PROXY header of a peer at this address is believed."""
         self._connection = connection
+        self._trusts = trusts
         self._tls = tls
         #: Made when bytes come: thousands of connections may be there that have not said a word.
         self._room = bytearray()
@@ -147,6 +156,9 @@ class Opening:
             if found is None:
                 return
             self._proxy_done = True
+            if found.size and not self._trusts(connection.address[0]):
+                connection.abort("PROXY header refused: the peer is not in trustedProxies")
+                return
             if found.source is not None:
                 connection.address = found.source
             at = found.size

@@ -101,7 +101,8 @@ class RemotingServer:
             shared = self._refusing()
             if len(shared.connections) >= REFUSED_MAX:
                 return _Closed()
-        return Connection(shared, lambda c: Opening(c, self._tls, self.limits.opening_s))
+        limits = self.limits
+        return Connection(shared, lambda c: Opening(c, self._tls, limits.opening_s, limits.proxies))
 
     def _refusing(self) -> Shared:
         """For connections over the limit: whatever they ask is answered that we are busy."""

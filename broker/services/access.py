@@ -132,11 +132,11 @@ class Access:
 
 def conf_folder(settings: Settings, conf: Path | None, root: Path) -> Path:
     """Where plain_acl.yml and acl/ are: conf below rocketmqHome or ROCKETMQ_HOME, else beside the
-    broker.conf, else in the store."""
+    broker.conf, else beside the store."""
     home = settings["rocketmqHome"] or os.environ.get("ROCKETMQ_HOME")
     if home:
         return Path(home) / "conf"
-    return conf.parent if conf is not None else root
+    return conf.parent if conf is not None else root.parent
 
 
 def inner_credentials(settings: Settings) -> Credentials | None:

@@ -27,7 +27,7 @@ _FIXED = frozenset(
         "idempotentProduceTopics", "idempotentProduceWindow", "initAuthenticationUser",
         "innerClientAuthenticationCredentials", "listenPort", "longPollingEnable",
         "migrateAuthFromV1Enabled", "regionId", "rocketmqHome",
-        "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
+        "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn", "trustedProxies",
     }
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from broker.access.signature import Credentials, sign
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
@@ -66,7 +67,16 @@ def _known(text: str | None) -> list[str]:
 class Registration:
     """Keeps every name server informed. address: ``host:port`` that clients must reach."""
 
-    def __init__(self, settings: Config, topics: Topics, address: str, dial: Dial) -> None:
+    def __init__(
+        self,
+        settings: Config,
+        topics: Topics,
+        address: str,
+        dial: Dial,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """credentials: what it asks is signed with them."""
+        self._credentials = credentials
         self._settings = settings
         self._topics = topics
         self._address = address
@@ -117,7 +127,7 @@ class Registration:
         command = Command(RequestCode.UNREGISTER_BROKER, self._identity())
         with contextlib.suppress(OSError, TimeoutError):
             assert server.peer is not None
-            await server.peer.request(command, _UNREGISTER_S)
+            await server.peer.request(self._signed(command), _UNREGISTER_S)
 
     def tick(self) -> None:
         """Called by the housekeeping timer, every second."""
@@ -137,7 +147,8 @@ class Registration:
         """BROKER_HEARTBEAT, for clusters whose members watch each other by it."""
         for server in self._servers:
             if server.registered and server.peer is not None:
-                server.peer.send(Command(RequestCode.BROKER_HEARTBEAT, self._identity()))
+                beat = Command(RequestCode.BROKER_HEARTBEAT, self._identity())
+                server.peer.send(self._signed(beat))
 
     # ---- topics that changed ----
 
@@ -177,6 +188,11 @@ class Registration:
                 return
 
     # ---- requests ----
+
+    def _signed(self, command: Command) -> Command:
+        if self._credentials is not None:
+            sign(command, self._credentials)
+        return command
 
     def _identity(self) -> dict[str, str]:
         return {
@@ -258,7 +274,7 @@ class Registration:
             if server.peer is None or server.peer.closed:
                 server.registered = False
                 server.peer = await self._dial(server.address)
-            answer = await server.peer.request(command, timeout)
+            answer = await server.peer.request(self._signed(command), timeout)
         except (OSError, TimeoutError) as failed:
             problem = failed or type(failed).__name__
         else:
@@ -290,7 +306,7 @@ class Registration:
             ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
             command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
             with contextlib.suppress(OSError, TimeoutError, ValueError):
-                answer = await server.peer.request(command, 3.0)
+                answer = await server.peer.request(self._signed(command), 3.0)
                 if answer.code == ResponseCode.SUCCESS:
                     return _ROUTE.loads(answer.body)
         return None

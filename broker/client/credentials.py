@@ -1,0 +1,63 @@
+"""Signs what a client asks, for brokers with access control (upstream's AclClientRPCHook)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from broker.access.signature import Credentials, sign
+from broker.client.errors import Misuse
+from broker.remoting.command import BINARY, Command
+
+__all__ = ["Credentials", "SigningHook", "credentials_of_environment", "credentials_of_file"]
+
+KEY, SECRET, TOKEN = "ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKETMQ_SECURITY_TOKEN"
+_FILE_MAX = 64 << 10
+
+
+class SigningHook:
+    """Must be the last of the hooks: what they change is signed, too."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def before_request(self, address: str, request: Command) -> None:
+        if request.serialize == BINARY:
+            # Upstream's brokers sign the word null for an empty value of a binary header.
+            request.ext = {name: value for name, value in request.ext.items() if value}
+        sign(request, self._credentials)
+
+    def after_response(self, address: str, request: Command, response: Command) -> None:
+        pass
+
+
+def credentials_of_environment() -> Credentials | None:
+    """ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN. Raises: Misuse for one of
+    the first two without the other."""
+    key, secret = os.environ.get(KEY, ""), os.environ.get(SECRET, "")
+    if bool(key) != bool(secret):
+        raise Misuse(f"set both {KEY} and {SECRET}, or none of them")
+    return Credentials(key, secret, os.environ.get(TOKEN, "")) if key else None
+
+
+def credentials_of_file(path: Path) -> Credentials:
+    """Of a file with accessKey and secretKey, as mqadmin's tools.yml. Raises: Misuse."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_FILE_MAX).decode()
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        pairs: Any = root.value if isinstance(root, yaml.MappingNode) else ()
+        # Scalars as written: a secret of digits is its digits.
+        found = {key.value: value.value for key, value in pairs}
+    except OSError as failed:
+        raise Misuse(f"the credentials cannot be read: {path} ({failed.strerror})") from None
+    except (ValueError, yaml.YAMLError, AttributeError):
+        raise Misuse(f"the credentials are not lines of name: value: {path}") from None
+    key, secret = found.get("accessKey"), found.get("secretKey")
+    if not isinstance(key, str) or not isinstance(secret, str) or not key or not secret:
+        raise Misuse(f"the credentials lack accessKey or secretKey: {path}")
+    token = found.get("securityToken")
+    return Credentials(key, secret, token if isinstance(token, str) else "")

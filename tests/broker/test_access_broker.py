@@ -1,0 +1,283 @@
+"""Access control of a running broker: changes while it runs, its safe defaults, our clients."""
+
+from __future__ import annotations
+
+import logging
+import re
+import stat
+from types import SimpleNamespace
+
+import pytest
+from access_cases import play, text_of_refusal
+from waiting import until
+
+from broker import Broker, Credentials, Message, Producer
+from broker.cli.secure import ADMIN_FILE, secured
+from broker.client.credentials import SigningHook, credentials_of_file
+from broker.client.errors import BrokerRefused, SendFailed
+from broker.processors.admin_config import ConfigProcessor
+from broker.remoting.command import BINARY, Command, Refused
+from broker.remoting.tls import client_context
+from pystore.errors import BadArgument
+
+RULES = """accounts:
+- accessKey: orders-team
+  secretKey: orders-secret
+  defaultGroupPerm: SUB
+  topicPerms:
+  - orders=PUB|SUB
+- accessKey: operator
+  secretKey: operator-secret
+  admin: true
+"""
+TEAM = Credentials("orders-team", "orders-secret")
+ASK = {"server": "4.9.7", "key": TEAM.access_key, "secret": TEAM.secret_key}
+
+
+@pytest.fixture
+def rules(tmp_path):
+    """The access list of broker()."""
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES)
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+def broker(tmp_path, rules):
+    with Broker(
+        tmp_path / "store", aclEnable=True, listenPort=0, bindAddress="127.0.0.1"
+    ) as started:
+        started.create_topic("orders", 1)
+        yield started
+
+
+def send(topic="orders", **changes):
+    ext = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0",
+           "g": "1700000000000", "h": "0", "i": "KEYS\1k", "j": "0", "k": "false"}  # fmt: skip
+    return ASK | {"code": 310, "ext": ext, "body": "x"} | changes
+
+
+def pull(hold_ms=0, **changes):
+    ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0",
+           "maxMsgNums": "1", "sysFlag": "6" if hold_ms else "4", "commitOffset": "0",
+           "suspendTimeoutMillis": str(hold_ms), "subscription": "*", "subVersion": "0",
+           "expressionType": "TAG"}  # fmt: skip
+    return ASK | {"code": 11, "ext": ext} | changes
+
+
+def changed(file, text):
+    """Writes the list as an editor does, by renaming."""
+    other = file.with_suffix(".new")
+    other.write_text(text)
+    other.replace(file)
+
+
+# ---- changes ----
+
+
+def test_a_change_of_the_file_holds_soon(broker, rules):
+    """A right taken is taken on every connection, without a restart."""
+    assert play(broker.port, send())[0] == 0
+    changed(rules, RULES.replace("orders=PUB|SUB", "orders=SUB"))
+    until(lambda: play(broker.port, send())[0] == 1)
+    changed(rules, RULES)
+    until(lambda: play(broker.port, send())[0] == 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["accounts: [", "accounts:\n- accessKey: orders-team\n", RULES.replace("orders-secret", "x")],
+)
+def test_a_broken_file_changes_nothing(broker, rules, caplog, text):
+    """The log says where the mistake is, once."""
+    access = broker.services.access.plain
+    with caplog.at_level(logging.ERROR, "broker.access"):
+        changed(rules, text)
+        until(lambda: access.problem)
+        looks = access._seen
+        until(lambda: access._seen is looks)
+    assert play(broker.port, send())[0] == 0
+    assert play(broker.port, send(key="stranger-1"))[0] == 1
+    assert f"{rules}:" in access.problem
+    assert len([r for r in caplog.records if "the old rules hold" in r.message]) == 1
+    changed(rules, RULES)
+    until(lambda: not access.problem)
+
+
+def test_a_list_that_is_removed_lets_nobody_in(broker, rules):
+    rules.unlink()
+    until(lambda: broker.services.access.plain.problem)
+    assert play(broker.port, send())[0] == 0
+    assert play(broker.port, send(key="stranger-1"))[0] == 1
+
+
+def test_a_pull_that_waits_is_answered_when_rules_change(broker, rules):
+    """And gets nothing that comes later; asking again is refused."""
+    import threading
+
+    answers = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(play(broker.port, pull(hold_ms=290_000)))
+    )
+    waiting.start()
+    until(lambda: broker.run(held(broker)))
+    changed(rules, RULES.replace("orders=PUB|SUB", "orders=PUB"))
+    waiting.join(280)
+    assert [(code, body) for code, _, body in answers] == [(19, b"")]
+    assert play(broker.port, send())[0] == 0
+    code, remark, _ = play(broker.port, pull())
+    assert "No default permission for topic:orders" in text_of_refusal(code, remark)
+
+
+async def held(broker):
+    return broker.services.core.totals().held
+
+
+@pytest.mark.parametrize("text", [None, "accounts: [", "- a\n"])
+def test_a_broker_does_not_start_with_rules_that_nobody_can_read(tmp_path, text):
+    """Rather than letting everybody in."""
+    if text is not None:
+        (tmp_path / "plain_acl.yml").write_text(text)
+    with pytest.raises(BadArgument, match=r"plain_acl\.yml"):
+        Broker(
+            tmp_path / "store", aclEnable=True, listenPort=0, bindAddress="127.0.0.1"
+        ).__enter__()
+
+
+def test_both_kinds_at_once_are_refused(tmp_path, rules):
+    with pytest.raises(BadArgument, match="exclude each other"):
+        Broker(
+            tmp_path / "store", aclEnable=True, authenticationEnabled=True, listenPort=0,
+            bindAddress="127.0.0.1",
+        ).__enter__()  # fmt: skip
+
+
+def test_accounts_become_users(tmp_path, rules):
+    """migrateAuthFromV1Enabled: rights, defaults and administrators; a wrong right is Deny."""
+    rules.write_text(RULES.replace("orders=PUB|SUB", "orders=PUB|SUB\n  - typo=PUBLISH"))
+    with Broker(
+        tmp_path / "store", authenticationEnabled=True, authorizationEnabled=True,
+        migrateAuthFromV1Enabled=True, listenPort=0, bindAddress="127.0.0.1",
+    ) as broker:  # fmt: skip
+        broker.create_topic("orders", 1)
+        assert play(broker.port, send())[0] == 0
+        assert play(broker.port, send("typo"))[0] == 16
+        assert play(broker.port, send("elsewhere"))[0] == 16
+        admin = {"key": "operator", "secret": "operator-secret"}
+        assert play(broker.port, send("typo", **admin))[0] == 0
+        assert (tmp_path / "store" / "access").stat().st_mode & 0o077 == 0
+
+
+# ---- our clients ----
+
+
+def test_our_clients_sign(broker):
+    """Producer and consumer, with hooks before the signature."""
+    with (
+        broker.producer(credentials=TEAM) as producer,
+        broker.consumer("g", "orders", credentials=TEAM, start="first") as consumer,
+    ):
+        producer.send(Message("orders", b"hello"))
+        assert until(lambda: consumer.poll(1.0))[0].body == b"hello"
+        with pytest.raises((SendFailed, BrokerRefused), match="No default permission"):
+            producer.send(Message("elsewhere", b"hello"))
+
+
+def test_an_unsigned_client_is_refused(broker):
+    with (
+        broker.producer() as producer,
+        pytest.raises((SendFailed, BrokerRefused), match="No accessKey"),
+    ):
+        producer.send(Message("orders", b"hello"))
+
+
+def test_credentials_of_the_environment(broker, monkeypatch):
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", TEAM.access_key)
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", TEAM.secret_key)
+    with broker.producer() as producer:
+        producer.send(Message("orders", b"hello"))
+
+
+def test_secrets_are_not_shown(tmp_path):
+    """Neither by credentials nor by settings."""
+    broker = Broker(tmp_path, initAuthenticationUser='{"username":"u","password":"hidden-one"}')
+    assert "hidden" not in repr(broker.settings)
+    assert "hidden" not in repr(Credentials("k", "hidden", "hidden"))
+
+
+def test_an_empty_field_of_a_binary_header_is_not_signed():
+    """Upstream's brokers would sign the word null for it."""
+    command = Command(310, {"a": "g", "i": ""}, serialize=BINARY)
+    SigningHook(TEAM).before_request("", command)
+    assert "i" not in command.ext
+
+
+# ---- safe defaults ----
+
+
+@pytest.mark.parametrize(("address", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_door_that_is_open_to_everybody_is_said_at_the_start(tmp_path, caplog, address, warns):
+    with caplog.at_level(logging.WARNING), Broker(tmp_path, listenPort=0, bindAddress=address):
+        pass
+    assert ("pystore broker --secure" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    ("host", "on", "refused"),
+    [("127.0.0.1", False, False), ("10.1.2.3", False, True), ("10.1.2.3", True, False)],
+)
+def test_strangers_change_no_dangerous_setting(host, on, refused):
+    """While access control is off; then it decides."""
+    services = SimpleNamespace(access=SimpleNamespace(is_on=on))
+    desk, peer = ConfigProcessor(services), SimpleNamespace(address=(host, 1))
+    if refused:
+        with pytest.raises(Refused, match="namesrvAddr can be changed from the broker's own host"):
+            desk._check_source(peer, ["namesrvAddr"])
+    else:
+        desk._check_source(peer, ["namesrvAddr"])
+    desk._check_source(peer, ["defaultQueryMaxNum"])
+
+
+def test_only_a_trusted_proxy_says_where_a_client_is(tmp_path, rules):
+    """A white list of addresses would else be open to whoever sends a PROXY header."""
+    import socket
+
+    rules.write_text("globalWhiteRemoteAddresses:\n- 10.9.9.9\n" + RULES)
+    with Broker(
+        tmp_path / "store", aclEnable=True, listenPort=0, bindAddress="127.0.0.1",
+        trustedProxies="127.0.0.2",
+    ) as broker:  # fmt: skip
+        broker.create_topic("orders", 1)
+        from access_cases import frame
+
+        case = send()
+        del case["key"]
+        header = b"PROXY TCP4 10.9.9.9 127.0.0.1 4711 9876\r\n"
+        for source, answered in (("127.0.0.2", True), ("127.0.0.3", False)):
+            with socket.create_connection(("127.0.0.1", broker.port), 300, (source, 0)) as sock:
+                sock.sendall(header + frame(case))
+                assert bool(sock.recv(1)) == answered
+
+
+def test_secure_makes_a_broker_that_lets_only_its_administrator_in(tmp_path):
+    """Its files are their owner's alone; the second start finds them."""
+    folder = tmp_path / "store.secure"
+    tls, settings = secured(folder, "127.0.0.1")
+    assert secured(folder, "127.0.0.1")[1] == settings
+    for file in folder.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    admin = credentials_of_file(folder / ADMIN_FILE)
+    assert re.fullmatch(r"[\w-]{32}", admin.secret_key)
+    trust = client_context(str(folder / "broker.crt"))
+    with Broker(
+        tmp_path / "store", tls=tls, with_namesrv=True, listenPort=0, bindAddress="127.0.0.1",
+        **settings,
+    ) as broker:  # fmt: skip
+        with Producer("p", broker.namesrv_address, tls=trust, credentials=admin) as producer:
+            producer.send(Message("orders", b"hello"))
+        with (
+            Producer("p", broker.namesrv_address, tls=trust) as producer,
+            pytest.raises((SendFailed, BrokerRefused), match="username cannot be null"),
+        ):
+            producer.send(Message("orders", b"hello"))
