@@ -19,8 +19,8 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer
-from broker.remoting.tls import TlsSettings
 from broker.remoting.thread import LoopThread
+from broker.remoting.tls import TlsSettings
 
 __all__ = ["NameServer"]
 
@@ -34,7 +34,8 @@ class NameServer:
     ``with NameServer.in_thread(listenPort=0) as names``.
 
     conf: upstream's namesrv.conf. defaults: below it. settings: over it; all under upstream's names
-    (settings.py). tls: in the place of the settings'. Raises: BadArgument, RecordDamaged for a kvConfig.json that cannot be read.
+    (settings.py). tls: in the place of the settings'. Raises: BadArgument, RecordDamaged for a
+    kvConfig.json that cannot be read.
     """
 
     def __init__(
