@@ -139,13 +139,8 @@ int64_t ps_core_tx_take_changed(ps_core *core, ps_half_row *out, int64_t room);
  * so that all must be written again, after ps_core_tx_untake. */
 int64_t ps_core_tx_take_gone(ps_core *core, int64_t *out, int64_t room);
 void ps_core_tx_untake(ps_core *core); /* none of them was taken */
-<<<<<<< HEAD
 /* CHECK_IMMUNITY_TIME_IN_SECONDS of a half that has one: seconds, PS_IMMUNITY_DEFAULT for a text
  * that is not a number or negative. */
-=======
-/* CHECK_IMMUNITY_TIME_IN_SECONDS of a half that has one: seconds, PS_IMMUNITY_DEFAULT for what is
- * negative or not a number. */
->>>>>>> 9b0fb5d (Generated pages after the merge; a comment that fits)
 int32_t ps_tx_immunity(const uint8_t *text, int32_t len);
 /* cdef end */
 
