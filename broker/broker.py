@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+import pystore
 from broker.access.addresses import Pattern, address_of, parse_pattern
 from broker.client.blocking import Consumer, Producer
 from broker.client.consumer import AsyncConsumer
@@ -270,7 +271,7 @@ class Broker:
         return once
 
     def _open(self) -> Store:
-        return Store(self.path, self._conf, **self._given)  # type: ignore[arg-type]
+        return pystore.open(self.path, self._conf, **self._given)  # type: ignore[arg-type]
 
     async def _start_namesrv(self) -> None:
         made = NameServer(

@@ -79,9 +79,16 @@ def open(
     called a few times a second with (phase, bytes done, bytes in all) while a long recovery runs;
     Ctrl-C ends it and leaves the folder to the next open.
 
+    ``paranoidRecovery=True`` reads the whole log first and mends what differs from it, as
+    ``pystore repair --yes`` does; ``store.mended`` says what that was.
+
     Returns a Store, a context manager; ``store.report`` says what recovery kept and cut.
 
     Raises: StoreLocked (with ``pid``) when another process writes there, NotAStore, Forbidden,
     FileSizeMismatch, StrayFile, MissingSegment, NewerLayout, BadArgument for unknown settings.
     """
+    if load_settings(conf, settings)["paranoidRecovery"]:
+        from pystore.paranoid import open_mended
+
+        return open_mended(path, conf, progress, settings)
     return Store(path, conf, progress=progress, **settings)

@@ -104,6 +104,7 @@ class Base:
         self._handle: Any = None
         self.path = Path(path)
         self.settings = load(conf, settings)
+        self._check_settings()
         raw, keep = fill(ffi, self.settings, os.fspath(path))
         error = ffi.new("ps_error *")
         report = ffi.new("ps_report *")
@@ -129,6 +130,9 @@ class Base:
         self._damaged: set[tuple[str, int]] = set()
         self._scratch = _Scratch()
         _LIVE.add(self)
+
+    def _check_settings(self) -> None:
+        """Refuses what has no effect. Raises: BadArgument."""
 
     def _io(self) -> Any:
         """The I/O table; tests override it to make calls fail."""

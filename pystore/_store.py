@@ -47,8 +47,11 @@ class Store(Base):
         conf: str | os.PathLike[str] | Mapping[str, object] | None = None,
         *,
         progress: Progress | None = None,
+        mended: object | None = None,
         **settings: object,
     ) -> None:
+        #: The pystore.repair.Repair of an open with paranoidRecovery, else None.
+        self.mended = mended
         super().__init__(path, conf, progress, settings)
         try:
             self.metadata: Metadata = Metadata(self.path, self.settings)
@@ -65,6 +68,10 @@ class Store(Base):
         self._flush_queue = FlushQueue(self)
         self._disk_full = False
         self._exporter = Exporter(self.metadata, self.watch_disk)
+
+    def _check_settings(self) -> None:
+        if self.settings["paranoidRecovery"] and self.mended is None:
+            raise BadArgument("paranoidRecovery is for pystore.open, which checks the log first")
 
     def watch_disk(self) -> None:
         """Logs when the disk becomes full and when it has room again. Raises: StoreClosed.

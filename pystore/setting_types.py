@@ -104,6 +104,7 @@ class SettingValues(TypedDict, total=False):
     msgTraceTopicName: str | os.PathLike[str] | None
     namesrvAddr: str | os.PathLike[str] | None
     notifyConsumerIdsChangedEnable: bool | str
+    paranoidRecovery: bool | str
     readOnlyCommitLogStorePaths: str | os.PathLike[str] | None
     regionId: str | os.PathLike[str] | None
     registerBrokerTimeoutMills: int | str

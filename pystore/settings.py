@@ -533,6 +533,13 @@ _OURS: dict[str, dict[str, Any]] = {
         low=1,
         high=1 << 24,
     ),
+    "paranoidRecovery": _row(
+        "store",
+        "",
+        "an open compares queues, index and metadata with the whole log, and mends what differs",
+        type="boolean",
+        default=False,
+    ),
     "idempotentProduceWindow": _row(
         "broker",
         "messages",

@@ -22,7 +22,10 @@ __all__ = ["Progress", "make_derived", "swap_derived"]
 
 Progress = Callable[[str, int, int], None]
 #: Settings that say where a store is, or how it treats its disk: the scratch store has its own.
-_ELSEWHERE = ("storePathRootDir", "storePathCommitLog", "flushDiskType", "fileReservedTime")
+_ELSEWHERE = (
+    "storePathRootDir", "storePathCommitLog", "flushDiskType", "fileReservedTime",
+    "paranoidRecovery",
+)  # fmt: skip
 
 
 def make_derived(
