@@ -110,10 +110,10 @@ class Core:
         frame_max: int = FRAME_MAX,
         long_polling: bool = True,
         short_polling_ms: int = 1000,
-        holds_max: int = 100_000,
+        parked_max: int = 100_000,
         seed: int = 0,
     ) -> None:
-        """holds_max: pulls held at once; more are answered at once. seed: of the queues that it
+        """parked_max: pulls held at once; more are answered at once. seed: of the queues that it
         chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
@@ -122,9 +122,9 @@ class Core:
         conf.cluster, conf.region = names
         conf.trace_on = trace_on
         conf.frame_max = frame_max
-        conf.hold = long_polling
-        conf.hold_short_ms = short_polling_ms
-        conf.holds_max = holds_max
+        conf.long_polling = long_polling
+        conf.short_polling_ms = short_polling_ms
+        conf.parked_max = parked_max
         conf.seed = seed
         made = lib.ps_core_new(store.c_handle(), conf, self._error)
         if made == ffi.NULL:
@@ -171,7 +171,7 @@ class Core:
         if self._settling is not None:
             self._settling.cancel()
         while self._unsettled:
-            lib.ps_held_end(handle, self._unsettled.popleft()[0], 0, ffi.NULL)
+            lib.ps_deferred_end(handle, self._unsettled.popleft()[0], 0, ffi.NULL)
         for framer in list(self._connections.values()):
             framer.close()
         lib.ps_core_free(handle)
@@ -445,11 +445,11 @@ class Core:
     # ---- sends that wait for the disk ----
 
     def settle_later(
-        self, held: Any, durable_at: int, after: Callable[[int], None] | None = None
+        self, deferred: Any, durable_at: int, after: Callable[[int], None] | None = None
     ) -> None:
         """Answers them when the log is on the disk. after: told the code of the answers then."""
         assert self._loop is not None
-        self._unsettled.append((held, durable_at, after))
+        self._unsettled.append((deferred, durable_at, after))
         if self._settling is None:
             self._settling = self._loop.create_task(self._settle())
 
@@ -459,8 +459,8 @@ class Core:
                 count = len(self._unsettled)
                 code = await self._when_durable(max(at for _, at, _ in self._unsettled))
                 for _ in range(count):
-                    held, _, after = self._unsettled.popleft()
-                    self._answer_sends(held, code)
+                    deferred, _, after = self._unsettled.popleft()
+                    self._answer_sends(deferred, code)
                     if after is not None:
                         after(code)
         finally:
@@ -474,9 +474,9 @@ class Core:
             return _SERVICE_NOT_AVAILABLE
         return _FLUSH_DISK_TIMEOUT if late else 0
 
-    def _answer_sends(self, held: Any, code: int) -> None:
+    def _answer_sends(self, deferred: Any, code: int) -> None:
         step = self._step
-        lib.ps_held_end(self.handle, held, code, step)
+        lib.ps_deferred_end(self.handle, deferred, code, step)
         framer = self._connections.get(step.conn_id)
         if framer is not None and step.out_len:
             framer.push(_taken(step))
@@ -588,12 +588,12 @@ class HotFramer:
         if step.out_len:
             self._connection.parts.append(_taken(step))
         core = self._core
-        if step.held != ffi.NULL:
-            core.settle_later(step.held, step.durable_at, after)
+        if step.deferred != ffi.NULL:
+            core.settle_later(step.deferred, step.durable_at, after)
         if step.news:
             core.wake()
-        elif step.hold_ms >= 0:
-            core.look_in(step.hold_ms)
+        elif step.look_in_ms >= 0:
+            core.look_in(step.look_in_ms)
 
     def serve_raw(self, command: Command) -> bool:
         raw = command.raw
@@ -634,7 +634,7 @@ class HotFramer:
                 self._take(step)
         del keep
         sent, after = sent_of(core._sent), decision.after
-        waits = step.held != ffi.NULL
+        waits = step.deferred != ffi.NULL
         self._take(step, None if after is None else partial(_tell, after, sent))
         self._connection.flush()
         if after is not None and not waits:

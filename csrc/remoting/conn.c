@@ -45,9 +45,9 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_store = ps_store_ref(store);
     c->co_trace_on = conf->trace_on != 0;
     c->co_frame_max = conf->frame_max;
-    c->co_long_polling = conf->hold != 0;
-    c->co_hold_short_ms = conf->hold_short_ms;
-    c->co_parked_max = conf->holds_max;
+    c->co_long_polling = conf->long_polling != 0;
+    c->co_short_polling_ms = conf->short_polling_ms;
+    c->co_parked_max = conf->parked_max;
     c->co_random = (conf->seed ? conf->seed : (uint64_t)ps_now_ms()) * 0x9E3779B97F4A7C15u | 1;
     c->co_ready_end = &c->co_ready;
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -92,7 +92,7 @@ void ps_core_free(ps_core *c) {
     if (c == NULL) return;
     ps_dispatch_listen(c->co_store, -1);
     if (c->co_event_fd >= 0) close(c->co_event_fd);
-    if (c->co_held != NULL) ps_held_end(c, c->co_held, 0, NULL);
+    if (c->co_deferred != NULL) ps_deferred_end(c, c->co_deferred, 0, NULL);
     free_tables(c);
     ps_tx_free(c);
     ps_dedup_free(c);
@@ -171,7 +171,7 @@ static void begin(ps_core *c) {
     if (c->co_out.room > KEEP_ROOM) ps_buffer_free(&c->co_out);
     c->co_out.len = 0;
     c->co_frame_count = 0;
-    c->co_put = c->co_holding = c->co_more = false;
+    c->co_put = c->co_parked_one = c->co_more = false;
     ps_times_begin(c);
 }
 
@@ -196,13 +196,13 @@ static void finish(ps_conn *n, ps_step *out) {
                      .out_len = c->co_out.len,
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
-                     .hold_ms = c->co_holding ? ps_parked_deadline_in(c) : -1,
+                     .look_in_ms = c->co_parked_one ? ps_parked_deadline_in(c) : -1,
                      .more = c->co_more,
                      .part = n->cn_in.data != NULL};
-    ps_held_detach(c, out);
+    ps_deferred_detach(c, out);
     ps_times_end(c);
-    out->rare = out->frame_count > 0 || out->held != NULL || out->news || out->hold_ms >= 0 ||
-                out->more || out->part;
+    out->rare = out->frame_count > 0 || out->deferred != NULL || out->news ||
+                out->look_in_ms >= 0 || out->more || out->part;
 }
 
 static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {

@@ -95,7 +95,7 @@ struct ps_core {
     bool co_trace_on;
     int64_t co_frame_max;
     bool co_long_polling;
-    int32_t co_hold_short_ms, co_parked_max;
+    int32_t co_short_polling_ms, co_parked_max;
     int32_t co_up;       /* PS_UP_: what is handed on */
     ps_pulled co_pulled; /* the last pull that was answered */
     int co_event_fd;
@@ -117,9 +117,9 @@ struct ps_core {
     uint8_t *co_scratch; /* PS_HEADER_MAX, for texts that had escapes */
     ps_frame *co_frames;
     int32_t co_frame_count, co_frame_room;
-    ps_held *co_held;
-    bool co_put;     /* this call has put something */
-    bool co_holding; /* this call has held a pull */
+    ps_deferred *co_deferred;
+    bool co_put;        /* this call has put something */
+    bool co_parked_one; /* this call has held a pull */
     int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
     int64_t co_work_ms;   /* monotonic time that it was counted at */
     bool co_more;    /* this call has left whole frames, since its answers are many */
@@ -187,7 +187,7 @@ int ps_sent_refuse(ps_core *c, const ps_answer *a);
 /* The offset message ids, with commas between, into co_props. False: no memory. */
 bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out);
 /* Moves what waits for the disk into the step. */
-void ps_held_detach(ps_core *c, ps_step *out);
+void ps_deferred_detach(ps_core *c, ps_step *out);
 
 /* sendrequest.c */
 void ps_send_read(const ps_command *command, ps_send *out);

@@ -232,7 +232,7 @@ static int answer_reset(ps_core *c, const pull *p) {
 /* Parks it; false when it has to be answered at once. */
 static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
     ps_core *c = n->cn_core;
-    int64_t wait_ms = !c->co_long_polling           ? c->co_hold_short_ms
+    int64_t wait_ms = !c->co_long_polling           ? c->co_short_polling_ms
                       : suspend_ms < SUSPEND_MAX_MS ? suspend_ms
                                                     : SUSPEND_MAX_MS;
     ps_queue *q = ps_topic_queue_get(p->topic->te_topic, p->queue_id);
@@ -249,7 +249,7 @@ static bool park_pull(ps_conn *n, const pull *p, int64_t suspend_ms) {
                             .pk_offset = p->offset,
                             .pk_deadline = ps_monotonic_ms() + wait_ms};
     if (!ps_parked_add(&like)) return false;
-    c->co_holding = true;
+    c->co_parked_one = true;
     return true;
 }
 

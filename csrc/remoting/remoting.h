@@ -12,17 +12,17 @@
 /* cdef begin */
 typedef struct ps_core ps_core; /* the tables, and the pulls that are held */
 typedef struct ps_conn ps_conn; /* one connection */
-typedef struct ps_held ps_held; /* answers of sends that wait for the disk */
+typedef struct ps_deferred ps_deferred; /* answers of sends that wait for the disk */
 
 typedef struct ps_core_conf {
-    const char *cluster;   /* CLUSTER of stored messages */
-    const char *region;    /* MSG_REGION */
-    int32_t trace_on;      /* TRACE_ON */
-    int64_t frame_max;     /* bytes of a frame */
-    int32_t hold;          /* longPollingEnable */
-    int32_t hold_short_ms; /* shortPollingTimeMills: how long without it */
-    int32_t holds_max;     /* pulls held at once; more are answered at once */
-    uint64_t seed;         /* of the queues that the core chooses; 0: the clock */
+    const char *cluster;      /* CLUSTER of stored messages */
+    const char *region;       /* MSG_REGION */
+    int32_t trace_on;         /* TRACE_ON */
+    int64_t frame_max;        /* bytes of a frame */
+    int32_t long_polling;     /* longPollingEnable */
+    int32_t short_polling_ms; /* shortPollingTimeMills: how long without it */
+    int32_t parked_max;       /* pulls held at once; more are answered at once */
+    uint64_t seed;            /* of the queues that the core chooses; 0: the clock */
 } ps_core_conf;
 
 /* The store must outlive the core. */
@@ -132,11 +132,11 @@ typedef struct ps_step {
     const ps_frame *frames;
     const uint8_t *out; /* answers, to be written now */
     int64_t out_len;
-    ps_held *held; /* answers that wait until the log is on the disk, or NULL: see ps_held_end */
+    ps_deferred *deferred; /* answers that wait until the log is on the disk, or NULL */
     int64_t durable_at; /* up to here, a physical offset */
     int64_t conn_id;    /* whose answers they are */
     int32_t news;       /* 1: ps_core_next has something to do */
-    int64_t hold_ms;    /* a pull was held: in how many ms to call ps_core_next at the latest, to
+    int64_t look_in_ms; /* a pull was held: in how many ms to call ps_core_next at the latest, to
                            end the first of all that are; -1: none was held by this call */
     int32_t more;       /* 1: there is much to write; call ps_conn_received with 0 after it */
     int32_t part;       /* 1: part of a frame is kept: the next room is the connection's own */
@@ -164,7 +164,7 @@ int ps_core_next(ps_core *core, int32_t all, ps_step *out, int64_t *next_ms);
 
 /* Ends the wait: code is 0 or 10 (FLUSH_DISK_TIMEOUT) or the code of a failed send, and *out has
  * the answers, unless out is NULL. Frees it. */
-void ps_held_end(ps_core *core, ps_held *held, int32_t code, ps_step *out);
+void ps_deferred_end(ps_core *core, ps_deferred *deferred, int32_t code, ps_step *out);
 /* cdef end */
 
 #endif

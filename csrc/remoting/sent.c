@@ -7,28 +7,28 @@
 
 /* ---- answers that wait for the disk ---- */
 
-typedef struct held_item {
+typedef struct deferred_item {
     ps_answer answer; /* its pointers are set when it is given */
     int64_t at;       /* of the physical offsets, in numbers */
     int64_t texts_at; /* of UNIQ_KEY and remark, in bytes */
-} held_item;
+} deferred_item;
 
-struct ps_held {
-    int64_t he_conn_id, he_durable_at, he_began_ns, he_count;
-    ps_buffer he_items, he_offsets, he_texts;
+struct ps_deferred {
+    int64_t df_conn_id, df_durable_at, df_began_ns, df_count;
+    ps_buffer df_items, df_offsets, df_texts;
 };
 
-static void free_held(ps_held *h) {
-    ps_buffer_free(&h->he_items);
-    ps_buffer_free(&h->he_offsets);
-    ps_buffer_free(&h->he_texts);
+static void free_deferred(ps_deferred *h) {
+    ps_buffer_free(&h->df_items);
+    ps_buffer_free(&h->df_offsets);
+    ps_buffer_free(&h->df_texts);
     free(h);
 }
 
-void ps_held_detach(ps_core *c, ps_step *out) {
-    out->held = c->co_held;
-    out->durable_at = c->co_held != NULL ? c->co_held->he_durable_at : 0;
-    c->co_held = NULL;
+void ps_deferred_detach(ps_core *c, ps_step *out) {
+    out->deferred = c->co_deferred;
+    out->durable_at = c->co_deferred != NULL ? c->co_deferred->df_durable_at : 0;
+    c->co_deferred = NULL;
 }
 
 static bool append(ps_buffer *b, const void *data, int64_t len) {
@@ -40,21 +40,21 @@ static bool append(ps_buffer *b, const void *data, int64_t len) {
     return true;
 }
 
-static bool hold_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
-    if (c->co_held == NULL) {
-        c->co_held = calloc(1, sizeof *c->co_held);
-        if (c->co_held == NULL) return false;
-        c->co_held->he_conn_id = conn_id;
-        c->co_held->he_began_ns = c->co_began_ns;
+static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
+    if (c->co_deferred == NULL) {
+        c->co_deferred = calloc(1, sizeof *c->co_deferred);
+        if (c->co_deferred == NULL) return false;
+        c->co_deferred->df_conn_id = conn_id;
+        c->co_deferred->df_began_ns = c->co_began_ns;
     }
-    ps_held *h = c->co_held;
-    held_item item = {*a, h->he_offsets.len / (int64_t)sizeof(int64_t), h->he_texts.len};
-    if (!append(&h->he_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
-        !append(&h->he_texts, a->uniq.data, a->uniq.len) ||
-        !append(&h->he_texts, a->remark.data, a->remark.len) ||
-        !append(&h->he_items, &item, sizeof item))
+    ps_deferred *h = c->co_deferred;
+    deferred_item item = {*a, h->df_offsets.len / (int64_t)sizeof(int64_t), h->df_texts.len};
+    if (!append(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
+        !append(&h->df_texts, a->uniq.data, a->uniq.len) ||
+        !append(&h->df_texts, a->remark.data, a->remark.len) ||
+        !append(&h->df_items, &item, sizeof item))
         return false;
-    if (a->end > h->he_durable_at) h->he_durable_at = a->end;
+    if (a->end > h->df_durable_at) h->df_durable_at = a->end;
     return true;
 }
 
@@ -114,28 +114,28 @@ int ps_sent_refuse(ps_core *c, const ps_answer *a) {
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
     ps_core *c = n->cn_core;
     if (!c->co_store->st_conf.sync_flush || !wait) return encode_answer(c, a);
-    if (!hold_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
+    if (!defer_answer(c, n->cn_id, a)) return PS_E_NO_MEMORY;
     if (put) { /* a repeat was put before */
-        c->co_held->he_count += a->count;
+        c->co_deferred->df_count += a->count;
         c->co_puts_waiting += a->count;
     }
     return 0;
 }
 
-void ps_held_end(ps_core *c, ps_held *h, int32_t code, ps_step *out) {
-    const held_item *items = (const held_item *)h->he_items.data;
+void ps_deferred_end(ps_core *c, ps_deferred *h, int32_t code, ps_step *out) {
+    const deferred_item *items = (const deferred_item *)h->df_items.data;
     if (out != NULL) c->co_out.len = 0;
-    for (size_t i = 0; out != NULL && i < (size_t)h->he_items.len / sizeof *items; i++) {
+    for (size_t i = 0; out != NULL && i < (size_t)h->df_items.len / sizeof *items; i++) {
         ps_answer a = items[i].answer;
-        const uint8_t *texts = h->he_texts.data + items[i].texts_at;
-        a.physical = (const int64_t *)h->he_offsets.data + items[i].at;
+        const uint8_t *texts = h->df_texts.data + items[i].texts_at;
+        a.physical = (const int64_t *)h->df_offsets.data + items[i].at;
         if (a.uniq.data != NULL) a.uniq.data = texts;
         if (a.remark.data != NULL) a.remark.data = texts + a.uniq.len;
         if (a.code == 0) a.code = code;
         encode_answer(c, &a);
     }
     if (out != NULL)
-        *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = h->he_conn_id};
-    if (out != NULL) ps_times_put(c, h->he_began_ns, h->he_count);
-    free_held(h);
+        *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = h->df_conn_id};
+    if (out != NULL) ps_times_put(c, h->df_began_ns, h->df_count);
+    free_deferred(h);
 }

@@ -63,8 +63,8 @@ static int64_t due_of(int64_t tags_code, int64_t now, int64_t delay) {
 }
 
 /* The unit at out->next_offset: 1 done with, 0 not due yet, or an error code. */
-static int take(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t delay, ps_due *out,
-                ps_error *e) {
+static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t delay,
+                        ps_due *out, ps_error *e) {
     ps_mapfile *mf = NULL;
     ps_topic *topic;
     ps_record r;
@@ -97,15 +97,15 @@ static int take(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now, int64_t
     return code;
 }
 
-static int walk(ps_store *s, ps_queue *q, int64_t now, int64_t delay, int32_t most, ps_due *out,
-                ps_error *e) {
+static int deliver_level(ps_store *s, ps_queue *q, int64_t now, int64_t delay, int32_t most,
+                         ps_due *out, ps_error *e) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
     int code = 1;
     out->next_ms = now;
     for (int32_t n = 0; code > 0 && n < most && out->next_offset < max; n++) {
         ps_unit u;
         if (!ps_queue_unit(q, out->next_offset, &u)) u = (ps_unit){-1, PS_UNIT_NONE, 0};
-        code = take(s, q, &u, now, delay, out, e);
+        code = deliver_unit(s, q, &u, now, delay, out, e);
         if (code > 0) out->next_offset++;
     }
     if (code >= 0 && out->next_offset >= max) out->next_ms = -1;
@@ -128,7 +128,7 @@ int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_
     if (q != NULL) {
         int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
         out->next_offset = from < min ? min : from > max ? max : from;
-        code = walk(s, q, now, delay, most, out, e);
+        code = deliver_level(s, q, now, delay, most, out, e);
     }
     ps_leave(s);
     return code;

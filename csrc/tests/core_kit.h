@@ -27,11 +27,11 @@ static int kit_answer_count;
 static uint8_t *kit_handed; /* frames for the broker, back to back */
 static int64_t kit_handed_len;
 static int kit_handed_count;
-static ps_held *kit_held[256];
+static ps_deferred *kit_deferred[256];
 static int64_t kit_durable_at;
-static int kit_held_count;
+static int kit_deferred_count;
 static bool kit_news, kit_more;
-static int64_t kit_hold_ms;
+static int64_t kit_look_in_ms;
 
 static char kit_root[4200];
 static ps_store *kit_store;
@@ -39,10 +39,10 @@ static ps_core *kit_core;
 
 static CHECK_UNUSED void kit_clear(void) {
     for (int i = 0; i < kit_answer_count; i++) free(kit_answers[i].command);
-    kit_answer_count = kit_handed_count = kit_held_count = 0;
+    kit_answer_count = kit_handed_count = kit_deferred_count = 0;
     kit_handed_len = 0;
     kit_news = kit_more = false;
-    kit_hold_ms = -1;
+    kit_look_in_ms = -1;
 }
 
 static CHECK_UNUSED ps_conf kit_conf(void) {
@@ -57,8 +57,8 @@ static CHECK_UNUSED ps_conf kit_conf(void) {
     return conf;
 }
 
-static CHECK_UNUSED void kit_open(const ps_conf *conf, int32_t holds_max) {
-    ps_core_conf core = {"DefaultCluster", "DefaultRegion", 1, 16 << 20, 1, 1000, holds_max, 0};
+static CHECK_UNUSED void kit_open(const ps_conf *conf, int32_t parked_max) {
+    ps_core_conf core = {"DefaultCluster", "DefaultRegion", 1, 16 << 20, 1, 1000, parked_max, 0};
     ps_error e = {0};
     kit_store = ps_store_open(conf, NULL, NULL, NULL, &e);
     kit_core = kit_store != NULL ? ps_core_new(kit_store, &core, &e) : NULL;
@@ -206,13 +206,13 @@ static CHECK_UNUSED void kit_take(const ps_step *step) {
         kit_handed_len += step->frames[i].len;
         kit_handed_count++;
     }
-    if (step->held != NULL) {
-        kit_held[kit_held_count++] = step->held;
+    if (step->deferred != NULL) {
+        kit_deferred[kit_deferred_count++] = step->deferred;
         kit_durable_at = step->durable_at;
     }
     kit_news = kit_news || step->news;
     kit_more = step->more;
-    kit_hold_ms = step->hold_ms;
+    kit_look_in_ms = step->look_in_ms;
 }
 
 /* Gives the bytes to the connection as a reader would: as many at once as there is room for. */

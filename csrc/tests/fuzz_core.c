@@ -36,12 +36,12 @@ static void open_fuzzed(void) {
 }
 
 static void end_held(void) {
-    for (int i = 0; i < kit_held_count; i++) {
+    for (int i = 0; i < kit_deferred_count; i++) {
         ps_step step;
-        ps_held_end(kit_core, kit_held[i], i % 2 ? 0 : 10, i % 3 ? &step : NULL);
+        ps_deferred_end(kit_core, kit_deferred[i], i % 2 ? 0 : 10, i % 3 ? &step : NULL);
         if (i % 3) kit_take_answers(&step);
     }
-    kit_held_count = 0;
+    kit_deferred_count = 0;
 }
 
 /* A decision about a half that is open, as its producer would send it, or with one field that is
@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         ps_step step;
         ps_conn_serve(n, kit_handed + from, total, &step);
         kit_take_answers(&step);
-        if (step.held != NULL) kit_held[kit_held_count++] = step.held;
+        if (step.deferred != NULL) kit_deferred[kit_deferred_count++] = step.deferred;
         from += total;
     }
     end_held();

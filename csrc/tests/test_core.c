@@ -529,9 +529,9 @@ static void test_sync_flush(void) {
         kit_clear();
         kit_feed(n, stream, at);
         CHECK(kit_answer_count == 1 && kit_last()->opaque == 101);
-        if (!CHECK_EQ(1, kit_held_count)) return;
+        if (!CHECK_EQ(1, kit_deferred_count)) return;
         CHECK_EQ(atomic_load(&kit_store->st_log.lg_end), kit_durable_at);
-        ps_held_end(kit_core, kit_held[0], codes[i], &step);
+        ps_deferred_end(kit_core, kit_deferred[0], codes[i], &step);
         CHECK_EQ(8, step.conn_id);
         kit_clear();
         kit_take(&step);
@@ -544,6 +544,31 @@ static void test_sync_flush(void) {
             CHECK_EQ(i, kit_field(c, "queueOffset"));
         }
     }
+    /* WAIT is read as Boolean.parseBoolean reads it (Message.isWaitStoreMsgOK): all but "true" in
+     * whatever case means that the answer need not wait; without one it waits. */
+    static const struct {
+        const char *properties;
+        int waits;
+    } asked[] = {{UNIQ, 1},
+                 {UNIQ "WAIT\1true\2", 1},
+                 {UNIQ "WAIT\1TRUE\2", 1},
+                 {UNIQ "WAIT\1tRuE\2", 1},
+                 {UNIQ "WAIT\1false\2", 0},
+                 {UNIQ "WAIT\1False\2", 0},
+                 {UNIQ "WAIT\1no\2", 0},
+                 {UNIQ "WAIT\1yes\2", 0},
+                 {UNIQ "WAIT\1" "1\2", 0},
+                 {UNIQ "WAIT\1 true\2", 0},
+                 {UNIQ "WAIT\1\2", 1}, /* without a value it is no property */
+                 {UNIQ "WAIT\1true\2WAIT\1false\2", 0}};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        kit_send(&f, 0, 7, "T", 0, asked[i].properties);
+        kit_clear();
+        kit_ask(n, &f, "x", 1);
+        CHECK_EQ(asked[i].waits, kit_deferred_count);
+        CHECK_EQ(!asked[i].waits, kit_answer_count);
+        if (kit_deferred_count == 1) ps_deferred_end(kit_core, kit_deferred[0], 0, NULL);
+    }
     /* A batch, and answers of two connections; one of them closes meanwhile. */
     int64_t len = add_item(stream, "one", "UNIQ_KEY\1A\2");
     len += add_item(stream + len, "two", "UNIQ_KEY\1B\2");
@@ -552,15 +577,15 @@ static void test_sync_flush(void) {
     kit_clear();
     kit_ask(n, &f, stream, len);
     kit_ask(other, &f, stream, len);
-    CHECK(kit_held_count == 2 && kit_answer_count == 0);
+    CHECK(kit_deferred_count == 2 && kit_answer_count == 0);
     ps_conn_free(other);
-    ps_held_end(kit_core, kit_held[1], 0, NULL);
-    ps_held_end(kit_core, kit_held[0], 0, &step);
+    ps_deferred_end(kit_core, kit_deferred[1], 0, NULL);
+    ps_deferred_end(kit_core, kit_deferred[0], 0, &step);
     kit_take(&step);
     CHECK_EQ(65, ps_command_field(kit_last(), "msgId").len);
     kit_ask(n, &f, stream, len);
     ps_conn_free(n);
-    ps_held_end(NULL, kit_held[2], 0, NULL); /* as when the core is gone */
+    ps_deferred_end(NULL, kit_deferred[2], 0, NULL); /* as when the core is gone */
     kit_close();
 }
 

@@ -41,7 +41,7 @@ static bool send_text(ps_conn *n, const char *topic, int32_t queue, const char *
     kit_clear();
     kit_send(&f, 0, 1, topic, queue, properties);
     kit_ask(n, &f, "body", 4);
-    CHECK(kit_answer_count + kit_held_count == 1 && kit_handed_count == 0);
+    CHECK(kit_answer_count + kit_deferred_count == 1 && kit_handed_count == 0);
     if (kit_answer_count > 0) CHECK_EQ(0, kit_last()->code);
     return repeats() > before;
 }
@@ -255,19 +255,19 @@ static void test_repeat_waits_for_the_disk_as_the_first_does(void) {
     open_dedup(WINDOW, "UNIQ_KEY", 1);
     ps_conn *n = kit_conn(1), *other = kit_conn(2);
     CHECK(!send_key(n, "T", 0, 1, ""));
-    ps_held *first = kit_held[0];
+    ps_deferred *first = kit_deferred[0];
     int64_t durable_at = kit_durable_at;
-    CHECK(kit_held_count == 1 && durable_at > 0);
+    CHECK(kit_deferred_count == 1 && durable_at > 0);
     CHECK(send_key(other, "T", 0, 1, ""));
-    CHECK_EQ(1, kit_held_count);
+    CHECK_EQ(1, kit_deferred_count);
     CHECK_EQ(durable_at, kit_durable_at);
     CHECK_EQ(0, kit_answer_count);
-    ps_held_end(kit_core, kit_held[0], 10, &step); /* and shares its fate */
+    ps_deferred_end(kit_core, kit_deferred[0], 10, &step); /* and shares its fate */
     kit_take(&step);
     CHECK_EQ(10, kit_last()->code);
-    ps_held_end(kit_core, first, 0, NULL);
+    ps_deferred_end(kit_core, first, 0, NULL);
     CHECK(send_key(n, "T", 0, 1, "WAIT\1false\2"));
-    CHECK(kit_held_count == 0 && kit_answer_count == 1);
+    CHECK(kit_deferred_count == 0 && kit_answer_count == 1);
     ps_conn_free(other);
     ps_conn_free(n);
     kit_close();

@@ -217,7 +217,7 @@ def test_no_more_pulls_are_held_than_allowed(store_path):
             assert (answer.opaque, answer.code) == (2, 19)
             assert hot.core.totals().held == 2
 
-    on_store(store_path, work, holds_max=2)
+    on_store(store_path, work, parked_max=2)
 
 
 def test_much_to_write_waits_for_a_peer_that_does_not_read(store_path):
