@@ -70,8 +70,8 @@ int ps_conn_read_send(ps_conn *conn, const uint8_t *frame, int64_t len, ps_send 
 /* Whether a message that asks for this is a half: clients older than 4.6.1 let TRAN_MSG slip into
  * their retries, which are delayed. */
 int ps_send_is_half(int32_t asks, int32_t reconsume_times, int32_t level);
-/* Carries a decision on a frame out and answers it, at once or (out->deferred) when the disk has it.
- * An error: nothing was put and nothing is answered. */
+/* Carries a decision on a frame out and answers it, at once or (out->deferred) when the disk has
+ * it. An error: nothing was put and nothing is answered. */
 int ps_conn_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_decision *decision,
                    ps_sent *sent, ps_step *out, ps_error *error);
 /* The same for a message that lies in the log at `physical` and is put again: sent back by a

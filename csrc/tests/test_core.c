@@ -507,6 +507,35 @@ static void test_oneway(void) {
 
 /* ---- answers that wait for the disk ---- */
 
+/* WAIT is read as Boolean.parseBoolean reads it (Message.isWaitStoreMsgOK): all but "true" in
+ * whatever case means that the answer need not wait; without one it waits. */
+static void test_wait(ps_conn *n) {
+    kit_frame f;
+    static const struct {
+        const char *properties;
+        int waits;
+    } asked[] = {{UNIQ, 1},
+                 {UNIQ "WAIT\1true\2", 1},
+                 {UNIQ "WAIT\1TRUE\2", 1},
+                 {UNIQ "WAIT\1tRuE\2", 1},
+                 {UNIQ "WAIT\1false\2", 0},
+                 {UNIQ "WAIT\1False\2", 0},
+                 {UNIQ "WAIT\1no\2", 0},
+                 {UNIQ "WAIT\1yes\2", 0},
+                 {UNIQ "WAIT\1" "1\2", 0},
+                 {UNIQ "WAIT\1 true\2", 0},
+                 {UNIQ "WAIT\1\2", 1}, /* without a value it is no property */
+                 {UNIQ "WAIT\1true\2WAIT\1false\2", 0}};
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+        kit_send(&f, 0, 7, "T", 0, asked[i].properties);
+        kit_clear();
+        kit_ask(n, &f, "x", 1);
+        CHECK_EQ(asked[i].waits, kit_deferred_count);
+        CHECK_EQ(!asked[i].waits, kit_answer_count);
+        if (kit_deferred_count == 1) ps_deferred_end(kit_core, kit_deferred[0], 0, NULL);
+    }
+}
+
 static void test_sync_flush(void) {
     ps_conf conf = kit_conf();
     kit_frame f;
@@ -544,31 +573,7 @@ static void test_sync_flush(void) {
             CHECK_EQ(i, kit_field(c, "queueOffset"));
         }
     }
-    /* WAIT is read as Boolean.parseBoolean reads it (Message.isWaitStoreMsgOK): all but "true" in
-     * whatever case means that the answer need not wait; without one it waits. */
-    static const struct {
-        const char *properties;
-        int waits;
-    } asked[] = {{UNIQ, 1},
-                 {UNIQ "WAIT\1true\2", 1},
-                 {UNIQ "WAIT\1TRUE\2", 1},
-                 {UNIQ "WAIT\1tRuE\2", 1},
-                 {UNIQ "WAIT\1false\2", 0},
-                 {UNIQ "WAIT\1False\2", 0},
-                 {UNIQ "WAIT\1no\2", 0},
-                 {UNIQ "WAIT\1yes\2", 0},
-                 {UNIQ "WAIT\1" "1\2", 0},
-                 {UNIQ "WAIT\1 true\2", 0},
-                 {UNIQ "WAIT\1\2", 1}, /* without a value it is no property */
-                 {UNIQ "WAIT\1true\2WAIT\1false\2", 0}};
-    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
-        kit_send(&f, 0, 7, "T", 0, asked[i].properties);
-        kit_clear();
-        kit_ask(n, &f, "x", 1);
-        CHECK_EQ(asked[i].waits, kit_deferred_count);
-        CHECK_EQ(!asked[i].waits, kit_answer_count);
-        if (kit_deferred_count == 1) ps_deferred_end(kit_core, kit_deferred[0], 0, NULL);
-    }
+    test_wait(n);
     /* A batch, and answers of two connections; one of them closes meanwhile. */
     int64_t len = add_item(stream, "one", "UNIQ_KEY\1A\2");
     len += add_item(stream + len, "two", "UNIQ_KEY\1B\2");
