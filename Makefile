@@ -38,7 +38,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
-        campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck errors codes \
+        damage-meta campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck errors codes \
         logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -107,6 +107,9 @@ fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find 
 	@set -e; for program in $(C_FUZZERS); do \
 	  $(MEMORY) PS_FUZZ_SECONDS=$(FUZZ_SECONDS) $$program build/wire.frames; done
 	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q $(HOURS) tests/broker/test_send_twins.py
+
+damage-meta: build ## 1,000 damaged metadata files: none ends a process
+	@PS_META_DAMAGES=$${PS_META_DAMAGES:-1000} $(PY) -m pytest tests/museum/test_metadata_pages.py -q
 
 campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
 	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s $(HOURS)

@@ -37,7 +37,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from pystore import configfiles, files
+from pystore import _metapages, configfiles, files
 from pystore.configfiles import SECTIONS, Parts
 from pystore.errors import (
     DiskFull,
@@ -126,9 +126,7 @@ def lmdb_error(failed: Exception, path: Path) -> StoreError:
         lmdb.PanicError,
     )
     if isinstance(failed, damage):
-        error = RecordDamaged(f"the metadata is damaged ({failed})", str(path))
-        error.next_step = "open the store for writing; it is rebuilt from config/*.json"
-        return error
+        return _damaged(str(failed), path)
     return StoreIOError(text, str(path))
 
 
@@ -188,7 +186,7 @@ def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> State:
                     state.raw[name] = bytes(value)
                 elif kind == "print":
                     state.prints[name] = Print(**json.loads(value))
-    except (ValueError, KeyError, TypeError, struct.error) as bad:
+    except (AttributeError, ValueError, LookupError, TypeError, struct.error) as bad:
         raise lmdb_error(lmdb.CorruptedError(f"cannot read a row: {bad}"), path) from bad
     return state
 
@@ -221,16 +219,12 @@ ROWS: dict[str, tuple[str, Any, Any]] = {
 }
 
 
-#: Of a meta page, after its header: magic, version, address, map size, two tables, last page.
-_META_HEAD, _META = struct.Struct("=II"), struct.Struct("=IIQQ48s48sQQ")
-_PAGE_HEAD, _MAGIC = 16, 0xBEEFC0DE
-
-
-def check_file(path: Path) -> None:
+def check_file(path: Path, shown: Path | None = None) -> None:
     """Refuses what LMDB would not survive in the place of its file.
 
-    A device would be written until the disk is full, a pipe waited for, and a page beyond the end
-    of a file that was cut off ends the process. Raises: RecordDamaged.
+    A device would be written until the disk is full, a pipe waited for, and a damaged page, or one
+    beyond the end of a file that was cut off, ends the process. shown: the path in the error.
+    Raises: RecordDamaged, OSError.
     """
     try:
         info = path.stat()
@@ -238,27 +232,32 @@ def check_file(path: Path) -> None:
         return
     if not stat.S_ISREG(info.st_mode):
         raise _damaged("not a regular file", path)
-    if info.st_size == 0:
-        return
-    with path.open("rb") as file:
-        head = file.read(_PAGE_HEAD + _META.size)
-        if len(head) < _PAGE_HEAD + _META.size:
-            raise _damaged("the file is too short", path)
-        page = struct.unpack_from("=I", head, _PAGE_HEAD + 24)[0]  # of the first table: page size
-        lasts = []
-        for at in (0, page):
-            file.seek(at)
-            raw = file.read(_PAGE_HEAD + _META.size)[_PAGE_HEAD:]
-            if len(raw) == _META.size and _META_HEAD.unpack_from(raw)[0] == _MAGIC:
-                meta = _META.unpack(raw)
-                lasts.append((meta[7], meta[6]))
-    if lasts and (max(lasts)[1] + 1) * page > info.st_size:
-        raise _damaged(f"the file was cut off at {info.st_size} bytes", path)
+    try:
+        _metapages.check_pages(path)
+    except _metapages.PageError as bad:
+        raise _damaged(str(bad), shown or path) from None
+
+
+def size_of(env: Any) -> int:
+    """Bytes of the file that the last commit uses."""
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+
+
+def check_size(meta: Path, size: int) -> None:
+    """Whether the file still has that many bytes: LMDB's next look at a page that somebody has cut
+    off would end the process. Raises: RecordDamaged."""
+    path = meta / "data.mdb"
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError:
+        return  # LMDB holds a file that has no name any more
+    if found < size:
+        raise _damaged(f"the file was cut off at {found} bytes while it was open", path)
 
 
 def _damaged(why: str, path: Path) -> RecordDamaged:
     error = RecordDamaged(f"the metadata is damaged ({why})", str(path))
-    error.next_step = "move this folder elsewhere: it is made again from config/*.json"
+    error.next_step = "open the store for writing; it is rebuilt from config/*.json"
     return error
 
 
@@ -306,6 +305,7 @@ def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
             copy = Path(folder) / "data.mdb"
             if not _copy_environment(meta, copy):
                 raise StoreIOError("the metadata changes too fast for a consistent copy", str(meta))
+            check_file(copy, shown=meta / "data.mdb")
             try:
                 env = lmdb.open(
                     str(copy), subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS,

@@ -29,7 +29,7 @@ class MetaStore:
     """Rows by table, one lock, one transaction at a time.
 
     _state: what is in LMDB, in memory. _dirty: tables whose config file is to be written. _txn: the
-    transaction that is open, None between changes.
+    transaction that is open, None between changes. _size: bytes of the file that are in use.
     """
 
     def __init__(self, root: Path, settings: Settings, readonly: bool) -> None:
@@ -45,6 +45,7 @@ class MetaStore:
         self._changes: dict[str, int] = {}
         self._dirty = {*SECTIONS, *RAW_FILES}
         self._closed = False
+        self._size = 0
         self._state = _metadb.State()
 
     def _check_open(self) -> None:
@@ -66,8 +67,10 @@ class MetaStore:
         """What `read` makes of a transaction and the tables; of a copy when read-only."""
         self._check_open()
         if not self.readonly:
-            with self._lock, self._env.begin() as txn:
-                return read(txn, self._dbs)
+            with self._lock:
+                _metadb.check_size(self.path, self._size)
+                with self._env.begin() as txn:
+                    return read(txn, self._dbs)
 
         def of_copy(env: Any) -> _Found:
             dbs = _metadb.open_dbs(env)
@@ -103,9 +106,11 @@ class MetaStore:
                 yield self._txn
                 return
             dirty = set(self._dirty)
+            _metadb.check_size(self.path, self._size)
             try:
                 with self._env.begin(write=True) as self._txn:
                     yield self._txn
+                self._size = _metadb.size_of(self._env)
             except BaseException as failed:
                 # What was changed in memory is not in LMDB: that one is right.
                 self._dirty = dirty
