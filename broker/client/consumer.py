@@ -56,6 +56,7 @@ from broker.client.subscription import (
     heartbeat_body,
     parse_topics,
 )
+from broker.client.tracing import Tracer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer
@@ -114,6 +115,10 @@ class AsyncConsumer:
         self._failure: BaseException | None = None
         self._closed_event: asyncio.Event | None = None
         self._offsets: OffsetFile | None = None
+        self._tracer: Tracer | None = None
+        if client.trace and handler is not None:
+            self._tracer = Tracer(self.network, self.group, "CONSUME")
+            handler = self._tracer.around(handler)
         self._handler = handler
         self._handling: Handling | None = None
         if handler is not None:
@@ -171,6 +176,8 @@ class AsyncConsumer:
         self.network.spawn(self._keep())
         if self._handling is not None:
             self._handling.start()
+        if self._tracer is not None:
+            self._tracer.start()
 
     def _wanted_topics(self) -> list[str]:
         return [topic for topic in self.subscriptions if not topic.startswith(RETRY)]
@@ -209,6 +216,8 @@ class AsyncConsumer:
             if self._started:
                 await self._commit_last()
                 await self._rebalancer.unlock(list(self.progress))
+                if self._tracer is not None:
+                    await self._tracer.flush()
         finally:
             for progress in self.progress.values():
                 progress.dropped = True

@@ -52,6 +52,8 @@ class ClientOptions(TypedDict, total=False):
     route_poll_s: float
     find_route: FindRoute | None
     connector: Connector | None
+    trace: bool
+    trace_topic: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,9 @@ class ClientSettings:
     order. credentials: every request is signed with them, after the hooks; by default those of the
     environment (credentials.py). request_timeout_s: for one answer. heartbeat_s, route_poll_s: how
     often brokers hear of us, and name servers are asked. find_route: knows routes in the place of
-    name servers. connector: makes connections without a socket, as Broker.producer() has it."""
+    name servers. connector: makes connections without a socket, as Broker.producer() has it. trace:
+    what is sent, and what handlers get, is written to trace_topic, where upstream's tools look for
+    it."""
 
     instance_name: str | None = None
     unit_name: str | None = None
@@ -75,6 +79,8 @@ class ClientSettings:
     route_poll_s: float = 30.0
     find_route: FindRoute | None = None
     connector: Connector | None = None
+    trace: bool = False
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
         found = self.credentials or credentials_of_environment()

@@ -48,6 +48,7 @@ from broker.client.sending import (
     with_namespace,
 )
 from broker.client.subscription import heartbeat_body, tag_hash
+from broker.client.tracing import Tracer
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
@@ -148,6 +149,7 @@ class AsyncProducer:
             self._beat,
             masters_only=True,
         )  # fmt: skip
+        self._tracer = Tracer(self.network, self.group, "PRODUCE") if client.trace else None
         self._choosers: dict[str, QueueChooser] = {}
         self._at_once = 0
         #: The quick way of single messages and of batches, by topic.
@@ -177,6 +179,8 @@ class AsyncProducer:
         """Must come before the first send; ``async with`` does it. Raises: Misuse."""
         self.network.start()
         self.network.spawn(self._watch())
+        if self._tracer is not None:
+            self._tracer.start()
         return self
 
     async def flush(self) -> None:
@@ -188,6 +192,8 @@ class AsyncProducer:
         """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
         if self.network.started:
             await self._slots.all_free()
+            if self._tracer is not None:
+                await self._tracer.flush()
         await self.network.close([("producerGroup", self.group)])
 
     async def __aenter__(self) -> Self:
@@ -406,7 +412,7 @@ class AsyncProducer:
         the answer. alone: a broker in this process need not wait for others to go with it."""
         network, topic, batch = self.network, outgoing.topic, outgoing.batch
         route = network.known_route(topic)
-        if route is None or self._faults.avoided:
+        if route is None or self._faults.avoided or self._tracer is not None:
             return None
         lane = self._lanes.get((topic, batch))
         if lane is None or lane.route is not route:
@@ -529,7 +535,10 @@ class AsyncProducer:
                 now = time.monotonic()
                 if answer.code in STORED:
                     self._faults.report(queue.broker, now - start, now)
-                    return result(outgoing, queue, answer_of(answer, queue))
+                    made = result(outgoing, queue, answer_of(answer, queue))
+                    if self._tracer is not None:
+                        self._tracer.sent(outgoing, address, start, answer, made)
+                    return made
                 error = BrokerRefused(
                     f"the message to {outgoing.topic}", answer.code, answer.remark, address
                 )
@@ -542,6 +551,8 @@ class AsyncProducer:
             if not again:
                 break
             await self._before_retry(outgoing.topic, error, number, end)
+        if self._tracer is not None:
+            self._tracer.sent(outgoing, attempts[-1].address, began, None, None)
         raise SendFailed(outgoing.topic, attempts)
 
     async def _before_retry(self, topic: str, error: ClientError, number: int, end: float) -> None:

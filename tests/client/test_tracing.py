@@ -1,0 +1,82 @@
+"""Message trace: what is written, and that upstream's tool reads it."""
+
+from __future__ import annotations
+
+import pytest
+from loops import run, until
+
+from broker import AsyncConsumer, AsyncProducer, Message
+from broker.client import SendFailed
+
+TRACE = "RMQ_SYS_TRACE_TOPIC"
+
+
+async def traced(namesrv, topic, group):
+    """Sends and handles one message with trace; its id."""
+    handled = []
+
+    async def handle(message):
+        handled.append(message)
+
+    async with AsyncProducer("shop", namesrv, trace=True) as producer:
+        sent = await producer.send(Message(topic, b"12 apples", tags="fruit", keys="order-17"))
+    async with AsyncConsumer(
+        group, topic, namesrv=namesrv, start="first", handler=handle, trace=True
+    ):
+        await until(lambda: handled)
+    return sent
+
+
+async def records_of(namesrv, message_id):
+    """Lists of fields, of the records about a message."""
+    found = []
+    async with AsyncConsumer("trace-reader", namesrv=namesrv, start="first") as reader:
+        await reader.assign(await reader.queues(TRACE))
+
+        async def complete():
+            for message in await reader.poll(1.0):
+                if message_id in message.keys:
+                    found.extend(r.split("\x01") for r in message.body.decode().split("\x02") if r)
+            return {r[0] for r in found if message_id in r} >= {"Pub", "SubBefore", "SubAfter"}
+
+        while not await complete():
+            pass
+    return {record[0]: record for record in found if message_id in record}
+
+
+def test_a_message_leaves_three_records(server, name):
+    async def scenario():
+        topic, group = name("topic"), name("group")
+        sent = await traced(server.namesrv, topic, group)
+        found = await records_of(server.namesrv, sent.message_id)
+        pub, before, after = found["Pub"], found["SubBefore"], found["SubAfter"]
+        key, stored = sent.message_id, sent.offset_message_id
+        assert pub[3:8] == ["shop", topic, key, "fruit", "order-17"]
+        assert (pub[9], pub[11:]) == ("9", ["0", stored, "true"])
+        assert (before[3], before[5:]) == (group, [key, "0", "order-17"])
+        assert after[1:3] == [before[4], key]
+        assert (after[4:7], after[8]) == (["true", "order-17", "0"], group)
+
+    run(scenario())
+
+
+def test_a_send_that_fails_is_traced_as_failed(server, name):
+    async def scenario():
+        settings = {"trace": True, "compress_over": 0, "message_max": 8 << 20}
+        async with AsyncProducer("shop", server.namesrv, **settings) as producer:
+            with pytest.raises(SendFailed):  # it is larger than maxMessageSize of the broker
+                await producer.send(Message(name("topic"), b"x" * (5 << 20)))
+            assert "false\x02" in producer._tracer._waiting[0][0]
+
+    run(scenario())
+
+
+@pytest.mark.java
+def test_mqadmin_reads_the_trace(server, name, reference):
+    sent = run(traced(server.namesrv, name("topic"), name("group")))
+    run(records_of(server.namesrv, sent.message_id))
+    shown = reference.run(
+        "mqadmin", "queryMsgTraceById", "-n", server.namesrv, "-i", sent.message_id
+    ).stdout
+    assert "success" in shown
+    assert "Pub" in shown and "Sub" in shown, shown
