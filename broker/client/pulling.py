@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker.client.errors import BrokerRefused, ClientError, RequestTimeout, Unreachable
@@ -108,7 +108,7 @@ class Puller:
         command = Command(RequestCode.PULL_MESSAGE, fields, serialize=BINARY)
         begun = member.network.begin(address, command, self)
         if begun is None:
-            self._spawn(member.network.connect(address))
+            self._spawn(lambda: member.network.connect(address))
             return
         self._asked = command
         self._connection, self._opaque = begun
@@ -134,14 +134,14 @@ class Puller:
         }  # fmt: skip
         self._fields = request_of(RequestCode.PULL_MESSAGE, fields).ext
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Until it ends nothing is asked."""
         self._task = task = self._member.network.spawn(self._guarded(work))
         task.add_done_callback(self._task_ended)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            await work
+            await work()
         except ClientError as failed:
             await self._recover(failed)
 
@@ -207,7 +207,7 @@ class Puller:
             )  # fmt: skip
             progress.reset(offset)
         elif code == ResponseCode.FLOW_CONTROL:
-            self._spawn(asyncio.sleep(FLOW_CONTROL_S))
+            self._spawn(lambda: asyncio.sleep(FLOW_CONTROL_S))
         elif code == ResponseCode.GO_AWAY:
             self._member.network.forget(self._address)
         else:
@@ -230,7 +230,7 @@ class Puller:
     def _fail(self, failed: Exception) -> None:
         if not isinstance(failed, (ClientError, BadRecord)):
             log.error("Pulling from %s failed", self._progress.queue, exc_info=failed)
-        self._spawn(self._recover(failed))
+        self._spawn(lambda: self._recover(failed))
 
     async def _recover(self, failed: Exception) -> None:
         log.info("Cannot pull from %s; will retry: %s", self._progress.queue, failed)
