@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.send import no_settings
+from broker.cli.clients import client_errors, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, When, usage
-from pystore.errors import NotFound
 
 if TYPE_CHECKING:
     from broker.client.consumer import AsyncConsumer
@@ -57,7 +56,6 @@ def run(
     import asyncio
 
     from broker.client.consumer import AsyncConsumer
-    from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute
     from broker.client.subscription import Sql
 
     begin: Any = start
@@ -68,7 +66,7 @@ def run(
     if group is None and (sql is not None or tags != "*"):
         raise usage("--tags and --sql need a --group", "add --group NAME")
     expression = Sql(sql) if sql is not None else tags
-    try:
+    with client_errors("consume"):
         consumer = AsyncConsumer(
             group or "TOOLS_CONSUMER",
             {topic: expression} if group is not None else (),
@@ -79,12 +77,6 @@ def run(
             tls=tls_of(trust),
         )
         return asyncio.run(_consume(s, consumer, topic, group is not None, count, follow))
-    except (Misuse, InvalidMessage) as wrong:
-        raise usage(str(wrong), "see pystore consume --help") from None
-    except NoRoute as missing:
-        raise NotFound(str(missing)) from None
-    except ClientError as failed:
-        raise ConnectionError(str(failed)) from failed
 
 
 async def _consume(

@@ -10,24 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker.cli.clients import client_errors, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, usage
-from pystore.errors import NotFound
 
 if TYPE_CHECKING:
     from broker.client.message import Message, SendResult
     from broker.client.producer import AsyncProducer
 
-__all__ = ["no_settings", "run"]
-
-
-def no_settings(s: Session) -> None:
-    """Raises: BadArgument for settings, which only a broker or a store has."""
-    if s.conf is not None or s.sets:
-        given = ", ".join(s.sets) or str(s.conf)
-        raise usage(
-            f"a client has no settings of --conf or --set: {given}", "leave it out, see --help"
-        )
+__all__ = ["run"]
 
 
 def run(
@@ -81,7 +72,6 @@ def run(
     no_settings(s)
     import asyncio
 
-    from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute
     from broker.client.message import Message
     from broker.client.producer import AsyncProducer
 
@@ -95,7 +85,7 @@ def run(
             chosen = fields.pop("shard")
             yield Message(**fields), chosen
 
-    try:
+    with client_errors("send"):
         producer = AsyncProducer(
             group,
             namesrv,
@@ -104,14 +94,6 @@ def run(
             credentials=credentials_of(credentials),
         )
         return asyncio.run(_send(s, producer, messages()))
-    except Misuse as wrong:
-        raise usage(str(wrong), "see pystore send --help") from None
-    except InvalidMessage as wrong:
-        raise usage(str(wrong), "nothing of this message was sent") from None
-    except NoRoute as missing:
-        raise NotFound(str(missing)) from None
-    except ClientError as failed:
-        raise ConnectionError(str(failed)) from failed
 
 
 async def _send(
