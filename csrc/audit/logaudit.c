@@ -9,6 +9,7 @@
 
 #include "audit/cursor.h"
 #include "base/bytes.h"
+#include "format/utf8.h"
 #include "index/keys.h"
 
 #define PROGRESS_STEP (4 << 20)
@@ -112,17 +113,34 @@ static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
 
 /* ---- one whole record ---- */
 
+/* Clients make a UNIQ_KEY of 32 or 40 upper-case hex digits (MessageClientIDSetter). Others write
+ * what they like; one that has all but a digit or two right was right once. */
+static bool nearly_unique_key(const uint8_t *name, const uint8_t *end) {
+    static const char key[] = "UNIQ_KEY";
+    const uint8_t *value = name + sizeof key; /* after the separator */
+    int32_t wrong = 0;
+    if (end - name < (int64_t)sizeof key || memcmp(name, key, sizeof key - 1) != 0 ||
+        value[-1] != PS_NAME_SEPARATOR || (end - value != 32 && end - value != 40))
+        return false;
+    for (const uint8_t *p = value; p < end; p++)
+        wrong += !((*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'F'));
+    return wrong == 1 || wrong == 2;
+}
+
 static void check_fields(segment_walk *w, const ps_record *r) {
     int64_t dropped = 0, at = r->physical_offset;
+    bool suspect = !ps_utf8_valid(r->properties, r->properties_len);
     const uint8_t *p = r->properties, *end = p + r->properties_len;
     while (p < end) {
         const uint8_t *stop = memchr(p, PS_PROPERTY_SEPARATOR, (size_t)(end - p));
         if (stop == NULL) stop = end;
         const uint8_t *name = memchr(p, PS_NAME_SEPARATOR, (size_t)(stop - p));
         if (stop > p && (name == NULL || name == p)) dropped++;
+        suspect = suspect || nearly_unique_key(p, stop);
         p = stop < end ? stop + 1 : end;
     }
     if (dropped > 0) au_find(w->out, PS_FIND_PROPERTIES, at, at + r->size, 1, at, dropped);
+    if (suspect) au_find(w->out, PS_FIND_SUSPECT, at, at + r->size, 1, at, 0);
     if (r->store_timestamp < w->time) {
         if (w->back_count++ == 0) w->back_from = at;
         if (w->time - r->store_timestamp > w->back_ms) w->back_ms = w->time - r->store_timestamp;

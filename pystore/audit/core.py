@@ -30,6 +30,7 @@ _NAMES = {
     lib.PS_FIND_NO_QUEUE: "no-queue",
     lib.PS_FIND_QUEUE_OFFSET: "bad-queue-offset",
     lib.PS_FIND_TIME: "time-goes-back",
+    lib.PS_FIND_SUSPECT: "suspect-properties",
     lib.PS_FIND_UNIT_MISSING: "missing-units",
     lib.PS_FIND_UNIT_FOREIGN: "foreign-unit",
     lib.PS_FIND_UNIT_SIZE: "unit-size",

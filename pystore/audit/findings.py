@@ -63,6 +63,9 @@ KINDS: dict[str, Kind] = {
              "stops with a read error or a SIGBUS", "copy the disk with ddrescue, then repair"),
         Kind("bad-properties", _W, "log", "malformed properties: readers drop them",
              "drops them silently", "none: the record is whole"),
+        Kind("suspect-properties", _W, "log", "properties that no client writes: not UTF-8, or a"
+             " UNIQ_KEY with a wrong digit; bits have probably flipped", "serves them as they are",
+             "none: no sum covers them without enabledAppendPropCRC"),
         Kind("no-queue", _E, "log", "topic or queue id of the record cannot name a queue",
              "fails to dispatch the record, or makes a queue nobody reads", _REPAIR),
         Kind("bad-queue-offset", _E, "log", "the record claims a queue offset that cannot be",

@@ -47,6 +47,20 @@ def test_one_damaged_record_costs_one_record(sample: Sample, copy: Path):
     assert found.text == "bad magic"
 
 
+@pytest.mark.parametrize(("old", "new"), [(b"0A", b"0\x01"), (b"red", b"r\xe5d")])
+def test_flipped_bits_in_properties_may_be_told(store_path: Path, old: bytes, new: bytes):
+    """A UNIQ_KEY with a wrong digit, and a text that is not UTF-8; other keys are anybody's."""
+    with pystore.open(store_path, mappedFileSizeCommitLog=64 << 10) as store:
+        store.put("T", b"x", properties={"UNIQ_KEY": "my own key, 32 characters long.."})
+        store.put("T", b"x", properties={"UNIQ_KEY": "0A" * 16, "colour": "red"})
+    assert verify(store_path).findings == []
+    log = store_path / "commitlog" / f"{0:020d}"
+    data = log.read_bytes()
+    poke(log, data.index(old), new)
+    (found,) = [f for f in verify(store_path).findings if f.kind == "suspect-properties"]
+    assert found.count == 1
+
+
 def test_a_missing_unit_names_its_message(sample: Sample, copy: Path):
     poke(copy / QUEUE, 100, bytes(40))
     (found,) = [f for f in verify(copy).findings if f.kind == "missing-units"]
