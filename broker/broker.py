@@ -241,9 +241,9 @@ class Broker:
         self._undo.push_async_callback(access.stop)
         await access.start()
         if access.is_on:
-            core.hand_on_all()
+            core.guard()
             # A pull that waits was let in by the rules of before: its client asks again.
-            access.changed.append(core.notify_all)
+            access.changed += [core.revoke, core.notify_all]
         return access
 
     def _warn_of_open_door(self) -> None:
@@ -373,7 +373,8 @@ class Broker:
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
-            handlers = access.guard(NeedsOfPlain(topic_at), policies).before(handlers)
+            guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
+            handlers = guard.before(handlers)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
         proxies = _proxies(self.settings)
         limits = Limits(

@@ -22,6 +22,7 @@ HEADERS = (
     "remoting/packed.h",
     "remoting/client.h",
     "remoting/remoting.h",
+    "remoting/access.h",
     "remoting/decision.h",
     "remoting/transaction.h",
     "remoting/dedup.h",

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from broker.access.addresses import address_of
 from broker.access.needs import Verdict
 from broker.access.signature import ACCESS_KEY
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.rate_limited_log import RateLimitedLogger
 
-__all__ = ["Decide", "Guard", "host_of", "is_loopback"]
+__all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
 
 _quiet = RateLimitedLogger(logging.getLogger("broker.access"))
 
@@ -27,6 +28,21 @@ def host_of(peer: Peer) -> str:
     return host if found is None else str(found)
 
 
+def subject_of(command: Command) -> tuple[str, str] | None:
+    """Topic and group that a verdict on a hot request depends on, beside who asks and from where;
+    None for other requests."""
+    ext = command.ext
+    if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        found = ext.get("b", ""), ""
+    elif command.code == RequestCode.SEND_MESSAGE:
+        found = ext.get("topic", ""), ""
+    elif command.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+        found = ext.get("topic", ""), ext.get("consumerGroup", "")
+    else:
+        return None
+    return found if found[0] else None
+
+
 def is_loopback(peer: Peer) -> bool:
     """Whether a client is on the broker's own host."""
     found = address_of(peer.address[0])
@@ -34,10 +50,11 @@ def is_loopback(peer: Peer) -> bool:
 
 
 class Guard:
-    """refused: requests since the start."""
+    """refused: requests since the start. granted: told of each request that was let in."""
 
-    def __init__(self, decide: Decide) -> None:
+    def __init__(self, decide: Decide, granted: Callable[[Peer, Command], None]) -> None:
         self._decide = decide
+        self._granted = granted
         self.refused = 0
 
     def before(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -56,6 +73,7 @@ class Guard:
         host = host_of(peer)
         verdict = self._decide(command, host)
         if verdict.allowed:
+            self._granted(peer, command)
             return
         self.refused += 1
         key = command.ext.get(ACCESS_KEY, "")[:64]

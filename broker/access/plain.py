@@ -82,6 +82,10 @@ class PlainRules:
             return _refused(f"Check signature failed for accessKey={key}", found.place)
         return self.authorize(found, ask(command))
 
+    def secret_of(self, key: str) -> str | None:
+        account = self.accounts.get(key)
+        return account.secret if account is not None else None
+
     def known(self, key: str | None, host: str) -> Account | Verdict:
         """The account whose signature and rights matter, or a verdict that needs neither."""
         address = address_of(host)

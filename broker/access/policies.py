@@ -259,6 +259,10 @@ class PolicyRules:
             return _refused("parse authorization context error.", bad.remark)
         return self.authorized(name, asked, host)
 
+    def secret_of(self, key: str) -> str | None:
+        user = self.users.get(key)
+        return user.password if user is not None else None
+
     def _authenticated(self, command: Command, name: str | None) -> Verdict | None:
         if not name:
             return _refused("username cannot be null.", "no credential")

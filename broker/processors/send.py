@@ -25,6 +25,12 @@ class SendProcessor:
         self.s = s
         self._admission = admission
 
+    @property
+    def _is_checked(self) -> bool:
+        """Access control has every request come up, and let this one through."""
+        access = self.s.access
+        return access is not None and access.is_on
+
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.SEND_MESSAGE: self.send,
@@ -33,6 +39,8 @@ class SendProcessor:
         }
 
     def send(self, peer: Peer, command: Command) -> None:
+        if not self.s.send_hooks and self._is_checked and peer.serve_raw(command):
+            return  # it came up to be checked only; the tables decide it
         context: SendContext | None = None
         try:
             request = SendRequest(command, peer.read_send(command))

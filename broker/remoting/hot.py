@@ -17,6 +17,7 @@ from broker.remoting import codec
 from broker.remoting.codec import FRAME_MAX
 from broker.remoting.command import Command
 from broker.remoting.decision import AskedSend, PutDecision, Sent, fill, read_asked, sent_of
+from broker.remoting.digests import digest_functions
 from broker.remoting.framer import Link
 from broker.remoting.handlers import Peer
 from pystore import PutStatus, Store
@@ -392,9 +393,36 @@ class Core:
         """From now on Python decides every send: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
-    def hand_on_all(self) -> None:
-        """From now on every request comes up to Python."""
-        lib.ps_core_hand_on(self.handle, lib.PS_UP_ALL)
+    # ---- access control ----
+
+    def guard(self) -> None:
+        """From now on only requests that are granted are served here; all others come up to
+        Python. Raises: OutOfMemory."""
+        functions = digest_functions()
+        if functions is None:
+            lib.ps_core_hand_on(self.handle, lib.PS_UP_ALL)
+        else:
+            self._check(lib.ps_core_guard(self.handle, functions, self._error))
+
+    def grant(
+        self, address: tuple[str, int], code: int, key: str, secret: str, topic: str, group: str
+    ) -> None:
+        """Whoever signs with the secret of `key` and asks from this address by `code` for topic
+        and group is served here, until revoke(). group: of pulls, else empty."""
+        host = _host_bytes(address)[:-4]
+        lib.ps_core_grant(
+            self.handle, *_name(key), *_name(secret), host, len(host), code, *_name(topic),
+            *_name(group),
+        )  # fmt: skip
+
+    def revoke(self) -> None:
+        """Every request comes up to Python again, and is decided by the rules of now."""
+        lib.ps_core_revoke(self.handle)
+
+    @property
+    def let_in(self) -> int:
+        """Requests that were served by a grant."""
+        return int(lib.ps_core_let_in(self.handle))
 
     def put_again(
         self, physical_offset: int, decision: PutDecision, *, more_tries: int = 0
@@ -606,8 +634,6 @@ class HotFramer:
         if core._on_pull is not None:
             core.last_pull = core._take_pulled()
         self._take(self._step)
-        if served:
-            self._connection.flush()
         return bool(served)
 
     def read_send(self, command: Command) -> AskedSend:

@@ -11,12 +11,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.access.guard import Guard
+from broker.access.guard import Guard, subject_of
 from broker.access.needs import Ask, Verdict
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
 from broker.access.signature import ACCESS_KEY, Credentials
 from broker.remoting.command import Command
+from broker.remoting.handlers import Peer
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, user_of_setting
 from pystore.errors import BadArgument
@@ -26,6 +27,8 @@ __all__ = ["Access", "inner_credentials"]
 
 log = logging.getLogger("broker.access")
 
+#: Address, code, key, secret, topic and group of a request that may be served: see Core.grant.
+Grant = Callable[[tuple[str, int], int, str, str, str, str], None]
 _PACKAGE = "org.apache.rocketmq.auth."
 
 
@@ -112,14 +115,22 @@ class Access:
         assert source is not None
         return source.rules
 
-    def guard(self, ask_plain: Ask, ask_policies: Ask) -> Guard:
-        """What stands before the handlers, given what requests need by either kind."""
+    def guard(self, ask_plain: Ask, ask_policies: Ask, grant: Grant) -> Guard:
+        """What stands before the handlers, given what requests need by either kind. grant: tells
+        the core what it may serve by itself."""
         ask = ask_plain if self.plain is not None else ask_policies
 
         def decide(command: Command, host: str) -> Verdict:
             return self.rules.decide(command, ask, host)
 
-        return Guard(decide)
+        def granted(peer: Peer, command: Command) -> None:
+            key = command.ext.get(ACCESS_KEY)
+            secret = self.rules.secret_of(key) if key else None
+            asked = subject_of(command)
+            if key and secret and asked is not None:
+                grant(peer.address, command.code, key, secret, *asked)
+
+        return Guard(decide, granted)
 
     def user_of(self, command: Command) -> str:
         """Whose request it is, once it was let in; empty: nobody is named."""

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "remoting/access.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
 
@@ -96,6 +97,7 @@ void ps_core_free(ps_core *c) {
     free_tables(c);
     ps_tx_free(c);
     ps_dedup_free(c);
+    ps_access_free(c->co_access);
     ps_buffer_free(&c->co_in);
     ps_buffer_free(&c->co_out);
     ps_buffer_free(&c->co_props);
@@ -273,7 +275,8 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
-        bool up = (c->co_up | n->cn_up) != 0 && goes_up(n, &request);
+        bool up = ((c->co_up | n->cn_up) != 0 && goes_up(n, &request)) ||
+                  (c->co_access != NULL && !ps_access_granted(n, &request));
         code = up ? 0 : serve_frame(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;

@@ -127,6 +127,7 @@ struct ps_core {
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
     ps_dedup *co_dedup; /* NULL: nothing is remembered */
+    struct ps_access *co_access; /* NULL: no access control */
 
     ps_parked **co_heap; /* parked pulls by deadline */
     int32_t co_heap_count, co_heap_room;

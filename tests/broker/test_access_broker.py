@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import socket
 import stat
+import struct
+import threading
 from types import SimpleNamespace
 
 import pytest
-from access_cases import play, text_of_refusal
+from access_cases import frame, play, text_of_refusal
 from waiting import until
 
 from broker import Broker, Credentials, Message, Producer
@@ -17,6 +21,7 @@ from broker.client.credentials import SigningHook, credentials_of_file
 from broker.client.errors import BrokerRefused, SendFailed
 from broker.processors.admin_config import ConfigProcessor
 from broker.remoting.command import BINARY, Command, Refused
+from broker.remoting.digests import digest_functions
 from broker.remoting.tls import client_context
 from pystore.errors import BadArgument
 
@@ -114,8 +119,6 @@ def test_a_list_that_is_removed_lets_nobody_in(broker, rules):
 
 def test_a_pull_that_waits_is_answered_when_rules_change(broker, rules):
     """And gets nothing that comes later; asking again is refused."""
-    import threading
-
     answers = []
     waiting = threading.Thread(
         target=lambda: answers.append(play(broker.port, pull(hold_ms=290_000)))
@@ -241,16 +244,12 @@ def test_strangers_change_no_dangerous_setting(host, on, refused):
 
 def test_only_a_trusted_proxy_says_where_a_client_is(tmp_path, rules):
     """A white list of addresses would else be open to whoever sends a PROXY header."""
-    import socket
-
     rules.write_text("globalWhiteRemoteAddresses:\n- 10.9.9.9\n" + RULES)
     with Broker(
         tmp_path / "store", aclEnable=True, listenPort=0, bindAddress="127.0.0.1",
         trustedProxies="127.0.0.2",
     ) as broker:  # fmt: skip
         broker.create_topic("orders", 1)
-        from access_cases import frame
-
         case = send()
         del case["key"]
         header = b"PROXY TCP4 10.9.9.9 127.0.0.1 4711 9876\r\n"
@@ -281,3 +280,74 @@ def test_secure_makes_a_broker_that_lets_only_its_administrator_in(tmp_path):
             pytest.raises((SendFailed, BrokerRefused), match="username cannot be null"),
         ):
             producer.send(Message("orders", b"hello"))
+
+
+# ---- in the core ----
+
+
+def let_in(broker):
+    return broker.services.core.let_in
+
+
+def test_what_was_decided_once_is_served_by_the_core(broker):
+    """Of one key, address, topic and group; then the signature is all that is checked."""
+    if digest_functions() is None:
+        pytest.skip("this interpreter does not show the functions of its cryptographic library")
+    for case in (send(), pull(), send(code=320), send("orders", binary=True)):
+        play(broker.port, case)
+        before = let_in(broker)
+        assert play(broker.port, case)[0] in (0, 13)
+        assert let_in(broker) == before + 1
+    for other in (send("elsewhere"), send(key="stranger-1"), send(secret="another-secret")):
+        assert play(broker.port, other)[0] == 1
+    before = let_in(broker)
+    play(broker.port, send(source="127.0.0.9"))
+    assert let_in(broker) == before
+
+
+def test_a_change_of_rules_withdraws_every_grant(broker, rules):
+    for _ in range(2):
+        assert play(broker.port, send())[0] == 0
+    changed(rules, RULES.replace("orders-secret", "orders-secret-2"))
+    until(lambda: play(broker.port, send())[0] == 1)
+    assert play(broker.port, send(secret="orders-secret-2"))[0] == 0
+
+
+def test_a_granted_frame_with_any_byte_changed_is_refused(broker):
+    """Every byte of a value and of the body, by the core and by Python alike: nothing is stored.
+    The names of the fields are not signed, as everywhere."""
+    case = send()
+    for _ in range(2):
+        assert play(broker.port, case)[0] == 0
+    whole = frame(case)
+    head = json.loads(whole[8 : -len(case["body"])])
+    places = [len(whole) - 1]
+    for name, value in head["extFields"].items():
+        text = json.dumps({name: value})[1:-1].encode()
+        begin = whole.index(text) + len(json.dumps(name)) + 3
+        places += range(begin, begin + len(json.dumps(value)) - 2)
+    puts = broker.services.core.totals().puts
+    for at in places:
+        broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
+            sock.sendall(broken)
+            answer = sock.recv(1 << 16)
+        assert not answer or b"AclException" in answer, whole[at - 9 : at + 9]
+    assert broker.services.core.totals().puts == puts
+
+
+def test_a_field_that_stands_twice_is_decided_by_the_last(broker):
+    """Neither Python nor the core looks at one and puts by the other."""
+    play(broker.port, send())
+    ext = send()["ext"]
+    for first, last, code in (("elsewhere", "orders", 0), ("orders", "elsewhere", 1)):
+        signed = frame(send(ext=ext | {"b": last}))
+        text = f'"b": "{last}"'.encode()
+        twice = signed[8:].replace(text, f'"b": "{first}", '.encode() + text)
+        (size, mark) = struct.unpack(">iI", signed[:8])
+        more = len(twice) + 8 - len(signed)
+        data = struct.pack(">iI", size + more, mark + more) + twice
+        with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
+            sock.sendall(data)
+            answer = sock.recv(1 << 16)
+        assert f'"code":{code},'.encode() in answer.replace(b" ", b"")

@@ -1,0 +1,40 @@
+"""SHA-1 for the C core: the functions of the cryptographic library that the interpreter itself has
+loaded, so that nothing else is linked."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from typing import Any
+
+from pystore.native import ffi
+
+__all__ = ["digest_functions"]
+
+#: Member of ps_digest_functions: OpenSSL's name.
+_NAMES = {
+    "make": "EVP_MD_CTX_new",
+    "drop": "EVP_MD_CTX_free",
+    "copy": "EVP_MD_CTX_copy_ex",
+    "init": "EVP_DigestInit_ex",
+    "update": "EVP_DigestUpdate",
+    "final": "EVP_DigestFinal_ex",
+    "differ": "CRYPTO_memcmp",
+}
+
+
+def digest_functions() -> Any | None:
+    """``ps_digest_functions *``; None when this interpreter does not show them, as one that was
+    linked statically: Python then checks every signature."""
+    try:
+        module = importlib.import_module("_hashlib")
+        library = ctypes.CDLL(getattr(module, "__file__", None))
+        made = ffi.new("ps_digest_functions *")
+        for member, name in _NAMES.items():
+            address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            setattr(made, member, ffi.cast(ffi.typeof(getattr(made, member)), address))
+        library.EVP_sha1.restype = ctypes.c_void_p
+        made.sha1 = ffi.cast("void *", library.EVP_sha1())
+    except (ImportError, OSError, AttributeError):
+        return None
+    return made

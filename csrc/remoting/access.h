@@ -1,0 +1,42 @@
+/* Requests that access control has let in before: Python decides, and grants what it decided to
+ * everybody who signs with the same secret and asks for the same from the same address; the core
+ * checks the signature and looks the grant up. What is not granted goes to Python, so nothing is
+ * refused here. docs/internals/access.md#in-the-core */
+#ifndef PS_ACCESS_H
+#define PS_ACCESS_H
+
+#include "remoting/remoting.h"
+
+/* cdef begin */
+/* Functions of the cryptographic library that the interpreter has loaded (OpenSSL's EVP). */
+typedef struct ps_digest_functions {
+    void *(*make)(void);
+    void (*drop)(void *context);
+    int (*copy)(void *to, const void *from);
+    int (*init)(void *context, const void *type, void *engine);
+    int (*update)(void *context, const void *data, size_t len);
+    int (*final)(void *context, uint8_t *out, unsigned *len);
+    int (*differ)(const void *one, const void *other, size_t len); /* in constant time */
+    const void *sha1;
+} ps_digest_functions;
+
+/* From now on a frame is served only if it is granted; others are handed on. */
+int ps_core_guard(ps_core *core, const ps_digest_functions *functions, ps_error *error);
+/* Lets in what is signed with this secret, asks by `code` for topic and group, and comes from this
+ * address (4 or 16 bytes). No memory for it: it goes to Python again, as everything else. */
+void ps_core_grant(ps_core *core, const char *key, int32_t key_len, const char *secret,
+                   int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
+                   const char *topic, int32_t topic_len, const char *group, int32_t group_len);
+/* Forgets all grants and secrets. */
+void ps_core_revoke(ps_core *core);
+/* Requests that were let in here. */
+int64_t ps_core_let_in(const ps_core *core);
+/* cdef end */
+
+typedef struct ps_access ps_access;
+
+/* Whether a frame of this connection is granted. */
+bool ps_access_granted(ps_conn *conn, const ps_command *request);
+void ps_access_free(ps_access *access);
+
+#endif
