@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import os
 import socket
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
@@ -66,6 +67,7 @@ from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.setting_types import SettingValues
 from pystore.settings import RETENTION, Settings, load
+from pystore.timers import Timers
 
 __all__ = ["Broker"]
 
@@ -116,7 +118,6 @@ class Broker:
         self.settings: Settings = served(load(conf, self._given))
         if "bindAddress" not in self.settings.explicit:
             self._given["bindAddress"] = _bind_address(self.settings["brokerIP1"])
-        self._given["timerWheelEnable"] = self.settings["timerWheelEnable"]
         self.settings = self.settings.replaced(bindAddress=self._given["bindAddress"])
         self.path = path or self.settings.root or Path.home() / "store"
         self._with_namesrv = with_namesrv
@@ -218,7 +219,10 @@ class Broker:
         undo.callback(core.notify_all)
         undo.push_async_callback(services.registration.stop)
         await services.registration.start()
-        services.schedule = schedule = Schedule(store, core)
+        timers = await self._open_timers(store)
+        services.schedule = schedule = Schedule(
+            store, core, timers=timers, max_tps=self.settings["deliveryMaxTps"]
+        )
         schedule.start()
         undo.callback(schedule.stop)
         keeper = Housekeeping(services)
@@ -227,6 +231,9 @@ class Broker:
             "delay offsets",
             schedule.persist_later,
             lambda: self.settings["flushDelayOffsetInterval"] / 1000,
+        )
+        keeper.save(
+            "timers", schedule.save_timers, lambda: self.settings["timerFlushIntervalMs"] / 1000
         )
         keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
@@ -270,6 +277,16 @@ class Broker:
         log.info("Deduplication window holds %d messages", once.state().remembered)
         return once
 
+    async def _open_timers(self, store: Store) -> Timers | None:
+        """The timers that wait, unless they are off. A crash may have left some log to read."""
+        if not self.settings["timerWheelEnable"]:
+            return None
+        began = time.monotonic()
+        timers = await asyncio.to_thread(Timers, store)
+        self._undo.callback(timers.close)
+        log.info("%d timers wait, found in %.1f s", timers.count(), time.monotonic() - began)
+        return timers
+
     def _open(self) -> Store:
         return pystore.open(self.path, self._conf, **self._given)  # type: ignore[arg-type]
 
@@ -310,6 +327,7 @@ class Broker:
         core = Core(
             store,
             cluster=settings["brokerClusterName"],
+            broker=settings["brokerName"],
             region=settings["regionId"],
             trace_on=settings["traceOn"],
             long_polling=settings["longPollingEnable"],

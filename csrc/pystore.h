@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 3 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 4 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -82,6 +82,9 @@ typedef struct ps_conf {
     int32_t store_host_len; /* 8 or 20 */
     int32_t level_count;    /* messageDelayLevel */
     int64_t level_delay_ms[64];
+    int32_t timer_enable;       /* timerWheelEnable */
+    int32_t timer_precision_ms; /* timerPrecisionMs */
+    int64_t timer_max_delay_s;  /* timerMaxDelaySec */
     /* blocks of a new segment are reserved this far ahead, bytes */
     int32_t reserve_window;
     /* mappedFilesMax: segment and queue files that are mapped at once */
@@ -248,6 +251,7 @@ typedef struct ps_message {
     int32_t born_host_len; /* 0: the store host */
     int32_t wait;
     int32_t delay_level; /* 0: none; else it waits in SCHEDULE_TOPIC_XXXX; clipped to the last */
+    int32_t timed;       /* 1: it waits until the time that its TIMER_ properties ask for */
 } ps_message;
 int ps_put_message(ps_store *store, ps_topic *topic, const ps_message *message, ps_put_result *out);
 
@@ -303,6 +307,45 @@ typedef struct ps_due {
  * error code: out->next_offset could not be delivered. */
 int ps_deliver_due(ps_store *store, int32_t level, int64_t from, int64_t now_ms, int32_t most,
                    ps_due *out, ps_error *error);
+
+/* ---- timers: messages of rmq_sys_wheel_timer. One object a store; a mutex guards it ---- */
+typedef struct ps_timers ps_timers;
+typedef struct ps_timer_round {
+    int64_t next_ms;                        /* when the first is due; -1: none waits */
+    int64_t next_offset;                    /* of the topic's queue: read up to here */
+    int64_t delivered, skipped, recalled;   /* skipped: without readable record or destination */
+    int64_t pending;                        /* that wait */
+    int64_t late_ms;                        /* of the one that was delivered latest */
+    int64_t end;                            /* physical, of the last one delivered; 0: none */
+    int32_t more;                           /* 1: there is more to do now */
+    int32_t waits;                          /* 1: the disk is behind; try in some ms */
+} ps_timer_round;
+typedef struct ps_timer_row {
+    int64_t due_ms, out_ms, queue_offset, physical;
+} ps_timer_row;
+
+/* Finds again what waits: state of the folder `timers`, then the topic's queue, then, in the log,
+ * what was delivered since. A store of readers may be asked, too; it delivers nothing. Close it
+ * before the store. */
+ps_timers *ps_timers_open(ps_store *store, ps_error *error);
+void ps_timers_close(ps_timers *timers);
+/* Reads new timers and delivers those that are due at now_ms (0: the clock), at most `most`. */
+int ps_timers_run(ps_timers *timers, int64_t now_ms, int32_t most, ps_timer_round *out,
+                  ps_error *error);
+/* Those with from_ms < time <= to_ms in order of time and arrival: how many there are; `room` of
+ * them at most are written. */
+int64_t ps_timers_list(ps_timers *timers, int64_t from_ms, int64_t to_ms, ps_timer_row *out,
+                       int64_t room, ps_error *error);
+/* The one with this real topic, UNIQ_KEY and TIMER_OUT_MS: 1, 0, or an error. */
+int ps_timers_find(ps_timers *timers, const char *topic, int32_t topic_len, const char *key,
+                   int32_t key_len, int64_t out_ms, ps_timer_row *out, ps_error *error);
+/* What survives a crash: taken here, and written in any thread once the log is on the disk up to
+ * *log_end. */
+typedef struct ps_timers_state ps_timers_state;
+ps_timers_state *ps_timers_capture(ps_timers *timers, int64_t *log_end, ps_error *error);
+int ps_timers_save(ps_store *store, ps_timers_state *state, ps_error *error); /* frees it */
+/* The clock of timers goes by so many ms ahead of the machine's: for tests. */
+void ps_timers_shift_clock(ps_store *store, int64_t ms);
 
 /* Waits until every byte below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT after
  * timeout_ms, or an error. */

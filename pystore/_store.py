@@ -27,6 +27,7 @@ from pystore.metadata import Metadata, system_topics
 from pystore.native import address_of, ffi, lib, utf8
 from pystore.properties import checked, encode_properties
 from pystore.settings import RETENTION, Settings, fill, host_bytes
+from pystore.timers import ASKING
 
 __all__ = ["Store"]
 
@@ -188,7 +189,9 @@ class Store(Base):
         separated by spaces. queue: None takes them in turn. flag: the user's own number.
         wait: False is upstream's ``WAIT=false``: do not wait for the sync. delay_level: 1 to the
         last level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it
-        (docs/internals/format.md#delays-and-transactions). born_timestamp: ms; 0: now. born_host:
+        (docs/internals/format.md#delays-and-transactions). A property TIMER_DELIVER_MS,
+        TIMER_DELAY_MS or TIMER_DELAY_SEC makes it wait for that time in rmq_sys_wheel_timer. A
+        broker over the store delivers both. born_timestamp: ms; 0: now. born_host:
         "address:port" of the producer.
 
         With flushDiskType=SYNC_FLUSH it returns when the disk has the message, or with status
@@ -208,6 +211,7 @@ class Store(Base):
             or born_timestamp
             or born_host
             or (prepared_transaction_offset)
+            or (properties and _asks_time(properties))
         ):
             return self.put_message(
                 topic, body, tags, keys, properties, queue, flag, wait, delay_level, sys_flag,
@@ -263,6 +267,7 @@ class Store(Base):
         m.flag, m.sys_flag, m.reconsume_times = flag, sys_flag, reconsume_times
         m.born_timestamp, m.delay_level = born_timestamp, delay_level
         m.prepared_transaction_offset = prepared_transaction_offset
+        m.timed = _asks_time(properties)
         m.wait = wait and block
         out = self._scratch.out
         rc = lib.ps_put_message(self.c_handle(), entry.handle, m, out)
@@ -566,6 +571,13 @@ class Store(Base):
 
 
 _put.bind(address_of(ffi.addressof(lib, "ps_put")), PutResult, make)
+
+
+_TIMED = frozenset(ASKING)
+
+
+def _asks_time(properties: Mapping[str, str] | None) -> bool:
+    return bool(properties) and not _TIMED.isdisjoint(properties)  # type: ignore[arg-type]
 
 
 def _buffer(body: Any) -> Any:

@@ -6,7 +6,8 @@ StoreError (Exception)
 │   ├── TopicIllegal
 │   ├── QueueIllegal
 │   ├── PropertiesIllegal
-│   └── PropertiesSizeExceeded
+│   ├── PropertiesSizeExceeded
+│   └── TimerIllegal
 ├── NotAStore (FileNotFoundError)
 ├── StoreLocked (BlockingIOError)
 ├── NewerLayout
@@ -18,6 +19,7 @@ StoreError (Exception)
 ├── UsedAfterFork
 ├── ReadOnly
 ├── DiskFull (OSError)
+├── TimersOff
 ├── NotWriteable (OSError)
 ├── FlushFailed (OSError)
 ├── CreateMappedFileFailed (OSError)
@@ -273,6 +275,26 @@ class DiskFull(StoreError, OSError):
     _default_errno = _errno.ENOSPC
 
 
+class TimerIllegal(MessageIllegal):
+    """The time of a timer is not a number, or beyond timerMaxDelaySec. Next: ask for a time in
+    milliseconds within timerMaxDelaySec from now.
+    """
+
+    code = -8
+    status = "MESSAGE_ILLEGAL"
+    meaning = "the time of a timer is not a number, or beyond timerMaxDelaySec"
+    next_step = "ask for a time in milliseconds within timerMaxDelaySec from now"
+
+
+class TimersOff(StoreError):
+    """Timers are switched off. Next: set timerWheelEnable = true, or use a delay level."""
+
+    code = -9
+    status = ""
+    meaning = "timers are switched off"
+    next_step = "set timerWheelEnable = true, or use a delay level"
+
+
 class NotWriteable(StoreError, OSError):
     """The store rejects messages because a queue or the index could not be written. Next: fix
     the cause given in the message, then open the store again.
@@ -401,6 +423,8 @@ by_code: dict[int, type[StoreError]] = {
     -21: UsedAfterFork,
     -22: ReadOnly,
     -30: DiskFull,
+    -8: TimerIllegal,
+    -9: TimersOff,
     -31: NotWriteable,
     -32: FlushFailed,
     -33: CreateMappedFileFailed,
@@ -465,6 +489,8 @@ __all__ = [
     "StoreIOError",
     "StoreLocked",
     "StrayFile",
+    "TimerIllegal",
+    "TimersOff",
     "TopicIllegal",
     "UsedAfterFork",
 ]

@@ -18,6 +18,7 @@ class SettingValues(TypedDict, total=False):
     accessMessageInMemoryMaxRatio: int | str
     aclEnable: bool | str
     allAckInSyncStateSet: bool | str
+    allowRecallWhenBrokerNotWriteable: bool | str
     authenticationEnabled: bool | str
     authenticationMetadataProvider: str | os.PathLike[str] | None
     authenticationProvider: str | os.PathLike[str] | None
@@ -54,6 +55,7 @@ class SettingValues(TypedDict, total=False):
     delayOffsetUpdateVersionStep: int | str
     deleteFileBatchMax: int | str
     deleteWhen: str | os.PathLike[str] | None
+    deliveryMaxTps: int | str
     diskMaxUsedSpaceRatio: int | str
     diskSpaceCleanForciblyRatio: int | str
     diskSpaceWarningLevelRatio: int | str
@@ -106,6 +108,7 @@ class SettingValues(TypedDict, total=False):
     notifyConsumerIdsChangedEnable: bool | str
     paranoidRecovery: bool | str
     readOnlyCommitLogStorePaths: str | os.PathLike[str] | None
+    recallMessageEnable: bool | str
     regionId: str | os.PathLike[str] | None
     registerBrokerTimeoutMills: int | str
     registerNameServerPeriod: int | str
@@ -120,6 +123,9 @@ class SettingValues(TypedDict, total=False):
     storeReplyMessageEnable: bool | str
     storeType: str | os.PathLike[str] | None
     syncFlushTimeout: int | str
+    timerFlushIntervalMs: int | str
+    timerMaxDelaySec: int | str
+    timerPrecisionMs: int | str
     timerWheelEnable: bool | str
     traceOn: bool | str
     traceTopicEnable: bool | str

@@ -349,7 +349,25 @@ _USED: dict[str, dict[str, Any]] = {
     "traceTopicEnable": _row("metadata", "", "create the trace topic in a new store"),
     "msgTraceTopicName": _row("metadata", "", "name of the trace topic", check=_not_empty),
     "timerWheelEnable": _row(
-        "metadata", "", "create rmq_sys_wheel_timer in a new store; a broker refuses true"
+        "store", "", "serve timers; create rmq_sys_wheel_timer in a new store", "timer_enable"
+    ),
+    "timerMaxDelaySec": _row(
+        "store", "s", "how far ahead a timer may be", "timer_max_delay_s", low=1, high=_INT_MAX
+    ),
+    "timerPrecisionMs": _row(
+        "store",
+        "ms",
+        "what TIMER_OUT_MS is rounded down to, for other readers; delivery is to the millisecond",
+        "timer_precision_ms",
+        low=1,
+        high=60_000,
+    ),
+    "timerFlushIntervalMs": _row(
+        "broker", "ms", "interval between saves of the set of timers that wait", low=100
+    ),
+    "recallMessageEnable": _row("broker", "", "clients may recall timers"),
+    "allowRecallWhenBrokerNotWriteable": _row(
+        "broker", "", "clients may recall timers while the broker is not writable"
     ),
     "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=65536),
     "flushConsumerOffsetInterval": _row(
@@ -539,6 +557,14 @@ _OURS: dict[str, dict[str, Any]] = {
         "an open compares queues, index and metadata with the whole log, and mends what differs",
         type="boolean",
         default=False,
+    ),
+    "deliveryMaxTps": _row(
+        "broker",
+        "messages/s",
+        "most messages of delay levels and timers that are delivered in a second; 0: any",
+        type="int",
+        default=100_000,
+        low=0,
     ),
     "idempotentProduceWindow": _row(
         "broker",

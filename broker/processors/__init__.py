@@ -15,6 +15,7 @@ from broker.processors.locks import LockProcessor
 from broker.processors.lookup import LookupProcessor
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import PullProcessor
+from broker.processors.recall import RecallProcessor
 from broker.processors.relay import RelayProcessor
 from broker.processors.reply import ReplyProcessor
 from broker.processors.retry import RetryProcessor
@@ -40,6 +41,7 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         LookupProcessor(s),
         ClientProcessor(s),
         LockProcessor(s),
+        RecallProcessor(s),
         RelayProcessor(s),
         AssignmentProcessor(s),
         TopicProcessor(s),

@@ -2,7 +2,7 @@
 PutDecision, which the C core carries out (docs/internals/send-path.md).
 
 docs/internals/wire.md#sending, docs/internals/services.md#retries. The core's tables admit plain
-sends by themselves; here come first sends to a topic, retries, timers, messages without an id, and
+sends by themselves; here come first sends to a topic, retries, messages without an id, and
 every refusal.
 """
 
@@ -40,8 +40,6 @@ _LONG_NAMES = {
     "l": "maxReconsumeTimes",
 }
 _VERSION_1 = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
-_TIMER = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-_TIMER_MAX_MS = 3 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +103,6 @@ class Admission:
             return decision
         if request.topic.startswith(RETRY):
             self._redirect(request, decision)
-        if asked.timed:
-            self._refuse_timer(request, decision)
         if asked.is_half(decision.level):
             self._check_half()
         self.identify(asked, decision)
@@ -198,23 +194,3 @@ class Admission:
                 f"{transactions.halves.state().open} transactions are open; new ones are"
                 " refused until some are decided. See `pystore tx ls`.",
             )
-
-    def _refuse_timer(self, request: SendRequest, decision: PutDecision) -> None:
-        """Timers are not served yet. Raises: Refused."""
-        properties = request.properties()
-        asked = [name for name in _TIMER if name in properties]
-        level = request.asked.level if decision.level is None else decision.level
-        if not asked or level > 0 or "TIMER_OUT_MS" in properties:
-            return
-        when = properties[asked[0]]
-        if not when.lstrip("-").isdigit():
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "timer message illegal, the delay time should not be bigger than the max delay"
-                f" {_TIMER_MAX_MS}ms; or if set del msg, the delay time should be bigger than the"
-                f" current time: {asked[0]} is not a number",
-            )
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            "accurate timer message is not enabled, timerWheelEnable is false: use a delay level",
-        )

@@ -13,12 +13,18 @@ from pystore.errors import (
     MessageIllegal,
     NotWriteable,
     StoreError,
+    TimerIllegal,
+    TimersOff,
 )
 
 __all__ = ["put_refusal"]
 
 
 def put_refusal(error: StoreError, s: Services) -> Refused:
+    if isinstance(error, TimerIllegal):
+        return Refused(ResponseCode.MESSAGE_ILLEGAL, error.text)
+    if isinstance(error, TimersOff):
+        return Refused(ResponseCode.SYSTEM_ERROR, error.text)
     if isinstance(error, MessageIllegal):
         return Refused(
             ResponseCode.MESSAGE_ILLEGAL,

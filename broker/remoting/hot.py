@@ -106,6 +106,7 @@ class Core:
         store: Store,
         *,
         cluster: str,
+        broker: str = "",
         region: str = "DefaultRegion",
         trace_on: bool = True,
         frame_max: int = FRAME_MAX,
@@ -118,9 +119,9 @@ class Core:
         chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
-        names = [ffi.new("char[]", text.encode()) for text in (cluster, region)]
+        names = [ffi.new("char[]", text.encode()) for text in (cluster, region, broker)]
         conf = ffi.new("ps_core_conf *")
-        conf.cluster, conf.region = names
+        conf.cluster, conf.region, conf.broker = names
         conf.trace_on = trace_on
         conf.frame_max = frame_max
         conf.long_polling = long_polling
@@ -147,6 +148,8 @@ class Core:
         self._settling: asyncio.Task[None] | None = None
         #: Told which watched delay levels got messages.
         self.on_levels: Callable[[Sequence[int]], None] | None = None
+        #: Told when the watched queue of timers got messages.
+        self.on_timers: Callable[[], None] | None = None
         self._on_pull: Callable[[Peer, Pulled], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
         self._send = ffi.new("ps_send *")
@@ -382,6 +385,8 @@ class Core:
         levels = lib.ps_core_levels(self.handle)
         if levels and self.on_levels is not None:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
+        if lib.ps_core_timers(self.handle) and self.on_timers is not None:
+            self.on_timers()
         self.look_in(after[0])
 
     def watch_pulls(self, on_pull: Callable[[Peer, Pulled], None]) -> None:
@@ -447,6 +452,10 @@ class Core:
         """Whether delay level `level` reaches beyond `offset`. If not, on_levels is called with it
         once it does."""
         return bool(self._check(lib.ps_core_watch_level(self.handle, level, offset, self._error)))
+
+    def watch_timers(self, offset: int) -> bool:
+        """The same for the queue of timers, and on_timers."""
+        return bool(self._check(lib.ps_core_watch_timers(self.handle, offset, self._error)))
 
     def look_in(self, in_ms: int) -> None:
         """Answers what is to be answered in so many milliseconds, if not earlier; -1: never."""

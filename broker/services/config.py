@@ -41,7 +41,6 @@ _NOT_SERVED: dict[str, tuple[object, str]] = {
     "minInSyncReplicas": (1, "there is no replication yet"),
     "allAckInSyncStateSet": (False, "there is no replication yet"),
     "enableAutoInSyncReplicas": (False, "there is no replication yet"),
-    "timerWheelEnable": (False, "there are no timers yet, use delay levels"),
 }
 
 

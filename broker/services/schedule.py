@@ -1,12 +1,12 @@
-"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX and go to their topics when they are due.
+"""Delay levels and timers: messages that wait, and go to their topics when they are due.
 
-The C core finds and puts them (csrc/store/delay.c); here is when: at the next due time of each
-level, or when an empty one gets its first message. No polling. docs/internals/services.md#delays;
-upstream ScheduleMessageService.
+The C core finds and puts them (csrc/store/delay.c, csrc/store/timers.c); here is when, for all of
+them: at the next due time, or when what was empty gets its first message. No polling.
+docs/internals/timers.md; upstream ScheduleMessageService, TimerMessageStore.
 
-Progress is kept in ``metadata.delay_offsets`` every flushDelayOffsetInterval, and only as far as
-what was delivered is on the disk: after a power failure a message may come twice, and none is
-missing.
+Progress is kept, for levels in ``metadata.delay_offsets``, for timers in the folder ``timers``, and
+only as far as what was delivered is on the disk: after a power failure a message may come twice,
+and none is missing.
 """
 
 from __future__ import annotations
@@ -14,50 +14,161 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from broker.remoting.hot import Core
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
+from pystore.native import lib
+from pystore.timers import TimerRound, Timers, save_timers
 
 __all__ = ["Schedule"]
 
-#: Messages of one level that are delivered before other work has its turn.
+#: Messages that are delivered before other work has its turn.
 _ROUND = 512
 _RETRY_S = 0.1
+#: How long deliveries wait for a disk that is behind, or for the rate's next share.
+_PAUSE_S = 0.01
 #: The wall clock may jump, and timers do not see it.
 _LOOK_AGAIN_S = 5.0
 _PENDING_MAX = 64
+_PROGRESS_S = 10.0
 
 _log = logging.getLogger("broker.schedule")
 
 
-@dataclass(slots=True)
-class _Level:
+class _Source(ABC):
+    """Something that waits. handle: of its next turn."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.handle: asyncio.TimerHandle | asyncio.Handle | None = None
+        self.failing = False
+
+    @abstractmethod
+    def deliver(self, most: int, now_ms: int) -> tuple[int, float]:
+        """Delivers what is due, at most so many: how many, and in how many seconds to go on;
+        negative: when there is something. Raises: StoreError."""
+
+
+class _Level(_Source):
     """number: from 1. offset: of the next message, in its queue. kept: as metadata has it. pending:
     (offset, end of the log after its messages) of rounds that are not known to be on the disk."""
 
-    number: int
-    offset: int
-    kept: int
-    pending: deque[tuple[int, int]] = field(default_factory=deque)
-    timer: asyncio.TimerHandle | asyncio.Handle | None = None
-    failing: bool = False
+    def __init__(self, schedule: Schedule, number: int, offset: int) -> None:
+        super().__init__()
+        self.schedule, self.number = schedule, number
+        self.name = f"Delay level {number}"
+        self.offset = self.kept = offset
+        self.pending: deque[tuple[int, int]] = deque()
+
+    def deliver(self, most: int, now_ms: int) -> tuple[int, float]:
+        s = self.schedule
+        try:
+            done = s.store.deliver_due(self.number, self.offset, most=most, now_ms=now_ms)
+        except StoreError as failed:
+            self._moved(getattr(failed, "delivery", None))
+            raise
+        self._moved(done)
+        if done.next_ms >= 0:
+            return done.delivered, max(0.0, (done.next_ms - now_ms) / 1000)
+        return done.delivered, 0.0 if s.core.watch_level(self.number, self.offset) else -1.0
+
+    def _moved(self, done: DueDelivery | None) -> None:
+        if done is None or done.offset == self.offset:
+            return
+        self.offset = done.offset
+        self.schedule.delivered += done.delivered
+        self.schedule.skipped += done.skipped
+        pending = self.pending
+        end = max(done.end, pending[-1][1] if pending else 0)
+        if len(pending) >= _PENDING_MAX:
+            pending.pop()
+        pending.append((done.offset, end))
+
+
+class _Timers(_Source):
+    name = "The timers"
+
+    def __init__(self, schedule: Schedule, timers: Timers) -> None:
+        super().__init__()
+        self.schedule, self.timers = schedule, timers
+        self.last: TimerRound | None = None
+        self.delivered = self.skipped = self.recalled = 0
+        #: Of the deliveries since the start, the largest and the sum, ms after their time.
+        self.late_max_ms = 0
+        self.saved: tuple[int, int, int] | None = None
+        self._told = 0.0
+
+    def deliver(self, most: int, now_ms: int) -> tuple[int, float]:
+        try:
+            done = self.timers.run(most=most, now_ms=now_ms)
+        except StoreError as failed:
+            self._count(getattr(failed, "round", None))
+            raise
+        self._count(done)
+        if done.waits:
+            return done.delivered, _PAUSE_S
+        if done.more or self.schedule.core.watch_timers(done.offset):
+            self._tell(done, now_ms)
+            return done.delivered, 0.0
+        if done.next_ms < 0:
+            return done.delivered, -1.0
+        return done.delivered, max(0.0, (done.next_ms - now_ms) / 1000)
+
+    def _count(self, done: TimerRound | None) -> None:
+        if done is None:
+            return
+        self.last = done
+        self.delivered += done.delivered
+        self.skipped += done.skipped
+        self.recalled += done.recalled
+        self.late_max_ms = max(self.late_max_ms, done.late_ms)
+        self.schedule.delivered += done.delivered
+        self.schedule.skipped += done.skipped
+
+    def _tell(self, done: TimerRound, now_ms: int) -> None:
+        """Progress, while a stop is caught up with."""
+        behind_s = (now_ms - done.next_ms) / 1000 if done.next_ms >= 0 else 0.0
+        if behind_s < _PROGRESS_S or time.monotonic() - self._told < _PROGRESS_S:
+            return
+        self._told = time.monotonic()
+        _log.info(
+            "Timers are %.0f s behind; %d wait, %d were delivered",
+            behind_s, done.pending, self.delivered,
+        )  # fmt: skip
+
+    def mark(self) -> tuple[int, int, int]:
+        """Changes whenever there is something to save."""
+        return self.delivered, self.skipped, self.last.offset if self.last else 0
 
 
 class Schedule:
-    """The delay levels of one store. Everything happens on the event loop's thread."""
+    """All that waits in one store. Everything happens on the event loop's thread."""
 
     def __init__(
-        self, store: Store, core: Core, *, now_ms: Callable[[], int] | None = None
+        self,
+        store: Store,
+        core: Core,
+        *,
+        timers: Timers | None = None,
+        max_tps: int = 0,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
-        """now_ms: the clock of due times; tests set it."""
-        self._store = store
-        self._core = core
-        self._now_ms = now_ms if now_ms is not None else lambda: time.time_ns() // 1_000_000
+        """timers: None: they are off. max_tps: most deliveries a second, of levels and timers
+        together, 0: any. now_ms: the clock of due times; tests set it."""
+        self.store = store
+        self.core = core
+        self._shift_ms = 0
+        self.now_ms = now_ms if now_ms is not None else self._clock
+        self._max_tps = max_tps
+        self._share = float(_ROUND)
+        self._shared_at = 0.0
         self._levels: dict[int, _Level] = {}
+        self.timers = _Timers(self, timers) if timers is not None else None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Since the start.
         self.delivered = 0
@@ -66,27 +177,45 @@ class Schedule:
     def start(self) -> None:
         """Delivers what is due and waits for the rest. Needs a running loop."""
         self._loop = asyncio.get_running_loop()
-        self._core.on_levels = self._got_messages
-        kept = self._store.metadata.delay_offsets
-        for number in range(1, len(self._store.settings.delay_levels_ms) + 1):
-            offset = kept.get(number) or 0
-            self._levels[number] = level = _Level(number, offset, offset)
+        self.core.on_levels = self._got_messages
+        kept = self.store.metadata.delay_offsets
+        for number in range(1, len(self.store.settings.delay_levels_ms) + 1):
+            self._levels[number] = level = _Level(self, number, kept.get(number) or 0)
             self._later(level, 0.0)
+        if self.timers is not None:
+            self.core.on_timers = self.look_at_timers
+            self._later(self.timers, 0.0)
+
+    def _clock(self) -> int:
+        return time.time_ns() // 1_000_000 + self._shift_ms
+
+    def shift_clock(self, ms: int) -> None:
+        """For tests: from now on times are told by a clock so far ahead of the machine's."""
+        self._shift_ms = ms
+        lib.ps_timers_shift_clock(self.store.c_handle(), ms)
+        self.look_at_timers()
+
+    def look_at_timers(self) -> None:
+        """Now: something came, or the clock was set."""
+        if self.timers is not None and self._loop is not None:
+            self._run(self.timers)
 
     def stop(self) -> None:
         """Delivers nothing more and keeps the progress."""
-        self._core.on_levels = None
-        for level in self._levels.values():
-            if level.timer is not None:
-                level.timer.cancel()
+        self.core.on_levels = self.core.on_timers = None
+        for source in [*self._levels.values(), self.timers]:
+            if source is not None and source.handle is not None:
+                source.handle.cancel()
         if self._levels:
-            self._store.flush()
+            self.store.flush()
             self.persist()
-        self._levels = {}
+        if self.timers is not None and self._loop is not None:
+            save_timers(self.store, self.timers.timers.capture()[0])
+        self._levels, self._loop = {}, None
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""
-        ends = {q.queue + 1: q.max_offset for q in self._store.queues("SCHEDULE_TOPIC_XXXX")}
+        ends = {q.queue + 1: q.max_offset for q in self.store.queues("SCHEDULE_TOPIC_XXXX")}
         return {n: (level.offset, ends.get(n, 0)) for n, level in self._levels.items()}
 
     def persist(self) -> None:
@@ -101,11 +230,11 @@ class Schedule:
 
     def _progressed(self) -> list[tuple[int, int]]:
         """Level and offset to keep, of each level that the metadata has elsewhere."""
-        flushed = self._store.info().log_flushed
+        flushed = self.store.info().log_flushed
         for level in self._levels.values():
             while level.pending and level.pending[0][1] <= flushed:
                 level.kept = level.pending.popleft()[0]
-        kept = self._store.metadata.delay_offsets
+        kept = self.store.metadata.delay_offsets
         return [
             (level.number, level.kept)
             for level in self._levels.values()
@@ -115,9 +244,25 @@ class Schedule:
     def _write(self, rows: list[tuple[int, int]]) -> None:
         if not rows:
             return
-        with self._store.metadata.batch():
+        with self.store.metadata.batch():
             for number, kept in rows:
-                self._store.metadata.delay_offsets.commit(number, kept, reset=True)
+                self.store.metadata.delay_offsets.commit(number, kept, reset=True)
+
+    async def save_timers(self) -> None:
+        """Saves the set of timers that wait, once the log is on the disk as far as it goes. Raises:
+        DiskFull, FlushFailed."""
+        timers = self.timers
+        if timers is None or self._loop is None or timers.saved == timers.mark():
+            return
+        mark = timers.mark()
+        state, end = timers.timers.capture()
+        await asyncio.to_thread(self._save_timers, state, end)
+        timers.saved = mark
+
+    def _save_timers(self, state: object, end: int) -> None:
+        if self.store.info().log_flushed < end:
+            self.store.flush()
+        save_timers(self.store, state)
 
     def _got_messages(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -125,43 +270,40 @@ class Schedule:
             if level is not None:
                 self._run(level)
 
-    def _later(self, level: _Level, seconds: float) -> None:
+    def _later(self, source: _Source, seconds: float) -> None:
         assert self._loop is not None
-        if level.timer is not None:
-            level.timer.cancel()
+        if source.handle is not None:
+            source.handle.cancel()
         if seconds <= 0:
-            level.timer = self._loop.call_soon(self._run, level)
+            source.handle = self._loop.call_soon(self._run, source)
         else:
-            level.timer = self._loop.call_later(min(seconds, _LOOK_AGAIN_S), self._run, level)
+            source.handle = self._loop.call_later(min(seconds, _LOOK_AGAIN_S), self._run, source)
 
-    def _run(self, level: _Level) -> None:
-        now = self._now_ms()
+    def _allowed(self) -> int:
+        """How many may be delivered now."""
+        if not self._max_tps:
+            return _ROUND
+        now = time.monotonic()
+        self._share = min(_ROUND, self._share + (now - self._shared_at) * self._max_tps)
+        self._shared_at = now
+        return int(self._share)
+
+    def _run(self, source: _Source) -> None:
+        most = self._allowed()
+        if most < 1:
+            self._later(source, _PAUSE_S)
+            return
         try:
-            done = self._store.deliver_due(level.number, level.offset, most=_ROUND, now_ms=now)
+            delivered, pause_s = source.deliver(most, self.now_ms())
         except StoreError as failed:
-            if not level.failing:
-                _log.error("Delay level %d cannot deliver: %s", level.number, failed)
-            level.failing = True
-            self._moved(level, getattr(failed, "delivery", None))
-            self._later(level, _RETRY_S)
+            if not source.failing:
+                _log.error("%s cannot deliver: %s", source.name, failed)
+            source.failing = True
+            self._later(source, _RETRY_S)
             return
-        if level.failing:
-            _log.info("Delay level %d delivers again", level.number)
-        level.failing = False
-        self._moved(level, done)
-        if done.next_ms >= 0:
-            self._later(level, (done.next_ms - now) / 1000)
-        elif self._core.watch_level(level.number, level.offset):
-            self._later(level, 0.0)
-
-    def _moved(self, level: _Level, done: DueDelivery | None) -> None:
-        if done is None or done.offset == level.offset:
-            return
-        level.offset = done.offset
-        self.delivered += done.delivered
-        self.skipped += done.skipped
-        pending = level.pending
-        end = max(done.end, pending[-1][1] if pending else 0)
-        if len(pending) >= _PENDING_MAX:
-            pending.pop()
-        pending.append((done.offset, end))
+        if source.failing:
+            _log.info("%s: delivers again", source.name)
+        source.failing = False
+        self._share -= delivered
+        if pause_s >= 0:
+            self._later(source, pause_s)

@@ -54,7 +54,9 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     c->co_event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->co_in = (ps_buffer){malloc(READ_ROOM), 0, READ_ROOM};
     c->co_scratch = malloc(PS_HEADER_MAX);
-    bool made = encode_extra(c, conf) && c->co_in.data != NULL && c->co_scratch != NULL;
+    c->co_broker = strdup(conf->broker != NULL ? conf->broker : "");
+    bool made = encode_extra(c, conf) && c->co_broker != NULL &&
+                c->co_in.data != NULL && c->co_scratch != NULL;
     if (c->co_event_fd < 0)
         ps_fail(e, ps_errno_code(errno), errno, -1, NULL, "no eventfd: %s", strerror(errno));
     else if (!made)
@@ -62,7 +64,9 @@ ps_core *ps_core_new(ps_store *store, const ps_core_conf *conf, ps_error *e) {
     else
         c->co_schedule =
             ps_topic_open(store, PS_SCHEDULE_TOPIC, (int32_t)strlen(PS_SCHEDULE_TOPIC), 1, e);
-    if (c->co_schedule == NULL || ps_tx_make(c, e) < 0) {
+    if (c->co_schedule != NULL)
+        c->co_timer = ps_topic_open(store, PS_TIMER_TOPIC, (int32_t)strlen(PS_TIMER_TOPIC), 1, e);
+    if (c->co_timer == NULL || ps_tx_make(c, e) < 0) {
         ps_core_free(c);
         return NULL;
     }
@@ -102,6 +106,8 @@ void ps_core_free(ps_core *c) {
     ps_buffer_free(&c->co_out);
     ps_buffer_free(&c->co_props);
     ps_buffer_free(&c->co_places);
+    ps_buffer_free(&c->co_handle);
+    free(c->co_broker);
     free(c->co_open);
     free(c->co_scratch);
     free(c->co_frames);

@@ -123,7 +123,10 @@ struct ps_core {
     int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
     int64_t co_work_ms;   /* monotonic time that it was counted at */
     bool co_more;    /* this call has left whole frames, since its answers are many */
-    ps_topic *co_schedule;
+    ps_topic *co_schedule, *co_timer;
+    char *co_broker;     /* name of the broker, in handles */
+    ps_buffer co_handle; /* of the timer that was put last */
+    bool co_timers;      /* the watched queue of timers got messages */
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
     ps_dedup *co_dedup; /* NULL: nothing is remembered */
@@ -178,7 +181,7 @@ typedef struct ps_answer { /* what an answer is made of */
     int32_t opaque, serialize, code, queue_id, count;
     int64_t queue_offset;
     const int64_t *physical;
-    ps_slice uniq, remark;
+    ps_slice uniq, remark, handle;
     int64_t end; /* of the last record, in the log */
 } ps_answer;
 /* Answers now, or, when `wait` and the store syncs, once the log is on the disk. */
@@ -187,6 +190,9 @@ int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put);
 int ps_sent_refuse(ps_core *c, const ps_answer *a);
 /* The offset message ids, with commas between, into co_props. False: no memory. */
 bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out);
+/* The handle by which a timer is recalled, good until the next one: URL-safe Base64 of
+ * `v1 topic broker time id`. False: no memory. */
+bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, ps_slice *out);
 /* Moves what waits for the disk into the step. */
 void ps_deferred_detach(ps_core *c, ps_step *out);
 

@@ -1,9 +1,10 @@
-/* The watch on delay levels: which queues of SCHEDULE_TOPIC_XXXX got messages since the broker
- * looked. */
+/* The watch on delay levels and timers: which queues of SCHEDULE_TOPIC_XXXX, and whether that of
+ * rmq_sys_wheel_timer, got messages since the broker looked. */
 #include "remoting/core.h"
 
 void ps_levels_arrived(ps_core *c, const ps_queue *q) {
     if (q->cq_topic == c->co_schedule && q->cq_id < 64) c->co_levels |= 1ull << q->cq_id;
+    if (q->cq_topic == c->co_timer && q->cq_id == 0) c->co_timers = true;
 }
 
 int ps_core_watch_level(ps_core *c, int32_t level, int64_t offset, ps_error *e) {
@@ -16,4 +17,16 @@ uint64_t ps_core_levels(ps_core *c) {
     uint64_t levels = c->co_levels;
     c->co_levels = 0;
     return levels;
+}
+
+int ps_core_watch_timers(ps_core *c, int64_t offset, ps_error *e) {
+    ps_queue *q = ps_topic_queue_get(c->co_timer, 0);
+    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, 0, -1, NULL, "no memory for the queue");
+    return ps_arrivals_watch(q, offset);
+}
+
+int ps_core_timers(ps_core *c) {
+    int some = c->co_timers;
+    c->co_timers = false;
+    return some;
 }

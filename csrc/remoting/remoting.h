@@ -22,6 +22,7 @@ typedef struct ps_core_conf {
     int32_t long_polling;     /* longPollingEnable */
     int32_t short_polling_ms; /* shortPollingTimeMills: how long without it */
     int32_t parked_max;       /* pulls held at once; more are answered at once */
+    const char *broker;       /* name of the broker, for handles; NULL: empty */
     uint64_t seed;            /* of the queues that the core chooses; 0: the clock */
 } ps_core_conf;
 
@@ -97,6 +98,10 @@ int ps_core_watch_level(ps_core *core, int32_t level, int64_t offset, ps_error *
 /* Bit level - 1 for each watched level that got messages; forgets them. ps_core_next learns of it.
  */
 uint64_t ps_core_levels(ps_core *core);
+
+/* The same of the queue of timers; ps_core_timers says once whether it got messages. */
+int ps_core_watch_timers(ps_core *core, int64_t offset, ps_error *error);
+int ps_core_timers(ps_core *core);
 
 /* ---- statistics, since the core was made ---- */
 typedef struct ps_stat_row {

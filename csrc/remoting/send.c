@@ -1,9 +1,9 @@
 /* Messages that are put: one way for all of them, whoever decided. The tables decide a send whose
  * topic is published as hot, whose queue exists, and whose properties ask for nothing but a delay
- * level or a transaction; every other one is handed on, and comes back with the broker's decision
- * (decision.h). From there on both take the same steps: resolve what the decision leaves as asked,
- * answer a repeat, compose and place, put, remember, answer. docs/internals/wire.md#sending;
- * upstream SendMessageProcessor. */
+ * level, a time or a transaction; every other one is handed on, and comes back with the broker's
+ * decision (decision.h). From there on both take the same steps: resolve what the decision leaves
+ * as asked, answer a repeat, compose and place, put, remember, answer.
+ * docs/internals/wire.md#sending; upstream SendMessageProcessor. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -26,13 +26,15 @@ typedef struct putting {
     ps_topic_entry *entry; /* the same; NULL: it is not published */
     int32_t queue_id;      /* in that topic */
     int32_t level;
-    bool half, wait, once;
+    bool half, wait, once, timed;
+    int64_t out_ms; /* TIMER_OUT_MS, when it is timed */
     ps_slice key, uniq;
     /* done */
     int32_t count;           /* of messages that were put or are repeated */
     int32_t answer_queue_id; /* as asked, or that of the message that is repeated */
     int64_t queue_offset, physical, end, bytes;
     const int64_t *places; /* physical offsets, `count` of them */
+    ps_slice handle;       /* by which a timer is recalled; none: it is not one */
 } putting;
 
 static ps_text text_of(ps_slice s) {
@@ -66,6 +68,19 @@ static ps_slice uniq_of(const ps_send *s, const ps_decision *d) {
     return s->uniq;
 }
 
+/* A level comes before a time of its own; a half waits for its decision first, but a time that will
+ * never do is refused now. */
+static int resolve_time(putting *p, ps_error *e) {
+    const ps_send *s = p->s;
+    if (!(s->asks & PS_ASKS_TIME) || p->level > 0) return 0;
+    int asked =
+        ps_timer_asked(p->c->co_store, s->properties.data, s->properties.len, &p->out_ms, e);
+    if (asked > 0 && s->batch)
+        return ps_fail(e, PS_E_TIMER_ILLEGAL, 0, -1, NULL, "a batch cannot be delayed");
+    p->timed = asked > 0 && !p->half;
+    return asked < 0 ? asked : 0;
+}
+
 static int resolve_decision(putting *p, ps_error *e) {
     const ps_send *s = p->s;
     const ps_decision *d = p->d;
@@ -92,7 +107,7 @@ static int resolve_decision(putting *p, ps_error *e) {
         p->key = ps_dedup_key(p->c, d->add, d->add_len, s->properties);
     /* Clients are told the queue that they asked for, also when it goes elsewhere. */
     p->answer_queue_id = s->queue_id >= 0 ? s->queue_id : p->queue_id;
-    return 0;
+    return resolve_time(p, e);
 }
 
 /* ---- repeats ---- */
@@ -148,6 +163,8 @@ static int compose(putting *p, ps_error *e) {
                            .queue_id = p->queue_id,
                            .level = p->half ? 0 : p->level,
                            .half = p->half,
+                           .timed = p->timed,
+                           .out_ms = p->out_ms,
                            .uniq = text_of(p->uniq)};
     b->len = 0;
     uint8_t *to = ps_buffer_room(b, ps_place_room(&placed));
@@ -196,6 +213,9 @@ static ps_topic *place_message(putting *p, ps_message *m, ps_topic_entry **entry
     } else if (p->level > 0) {
         to = c->co_schedule;
         m->queue_id = p->level - 1;
+    } else if (p->timed) {
+        to = c->co_timer;
+        m->queue_id = 0;
     }
     if (to != p->topic) {
         ps_topic_entry *found =
@@ -230,6 +250,8 @@ static int put_one(putting *p, ps_error *e) {
     p->places = &p->physical;
     p->bytes = put.size;
     p->end = put.physical_offset + put.size;
+    if (p->timed && !ps_sent_handle(c, p->name, p->out_ms, p->uniq, &p->handle))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a handle");
     if (p->half) ps_tx_stored(c, &put, p->s->group, p->name, p->s->immunity_s);
     if (p->key.len > 0)
         ps_core_dedup_add(c, (const char *)p->name.data, p->name.len, (const char *)p->key.data,
@@ -313,6 +335,7 @@ static ps_answer answer_of(const putting *p, const ps_command *command) {
                        .queue_offset = p->queue_offset,
                        .physical = p->places,
                        .uniq = p->uniq,
+                       .handle = p->handle,
                        .remark = {p->d->remark_len > 0 ? (const uint8_t *)p->d->remark : NULL,
                                   p->d->remark_len},
                        .end = p->end};
@@ -340,7 +363,7 @@ static bool is_decided(const putting *p) {
         return false;
     int32_t queues =
         t->te_read_queues > t->te_write_queues ? t->te_read_queues : t->te_write_queues;
-    if (s->queue_id >= queues || (s->asks & (PS_ASKS_TIME | PS_ASKS_QUEUES))) return false;
+    if (s->queue_id >= queues || (s->asks & PS_ASKS_QUEUES)) return false;
     if (s->batch) return true;
     if (s->uniq.len == 0) return false;
     return ps_send_is_half(s->asks, s->reconsume_times, s->level) ? p->c->co_tx->tx_conf.on

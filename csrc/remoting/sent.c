@@ -10,7 +10,7 @@
 typedef struct deferred_item {
     ps_answer answer; /* its pointers are set when it is given */
     int64_t at;       /* of the physical offsets, in numbers */
-    int64_t texts_at; /* of UNIQ_KEY and remark, in bytes */
+    int64_t texts_at; /* of UNIQ_KEY, remark and handle, in bytes */
 } deferred_item;
 
 struct ps_deferred {
@@ -52,6 +52,7 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
     if (!append(&h->df_offsets, a->physical, a->count * (int64_t)sizeof(int64_t)) ||
         !append(&h->df_texts, a->uniq.data, a->uniq.len) ||
         !append(&h->df_texts, a->remark.data, a->remark.len) ||
+        !append(&h->df_texts, a->handle.data, a->handle.len) ||
         !append(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_durable_at) h->df_durable_at = a->end;
@@ -70,6 +71,40 @@ bool ps_sent_ids(ps_core *c, const ps_answer *a, ps_slice *out) {
             return false;
     }
     *out = (ps_slice){c->co_props.data, (int32_t)c->co_props.len};
+    return true;
+}
+
+static void encode_base64(const uint8_t *from, int64_t len, uint8_t *to) {
+    static const char digits[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    for (int64_t i = 0; i < len; i += 3, to += 4) {
+        uint32_t bits = (uint32_t)from[i] << 16;
+        if (i + 1 < len) bits |= (uint32_t)from[i + 1] << 8;
+        if (i + 2 < len) bits |= from[i + 2];
+        to[0] = (uint8_t)digits[bits >> 18];
+        to[1] = (uint8_t)digits[bits >> 12 & 63];
+        to[2] = i + 1 < len ? (uint8_t)digits[bits >> 6 & 63] : '=';
+        to[3] = i + 2 < len ? (uint8_t)digits[bits & 63] : '=';
+    }
+}
+
+bool ps_sent_handle(ps_core *c, ps_slice topic, int64_t out_ms, ps_slice uniq, ps_slice *out) {
+    static const char retry[] = "%RETRY%";
+    char number[24];
+    ps_slice time = ps_slice_of_number(out_ms + 1, number), broker = ps_slice_of(c->co_broker);
+    ps_buffer *b = &c->co_handle;
+    *out = (ps_slice){NULL, 0};
+    if (uniq.len == 0 || (topic.len >= 7 && memcmp(topic.data, retry, 7) == 0)) return true;
+    b->len = 0;
+    if (!append(b, "v1 ", 3) || !append(b, topic.data, topic.len) || !append(b, " ", 1) ||
+        !append(b, broker.data, broker.len) || !append(b, " ", 1) ||
+        !append(b, time.data, time.len) || !append(b, " ", 1) ||
+        !append(b, uniq.data, uniq.len))
+        return false;
+    int64_t len = b->len, encoded = (len + 2) / 3 * 4;
+    if (ps_buffer_room(b, encoded) == NULL) return false;
+    encode_base64(b->data, len, b->data + len);
+    *out = (ps_slice){b->data + len, (int32_t)encoded};
     return true;
 }
 
@@ -97,6 +132,8 @@ static int encode_answer(ps_core *c, const ps_answer *a) {
     add_common(c, &reply);
     reply.fields[reply.field_count++] =
         (ps_field){ps_slice_of("queueOffset"), ps_slice_of_number(a->queue_offset, offset)};
+    if (a->handle.len > 0)
+        reply.fields[reply.field_count++] = (ps_field){ps_slice_of("recallHandle"), a->handle};
     return ps_core_answer(c, &reply, 0);
 }
 
@@ -131,6 +168,7 @@ void ps_deferred_end(ps_core *c, ps_deferred *h, int32_t code, ps_step *out) {
         a.physical = (const int64_t *)h->df_offsets.data + items[i].at;
         if (a.uniq.data != NULL) a.uniq.data = texts;
         if (a.remark.data != NULL) a.remark.data = texts + a.uniq.len;
+        if (a.handle.data != NULL) a.handle.data = texts + a.uniq.len + a.remark.len;
         if (a.code == 0) a.code = code;
         encode_answer(c, &a);
     }

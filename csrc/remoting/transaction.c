@@ -194,6 +194,7 @@ static int final_place(ps_core *c, const ps_record *r, ps_topic **topic, ps_mess
                        "the half message has no real topic or queue");
     if (ps_property_find(r->properties, r->properties_len, "DELAY", 5, &delay))
         m->delay_level = ps_delay_asked(delay.value, delay.value_len);
+    m->timed = m->delay_level == 0;
     *topic = ps_topic_open(c->co_store, (const char *)name.data, (int32_t)name.len, 1, e);
     return *topic != NULL ? 0 : PS_E_TOPIC_ILLEGAL;
 }

@@ -9,53 +9,9 @@
  * put that fails ends the round at that message, which is tried again: none is lost, and none is
  * delivered twice within one life of the process. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <string.h>
 
-#include "base/bytes.h"
-#include "store/placement.h"
-#include "store/store.h"
-
-/* Where a delayed message goes; false: nowhere. */
-static bool destination(ps_store *s, const ps_record *r, ps_topic **topic, int32_t *queue_id) {
-    ps_text name;
-    const char *why;
-    if (!ps_real_place(r->properties, r->properties_len, &name, queue_id) ||
-        name.len > PS_TOPIC_MAX || ps_topic_check(name.data, name.len, &why) < 0 ||
-        ps_text_is(name.data, name.len, PS_HALF_TOPIC))
-        return false;
-    *topic = ps_topic_get(&s->st_topics, (const char *)name.data, (int32_t)name.len);
-    return *topic != NULL;
-}
-
-/* The message as it was sent; its properties stay as they were stored, as upstream leaves them. */
-static int deliver(ps_store *s, const ps_record *r, ps_topic *topic, int32_t queue_id, ps_due *out,
-                   ps_error *e) {
-    ps_put_result put;
-    ps_message m = {.body = r->body,
-                    .body_len = r->body_len,
-                    .properties = r->properties,
-                    .properties_len = r->properties_len,
-                    .queue_id = queue_id,
-                    .flag = r->flag,
-                    .sys_flag = r->sys_flag,
-                    .reconsume_times = r->reconsume_times,
-                    .born_timestamp = r->born_timestamp,
-                    .prepared_transaction_offset = r->prepared_transaction_offset,
-                    .born_host_len = r->born_host_len};
-    memcpy(m.born_host, r->born_host, (size_t)r->born_host_len);
-    put.error.code = 0;
-    int code = ps_put_message(s, topic, &m, &put);
-    if (code < 0) {
-        if (e != NULL) *e = put.error;
-        return code;
-    }
-    out->delivered++;
-    atomic_fetch_add_explicit(&topic->tp_delivered, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&topic->tp_delivered_bytes, put.size, memory_order_relaxed);
-    out->end = put.physical_offset + put.size;
-    return 0;
-}
+#include "store/deliver.h"
 
 /* A time farther away than the level's delay comes from a clock that was set back: due now. */
 static int64_t due_of(int64_t tags_code, int64_t now, int64_t delay) {
@@ -67,28 +23,25 @@ static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now,
                         ps_due *out, ps_error *e) {
     ps_mapfile *mf = NULL;
     ps_topic *topic;
-    ps_record r;
+    ps_record record;
     int32_t queue_id;
     int code = 1;
-    int64_t avail, due = due_of(u->tags_code, now, delay);
+    int64_t due = due_of(u->tags_code, now, delay);
     if (due > now) {
         out->next_ms = due;
         return 0;
     }
-    int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
-    const uint8_t *p = u->size == PS_UNIT_NONE || u->physical < 0
-                           ? NULL
-                           : ps_log_at(&s->st_log, u->physical, end, &avail, &mf);
-    bool good = p != NULL && ps_record_decode(p, avail, &r) == PS_REC_OK &&
-                r.physical_offset == u->physical && r.size == u->size &&
-                ps_unit_belongs(s, q, out->next_offset, &r);
-    if (good && ps_tags_code_is_address(u->tags_code))
-        due = due_of(ps_record_tags_code(&r, &s->st_levels), now, delay);
-    if (good && due > now) {
+    const ps_record *r = ps_deliver_record(s, q, out->next_offset, u, &mf, &record);
+    if (r != NULL && ps_tags_code_is_address(u->tags_code))
+        due = due_of(ps_record_tags_code(r, &s->st_levels), now, delay);
+    if (r != NULL && due > now) {
         out->next_ms = due;
         code = 0;
-    } else if (good && destination(s, &r, &topic, &queue_id)) {
-        code = deliver(s, &r, topic, queue_id, out, e);
+    } else if (r != NULL && ps_deliver_place(s, r, &topic, &queue_id)) {
+        /* Its properties stay as they were stored, as upstream leaves them. */
+        ps_text properties = {r->properties, r->properties_len};
+        code = ps_deliver(s, r, properties, topic, queue_id, &out->end, e);
+        out->delivered += code == 0;
         code = code < 0 ? code : 1;
     } else {
         out->skipped++;

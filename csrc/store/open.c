@@ -91,6 +91,8 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     s->st_lock_fd = -1;
     s->st_levels.count = conf->level_count;
     memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);
+    s->st_timer_rules = (ps_timer_rules){conf->timer_enable != 0, conf->timer_max_delay_s * 1000,
+                                         conf->timer_precision_ms};
     pthread_mutex_init(&s->st_close_lock, NULL);
     init_objects(s);
     if (split_dirs(s, conf->commitlog_dirs, e) < 0) {

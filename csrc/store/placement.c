@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-#define NUMBER_MAX 12 /* digits of an int32, its sign, a separator */
+#define NUMBER_MAX 20 /* digits of an int64 */
 /* Names, separators and numbers that a placement adds, at most. */
-#define ADDED_MAX 96
+#define ADDED_MAX 128
 
 bool ps_text_is(const uint8_t *data, int64_t len, const char *text) {
     return len == (int64_t)strlen(text) && memcmp(data, text, (size_t)len) == 0;
@@ -44,6 +44,11 @@ static const char *const OF_HALVES[] = {
 static const char *const OF_DELAYED[] = {
     "DELAY", "REAL_TOPIC", "REAL_QID", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
     NULL};
+static const char *const OF_TIMED[] = {"REAL_TOPIC", "REAL_QID", NULL};
+
+static bool waits(const ps_placement *p) {
+    return p->half || p->level > 0 || p->timed;
+}
 
 static bool goes(const ps_placement *p, const ps_property *each) {
     return is_named_in(each, p->drop, PS_NAME_SEPARATOR) ||
@@ -51,7 +56,8 @@ static bool goes(const ps_placement *p, const ps_property *each) {
            (p->restamped && is_named_in(each, p->stamp, PS_PROPERTY_SEPARATOR)) ||
            (p->pop && ps_text_is(each->name, each->name_len, "POP_CK")) ||
            (p->half && is_one_of(each, OF_HALVES)) ||
-           (!p->half && p->level > 0 && is_one_of(each, OF_DELAYED));
+           (!p->half && p->level > 0 && is_one_of(each, OF_DELAYED)) ||
+           (!p->half && p->timed && is_one_of(each, OF_TIMED));
 }
 
 static uint8_t *put(uint8_t *to, const void *data, int64_t len) {
@@ -68,7 +74,7 @@ static uint8_t *put_property(uint8_t *to, const char *name, const uint8_t *value
 }
 
 /* number: not negative. */
-static uint8_t *put_number(uint8_t *to, const char *name, int32_t number) {
+static uint8_t *put_number(uint8_t *to, const char *name, int64_t number) {
     uint8_t digits[NUMBER_MAX];
     int at = NUMBER_MAX;
     do {
@@ -99,7 +105,7 @@ int64_t ps_place_room(const ps_placement *p) {
 int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     uint8_t *start = to;
     bool plain = p->drop.len == 0 && p->add.len == 0 && !p->restamped && !p->pop;
-    if (plain && p->level == 0 && !p->half) {
+    if (plain && !waits(p)) {
         to = put(to, p->properties.data, p->properties.len);
         if (to > start && to[-1] != PS_PROPERTY_SEPARATOR && p->stamp.len > 0)
             *to++ = PS_PROPERTY_SEPARATOR;
@@ -112,7 +118,8 @@ int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
         to = put_property(to, "__transactionId__", p->uniq.data, p->uniq.len);
     if (!p->half && p->level > 0)
         to = put_number(to, "DELAY", p->level);
-    if (p->half || p->level > 0) {
+    if (!p->half && p->timed) to = put_number(to, "TIMER_OUT_MS", p->out_ms);
+    if (waits(p)) {
         to = put_property(to, "REAL_TOPIC", p->topic.data, p->topic.len);
         to = put_number(to, "REAL_QID", p->queue_id);
     }

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "format/record.h"
+#include "format/timer.h"
 
 #define PS_SCHEDULE_TOPIC "SCHEDULE_TOPIC_XXXX"
 #define PS_HALF_TOPIC "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -33,6 +34,8 @@ typedef struct ps_placement {
     ps_text topic;
     int32_t queue_id;
     int32_t level; /* as ps_delay_level answers; 0: it is not delayed */
+    bool timed;    /* it waits for a time */
+    int64_t out_ms; /* TIMER_OUT_MS, when it is timed */
     bool half;     /* it waits for its transaction's decision; a level then waits, too */
     ps_text uniq;  /* a half's UNIQ_KEY */
 } ps_placement;

@@ -195,40 +195,53 @@ static int put_placed(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_
     return put_draft(s, topic, &d, m->wait, out);
 }
 
-/* Where it waits until it is due: the queue of its level. */
-static int put_delayed(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
-    static const char name[] = PS_SCHEDULE_TOPIC;
+/* Where it waits until it is due: the queue of its level, or that of timers. */
+static int put_waiting(ps_store *s, ps_topic *topic, const ps_message *m, ps_placement *p,
+                       ps_put_result *out) {
+    const char *name = p->timed ? PS_TIMER_TOPIC : PS_SCHEDULE_TOPIC;
     ps_message placed = *m;
-    ps_placement p = {.properties = {m->properties, m->properties_len},
-                      .topic = {(const uint8_t *)topic->tp_name, topic->tp_len},
-                      .queue_id = m->queue_id,
-                      .level = ps_delay_level(&s->st_levels, m->delay_level)};
-    ps_topic *schedule = ps_topic_get(&s->st_topics, name, (int32_t)sizeof name - 1);
+    p->properties = (ps_text){m->properties, m->properties_len};
+    p->topic = (ps_text){(const uint8_t *)topic->tp_name, topic->tp_len};
+    p->queue_id = m->queue_id;
+    ps_topic *to = ps_topic_get(&s->st_topics, name, (int32_t)strlen(name));
     int code = check_queue_id(m->queue_id, &out->error);
     if (code < 0) return code;
     if (m->properties_len > PS_PROPERTIES_MAX)
         return ps_fail(&out->error, PS_E_PROPERTIES_SIZE_EXCEEDED, 0, -1, NULL,
                        "the properties have %lld bytes", (long long)m->properties_len);
-    uint8_t *properties = malloc((size_t)ps_place_room(&p));
-    if (properties == NULL || schedule == NULL)
+    uint8_t *properties = malloc((size_t)ps_place_room(p));
+    if (properties == NULL || to == NULL)
         code = ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the delay");
     if (code == 0) {
         placed.properties = properties;
-        placed.properties_len = ps_place_properties(&p, properties);
-        placed.queue_id = p.level - 1;
-        code = put_placed(s, schedule, &placed, out);
+        placed.properties_len = ps_place_properties(p, properties);
+        placed.queue_id = p->timed ? 0 : p->level - 1;
+        code = put_placed(s, to, &placed, out);
     }
     free(properties);
     return code;
 }
 
+static int put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
+    ps_placement p = {0};
+    if (m->delay_level < 0)
+        return ps_fail(&out->error, PS_E_ARGUMENT, 0, -1, NULL, "delay_level %d is negative",
+                       m->delay_level);
+    if (m->delay_level > 0) {
+        p.level = ps_delay_level(&s->st_levels, m->delay_level);
+    } else if (m->timed) {
+        int asks = ps_timer_asked(s, m->properties, m->properties_len, &p.out_ms, &out->error);
+        if (asks < 0) return asks;
+        p.timed = asks > 0;
+    }
+    return p.level > 0 || p.timed ? put_waiting(s, topic, m, &p, out)
+                                  : put_placed(s, topic, m, out);
+}
+
 int ps_put_message(ps_store *s, ps_topic *topic, const ps_message *m, ps_put_result *out) {
     if (ps_enter(s) < 0) return closed(&out->error);
     int code = refused(s, &out->error);
-    if (code == 0 && m->delay_level < 0)
-        code = ps_fail(&out->error, PS_E_ARGUMENT, 0, -1, NULL, "delay_level %d is negative",
-                       m->delay_level);
-    if (code == 0) code = (m->delay_level > 0 ? put_delayed : put_placed)(s, topic, m, out);
+    if (code == 0) code = put_message(s, topic, m, out);
     ps_leave(s);
     return code;
 }

@@ -8,6 +8,7 @@
 #include "files/checkpoint.h"
 #include "files/segments.h"
 #include "format/record.h"
+#include "format/timer.h"
 #include "index/index.h"
 #include "log/append.h"
 #include "log/flusher.h"
@@ -74,6 +75,8 @@ struct ps_store {
     bool st_readonly;
     int st_lock_fd; /* of the file `lock`; -1: a reader, or closed */
     ps_levels st_levels;
+    ps_timer_rules st_timer_rules;
+    _Atomic int64_t st_timer_shift_ms; /* of the clock of timers: tests set it */
 
     ps_mappings st_mappings; /* of log and queues */
     ps_log st_log;
@@ -162,6 +165,12 @@ int ps_reader_extend_locked(ps_store *s, ps_error *e);
 
 /* conf.c */
 int ps_conf_check(const ps_conf *c, ps_error *e);
+
+/* timerrule.c */
+int64_t ps_timer_now(ps_store *s); /* the clock of timers */
+/* What this message asks for: 1 and *out_ms when it waits, 0, or an error when it is refused. */
+int ps_timer_asked(ps_store *s, const uint8_t *properties, int64_t len, int64_t *out_ms,
+                   ps_error *e);
 
 /* read.c */
 /* Whether the unit at `offset` may lead to this whole record: it is of the queue, and its queue

@@ -58,7 +58,14 @@ static CHECK_UNUSED ps_conf kit_conf(void) {
 }
 
 static CHECK_UNUSED void kit_open(const ps_conf *conf, int32_t parked_max) {
-    ps_core_conf core = {"DefaultCluster", "DefaultRegion", 1, 16 << 20, 1, 1000, parked_max, 0};
+    ps_core_conf core = {.cluster = "DefaultCluster",
+                         .region = "DefaultRegion",
+                         .trace_on = 1,
+                         .frame_max = 16 << 20,
+                         .long_polling = 1,
+                         .short_polling_ms = 1000,
+                         .parked_max = parked_max,
+                         .broker = "broker-a"};
     ps_error e = {0};
     kit_store = ps_store_open(conf, NULL, NULL, NULL, &e);
     kit_core = kit_store != NULL ? ps_core_new(kit_store, &core, &e) : NULL;

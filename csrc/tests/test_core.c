@@ -223,9 +223,9 @@ static void test_sends_handed_on(void) {
         {"i", NULL},
         {"i", "KEYS\1k\2"},
         {"i", UNIQ "TRAN_MSG\1true\2"},
-        {"i", UNIQ "TIMER_DELIVER_MS\0011700000000000\2"},
-        {"i", UNIQ "TIMER_DELAY_SEC\0011\2"},
-        {"i", UNIQ "TIMER_DELAY_MS\0011\2"},
+        {"i", UNIQ "TIMER_DELIVER_MS\1x\2"},
+        {"i", UNIQ "TIMER_DELAY_SEC\001259201\2"},
+        {"i", UNIQ "TIMER_DELAY_MS\0011.5\2"},
         {"i", UNIQ "INNER_MULTI_DISPATCH\1x\2"},
         {"i", UNIQ "\1x\2"},
         {"m", "true"}, /* and the body is no batch */

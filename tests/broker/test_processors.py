@@ -74,7 +74,7 @@ SEND_CHECKS = [
     ({"topic": "orders", "body": bytes((4 << 20) + 1)}, 13, "illegal"),
     ({"topic": "orders", "properties": {"TRAN_MSG": "true", "UNIQ_KEY": "U"}}, 16, "transaction"),
     ({"topic": "orders", "properties": {"TIMER_DELAY_SEC": "x"}}, 13, "not a number"),
-    ({"topic": "orders", "properties": {"TIMER_DELIVER_MS": "9"}}, 1, "timerWheelEnable"),
+    ({"topic": "orders", "properties": {"TIMER_DELAY_SEC": "259201"}}, 13, "beyond timerMax"),
     ({"topic": "%RETRY%a+b"}, 29, "illegal characters"),
 ]
 

@@ -19,6 +19,7 @@ FLOOR = {
     "format": 1,
     "files": 1,
     "log": 2,
+    "timers": 2,
     "queues": 2,
     "index": 2,
     "filter": 2,

@@ -1,0 +1,150 @@
+"""RECALL_MESSAGE (370): a timer is taken back before it is due; GET_TIMER_CHECK_POINT (60) and
+GET_TIMER_METRICS (61). docs/internals/timers.md; upstream RecallMessageProcessor."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+
+from broker.processors.refusals import put_refusal
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer
+from broker.services.context import Services
+from broker.services.topics import WRITE
+from pystore.errors import BadArgument, StoreError
+from pystore.timers import Handle, Timers
+
+__all__ = ["RecallProcessor"]
+
+_CHECKPOINT = struct.Struct(">7q")
+
+
+class RecallProcessor:
+    def __init__(self, s: Services) -> None:
+        self.s = s
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.RECALL_MESSAGE: self.recall,
+            RequestCode.GET_TIMER_CHECK_POINT: self.check_point,
+            RequestCode.GET_TIMER_METRICS: self.metrics,
+        }
+
+    # ---- recall ----
+
+    def recall(self, peer: Peer, command: Command) -> Command:
+        """The checks in upstream's order; then whether the message still waits, which upstream does
+        not look at."""
+        self._check_may()
+        topic = command.ext.get("topic") or ""
+        handle = self._check_handle(topic, command.ext.get("recallHandle") or "")
+        timer = self._timers().find(topic, handle.key, handle.out_ms)
+        if timer is None:
+            late = handle.out_ms + 1 <= self._now_ms()
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                "recall failed, timestamp invalid"
+                if late
+                else "recall failed, no such message waits: it was delivered or recalled before",
+            )
+        properties = {
+            "TIMER_DEL_UNIQKEY": f"{topic}+{handle.key}",
+            "UNIQ_KEY": handle.key,
+            "TIMER_DELIVER_MS": str(timer.due_ms),
+            "PGROUP": command.ext.get("producerGroup") or "",
+        }
+        kept = {name: value for name, value in properties.items() if value}
+        try:
+            self.s.store.put_message(topic, b"0", tags="_RECALL_TAG_", properties=kept, queue=0)
+        except StoreError as failed:
+            raise put_refusal(failed, self.s) from failed
+        schedule = self.s.schedule
+        assert schedule is not None
+        schedule.look_at_timers()
+        region = str(self.s.settings["regionId"])
+        return command.reply(ext={"msgId": handle.key, "MSG_REGION": region})
+
+    def _check_may(self) -> None:
+        settings = self.s.settings
+        if not settings["recallMessageEnable"]:
+            raise Refused(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+        starts = settings["startAcceptSendRequestTimeStamp"]
+        writable = settings["brokerPermission"] & WRITE
+        if (starts and time.time() * 1000 < starts) or not (
+            writable or settings["allowRecallWhenBrokerNotWriteable"]
+        ):
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available"
+            )
+
+    def _check_handle(self, topic: str, text: str) -> Handle:
+        """Raises: Refused."""
+        wrong = ResponseCode.ILLEGAL_OPERATION
+        if not topic:
+            raise Refused(wrong, "recall failed, the request names no topic")
+        if self.s.topics.get(topic) is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist"
+            )
+        try:
+            handle = Handle.parse(text)
+        except BadArgument as bad:
+            raise Refused(wrong, bad.text) from bad
+        if handle.topic != topic:
+            raise Refused(wrong, "recall failed, topic not match")
+        if handle.broker != self.s.broker_name:
+            raise Refused(wrong, "recall failed, broker service not available")
+        most = self.s.settings["timerMaxDelaySec"] * 1000
+        if handle.out_ms < 0 or handle.out_ms + 1 - self._now_ms() >= most:
+            raise Refused(wrong, "recall failed, timestamp invalid")
+        return handle
+
+    def _now_ms(self) -> int:
+        schedule = self.s.schedule
+        return schedule.now_ms() if schedule is not None else time.time_ns() // 1_000_000
+
+    def _timers(self) -> Timers:
+        schedule = self.s.schedule
+        if schedule is None or schedule.timers is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        return schedule.timers.timers
+
+    # ---- what mqadmin asks ----
+
+    def check_point(self, peer: Peer, command: Command) -> Command:
+        """The 56 bytes of upstream's timercheck."""
+        schedule = self.s.schedule
+        if schedule is None or schedule.timers is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        last = schedule.timers.last
+        offset, now = last.offset if last is not None else 0, schedule.now_ms()
+        return command.reply(body=_CHECKPOINT.pack(now, 0, offset, offset, 0, now, 0))
+
+    def metrics(self, peer: Peer, command: Command) -> Command:
+        """How many wait for each topic."""
+        schedule = self.s.schedule
+        if schedule is None or schedule.timers is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        counts: Counter[str] = Counter()
+        for timer in schedule.timers.timers.waiting(most=_COUNTED):
+            if timer.physical >= 0:
+                message = self.s.store.message(timer.physical)
+                counts[message.properties.get("REAL_TOPIC", "")] += 1
+        now = schedule.now_ms()
+        body = {
+            "dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": now},
+            "timingCount": {
+                topic: {"count": count, "timeStamp": now} for topic, count in counts.items()
+            },
+        }
+        return command.reply(body=mqjson.dumps(body))
+
+
+#: Timers whose topic is looked up for one request, the first ones to be due.
+_COUNTED = 5_000

@@ -1,0 +1,39 @@
+/* What a message asks of timers: the one rule for sends, committed halves, messages that are put
+ * again and embedded puts. docs/internals/timers.md; upstream HookUtils.handleScheduleMessage,
+ * transformTimerMessage. */
+#ifndef PS_TIMER_H
+#define PS_TIMER_H
+
+#include "format/record.h"
+
+#define PS_TIMER_TOPIC "rmq_sys_wheel_timer"
+
+typedef struct ps_timer_rules {
+    bool on;              /* timerWheelEnable */
+    int64_t max_delay_ms; /* timerMaxDelaySec */
+    int64_t precision_ms; /* timerPrecisionMs: what TIMER_OUT_MS is rounded down to */
+} ps_timer_rules;
+
+typedef enum {
+    PS_TIMER_NONE,       /* it asks for no time, or came through a timer before */
+    PS_TIMER_DUE,        /* for one that has passed: an ordinary message */
+    PS_TIMER_SET,        /* it waits */
+    PS_TIMER_OFF,        /* refused: timers are off */
+    PS_TIMER_NO_NUMBER,  /* refused: the time is not an i64 */
+    PS_TIMER_TOO_FAR,    /* refused: beyond the horizon */
+    PS_TIMER_LATE_DELETE /* refused: a delete mark for a time that has passed */
+} ps_timer_outcome;
+
+/* out_ms: TIMER_OUT_MS when it is PS_TIMER_SET. A message with a delay level is not asked. */
+ps_timer_outcome ps_timer_ask(const uint8_t *properties, int32_t len, const ps_timer_rules *rules,
+                              int64_t now_ms, int64_t *out_ms);
+/* Why it is refused, to be followed by the horizon in ms; NULL: it is not. */
+const char *ps_timer_refusal(ps_timer_outcome outcome);
+
+/* When a record of PS_TIMER_TOPIC is due: to the millisecond where the record says it, else at the
+ * end of its slot. False: it has no TIMER_OUT_MS. */
+bool ps_timer_due(const ps_record *r, int64_t precision_ms, int64_t *out_ms, int64_t *due_ms);
+/* An i64 as Java's Long.parseLong reads it: a sign or none, digits, nothing else. */
+bool ps_timer_number(const uint8_t *text, int32_t len, int64_t *out);
+
+#endif

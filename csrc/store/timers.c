@@ -1,0 +1,429 @@
+/* Timers: the queue of rmq_sys_wheel_timer is read into the set of those that wait
+ * (timers/pending.h), and what is due goes to its real topic by the one delivery (deliver.h).
+ * docs/internals/timers.md; upstream TimerMessageStore.
+ *
+ * The log is the truth. A record of the queue is a timer, or, with TIMER_DEL_UNIQKEY, takes one
+ * away: of the same slot, known by its UNIQ_KEY, with or without `topic+` before it. One with
+ * TIMER_ROLL_TIMES takes the place of the one that it repeats. A record elsewhere with
+ * TIMER_DEQUEUE_MS is a delivery: those after the saved state are taken out of the set at open, so
+ * that a crash between a put and the next save delivers nothing twice. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "files/replace.h"
+#include "store/deliver.h"
+#include "timers/pending.h"
+
+#define FOLDER "timers"
+#define READ_ROUND 4096 /* records of the queue that are read before what is due is delivered */
+#define SAME_SLOT 4096  /* candidates of one slot and hash */
+
+struct ps_timers {
+    ps_store *tm_store;
+    ps_topic *tm_topic;
+    ps_queue *tm_queue; /* NULL: a reader's store has none */
+    pthread_mutex_t tm_lock;
+    ps_pending tm_pending;
+    char tm_folder[PATH_MAX];
+    uint8_t *tm_properties; /* as they are delivered */
+    int64_t tm_room;
+    ps_pending_entry tm_found[SAME_SLOT];
+};
+
+struct ps_timers_state {
+    ps_pending_state state;
+};
+
+/* ---- what a record says ---- */
+
+static ps_text property(const ps_record *r, const char *name) {
+    ps_property p;
+    if (!ps_property_find(r->properties, r->properties_len, name, (int32_t)strlen(name), &p))
+        return (ps_text){NULL, 0};
+    return (ps_text){p.value, p.value_len};
+}
+
+static bool equal(ps_text a, ps_text b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, (size_t)a.len) == 0);
+}
+
+static uint32_t hash_of(ps_text key) {
+    uint32_t h = 2166136261u;
+    for (int64_t i = 0; i < key.len; i++) h = (h ^ key.data[i]) * 16777619u;
+    return (h ^ h >> 24) & 0xFFFFFF;
+}
+
+/* The record of a timer; unref *mf either way. */
+static const ps_record *record_at(ps_timers *t, int64_t offset, ps_mapfile **mf, ps_record *out) {
+    ps_unit u;
+    *mf = NULL;
+    if (t->tm_queue == NULL || !ps_queue_unit(t->tm_queue, offset, &u)) return NULL;
+    return ps_deliver_record(t->tm_store, t->tm_queue, offset, &u, mf, out);
+}
+
+/* ---- finding one of the set ---- */
+
+/* What is looked for. like: a record with the same key, or, without one, the same content. */
+typedef struct wanted {
+    int64_t out_ms;
+    ps_text key, topic; /* topic without data: any */
+    const ps_record *like;
+} wanted;
+
+static bool is_wanted(ps_timers *t, const wanted *w, int64_t offset) {
+    ps_mapfile *mf;
+    ps_record record;
+    int64_t out_ms, due;
+    const ps_record *r = record_at(t, offset, &mf, &record);
+    bool good = r != NULL &&
+                ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due) &&
+                out_ms == w->out_ms && equal(property(r, "UNIQ_KEY"), w->key) &&
+                (w->topic.data == NULL || equal(property(r, "REAL_TOPIC"), w->topic));
+    if (good && w->key.len == 0)
+        good = w->like != NULL && r->born_timestamp == w->like->born_timestamp &&
+               equal((ps_text){r->body, r->body_len}, (ps_text){w->like->body, w->like->body_len});
+    ps_mapfile_unref(mf);
+    return good;
+}
+
+static bool find_timer(ps_timers *t, const wanted *w, ps_pending_entry *out) {
+    int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
+    int64_t to = w->out_ms > INT64_MAX - p_ms ? INT64_MAX : w->out_ms + p_ms;
+    if (to < t->tm_pending.pd_delivered) to = t->tm_pending.pd_delivered;
+    int64_t n = ps_pending_find(&t->tm_pending, w->out_ms, to, hash_of(w->key), t->tm_found,
+                                SAME_SLOT);
+    for (int64_t i = 0; i < n; i++) {
+        if (!is_wanted(t, w, ps_pending_offset(t->tm_found[i].id))) continue;
+        *out = t->tm_found[i];
+        return true;
+    }
+    return false;
+}
+
+static int cancel(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
+    ps_pending_entry found;
+    if (!find_timer(t, w, &found)) return 0;
+    int code = ps_pending_cancel(&t->tm_pending, found, e);
+    if (code == 0) ++*count;
+    return code;
+}
+
+/* ---- reading the queue ---- */
+
+/* A delete mark: `topic+key` as 5.3 writes it, or the key alone as 5.5 does. It takes away messages
+ * of its own topic alone, whose sender was allowed to send it. */
+static int apply_mark(ps_timers *t, const ps_record *r, ps_text value, int64_t out_ms,
+                      int64_t *recalled, ps_error *e) {
+    wanted w = {out_ms, value, property(r, "REAL_TOPIC"), NULL};
+    int64_t topic = w.topic.len;
+    if (value.len > topic && value.data[topic] == '+' &&
+        equal((ps_text){value.data, topic}, w.topic))
+        w.key = (ps_text){value.data + topic + 1, value.len - topic - 1};
+    return cancel(t, &w, recalled, e);
+}
+
+static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t *recalled,
+                       ps_error *e) {
+    int64_t out_ms, due, repeated = 0;
+    if (!ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) return 0;
+    ps_text mark = property(r, "TIMER_DEL_UNIQKEY"), key = property(r, "UNIQ_KEY");
+    int code = 0;
+    if (mark.data != NULL) return apply_mark(t, r, mark, out_ms, recalled, e);
+    if (property(r, "TIMER_ROLL_TIMES").data != NULL) {
+        wanted w = {out_ms, key, property(r, "REAL_TOPIC"), r};
+        code = cancel(t, &w, &repeated, e);
+    }
+    return code < 0 ? code
+                    : ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash_of(key)), e);
+}
+
+/* Up to `most` records: 1 when there are more, 0, or an error. */
+static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e) {
+    ps_pending *p = &t->tm_pending;
+    ps_queue *q = t->tm_queue;
+    if (q == NULL) return 0;
+    int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
+    int64_t min = atomic_load_explicit(&q->cq_min, memory_order_acquire);
+    if (p->pd_next < min) p->pd_next = min;
+    for (int64_t n = 0; p->pd_next < max; n++) {
+        ps_mapfile *mf;
+        ps_record record;
+        int64_t offset = p->pd_next;
+        if (n == most) return 1;
+        const ps_record *r = record_at(t, offset, &mf, &record);
+        int code = r != NULL ? read_record(t, offset, r, recalled, e) : 0;
+        ps_mapfile_unref(mf);
+        if (code < 0) return code;
+        p->pd_next = offset + 1;
+    }
+    return 0;
+}
+
+/* ---- what was delivered since the state was saved ---- */
+
+static int settle_record(ps_timers *t, const ps_record *r, int64_t *settled, ps_error *e) {
+    static const char mark[] = "TIMER_DEQUEUE_MS\1";
+    int64_t due;
+    wanted w = {0, {NULL, 0}, {r->topic, r->topic_len}, r};
+    if (r->properties_len == 0 || ps_text_is(r->topic, r->topic_len, PS_TIMER_TOPIC) ||
+        memmem(r->properties, (size_t)r->properties_len, mark, sizeof mark - 1) == NULL ||
+        !ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &w.out_ms, &due))
+        return 0;
+    w.key = property(r, "UNIQ_KEY");
+    return cancel(t, &w, settled, e);
+}
+
+static int settle_file(ps_timers *t, ps_mapfile *mf, int64_t *at, int64_t end, int64_t *settled,
+                       ps_error *e) {
+    int64_t file_end = mf->mf_base + mf->mf_size;
+    int64_t stop = end < file_end ? end : file_end;
+    while (*at < stop) {
+        ps_record r;
+        ps_rec_outcome o = ps_record_decode(mf->mf_map + (*at - mf->mf_base), stop - *at, &r);
+        if (o != PS_REC_OK) break;
+        int code = settle_record(t, &r, settled, e);
+        if (code < 0) return code;
+        *at += r.size;
+    }
+    *at = file_end; /* after a blank record, or damage, which recovery has reported */
+    return 0;
+}
+
+static int settle_log(ps_timers *t, int64_t from, ps_error *e) {
+    ps_store *s = t->tm_store;
+    int64_t at = from, end = atomic_load(&s->st_log.lg_end), settled = 0;
+    int64_t min = atomic_load(&s->st_log.lg_min);
+    int code = 0;
+    if (at < min) at = min;
+    while (code == 0 && at < end && t->tm_pending.pd_live > 0) {
+        ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
+        if (mf == NULL) break;
+        code = settle_file(t, mf, &at, end, &settled, e);
+        ps_mapfile_unref(mf);
+    }
+    return code;
+}
+
+/* ---- opening ---- */
+
+static int recover(ps_timers *t, ps_error *e) {
+    ps_store *s = t->tm_store;
+    ps_pending *p = &t->tm_pending;
+    int64_t recalled = 0, end = atomic_load(&s->st_log.lg_end);
+    int code = ps_pending_open(p, s->st_io, t->tm_folder, s->st_readonly, e);
+    if (code < 0) return code;
+    int64_t max = t->tm_queue != NULL ? atomic_load(&t->tm_queue->cq_max) : 0;
+    /* A log or queue that is shorter than what was seen of it has lost its end. */
+    if (code > 0 && (p->pd_log_end > end || p->pd_seen > max)) code = 0;
+    if (code == 0) ps_pending_restart(p, 0);
+    int64_t from = p->pd_log_end;
+    code = read_queue(t, INT64_MAX, &recalled, e);
+    if (code == 0) code = settle_log(t, from, e);
+    return code;
+}
+
+ps_timers *ps_timers_open(ps_store *s, ps_error *e) {
+    static const char name[] = PS_TIMER_TOPIC;
+    ps_timers *t = calloc(1, sizeof *t);
+    if (t == NULL) {
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
+        return NULL;
+    }
+    t->tm_store = ps_store_ref(s);
+    pthread_mutex_init(&t->tm_lock, NULL);
+    int code = ps_path_in(t->tm_folder, s->st_root, FOLDER, e);
+    if (code == 0 && (code = ps_enter(s)) < 0) {
+        ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    } else if (code == 0) {
+        if (!s->st_readonly) ps_dispatch_catch_up(s, NULL);
+        t->tm_topic = s->st_readonly
+                          ? ps_topic_find(&s->st_topics, name, (int32_t)sizeof name - 1)
+                          : ps_topic_get(&s->st_topics, name, (int32_t)sizeof name - 1);
+        if (t->tm_topic != NULL)
+            t->tm_queue = s->st_readonly ? ps_topic_queue(t->tm_topic, 0)
+                                         : ps_topic_queue_get(t->tm_topic, 0);
+        code = recover(t, e);
+        ps_leave(s);
+    }
+    if (code == 0) return t;
+    ps_timers_close(t);
+    return NULL;
+}
+
+void ps_timers_close(ps_timers *t) {
+    if (t == NULL) return;
+    if (t->tm_pending.pd_io != NULL) ps_pending_close(&t->tm_pending);
+    pthread_mutex_destroy(&t->tm_lock);
+    free(t->tm_properties);
+    ps_store_unref(t->tm_store);
+    free(t);
+}
+
+/* ---- delivering ---- */
+
+/* As upstream leaves them: all stay, and when the timer began and ended to wait is added. */
+static bool compose(ps_timers *t, const ps_record *r, int64_t now, ps_text *out) {
+    static const char begun[] = "TIMER_ENQUEUE_MS\1", ended[] = "TIMER_DEQUEUE_MS\1";
+    char added[96];
+    int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
+    int len = snprintf(added, sizeof added, "%s%lld\2%s%lld\2", begun,
+                       (long long)(r->store_timestamp - r->store_timestamp % p_ms), ended,
+                       (long long)now);
+    ps_placement p = {.properties = {r->properties, r->properties_len},
+                      .add = {(const uint8_t *)added, len}};
+    int64_t room = ps_place_room(&p);
+    if (room > t->tm_room) {
+        uint8_t *more = realloc(t->tm_properties, (size_t)room);
+        if (more == NULL) return false;
+        t->tm_properties = more;
+        t->tm_room = room;
+    }
+    *out = (ps_text){t->tm_properties, ps_place_properties(&p, t->tm_properties)};
+    if (out->len > PS_PROPERTIES_MAX) *out = p.properties; /* too full for it: as they are */
+    return true;
+}
+
+static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_timer_round *out,
+                       ps_error *e) {
+    ps_mapfile *mf;
+    ps_record record;
+    ps_topic *topic;
+    ps_text properties;
+    int32_t queue_id;
+    int64_t out_ms, due = 0;
+    const ps_record *r = record_at(t, ps_pending_offset(x->id), &mf, &record);
+    int code = 0;
+    if (r == NULL || !ps_deliver_place(t->tm_store, r, &topic, &queue_id) ||
+        !ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) {
+        out->skipped++;
+    } else if (!compose(t, r, now, &properties)) {
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
+    } else {
+        code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
+        out->delivered += code == 0;
+        if (code == 0 && now - due > out->late_ms) out->late_ms = now - due;
+    }
+    ps_mapfile_unref(mf);
+    if (code == 0) ps_pending_pop(&t->tm_pending);
+    return code;
+}
+
+static int run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, ps_error *e) {
+    ps_pending_entry first;
+    int code = read_queue(t, READ_ROUND, &out->recalled, e);
+    if (code < 0) return code;
+    out->more = code;
+    code = 0;
+    for (int32_t n = 0; code == 0; n++) {
+        bool some = ps_pending_first(&t->tm_pending, &first);
+        out->next_ms = some ? first.due_ms : -1;
+        if (!some || first.due_ms > now) break;
+        out->waits = n == 0 && ps_deliver_waits(t->tm_store);
+        if (n == most || out->waits) {
+            out->more = 1;
+            break;
+        }
+        code = deliver_one(t, &first, now, out, e);
+    }
+    return code;
+}
+
+int ps_timers_run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, ps_error *e) {
+    *out = (ps_timer_round){.next_ms = -1};
+    if (t->tm_store->st_readonly)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, NULL, "a reader delivers nothing");
+    if (ps_enter(t->tm_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    pthread_mutex_lock(&t->tm_lock);
+    ps_dispatch_catch_up(t->tm_store, NULL);
+    int code = run(t, now != 0 ? now : ps_timer_now(t->tm_store), most, out, e);
+    out->pending = t->tm_pending.pd_live;
+    out->next_offset = t->tm_pending.pd_next;
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
+    return code;
+}
+
+/* ---- asking ---- */
+
+static void describe(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out) {
+    ps_mapfile *mf;
+    ps_record record;
+    int64_t due;
+    int64_t offset = ps_pending_offset(x->id);
+    const ps_record *r = record_at(t, offset, &mf, &record);
+    *out = (ps_timer_row){x->due_ms, -1, offset, r != NULL ? r->physical_offset : -1};
+    if (r != NULL) ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out->out_ms, &due);
+    ps_mapfile_unref(mf);
+}
+
+int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, ps_timer_row *out,
+                       int64_t room, ps_error *e) {
+    if (ps_enter(t->tm_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    pthread_mutex_lock(&t->tm_lock);
+    int64_t most = t->tm_pending.pd_count, count;
+    for (int32_t i = 0; i < t->tm_pending.pd_run_count; i++)
+        most += t->tm_pending.pd_runs[i].rn_count;
+    ps_pending_entry *all = malloc((size_t)(most + 1) * sizeof *all);
+    if (all == NULL) {
+        count = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a list of timers");
+    } else {
+        count = ps_pending_find(&t->tm_pending, from_ms, to_ms, -1, all, most);
+        for (int64_t i = 0; i < count && i < room; i++) describe(t, &all[i], &out[i]);
+    }
+    free(all);
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
+    return count;
+}
+
+int ps_timers_find(ps_timers *t, const char *topic, int32_t topic_len, const char *key,
+                   int32_t key_len, int64_t out_ms, ps_timer_row *out, ps_error *e) {
+    wanted w = {out_ms,
+                {(const uint8_t *)key, key_len},
+                {topic_len > 0 ? (const uint8_t *)topic : NULL, topic_len},
+                NULL};
+    ps_pending_entry found;
+    int64_t recalled = 0;
+    if (ps_enter(t->tm_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    pthread_mutex_lock(&t->tm_lock);
+    if (!t->tm_store->st_readonly) ps_dispatch_catch_up(t->tm_store, NULL);
+    int code = read_queue(t, INT64_MAX, &recalled, e);
+    if (code == 0 && key_len > 0 && find_timer(t, &w, &found)) {
+        describe(t, &found, out);
+        code = 1;
+    }
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
+    return code;
+}
+
+/* ---- what survives ---- */
+
+ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) {
+    ps_timers_state *made = calloc(1, sizeof *made);
+    int code = made == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory") : 0;
+    if (code < 0) return NULL;
+    pthread_mutex_lock(&t->tm_lock);
+    *log_end = atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
+    code = ps_pending_capture(&t->tm_pending, *log_end, &made->state, e);
+    pthread_mutex_unlock(&t->tm_lock);
+    if (code == 0) return made;
+    free(made);
+    return NULL;
+}
+
+int ps_timers_save(ps_store *s, ps_timers_state *state, ps_error *e) {
+    char folder[PATH_MAX];
+    int code = ps_path_in(folder, s->st_root, FOLDER, e);
+    if (code == 0) code = ps_pending_save(s->st_io, folder, &state->state, e);
+    free(state->state.bytes);
+    free(state);
+    return code;
+}

@@ -1,0 +1,174 @@
+"""Timers: messages that wait in ``rmq_sys_wheel_timer`` until the time that they ask for.
+
+The C core finds, orders and delivers them (csrc/store/timers.c). docs/internals/timers.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pystore.errors import BadArgument, StoreError
+from pystore.native import ffi, lib, raise_error
+
+if TYPE_CHECKING:
+    from pystore._reading import Base
+
+__all__ = ["ASKING", "TIMER_TOPIC", "Handle", "Timer", "TimerRound", "Timers", "save_timers"]
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+#: Properties that ask for a time, in the order in which they count.
+ASKING = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+_FOREVER = (1 << 63) - 1
+
+
+class TimerRound(NamedTuple):
+    """What one round did.
+
+    next_ms: when the first that waits is due, -1: none waits. offset: of the topic's queue, read up
+    to here. skipped: without readable record or destination. late_ms: the largest delay of a
+    delivery against its time. end: physical, of the last one delivered, 0: none was. more: there is
+    more to do now. waits: the disk is behind, so that it has to wait.
+    """
+
+    next_ms: int
+    offset: int
+    delivered: int
+    skipped: int
+    recalled: int
+    pending: int
+    late_ms: int
+    end: int
+    more: bool
+    waits: bool
+
+
+class Timer(NamedTuple):
+    """One that waits. due_ms: when it is delivered. out_ms: its TIMER_OUT_MS. offset: in the queue
+    of the timer topic. physical: of its record; -1: it cannot be read."""
+
+    due_ms: int
+    out_ms: int
+    offset: int
+    physical: int
+
+
+class Handle(NamedTuple):
+    """What a recall names: out_ms is TIMER_OUT_MS of the message, key its UNIQ_KEY."""
+
+    topic: str
+    broker: str
+    out_ms: int
+    key: str
+
+    @property
+    def text(self) -> str:
+        raw = f"v1 {self.topic} {self.broker} {self.out_ms + 1} {self.key}"
+        return base64.urlsafe_b64encode(raw.encode()).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        """Raises: BadArgument for anything that is no handle. out_ms is negative when only its time
+        is none."""
+        try:
+            padded = text + "=" * (-len(text) % 4)
+            parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
+        except (binascii.Error, ValueError):
+            parts = []
+        if len(parts) < 5 or parts[0] != "v1":
+            raise BadArgument("recall handle is invalid")
+        try:
+            return cls(parts[1], parts[2], int(parts[3]) - 1, parts[4])
+        except ValueError:
+            return cls(parts[1], parts[2], -1, parts[4])
+
+
+class Timers:
+    """The timers of an open store; one object a store at a time."""
+
+    def __init__(self, store: Base) -> None:
+        """Finds again what waits; a store that never saved it reads its log. Raises: StoreError."""
+        self._store = store
+        self._error = ffi.new("ps_error *")
+        handle = lib.ps_timers_open(store.c_handle(), self._error)
+        if handle == ffi.NULL:
+            raise_error(self._error)
+        self._handle: Any = handle
+        self._round = ffi.new("ps_timer_round *")
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.ps_timers_close(handle)
+
+    def run(self, *, most: int = 512, now_ms: int = 0) -> TimerRound:
+        """Reads new timers and delivers those that are due. now_ms: 0 for the clock.
+
+        Raises: DiskFull and whatever else ``put`` raises; ``round`` of the exception has what was
+        delivered before it.
+        """
+        raw = self._round
+        rc = lib.ps_timers_run(self._handle, now_ms, most, raw, self._error)
+        done = TimerRound(
+            raw.next_ms, raw.next_offset, raw.delivered, raw.skipped, raw.recalled, raw.pending,
+            raw.late_ms, raw.end, raw.more != 0, raw.waits != 0,
+        )  # fmt: skip
+        if rc < 0:
+            try:
+                raise_error(self._error)
+            except StoreError as failed:
+                failed.round = done  # type: ignore[attr-defined]
+                raise
+        return done
+
+    def count(self, from_ms: int = 0, to_ms: int = _FOREVER) -> int:
+        """How many are due after from_ms, up to to_ms."""
+        return self._list(from_ms, to_ms, ffi.NULL, 0)
+
+    def waiting(
+        self, from_ms: int = 0, to_ms: int = _FOREVER, *, most: int = 1000
+    ) -> Iterator[Timer]:
+        """Those due after from_ms, up to to_ms, in order; at most so many."""
+        rows = ffi.new("ps_timer_row[]", max(1, most))
+        count = min(self._list(from_ms, to_ms, rows, most), most)
+        for i in range(count):
+            row = rows[i]
+            yield Timer(row.due_ms, row.out_ms, row.queue_offset, row.physical)
+
+    def _list(self, from_ms: int, to_ms: int, rows: Any, room: int) -> int:
+        count = lib.ps_timers_list(self._handle, from_ms, to_ms, rows, room, self._error)
+        if count < 0:
+            raise_error(self._error)
+        return int(count)
+
+    def find(self, topic: str, key: str, out_ms: int) -> Timer | None:
+        """The one with this real topic, UNIQ_KEY and TIMER_OUT_MS."""
+        row, name, raw = ffi.new("ps_timer_row *"), topic.encode(), key.encode()
+        found = lib.ps_timers_find(
+            self._handle, name, len(name), raw, len(raw), out_ms, row, self._error
+        )
+        if found < 0:
+            raise_error(self._error)
+        if not found:
+            return None
+        return Timer(row.due_ms, row.out_ms, row.queue_offset, row.physical)
+
+    def capture(self) -> tuple[Any, int]:
+        """What survives a crash, for :func:`save_timers`, once the log is on the disk up to the
+        offset that comes with it."""
+        end = ffi.new("int64_t *")
+        state = lib.ps_timers_capture(self._handle, end, self._error)
+        if state == ffi.NULL:
+            raise_error(self._error)
+        return state, int(end[0])
+
+
+def save_timers(store: Base, state: Any) -> None:
+    """Writes it and syncs; in any thread, one at a time. Raises: DiskFull, StoreIOError."""
+    error = ffi.new("ps_error *")
+    if lib.ps_timers_save(store.c_handle(), state, error) < 0:
+        raise_error(error)

@@ -1,0 +1,298 @@
+"""Timers: to the millisecond, recallable, found again after a stop (docs/internals/timers.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+
+import pytest
+
+from broker.broker import Broker
+from broker.remoting.client import RemotingClient
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import Command
+from pystore.properties import encode_properties
+from pystore.timers import TIMER_TOPIC, Handle
+
+SMALL = {"mappedFileSizeCommitLog": 1 << 20, "recallMessageEnable": True}
+HOUR_MS = 3_600_000
+
+
+async def until(what, seconds=60.0):
+    """Waits for a condition, a minute at most."""
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends, "it never came true"
+        await asyncio.sleep(0.005)
+
+
+class Timed:
+    """A broker, and what a raw client is told."""
+
+    def __init__(self, broker, client):
+        self.broker, self.client = broker, client
+        self.schedule = broker.services.schedule
+        self.born = 0
+
+    async def send(self, properties, topic="T", body=b"x", code=RequestCode.SEND_MESSAGE_V2):
+        self.born += 1
+        given = {"UNIQ_KEY": f"K{self.born:04}"} | properties
+        ext = {
+            "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "0",
+            "g": str(time.time_ns() // 1_000_000), "h": "0", "i": encode_properties(given).decode(),
+            "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+        return await self.client.request(self.broker.address, Command(code, ext, body=body))
+
+    async def ask(self, code, **ext):
+        return await self.client.request(self.broker.address, Command(code, ext))
+
+    async def recall(self, handle, topic="T"):
+        return await self.ask(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle)
+
+    def arrived(self, topic="T"):
+        return arrived(self.broker.store, topic)
+
+    def now(self):
+        return self.schedule.now_ms()
+
+
+def arrived(store, topic="T"):
+    found = []
+    for q in store.queues(topic):
+        at = q.min_offset
+        while at < q.max_offset:
+            batch = store.read(topic, q.queue, at)
+            found += list(batch)
+            at = batch.next_offset
+    return sorted(found, key=lambda m: m.physical_offset)
+
+
+def timed(path, work, **settings):
+    async def main():
+        opened = Broker(path, listenPort=0, **(SMALL | settings))
+        async with opened as broker, RemotingClient() as client:
+            return await work(Timed(broker, client))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_delivered_at_its_millisecond_with_upstreams_properties(store_path, name):
+    async def work(t):
+        now = t.now()
+        value = {"TIMER_DELIVER_MS": now + 1000, "TIMER_DELAY_MS": 1000, "TIMER_DELAY_SEC": 1}
+        answer = await t.send({name: str(value[name]), "TAGS": "a"})
+        assert answer.code == 0 and answer.ext["queueId"] == "1"
+        (record,) = arrived(t.broker.store, TIMER_TOPIC)
+        said = record.properties
+        out_ms = int(said["TIMER_OUT_MS"])
+        assert out_ms % 1000 == 0 and (said["REAL_TOPIC"], said["REAL_QID"]) == ("T", "1")
+        handle = Handle("T", t.broker.services.broker_name, out_ms, "K0001")
+        assert Handle.parse(answer.ext["recallHandle"]) == handle
+        assert answer.ext["recallHandle"] == handle.text
+        assert not t.arrived()
+        await until(t.arrived)
+        (message,) = t.arrived()
+        due = now + 1000
+        assert message.store_timestamp >= due and message.queue == 1
+        kept = message.properties
+        assert {n: kept[n] for n in said} == said
+        assert int(kept["TIMER_DEQUEUE_MS"]) >= due and kept["TIMER_ENQUEUE_MS"].endswith("000")
+
+    timed(store_path, work)
+
+
+def test_waits_for_the_clock_however_it_is_set(store_path):
+    async def work(t):
+        start = t.now()
+        for minutes in (30, 90, 26 * 60):
+            await t.send({"TIMER_DELIVER_MS": str(start + minutes * 60_000)})
+        await until(lambda: t.schedule.timers.last.pending == 3)
+        for hours, count in ((-24, 0), (0, 0), (1, 1), (-1, 1), (2, 2), (25, 2), (-24, 2), (27, 3)):
+            t.schedule.shift_clock(hours * HOUR_MS)
+            await until(lambda: len(t.arrived()) == count)  # noqa: B023
+            t.schedule.look_at_timers()
+            assert len(t.arrived()) == count
+        assert t.schedule.timers.last.pending == 0
+
+    timed(store_path, work)
+
+
+def test_one_that_is_asked_for_after_the_clock_was_set_back_comes_by_the_new_clock(store_path):
+    async def work(t):
+        t.schedule.shift_clock(10 * HOUR_MS)
+        await t.send({"TIMER_DELAY_MS": "60000"})
+        t.schedule.shift_clock(11 * HOUR_MS)
+        await until(t.arrived)
+        t.schedule.shift_clock(0)
+        await t.send({"TIMER_DELAY_MS": "60000"})
+        await until(lambda: t.schedule.timers.last.pending == 1)
+        t.schedule.shift_clock(HOUR_MS)
+        await until(lambda: len(t.arrived()) == 2)
+
+    timed(store_path, work)
+
+
+def test_in_order_of_time_then_of_arrival(store_path):
+    async def work(t):
+        at = t.now() + HOUR_MS
+        for i, late in enumerate([5, 3, 3, 9, 1, 3, 5]):
+            await t.send({"TIMER_DELIVER_MS": str(at + late)}, body=b"%d%d" % (late, i))
+        t.schedule.shift_clock(HOUR_MS + 60_000)
+        await until(lambda: len(t.arrived()) == 7)
+        bodies = [bytes(m.body) for m in t.arrived()]
+        assert bodies == [b"14", b"31", b"32", b"35", b"50", b"56", b"93"]
+
+    timed(store_path, work)
+
+
+REFUSED = (
+    "timer message illegal, the delay time should not be bigger than the max delay 259200000ms"
+)
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({"TIMER_DELAY_SEC": "x"}, 13),
+        ({"TIMER_DELAY_MS": "1.5"}, 13),
+        ({"TIMER_DELAY_MS": " 5"}, 13),
+        ({"TIMER_DELIVER_MS": "99999999999999999999"}, 13),
+        ({"TIMER_DELIVER_MS": str((1 << 63) - 1)}, 13),
+        ({"TIMER_DELAY_SEC": str((1 << 63) - 1)}, 13),
+        ({"TIMER_DELAY_SEC": "259201"}, 13),
+        ({"TIMER_DELIVER_MS": "1000", "TIMER_DEL_UNIQKEY": "T+K"}, 13),
+        ({"TIMER_DELAY_SEC": "-5"}, 0),
+        ({"TIMER_DELIVER_MS": "1"}, 0),
+        ({"TIMER_DELAY_MS": "0"}, 0),
+        ({"TIMER_DELAY_SEC": "60", "TIMER_OUT_MS": "5"}, 0),
+    ],
+)
+def test_odd_times_are_answered_as_upstream_does(store_path, properties, code):
+    async def work(t):
+        answer = await t.send(properties)
+        assert answer.code == code
+        assert "recallHandle" not in answer.ext
+        assert len(t.arrived()) == (code == 0)
+        assert code == 0 or (answer.remark or "").startswith(REFUSED)
+
+    timed(store_path, work)
+
+
+def test_switched_off_they_are_refused(store_path):
+    async def work(t):
+        answer = await t.send({"TIMER_DELAY_MS": "1000"})
+        assert answer.code == 1
+        assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
+
+    timed(store_path, work, timerWheelEnable=False)
+
+
+def test_recalled_ones_do_not_come(store_path):
+    async def work(t):
+        handles = []
+        for _ in range(4):
+            answer = await t.send({"TIMER_DELAY_MS": "60000"})
+            handles.append(answer.ext["recallHandle"])
+        done = await t.recall(handles[0])
+        assert (done.code, done.ext["msgId"]) == (0, "K0001")
+        # by a message, in both forms of the key
+        out = Handle.parse(handles[1]).out_ms
+        for key in ("T+K0002", "K0003"):
+            await t.send({"TIMER_DEL_UNIQKEY": key, "TIMER_DELIVER_MS": str(out + 1)})
+        await until(lambda: t.schedule.timers.recalled == 3)
+        assert (await t.recall(handles[0])).code == 604
+        t.schedule.shift_clock(HOUR_MS)
+        await until(t.arrived)
+        assert [m.properties["UNIQ_KEY"] for m in t.arrived()] == ["K0004"]
+        late = await t.recall(handles[3])
+        assert (late.code, late.remark) == (604, "recall failed, timestamp invalid")
+
+    timed(store_path, work)
+
+
+def test_a_handle_that_is_not_of_this_message_is_refused(store_path):
+    async def work(t):
+        handle = (await t.send({"TIMER_DELAY_MS": "60000"})).ext["recallHandle"]
+        await t.send({}, topic="other")
+        good = Handle.parse(handle)
+        far = good._replace(out_ms=good.out_ms + 9 * 86_400_000)
+
+        def made(text):
+            return base64.urlsafe_b64encode(text.encode()).decode()
+
+        cases = {
+            "": "recall handle is invalid",
+            "***": "recall handle is invalid",
+            made("v2 T b 1 K"): "recall handle is invalid",
+            made("v1 T b 1"): "recall handle is invalid",
+            good._replace(topic="other").text: "recall failed, topic not match",
+            good._replace(broker="b").text: "recall failed, broker service not available",
+            far.text: "recall failed, timestamp invalid",
+            handle_of(good, "abc"): "recall failed, timestamp invalid",
+            good._replace(key="nobody").text: "recall failed, no such message waits: it was"
+            " delivered or recalled before",
+        }  # fmt: skip
+        for text, remark in cases.items():
+            answer = await t.recall(text)
+            assert (answer.code, answer.remark) == (604, remark)
+        assert (await t.recall(handle, topic="unknown")).code == 17
+        assert (await t.recall(handle, topic="other")).remark == "recall failed, topic not match"
+        assert (await t.recall(handle)).code == 0
+
+    def handle_of(good, time_text):
+        raw = f"v1 T {good.broker} {time_text} {good.key}"
+        return base64.urlsafe_b64encode(raw.encode()).decode()
+
+    timed(store_path, work)
+
+
+def test_recall_is_off_unless_it_is_switched_on(store_path):
+    async def work(t):
+        answer = await t.recall("x")
+        assert (answer.code, answer.remark) == (16, "recall failed, operation is forbidden")
+
+    timed(store_path, work, recallMessageEnable=False)
+
+
+def test_found_again_after_a_stop(store_path):
+    async def first(t):
+        for i in range(300):
+            await t.send({"TIMER_DELAY_MS": str(60_000 + 1000 * (i % 7))}, body=b"%d" % i)
+        await t.recall((await t.send({"TIMER_DELAY_MS": "61000"})).ext["recallHandle"])
+        t.schedule.shift_clock(62_500)
+        await until(lambda: t.arrived())
+        return len(t.arrived())
+
+    async def second(t):
+        before = len(t.arrived())
+        t.schedule.shift_clock(HOUR_MS)
+        await until(lambda: len(t.arrived()) == 300)
+        assert len({bytes(m.body) for m in t.arrived()}) == 300
+        return before
+
+    delivered = timed(store_path, first)
+    assert 0 < delivered <= timed(store_path, second) <= 300
+
+
+def test_the_pending_set_is_found_again_from_the_log_alone(store_path):
+    async def first(t):
+        for i in range(200):
+            await t.send({"TIMER_DELAY_MS": str(60_000 + 1000 * (i % 5))})
+        t.schedule.shift_clock(62_000)
+        await until(lambda: len(t.arrived()) >= 80)
+
+    async def second(t):
+        t.schedule.shift_clock(HOUR_MS)
+        await until(
+            lambda: t.schedule.timers.last is not None and not t.schedule.timers.last.pending
+        )
+        keys = [m.properties["UNIQ_KEY"] for m in t.arrived()]
+        assert len(keys) == len(set(keys)) == 200
+
+    timed(store_path, first)
+    for file in (store_path / "timers").iterdir():
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    timed(store_path, second)
