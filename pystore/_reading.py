@@ -5,7 +5,6 @@ Every call that touches the store crosses into C once, with the GIL let go; see 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -526,6 +525,8 @@ class Base:
         timeout: float | None = None,
     ) -> AsyncIterator[Message]:
         """``follow`` for asyncio: the waiting is done in a worker thread."""
+        import asyncio
+
         at = self.range(topic, queue)[1] if offset is None else offset
         idle_since = time.monotonic()
         while True:

@@ -30,6 +30,10 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
     ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", os.environ.get("JDK_JAVA_OPTIONS", "")]
 ).strip()
 
+# Hundreds of processes that tests start import the same modules: each of them is compiled once.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 HERE = Path(__file__).resolve().parent
 
 # ---- the order of tests, and who runs them ----

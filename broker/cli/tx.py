@@ -6,7 +6,6 @@ holds it, or ask the broker that does (``--broker``).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -306,6 +305,8 @@ def resume(
 def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
     """The body of the answer. Raises: BadArgument with what the broker answered, OSError when it
     does not."""
+    import asyncio
+
     from broker.access.signature import sign
     from broker.remoting.client import RemotingClient
     from broker.remoting.command import Command, texts

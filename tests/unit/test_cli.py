@@ -434,11 +434,11 @@ def test_closed_pipe(store: Path, small: dict[str, Any]) -> None:
 
 
 def test_start_stays_light(store: Path) -> None:
-    """Neither help nor info loads pyarrow, pandas, numpy or, in a pipe, rich."""
+    """Neither help nor info loads pyarrow, pandas, numpy, asyncio or, in a pipe, rich."""
     code = (
         "import sys; from pystore.cli import main; main(sys.argv[1:]);"
-        "print([m for m in ('pyarrow', 'pandas', 'numpy', 'rich') if m in sys.modules],"
-        " file=sys.stderr)"
+        "heavy = ('pyarrow', 'pandas', 'numpy', 'rich', 'asyncio');"
+        "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     for arguments in (["--help"], ["info", store], ["dump", store, "--json"]):
         done = subprocess.run(
