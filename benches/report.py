@@ -98,6 +98,16 @@ def dedup_section(run: dict[str, Any]) -> list[str]:
     return ["## Idempotent produce", "", machine_line(run), "", *table(run["rows"]), ""]
 
 
+def audit_section(run: dict[str, Any]) -> list[str]:
+    lines = ["## Verify and rebuild", "", machine_line(run), ""]
+    text = (
+        "Rates by processor time, so a core's; the log is in the page cache"
+        " (`python -m benches.audit`). A rebuild is shown without the verifications around it. It"
+        " is one thread; a verification has one for each core."
+    )
+    return [*lines, text, "", *table(run["rows"]), ""]
+
+
 def sends_section(run: dict[str, Any]) -> list[str]:
     lines = ["## Who decides about a send", "", machine_line(run), ""]
     text = (
@@ -125,6 +135,7 @@ def page() -> str:
         lines += broker_section(run_of("broker"))
     sections = {
         "transactions": transactions_section, "dedup": dedup_section, "sends": sends_section,
+        "audit": audit_section,
     }  # fmt: skip
     for kind, section in sections.items():
         if (RESULTS / f"committed-{kind}.json").exists():

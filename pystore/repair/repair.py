@@ -53,7 +53,8 @@ def _rebuilder(settings: Settings, progress: Progress | None) -> Any:
     def make(journal: Journal, action: Action) -> None:
         made = journal.folder / "made"
         if not action.data.get("inodes"):
-            make_derived(look(journal.root, settings), settings, made, progress)
+            layout = look(journal.root, settings)
+            make_derived(layout, settings, made, progress, action.data["names"])
             (made / "abort").unlink(missing_ok=True)
         swap_derived(journal, action, made)
 

@@ -29,9 +29,10 @@ _ELSEWHERE = (
 
 
 def make_derived(
-    layout: Layout, settings: Settings, into: Path, progress: Progress | None
+    layout: Layout, settings: Settings, into: Path, progress: Progress | None, names: list[str]
 ) -> RecoveryReport:
-    """Makes queues, index and checkpoint of the log in folder `into`, which is emptied first."""
+    """Makes what `names` asks for of the log in folder `into`, which is emptied first: queues and
+    checkpoint always, "index" alone when it is named."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     (into / "abort").touch()
@@ -48,6 +49,8 @@ def make_derived(
     given["mappedFileSizeConsumeQueue"] = layout.queue_file_size
     if layout.index:
         given["maxHashSlotNum"], given["maxIndexNum"] = layout.index[-1][1:]
+    if "index" not in names:
+        given["messageIndexEnable"] = False  # most of the work
     given["cleanResourceInterval"] = 0  # retention must not run here
     with Store(into, None, progress=progress, **given) as store:
         return store.report
