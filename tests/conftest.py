@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from waiting import BOUND_S
 
 # A shell starts background jobs with Ctrl-C ignored, and children inherit that: tests send it.
@@ -33,6 +35,12 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
 # Hundreds of processes that tests start import the same modules: each of them is compiled once.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Whether a property holds does not depend on how fast the machine makes its examples.
+hypothesis_settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("suite")
 
 HERE = Path(__file__).resolve().parent
 

@@ -168,7 +168,7 @@ NAMES = st.sampled_from(["a", "b", "%RETRY%a", "c d"])
 COMMITS = st.tuples(NAMES, NAMES, st.integers(0, 3), st.integers(0, 50), st.booleans())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(COMMITS, max_size=30))
 def test_offsets_behave_as_a_dictionary_that_only_grows(tmp_path_factory, commits):
     """Any order of commits and resets leaves what a plain model has, in LMDB and in the file."""
@@ -622,7 +622,7 @@ def known_members():
     return {member for members in rows for member, _, _ in members}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(TOPICS, max_size=4),
     st.lists(GROUPS, max_size=4),
