@@ -134,7 +134,7 @@ KINDS: dict[str, Kind] = {
         Kind("config-bak", _W, "", "the backup of a configuration file cannot be read",
              "never looks at it while the file itself is whole", "the next export replaces it"),
         Kind("metadata-db", _E, "", "the metadata database is damaged",
-             "does not know it", "pystore rebuild STORE --metadata"),
+             "does not know it", "the next open takes config/*.json"),
         Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
              " queue: it will skip new messages", "the same", _REPAIR),
         Kind("tombstones", _E, "", "the list of deleted topics is damaged: their queues may"
