@@ -1,7 +1,6 @@
 /* The moments of a transaction. A half is stored by send.c and enters the table here; its decision
  * (END_TRANSACTION) puts the final message, queues the op and takes it out, in one step that
- * nothing can come between; a round of checks makes requests for producers and says which halves
- * are to be discarded.
+ * nothing can come between. checks.c asks producers, finals.c finds decisions in the log.
  *
  * Policy. The first decision counts: the same one again does nothing, another one is refused. What
  * is refused, or would have to wait for the disk, is handed on, so that the broker words the
@@ -14,14 +13,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "log/resync.h"
 #include "remoting/halves.h"
 
 #define OP_PROPERTIES "WAIT\1true\2TAGS\1d\2"
 #define OPS_MAX (1 << 20) /* bytes of ops that could not be written; then decisions are refused */
 #define OP_TEXT 24
-#define SKEW_MS 60000 /* stored so far ahead: the clock was set back, and is not waited for */
-#define CODE_CHECK_TRANSACTION_STATE 39
 
 static int64_t now_of(const ps_tx *x) {
     return x->tx_conf.now_ms > 0 ? x->tx_conf.now_ms : ps_now_ms();
@@ -111,15 +107,13 @@ int32_t ps_tx_immunity(const uint8_t *text, int32_t len) {
     return (int32_t)(value < INT32_MAX ? value : INT32_MAX);
 }
 
-/* How long the producer has before it is asked, in ms. */
-static int64_t immunity_ms(const ps_tx *x, const ps_half *h) {
+int64_t ps_tx_immunity_ms(const ps_tx *x, const ps_half *h) {
     return h->hf_immunity_s >= 0 ? (int64_t)h->hf_immunity_s * 1000 : x->tx_conf.timeout_ms;
 }
 
 /* ---- records ---- */
 
-/* The half's record; *mf is to be dropped. False: it no longer exists. */
-static bool record_of(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
+bool ps_tx_record(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **mf) {
     ps_store *s = c->co_store;
     int64_t avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
     const uint8_t *p = ps_log_at(&s->st_log, h->hf_physical, end, &avail, mf);
@@ -131,14 +125,6 @@ static bool record_of(ps_core *c, const ps_half *h, ps_record *r, ps_mapfile **m
     return false;
 }
 
-static bool property(const ps_record *r, const char *name, ps_slice *out) {
-    ps_property p;
-    bool found =
-        ps_property_find(r->properties, r->properties_len, name, (int32_t)strlen(name), &p);
-    *out = found ? (ps_slice){p.value, p.value_len} : (ps_slice){NULL, 0};
-    return found;
-}
-
 static bool put_text(ps_buffer *b, const void *text, int64_t len) {
     uint8_t *to = ps_buffer_room(b, len);
     if (to == NULL) return false;
@@ -147,8 +133,7 @@ static bool put_text(ps_buffer *b, const void *text, int64_t len) {
     return true;
 }
 
-/* The properties with the number of checks among them, into co_props. */
-static bool with_checks(ps_core *c, const ps_record *r, int32_t checks) {
+bool ps_tx_with_checks(ps_core *c, const ps_record *r, int32_t checks) {
     static const char name[] = "TRANSACTION_CHECK_TIMES\1";
     char number[24];
     uint8_t added[sizeof name + sizeof number];
@@ -223,7 +208,7 @@ static int put_final(ps_core *c, const ps_half *h, const ps_record *r, ps_put_re
 static int put_discarded(ps_core *c, const ps_half *h, const ps_record *r, ps_put_result *put) {
     ps_message m;
     message_of(r, h->hf_physical, &m);
-    if (!with_checks(c, r, h->hf_checks))
+    if (!ps_tx_with_checks(c, r, h->hf_checks))
         return ps_fail(&put->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a copy");
     m.properties = c->co_props.data;
     m.properties_len = c->co_props.len;
@@ -370,7 +355,7 @@ int ps_core_tx_decide(ps_core *c, int64_t offset, int32_t decision, ps_put_resul
                        (long long)offset);
     if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
     int code = 0;
-    if (decision != PS_TX_LOST && !record_of(c, ps_halves_at(x, at), &r, &mf))
+    if (decision != PS_TX_LOST && !ps_tx_record(c, ps_halves_at(x, at), &r, &mf))
         code = ps_fail(&out->error, PS_E_NOT_FOUND, 0, ps_halves_at(x, at)->hf_physical, NULL,
                        "cannot read the half message at %lld", (long long)offset);
     if (code == 0) code = decide(c, at, &r, decision, out);
@@ -437,7 +422,7 @@ static bool is_about(ps_tx *x, const ps_half *h, const ending *end) {
 
 static bool is_late(ps_tx *x, const ps_half *h) {
     if (h->hf_immunity_s == PS_IMMUNITY_NONE) return false;
-    int64_t most = immunity_ms(x, h);
+    int64_t most = ps_tx_immunity_ms(x, h);
     if (most < x->tx_conf.timeout_ms) most = x->tx_conf.timeout_ms;
     return now_of(x) - h->hf_store_ms > most;
 }
@@ -455,7 +440,7 @@ int ps_core_end_transaction(ps_conn *n, const ps_command *request) {
     if (at == 0 || (!oneway && c->co_store->st_conf.sync_flush)) return 0;
     const ps_half *h = ps_halves_at(x, at);
     if (!is_about(x, h, &end) || (!end.from_check && is_late(x, h))) return 0;
-    if (!record_of(c, h, &r, &mf)) return 0;
+    if (!ps_tx_record(c, h, &r, &mf)) return 0;
     put.error.code = 0;
     int code = decide(c, at, &r, (int32_t)end.decision, &put);
     ps_mapfile_unref(mf);
@@ -471,190 +456,4 @@ void ps_core_tx_get_state(ps_core *c, ps_tx_state *out) {
     out->half_progress = ps_halves_progress(x);
     out->op_progress = ps_halves_op_progress(x);
     out->ops_queued = x->tx_ops.len;
-}
-
-/* ---- checks ---- */
-
-/* The body of a check: the half's record as the message it is to become, and with the number of
- * this check (upstream AbstractTransactionalMessageCheckListener sends what needDiscard has counted
- * up). */
-static bool draft_of(ps_core *c, const ps_record *r, int32_t checks, ps_draft *d) {
-    ps_text name;
-    const char *why;
-    int32_t queue_id;
-    if (!ps_real_place(r->properties, r->properties_len, &name, &queue_id) ||
-        !with_checks(c, r, checks))
-        return false;
-    *d = (ps_draft){.body = r->body,
-                    .body_len = r->body_len,
-                    .topic = name.data,
-                    .topic_len = (int32_t)name.len,
-                    .properties = c->co_props.data,
-                    .properties_len = c->co_props.len,
-                    .queue_id = queue_id,
-                    .flag = r->flag,
-                    .sys_flag = r->sys_flag,
-                    .reconsume_times = r->reconsume_times,
-                    .born_timestamp = r->born_timestamp,
-                    .prepared_transaction_offset = r->prepared_transaction_offset,
-                    .born_host = r->born_host,
-                    .born_host_len = r->born_host_len,
-                    .store_host = r->store_host,
-                    .store_host_len = r->store_host_len,
-                    .long_topic_v2 = true};
-    return ps_draft_measure(d, INT32_MAX, &why) == 0;
-}
-
-static int check_frame(ps_core *c, const ps_half *h, const ps_record *r) {
-    char offset[24], physical[24], id[57];
-    ps_command ask = {.serialize = PS_SERIALIZE_JSON,
-                      .code = CODE_CHECK_TRANSACTION_STATE,
-                      .version = PS_PROTOCOL_VERSION,
-                      .flag = PS_FLAG_ONEWAY};
-    ps_slice uniq;
-    ps_draft d;
-    if (!draft_of(c, r, h->hf_checks + 1, &d)) return 0;
-    property(r, "UNIQ_KEY", &uniq);
-    int id_len = ps_offset_msg_id(r->store_host, r->store_host_len, h->hf_physical, id);
-    ps_field fields[] = {
-        {ps_slice_of("topic"), ps_slice_of(PS_HALF_TOPIC)},
-        {ps_slice_of("tranStateTableOffset"), ps_slice_of_number(h->hf_offset, offset)},
-        {ps_slice_of("commitLogOffset"), ps_slice_of_number(h->hf_physical, physical)},
-        {ps_slice_of("msgId"), uniq},
-        {ps_slice_of("transactionId"), uniq},
-        {ps_slice_of("offsetMsgId"), {(const uint8_t *)id, id_len}},
-        {ps_slice_of("bname"), ps_slice_of(c->co_tx->tx_broker)}};
-    ask.field_count = (int32_t)(sizeof fields / sizeof *fields);
-    memcpy(ask.fields, fields, sizeof fields);
-    int code = ps_core_frame(c, &ask, d.size);
-    if (code < 0) return code;
-    uint8_t *to = ps_buffer_room(&c->co_out, d.size);
-    if (to == NULL) return PS_E_NO_MEMORY;
-    ps_draft_write(&d, to, h->hf_offset, h->hf_physical, r->store_timestamp);
-    c->co_out.len += d.size;
-    return 1;
-}
-
-typedef struct looking { /* a part of a round */
-    ps_core *c;
-    ps_tx_round *round;
-    ps_tx_check *checks;
-    int64_t *spent;
-    ps_tx_name *group; /* of the last check */
-} looking;
-
-static void asked(looking *l, uint32_t place, int64_t from) {
-    ps_half *h = ps_halves_at(l->c->co_tx, place);
-    ps_tx_round *round = l->round;
-    if (l->group != h->hf_group) {
-        l->group = h->hf_group;
-        l->checks[round->check_count++] = (ps_tx_check){
-            .group = h->hf_group->tn_text, .group_len = h->hf_group->tn_len, .from_at = from};
-    }
-    ps_tx_check *run = &l->checks[round->check_count - 1];
-    run->count++;
-    run->to_at = l->c->co_out.len;
-    int64_t since = round->now_ms - h->hf_store_ms;
-    h->hf_asked = (uint32_t)(since < 1 ? 1 : since < UINT32_MAX ? since : UINT32_MAX);
-    if (h->hf_checks < UINT16_MAX) h->hf_checks++;
-    round->asked++;
-    l->c->co_tx->tx_state.checks++;
-    ps_halves_touch(l->c->co_tx, place);
-}
-
-/* 0, or an error. A half whose record is gone is discarded: nobody could commit it. */
-static int look_at(looking *l, uint32_t place) {
-    ps_tx *x = l->c->co_tx;
-    ps_tx_round *round = l->round;
-    ps_half *h = ps_halves_at(x, place);
-    int64_t age = round->now_ms - h->hf_store_ms, from = l->c->co_out.len;
-    ps_mapfile *mf;
-    ps_record r;
-    if ((h->hf_flags & (PS_HALF_USED | PS_HALF_ALIAS)) != PS_HALF_USED) return 0;
-    if (h->hf_physical < atomic_load(&l->c->co_store->st_log.lg_min)) { /* its file is deleted */
-        l->spent[round->spent_count++] = h->hf_offset;
-        return 0;
-    }
-    /* Before its time of immunity is looked at, as upstream does: its file will go whatever the
-     * producer asked for. */
-    if (h->hf_checks >= round->check_max || age > round->reserved_ms) {
-        l->spent[round->spent_count++] = h->hf_offset;
-        return 0;
-    }
-    if ((h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
-        (age < immunity_ms(x, h) && age > -SKEW_MS))
-        return 0;
-    if (!h->hf_group->tn_live) {
-        round->unheard++;
-        return 0;
-    }
-    if (!record_of(l->c, h, &r, &mf)) {
-        l->spent[round->spent_count++] = h->hf_offset;
-        return 0;
-    }
-    int code = check_frame(l->c, h, &r);
-    ps_mapfile_unref(mf);
-    if (code > 0) asked(l, place, from);
-    return code < 0 ? code : 0;
-}
-
-int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_t check_room,
-                     int64_t *spent, int32_t spent_room, ps_step *out, ps_error *e) {
-    ps_tx *x = c->co_tx;
-    looking l = {c, round, checks, spent, NULL};
-    uint32_t place = round->at > 0 ? (uint32_t)round->at : 1;
-    int code = 0;
-    round->check_count = round->spent_count = 0;
-    c->co_out.len = 0;
-    if (ps_enter(c->co_store) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "it is closed");
-    for (int32_t looked = 0;
-         place < x->tx_places && looked < round->look_max && round->check_count < check_room &&
-         round->spent_count < spent_room && c->co_out.len < round->bytes_max && code == 0;
-         place++, looked++)
-        code = look_at(&l, place);
-    ps_leave(c->co_store);
-    round->at = place < x->tx_places ? (int64_t)place : -1;
-    *out = (ps_step){.out = c->co_out.data, .out_len = c->co_out.len, .conn_id = -1};
-    if (code < 0) return ps_fail(e, code, ENOMEM, -1, NULL, "cannot compose a check request");
-    return 0;
-}
-
-/* ---- from the log ---- */
-
-static bool settles(const ps_record *r, ps_final *out) {
-    bool commit = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_COMMIT;
-    bool copy = ps_text_is(r->topic, r->topic_len, PS_DISCARD_TOPIC) &&
-                r->prepared_transaction_offset > 0;
-    *out = (ps_final){r->prepared_transaction_offset, r->physical_offset,
-                      commit ? PS_TX_COMMIT : PS_TX_DISCARD};
-    return commit || copy;
-}
-
-int64_t ps_log_finals(ps_store *s, int64_t *from, int64_t to, ps_final *out, int64_t room,
-                      ps_error *e) {
-    int64_t n = 0, avail, end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire);
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
-    if (to > end) to = end;
-    while (*from < to && n < room) {
-        ps_mapfile *mf;
-        ps_record r;
-        const uint8_t *p = ps_log_at(&s->st_log, *from, end, &avail, &mf);
-        int outcome = p != NULL ? (int)ps_record_decode(p, avail, &r) : PS_REC_SHORT;
-        int64_t next = mf != NULL ? mf->mf_base + mf->mf_size : 0;
-        if (outcome == PS_REC_OK) {
-            next = *from + r.size;
-            n += settles(&r, &out[n]);
-        } else if (outcome != PS_REC_BLANK && mf != NULL) { /* past the damage */
-            int64_t at = ps_log_next_whole(mf, *from - mf->mf_base + 1, 0, &r);
-            if (at >= 0) next = mf->mf_base + at;
-        }
-        ps_mapfile_unref(mf);
-        if (mf == NULL) {
-            n = ps_fail(e, PS_E_DAMAGED, 0, *from, NULL, "the log has no file there");
-            break;
-        }
-        *from = next;
-    }
-    ps_leave(s);
-    return n;
 }
