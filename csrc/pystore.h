@@ -10,8 +10,8 @@
  *  - Bytes that a ps_batch points to stay mapped until ps_batch_free, even when the store is closed
  *    or the segment was deleted.
  *  - Everything read from disk is hostile: no length is believed before it is checked.
- *  - The library keeps no globals (but for the handler of ps_sigbus_install, which is installed
- *    only when asked for), prints nothing, never aborts, and knows nothing of Python.
+ *  - The library keeps no globals (but for the handler of SIGBUS that the first opening installs,
+ *    and the table of what is mapped), prints nothing, never aborts, and knows nothing of Python.
  *
  * Between the two marks below only what cffi's parser reads: plain declarations, no preprocessor
  * but `#define NAME integer`. pystore/_build.py takes them from here, so they are written once. */
@@ -548,9 +548,10 @@ void ps_scan_stats_free(ps_scan_stats *stats);
 int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
                  ps_scan_stats *stats, ps_error *error);
 
-/* For processes that are all ours, such as Spark's workers: from now on a scan of a reader answers
- * a file that another process cuts off under it with an error (EIO) that names it, where the
- * process would die of SIGBUS. Installs a handler for the process, once. */
+/* Installs a handler for the process, once; opening a store does it. From then on a file that
+ * another process cuts off while it is mapped is an error that names it (PS_E_FILE_SIZE), where the
+ * process would die of SIGBUS. Bytes of a batch that is read already are zeros after the cut. A
+ * signal that is not of such a file goes to who had the signal before. */
 int ps_sigbus_install(ps_error *error);
 
 /* ---- codec, for tools and tests ---- */

@@ -98,11 +98,11 @@ def _inflate(arg: Any, kind: int, data: Any, size: int, out: Any, room: int) -> 
 
 
 def survive_truncation() -> None:
-    """From now on a scan of a ``Reader`` in this process fails, and names the file, when another
-    process cuts a file off under it; without this the process dies of SIGBUS.
+    """From now on what reads a file fails, and names it, when another process has cut it off;
+    without this the process dies of SIGBUS.
 
-    Installs a handler of that signal, once. For processes that are yours as a whole, such as the
-    workers of a cluster; signals that are not of a scan go to the handler that was there before.
+    Installs a handler of that signal, once; opening a store does so, too. A signal that is not of a
+    store's file goes to the handler that was there before.
 
     Raises: StoreIOError.
     """

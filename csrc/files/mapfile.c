@@ -17,6 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/sigbus.h"
+
 #define PS_PAGE 4096
 
 static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_error *e) {
@@ -65,6 +67,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     mf->mf_fd = flags & PS_MAP_KEEP_FD ? fd : -1;
     mf->mf_slot = -1;
     atomic_init(&mf->mf_refs, 1);
+    mf->mf_watch = ps_sigbus_watch(map, (size_t)size, write != 0, &mf->mf_cut, &mf->mf_errno);
     if (flags & PS_MAP_SPARING) ps_mapfile_spare(mf, true, 0);
     *out = mf;
 out:
@@ -84,6 +87,7 @@ ps_mapfile *ps_mapfile_ref(ps_mapfile *mf) {
 
 void ps_mapfile_unref(ps_mapfile *mf) {
     if (mf == NULL || atomic_fetch_sub_explicit(&mf->mf_refs, 1, memory_order_acq_rel) != 1) return;
+    ps_sigbus_unwatch(mf->mf_watch);
     mf->mf_io->munmap(mf->mf_io, mf->mf_map, (size_t)mf->mf_size);
     if (mf->mf_fd >= 0) mf->mf_io->close(mf->mf_io, mf->mf_fd);
     free(mf->mf_path);
@@ -156,6 +160,12 @@ static int sync_range(ps_mapfile *mf, int64_t from, int64_t to) {
     if (mf->mf_fd >= 0) return mf->mf_io->fdatasync(mf->mf_io, mf->mf_fd);
     from -= from % PS_PAGE;
     return mf->mf_io->msync(mf->mf_io, mf->mf_map + from, (size_t)(to - from));
+}
+
+int ps_mapfile_whole(const ps_mapfile *mf, ps_error *e) {
+    if (!atomic_load_explicit(&mf->mf_cut, memory_order_acquire)) return 0;
+    return ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path,
+                   "the file was truncated while it was mapped");
 }
 
 int ps_mapfile_flush(ps_mapfile *mf, int least_pages, ps_error *e) {

@@ -28,6 +28,7 @@ typedef struct ps_mapfile {
     _Atomic int32_t mf_errno;    /* sticky: the sync that failed */
     _Atomic bool mf_cut;         /* cut off while mapped: zeros stand for some of it (sigbus.h) */
     _Atomic bool mf_used;        /* asked for since the hand of ps_mappings passed it */
+    int32_t mf_watch;            /* ps_sigbus_watch */
     int32_t mf_slot;             /* in ps_mappings, -1 none; its lock */
     struct ps_segments *mf_set;  /* that keeps it; set before it is in ps_mappings */
 } ps_mapfile;
@@ -52,6 +53,9 @@ int ps_mapfile_reserve(ps_mapfile *mf, int64_t upto, int64_t window, ps_error *e
  * are left alone. sync: it is on the disk afterwards. PS_E_DISK_FULL, PS_E_FLUSH_FAILED,
  * PS_E_IO. */
 int ps_mapfile_zero(ps_mapfile *mf, int64_t at, int64_t len, bool sync, ps_error *e);
+/* PS_E_FILE_SIZE when another process has cut the file off while it was mapped: what was read of it
+ * since may be zeros. Asked after reading. */
+int ps_mapfile_whole(const ps_mapfile *mf, ps_error *e);
 /* Syncs what was written when at least `least_pages` pages of 4096 are dirty or the file is full
  * (0: any byte). After one failure every call fails with PS_E_FLUSH_FAILED and no position
  * moves. */

@@ -184,8 +184,7 @@ ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
     if (mf != NULL && !atomic_load_explicit(&mf->mf_used, memory_order_relaxed))
         atomic_store_explicit(&mf->mf_used, true, memory_order_relaxed);
     if (mf == NULL && listed) mf = segment_map(ss, offset, e);
-    if (mf == NULL || !atomic_load_explicit(&mf->mf_cut, memory_order_relaxed)) return mf;
-    ps_fail(e, PS_E_FILE_SIZE, 0, -1, mf->mf_path, "the file was truncated while it was mapped");
+    if (mf == NULL || ps_mapfile_whole(mf, e) == 0) return mf;
     ps_mapfile_unref(mf);
     return NULL;
 }
@@ -219,8 +218,9 @@ int ps_segments_peek(ps_segments *ss, int64_t offset, void *out, int64_t len, ps
     if (i < 0) return 0;
     if (mf == NULL) return read_at(ss->ss_io, path, offset - base, out, len, e);
     memcpy(out, mf->mf_map + (offset - base), (size_t)len);
+    int code = ps_mapfile_whole(mf, e);
     ps_mapfile_unref(mf);
-    return 1;
+    return code < 0 ? code : 1;
 }
 
 /* What was written through a mapping that is gone is in the page cache: a descriptor syncs it, and

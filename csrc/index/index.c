@@ -731,6 +731,15 @@ int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const
     return q.found;
 }
 
+int ps_index_whole(ps_index *ix, ps_error *e) {
+    int code = 0;
+    pthread_rwlock_rdlock(&ix->ix_lock);
+    for (int32_t i = 0; i < ix->ix_count && code == 0; i++)
+        code = ps_mapfile_whole(ix->ix_files[i]->if_map, e);
+    pthread_rwlock_unlock(&ix->ix_lock);
+    return code;
+}
+
 /* ---- the disk ---- */
 
 static int file_flush(ps_index *ix, ix_file *f, ps_error *e) {

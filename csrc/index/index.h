@@ -48,6 +48,8 @@ int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const
                        int32_t key_len, int64_t begin, int64_t end, int64_t *skip, int64_t *out,
                        int32_t room);
 
+/* PS_E_FILE_SIZE when another process has cut off a file: what was found may not be all. */
+int ps_index_whole(ps_index *ix, ps_error *e);
 int ps_index_flush(ps_index *ix,
                    ps_error *e); /* syncs what changed; *_timestamp below is durable then */
 /* endTimestamp of the last entry, 0 when none; a writer's: as of the last flush, or of opening. */

@@ -25,7 +25,6 @@
 #endif
 
 #include "base/bytes.h"
-#include "base/sigbus.h"
 #include "scan/scan.h"
 #include "filter/sql92.h"
 
@@ -95,20 +94,7 @@ static void cut_found(scanner *sn, ps_mapfile *mf) {
     if (sn->sn_cut == NULL) sn->sn_cut = ps_mapfile_ref(mf);
 }
 
-/* Runs in the handler of SIGBUS, on a load of this thread. */
-static bool cut_here(void *arg, const uint8_t *at) {
-    scanner *sn = arg;
-    for (int32_t i = 0; i <= CACHED; i++) {
-        ps_mapfile *mf = i < CACHED ? sn->sn_segments[i].sg_held : sn->sn_unit_file;
-        if (mf == NULL || at < mf->mf_map || at >= mf->mf_map + mf->mf_size) continue;
-        atomic_store(&mf->mf_cut, true);
-        cut_found(sn, mf);
-        return true;
-    }
-    return false;
-}
-
-/* Another thread of ours may have met the end first, and left zeros for this one. */
+/* The handler of SIGBUS has left zeros where the file ends now. */
 static inline void cut_look(scanner *sn, ps_mapfile *mf) {
     if (mf != NULL && atomic_load_explicit(&mf->mf_cut, memory_order_acquire)) cut_found(sn, mf);
 }
@@ -776,10 +762,7 @@ static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) 
     memset(out, 0, sizeof *out);
     if (sn->sn_failed != 0) return -sn->sn_failed;
     if (ps_enter(sn->sn_store) < 0) return -closed(sn);
-    /* A writer's mappings are never given pages of zeros, which would take what it writes. */
-    if (sn->sn_store->st_readonly) ps_sigbus_enter(cut_here, sn);
     int code = batch_read(sn, out);
-    ps_sigbus_leave();
     ps_leave(sn->sn_store);
     return -code;
 }

@@ -121,6 +121,8 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
             *at = end;
             break;
         }
+        if ((o != PS_REC_OK || r.physical_offset != *at) && ps_mapfile_whole(mf, e) < 0)
+            return PS_E_FILE_SIZE;
         if (o != PS_REC_OK || r.physical_offset != *at)
             return ps_fail(e, PS_E_DAMAGED, 0, *at, mf->mf_path,
                            "the log was damaged while open: %s", ps_rec_outcome_name(o));

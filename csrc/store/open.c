@@ -73,7 +73,7 @@ static void init_objects(ps_store *s) {
 }
 
 static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_error *e) {
-    if (ps_conf_check(conf, e) < 0) return NULL;
+    if (ps_conf_check(conf, e) < 0 || ps_sigbus_install(e) < 0) return NULL;
     ps_store *s = calloc(1, sizeof *s);
     if (s == NULL || (s->st_root = strdup(conf->root)) == NULL) {
         free(s);

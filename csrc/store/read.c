@@ -124,6 +124,23 @@ int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_
     return 0;
 }
 
+/* Whether every file that the batch points into is still whole. */
+static int batch_whole(const ps_batch *b, ps_error *e) {
+    int code = 0;
+    for (int32_t i = 0; i < b->info.segment_count && code == 0; i++)
+        code = ps_mapfile_whole(b->files[i], e);
+    return code;
+}
+
+/* PS_E_FILE_SIZE when the file that holds `offset` has been cut off. */
+static int check_cut(ps_segments *files, int64_t offset, ps_error *e) {
+    ps_error why = {0};
+    if (offset >= 0) ps_mapfile_unref(ps_segments_find(files, offset, &why));
+    if (why.code != PS_E_FILE_SIZE) return 0;
+    if (e != NULL) *e = why;
+    return PS_E_FILE_SIZE;
+}
+
 static void *fail_null(ps_error *e, int code, int64_t at, const char *text) {
     ps_fail(e, code, code == PS_E_NO_MEMORY ? ENOMEM : 0, at, NULL, "%s", text);
     return NULL;
@@ -241,6 +258,7 @@ typedef struct walk {
     /* A segment that the log lacks: units that point into it are passed over without a look. */
     int64_t gone_from, gone_to;
     int code;
+    ps_error why;
 } walk;
 
 /* The unit points to nothing that can be delivered. A segment that retention has deleted takes
@@ -255,6 +273,9 @@ static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
         w->gone_to = w->gone_from + size;
         return;
     }
+    /* A file that another process has cut off is not damage to be passed over. */
+    w->code = check_cut(&w->s->st_log.lg_files, u->physical, &w->why);
+    if (w->code < 0) return;
     if (b->damaged++ == 0) b->first_damaged = offset;
     atomic_fetch_add_explicit(&w->s->st_damaged_reads, 1, memory_order_relaxed);
 }
@@ -276,7 +297,7 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
         (__builtin_expect(r.queue_offset != offset || !ps_queue_is_of(w->q, &r), 0) &&
          !ps_unit_belongs(w->s, w->q, offset, &r))) {
         pass_over(w, offset, u);
-        return true;
+        return w->code == 0;
     }
     if (__builtin_expect(ps_tags_code_is_address(code), 0)) {
         code = ps_record_tags_code(&r, &w->s->st_levels);
@@ -320,6 +341,8 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
         ps_mapfile *mf = ps_queue_run(q, offset, &p, &n);
         if (mf == NULL) {
             if (!ps_queue_unit(q, offset, &u)) {
+                w->code = check_cut(&q->cq_files, offset * PS_UNIT, &w->why);
+                if (w->code < 0) return;
                 int64_t per_file = q->cq_files.ss_file_size / PS_UNIT;
                 if (b->count == 0) {
                     b->status = PS_GET_OFFSET_FOUND_NULL;
@@ -337,6 +360,8 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
             ps_unit_get(p + i * PS_UNIT, &u);
             go = take_unit(w, offset++, &u);
         }
+        if (w->code == 0) w->code = ps_mapfile_whole(mf, &w->why);
+        go = go && w->code == 0;
         ps_mapfile_unref(mf);
     }
 }
@@ -381,6 +406,12 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
     }
     ps_mapfile_unref(w.log_file);
     ps_leave(s);
+    if (w.b != NULL && w.code >= 0) w.code = batch_whole(w.b, &w.why);
+    if (w.code == PS_E_FILE_SIZE) {
+        ps_batch_free(w.b);
+        if (e != NULL) *e = w.why;
+        return NULL;
+    }
     if (w.b == NULL || w.code == PS_E_NO_MEMORY) {
         ps_batch_free(w.b);
         return fail_null(e, PS_E_NO_MEMORY, -1, "no memory for the batch");
@@ -396,7 +427,7 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
     ps_batch *b = ps_batch_new(o->max_messages);
     limits l = limits_of(s, o);
     int64_t end = atomic_load_explicit(&s->st_log.lg_end, memory_order_acquire), avail;
-    int code = b == NULL ? PS_E_NO_MEMORY : 0;
+    int code = b == NULL ? PS_E_NO_MEMORY : 0, cut = 0;
     ps_mapfile *mf = NULL;
     while (code == 0) {
         ps_record r;
@@ -421,10 +452,12 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
         mf = NULL;
     }
     ps_mapfile_unref(mf);
+    if (code == 0) cut = b->info.outcome != 0 ? check_cut(&s->st_log.lg_files, physical, e) : 0;
+    if (code == 0 && cut == 0) cut = batch_whole(b, e);
     ps_leave(s);
-    if (code < 0) {
+    if (code < 0 || cut < 0) {
         ps_batch_free(b);
-        return fail_null(e, code, physical, "no memory for the batch");
+        return cut < 0 ? NULL : fail_null(e, code, physical, "no memory for the batch");
     }
     b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;
     b->info.next_offset = physical;
@@ -484,6 +517,7 @@ typedef struct query {
     int64_t begin, end;
     int64_t *found;
     int32_t count, room;
+    ps_error why;
 } query;
 
 static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n) {
@@ -496,6 +530,8 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
                      has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
         ps_mapfile_unref(mf);
+        if (p == NULL && check_cut(&s->st_log.lg_files, places[i], &q->why) < 0)
+            return PS_E_FILE_SIZE;
         if (!match || (q->count > 0 && q->found[q->count - 1] == places[i])) continue;
         if (q->count == q->room) {
             int32_t room = q->room ? q->room * 2 : 64;
@@ -590,10 +626,14 @@ ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char
     ps_batch *b = ps_batch_new(64);
     int code = b == NULL ? PS_E_NO_MEMORY : run_query(s, &q);
     if (code == 0) code = batch_of_places(s, &q, b);
+    if (code == 0) code = batch_whole(b, &q.why);
+    if (code == 0 && s->st_index != NULL) code = ps_index_whole(s->st_index, &q.why);
     free(q.found);
     ps_leave(s);
+    if (code == PS_E_FILE_SIZE && e != NULL) *e = q.why;
     if (code < 0) {
         ps_batch_free(b);
+        if (code == PS_E_FILE_SIZE) return NULL;
         return fail_null(e, code, -1, "no memory for the batch");
     }
     b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;

@@ -325,6 +325,7 @@ static int scan_file(scan *c, ps_mapfile *mf, ps_error *e) {
         }
     }
     madvise(mf->mf_map, (size_t)mf->mf_size, MADV_NORMAL);
+    if (code == 0) code = ps_mapfile_whole(mf, e);
     return code;
 }
 
