@@ -332,6 +332,8 @@ class Broker:
             trace_on=settings["traceOn"],
             long_polling=settings["longPollingEnable"],
             short_polling_ms=settings["shortPollingTimeMills"],
+            parked_max=settings["maxHeldPulls"],
+            unfinished_max=settings["maxUnfinishedBytes"],
         )
         core.attach(asyncio.get_running_loop())
         return core
@@ -397,6 +399,7 @@ class Broker:
         proxies = _proxies(self.settings)
         limits = Limits(
             idle_s=self.settings["serverChannelMaxIdleTimeSeconds"],
+            connections_max=self.settings["maxConnections"],
             proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),
         )
         made = [self._server(handlers, main, limits, services, core.framer)]

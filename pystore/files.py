@@ -78,19 +78,20 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write to; at the end of the block it takes the place of the one at `path`.
 
     Whenever the power fails, `path` holds its old content or all of the new one. It keeps the
     rights of the old one. When the block raises, nothing has happened. durable: the new one is
-    there for good when the block ends; otherwise call :func:`sync_folder` after the last file.
+    there for good when the block ends; otherwise call :func:`sync_folder` after the last file. mode:
+    of a file that was not there, less the umask.
 
     Raises: OSError.
     """
     temporary = path.with_name(path.name + ".tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(temporary, flags, 0o666), "wb") as file:
+        with open(os.open(temporary, flags, mode), "wb") as file:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             yield file
@@ -105,10 +106,14 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
     """:func:`whole_file` for content that is at hand. Raises: OSError."""
-    with whole_file(path, durable=durable) as file:
+    with whole_file(path, durable=durable, mode=mode) as file:
         file.write(data)
+
+
+#: Names of topics and groups are not for every user of the machine.
+_PRIVATE = 0o640
 
 
 def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
@@ -123,8 +128,8 @@ def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
     try:
         old = read_file(path) if keep_old else None
         if old is not None and old != data:
-            write_whole(path.with_name(path.name + ".bak"), old, durable=False)
-        write_whole(path, data, durable=False)
+            write_whole(path.with_name(path.name + ".bak"), old, durable=False, mode=_PRIVATE)
+        write_whole(path, data, durable=False, mode=_PRIVATE)
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise

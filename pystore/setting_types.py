@@ -90,7 +90,9 @@ class SettingValues(TypedDict, total=False):
     mappedFileSizeCommitLog: int | str
     mappedFileSizeConsumeQueue: int | str
     mappedFilesMax: int | str
+    maxConnections: int | str
     maxHashSlotNum: int | str
+    maxHeldPulls: int | str
     maxIndexNum: int | str
     maxMessageSize: int | str
     maxQueuesPerBroker: int | str
@@ -99,6 +101,7 @@ class SettingValues(TypedDict, total=False):
     maxTransferBytesOnMessageInMemory: int | str
     maxTransferCountOnMessageInDisk: int | str
     maxTransferCountOnMessageInMemory: int | str
+    maxUnfinishedBytes: int | str
     messageDelayLevel: str | os.PathLike[str] | None
     messageIndexEnable: bool | str
     migrateAuthFromV1Enabled: bool | str

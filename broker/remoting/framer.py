@@ -35,6 +35,9 @@ class Link(Peer, Protocol):
     #: What flush() writes.
     parts: Parts
 
+    def abort(self, why: str, detail: str = "") -> None:
+        """Closes at once. why: logged, once a minute a kind."""
+
     @property
     def open(self) -> bool:
         """Neither closed nor about to be."""

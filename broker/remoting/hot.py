@@ -113,10 +113,12 @@ class Core:
         long_polling: bool = True,
         short_polling_ms: int = 1000,
         parked_max: int = 100_000,
+        unfinished_max: int = 256 << 20,
         seed: int = 0,
     ) -> None:
-        """parked_max: pulls held at once; more are answered at once. seed: of the queues that it
-        chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
+        """parked_max: pulls held at once; more are answered at once. unfinished_max: bytes held
+        for frames of all connections whose end is still to come; beyond it the largest go. seed: of
+        the queues that it chooses; 0: the clock. Raises: OutOfMemory, StoreIOError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         names = [ffi.new("char[]", text.encode()) for text in (cluster, region, broker)]
@@ -139,6 +141,10 @@ class Core:
         self.room = memoryview(ffi.buffer(room[0], size))
         self._next_ms = ffi.new("int64_t *")
         self._connections: dict[int, HotFramer] = {}
+        #: Bytes held for unfinished frames, the oldest first.
+        self._unfinished: dict[HotFramer, int] = {}
+        self._unfinished_bytes = 0
+        self._unfinished_max = unfinished_max
         self._last_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -398,6 +404,26 @@ class Core:
         """From now on Python decides every send: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
+    # ---- unfinished frames ----
+
+    @property
+    def unfinished_bytes(self) -> int:
+        return self._unfinished_bytes
+
+    def hold(self, framer: HotFramer, size: int) -> None:
+        """A connection holds so many bytes of an unfinished frame. Over the limit the largest go,
+        of those the one that waits longest."""
+        known = self._unfinished
+        self._unfinished_bytes += size - known.get(framer, 0)
+        if size:
+            known[framer] = size
+        else:
+            known.pop(framer, None)
+        while self._unfinished_bytes > self._unfinished_max:
+            victim = max(known, key=known.__getitem__)
+            self._unfinished_bytes -= known.pop(victim)
+            victim._connection.abort("unfinished frames of all connections exceed the limit")
+
     # ---- access control ----
 
     def guard(self) -> None:
@@ -586,6 +612,7 @@ class HotFramer:
         size = lib.ps_conn_room(conn, self._room, self._error)
         if size < 0:
             raise_error(self._error[0], size)
+        self._core.hold(self, lib.ps_conn_unfinished(conn))
         return memoryview(ffi.buffer(self._room[0], size))
 
     def received(self, count: int) -> Sequence[Command]:
@@ -689,6 +716,7 @@ class HotFramer:
         conn, self._conn = self._conn, None
         self._part = True  # the shared room may go with the core
         self._core._connections.pop(self._id, None)
+        self._core.hold(self, 0)
         if conn is not None:
             lib.ps_conn_free(conn)
 

@@ -11,6 +11,10 @@
 #include <sys/statvfs.h>
 #include <sys/types.h>
 
+/* Messages are not for every user of the machine; the umask may take more away. */
+#define PS_FILE_MODE 0640
+#define PS_FOLDER_MODE 0750
+
 typedef struct ps_io ps_io;
 struct ps_io {
     int (*open)(ps_io *io, const char *path, int flags, mode_t mode);

@@ -301,6 +301,10 @@ static int keep_rest(ps_conn *n, const uint8_t *left, int64_t len, ps_error *e) 
     return 0;
 }
 
+int64_t ps_conn_unfinished(const ps_conn *n) {
+    return n->cn_in.room;
+}
+
 int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
     ps_core *c = n->cn_core;
     bool own = n->cn_in.len > 0;

@@ -155,6 +155,8 @@ void ps_conn_free(ps_conn *conn); /* drops the pulls held for it */
 /* The room that connections share which keep no part of a frame. */
 int64_t ps_core_room(ps_core *core, uint8_t **at);
 /* Room to read into: returns its size, > 0, or an error code. Good for one ps_conn_received. */
+/* Bytes that are held for the frame whose end is still to come. */
+int64_t ps_conn_unfinished(const ps_conn *conn);
 int64_t ps_conn_room(ps_conn *conn, uint8_t **at, ps_error *error);
 /* `len` bytes were read there; 0 to go on with what was read before (more in the last step).
  * PS_E_FRAME: the connection cannot go on. */

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import re
 import socket
 import stat
@@ -351,3 +353,61 @@ def test_a_field_that_stands_twice_is_decided_by_the_last(broker):
             sock.sendall(data)
             answer = sock.recv(1 << 16)
         assert f'"code":{code},'.encode() in answer.replace(b" ", b"")
+
+
+# ---- limits ----
+
+
+def test_unfinished_frames_share_one_budget(tmp_path):
+    """The largest go first, a small one stays; whoever is closed can come again."""
+    limit, part = 32 << 20, 12 << 20
+    head = struct.pack(">iI", (16 << 20) - 8, 100)
+    with Broker(
+        tmp_path, listenPort=0, bindAddress="127.0.0.1", maxUnfinishedBytes=limit
+    ) as broker:
+        core = broker.services.core
+        with contextlib.ExitStack() as stack:
+            small, *large = (
+                stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 300))
+                for _ in range(9)
+            )
+            small.sendall(head + bytes(1000))
+            for each in large:
+                with contextlib.suppress(ConnectionError):
+                    each.sendall(head + bytes(part))
+                assert core.unfinished_bytes <= limit
+            until(lambda: len(core._connections) < 9)
+            small.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                small.recv(1)
+        until(lambda: not core._connections)
+        assert core.unfinished_bytes == 0
+
+
+def test_a_pull_over_the_limit_does_not_wait(tmp_path):
+    with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1", maxHeldPulls=0) as broker:
+        broker.create_topic("orders", 1)
+        assert play(broker.port, pull(hold_ms=290_000))[0] == 19
+
+
+def test_a_connection_over_the_limit_is_told_so(tmp_path):
+    with (
+        Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1", maxConnections=1) as broker,
+        socket.create_connection(("127.0.0.1", broker.port), 300),
+    ):
+        until(lambda: play(broker.port, send())[0] == 2)
+
+
+def test_files_are_not_for_every_user(tmp_path):
+    """Log, queues, configuration, metadata: nothing for others, whatever the umask."""
+    before = os.umask(0)
+    try:
+        with Broker(tmp_path / "s", listenPort=0, bindAddress="127.0.0.1") as broker:
+            broker.create_topic("orders", 1)
+            assert play(broker.port, send())[0] == 0
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
+    open_to_all = [path for path in files if path.stat().st_mode & 0o007]
+    assert len(files) > 10
+    assert open_to_all == []
