@@ -83,8 +83,8 @@ def whole_file(path: Path, *, durable: bool = True, mode: int = 0o666) -> Iterat
 
     Whenever the power fails, `path` holds its old content or all of the new one. It keeps the
     rights of the old one. When the block raises, nothing has happened. durable: the new one is
-    there for good when the block ends; otherwise call :func:`sync_folder` after the last file. mode:
-    of a file that was not there, less the umask.
+    there for good when the block ends; otherwise call :func:`sync_folder` after the last file.
+    mode: of a file that was not there, less the umask.
 
     Raises: OSError.
     """

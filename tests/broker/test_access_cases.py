@@ -32,7 +32,7 @@ BETTER = {
     "the closest entry decides, Allow here": (True, ["5.3.3-090", "5.3.3-091"]),
 }
 #: Requests that this broker does not serve yet: refused as such, whoever asks.
-NOT_SERVED = {200050, 370}
+NOT_SERVED = {200050}
 #: Codes of answers that differ for reasons outside access control: the topic was made by a case
 #: that is refused here.
 OTHER_CODE = {"4.9.7-064", "4.9.7-068", "4.9.7-085", "5.3.3-049"}
