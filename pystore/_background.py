@@ -12,7 +12,7 @@ from pystore.errors import StoreClosed, StoreError
 from pystore.metadata import Metadata
 from pystore.settings import Settings
 
-if TYPE_CHECKING:  # a quarter of the time that `import pystore` takes
+if TYPE_CHECKING:  # a fifth of the time that `import pystore` takes
     import asyncio
 
 _EXPORT_S = 5.0
