@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import random
+import re
 import shutil
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -513,6 +514,113 @@ def test_failed_open_lets_go_of_the_lock(store_path, faults):
             assert faults.injected == 1, (name, at)
             gc.collect()
             pystore.open(store_path).close()
+
+
+#: What each call may fail with, after its manual page.
+ERRNOS = {
+    "open": "EMFILE ENFILE ENOSPC EDQUOT EACCES EPERM EIO ENOMEM EROFS ELOOP",
+    "close": "EIO EINTR ENOSPC EDQUOT",
+    "pread": "EIO EAGAIN",
+    "pwrite": "EIO ENOSPC EDQUOT EFBIG",
+    "fsync": "EIO ENOSPC EDQUOT EROFS",
+    "fdatasync": "EIO ENOSPC EDQUOT EROFS",
+    "ftruncate": "EIO ENOSPC EFBIG EPERM EROFS",
+    "fallocate": "EIO ENOSPC EDQUOT EFBIG EPERM",
+    "mmap": "ENOMEM EACCES EAGAIN ENFILE ENODEV",
+    "munmap": "ENOMEM EINVAL",
+    "msync": "EIO ENOMEM EBUSY",
+    "rename": "EIO ENOSPC EDQUOT EACCES EPERM EROFS",
+    "unlink": "EIO EACCES EPERM EBUSY EROFS",
+    "mkdir": "EIO ENOSPC EDQUOT EACCES EMLINK EROFS",
+    "rmdir": "EIO EACCES EBUSY EROFS",
+    "fstat": "EIO ENOMEM EOVERFLOW",
+    "statvfs": "EIO EACCES ENOMEM",
+    "stat": "EIO EACCES ENOMEM ELOOP",
+    "lstat": "EIO EACCES ENOMEM",
+    "access": "EIO EACCES ENOMEM",
+    "lseek": "EIO EINVAL ESPIPE",
+    "opendir": "EIO EMFILE ENFILE EACCES ENOMEM",
+    "readdir": "EIO EBADF",
+    "closedir": "EIO EBADF",
+    "lock": "EIO ENOLCK EAGAIN EDEADLK",
+    "syncfs": "EIO ENOSPC EDQUOT",
+    "advise": "EINVAL EBADF",
+}
+
+
+def whole_life(path, faults, flush, acknowledged):
+    """Create, put, roll, index, checkpoint, retention, close; open again, read, query, close.
+
+    Errors of ours that any step raised.
+    """
+    met = []
+
+    def step(call, *args, **options):
+        try:
+            return call(*args, **options)
+        except pystore.StoreError as e:
+            met.append(e)
+            return None
+
+    for life in range(2):
+        try:
+            store = FaultyStore(path, faults, flushDiskType=flush)
+        except pystore.StoreError as e:
+            met.append(e)
+            continue
+        for i in range(25):
+            body = b"%d-%d" % (life, i) + bytes(6000)
+            put = step(store.put, f"T{i % 2}", body, queue=0, keys=f"k{i}")
+            if put is not None:
+                acknowledged.append((put.physical_offset, body))
+            if i % 10 == 9:
+                step(store.flush)
+        for q in step(store.queues) or ():
+            step(store.read, q.topic, q.queue, q.min_offset)
+        step(store.query, "T0", "k0")
+        step(store.clean, immediate=True)
+        step(store.close)
+        del store
+        gc.collect()
+    return met
+
+
+def test_every_call_fails_with_every_error(tmp_path, seed):
+    """Call n fails once, with each errno that it may give: what was acknowledged stays, and what is
+    raised has that errno and says of which file."""
+    rng = random.Random(seed)
+    counting = Faults()
+    flush = rng.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
+    assert whole_life(tmp_path / "counting", counting, flush, []) == []
+    cases = [
+        (name, at, getattr(errno, err))
+        for name in CALLS for err in ERRNOS[name].split()
+        for at in range(1, counting.calls(name) + 1)
+    ]  # fmt: skip
+    if ROUNDS < 100:
+        cases = rng.sample(cases, min(len(cases), 2 * ROUNDS))
+    struck = Counter()
+    for name, at, err in cases:
+        faults, acknowledged, path = Faults(), [], tmp_path / "store"
+        faults.fail(name, at=at, err=err, forever=False)
+        try:
+            for e in whole_life(path, faults, flush, acknowledged):
+                if e.errno:  # else it says what was found, as of the next open
+                    assert e.errno == err, e
+                    named = Path(re.search(r": (/\S+)", str(e))[1])
+                    assert named.is_relative_to(path) or path.is_relative_to(named), e
+            begin = min((int(f.name) for f in (path / "commitlog").glob("*")), default=0)
+            check(path, [told for told in acknowledged if told[0] >= begin])  # retention ran
+        except BaseException as e:
+            raise AssertionError(f"{name} number {at}: {errno.errorcode[err]}: {e!r}") from e
+        struck[name] += faults.injected
+        shutil.rmtree(path, ignore_errors=True)
+    print(struck)
+    assert struck.total() >= len(cases) // 2  # how many come in all depends on threads
+
+
+def test_every_call_has_errors():
+    assert list(ERRNOS) == CALLS
 
 
 def test_order_of_calls():
