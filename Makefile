@@ -40,7 +40,8 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
-        damage-meta campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck errors codes \
+        damage-meta museum campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
+        errors codes \
         logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -102,6 +103,9 @@ judge: build ## minutes with Java: takeovers in both directions, mixed clusters,
 crash: build ## the long crash campaign: kills, 1,000 power failures, failing calls; compare
 	@PS_CRASH_ROUNDS=$${PS_CRASH_ROUNDS:-200} PS_POWER_IMAGES=$${PS_POWER_IMAGES:-1000} \
 	  $(PY) -m pytest tests/crash -q $(HOURS)
+
+museum: build ## every kind of damage of the museum, over stores of ours and of Apache
+	@PS_MUSEUM=9999 $(PYTEST) tests/museum
 
 FUZZ_SECONDS ?= 300
 fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find is kept and repeats

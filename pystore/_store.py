@@ -6,6 +6,7 @@ into C once, with the GIL let go; see csrc/pystore.h.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -56,12 +57,17 @@ class Store(Base):
         super().__init__(path, conf, progress, settings)
         try:
             self.metadata: Metadata = Metadata(self.path, self.settings)
+        except BaseException:
+            super().close()
+            raise
+        try:
             self.metadata.ensure_system_topics(self.settings)
             self._note_config()
             self._settle_found()
             if self.report.mode is RecoveryMode.ABNORMAL:
                 self._clamp_offsets()
         except BaseException:
+            self.metadata.close()
             super().close()
             raise
         self._sync_flush = self.settings["flushDiskType"] == "SYNC_FLUSH"
@@ -144,7 +150,9 @@ class Store(Base):
         for q in self.queues():
             config = self.metadata.topics.get(q.topic)
             if config is None or config.write_queue_nums <= q.queue:
-                self.metadata.ensure_topic(q.topic, q.queue)
+                # Damage in a record can name a topic that no configuration may have.
+                with contextlib.suppress(BadArgument):
+                    self.metadata.ensure_topic(q.topic, q.queue)
 
     def _note_config(self) -> None:
         """Metadata that was not where it should be is part of the report."""

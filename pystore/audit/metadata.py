@@ -51,7 +51,10 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
         except OSError as error:
             layout.found(kind, file, text=error.strerror or str(error))
             continue
+        if data is None:
+            continue
         if not data:
+            layout.found(kind, file, text="the file is empty")
             continue
         try:
             if section is None:
