@@ -39,7 +39,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
+.PHONY: chaos help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
         damage-meta museum campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
         errors codes \
         logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
@@ -118,7 +118,10 @@ damage-meta: build ## 1,000 damaged metadata files: none ends a process
 	@PS_META_DAMAGES=$${PS_META_DAMAGES:-1000} $(PY) -m pytest tests/museum/test_metadata_pages.py -q
 
 campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
-	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign -q -s $(HOURS)
+	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign/test_campaign.py -q -s $(HOURS)
+
+chaos: build ## ten minutes of Python clients that come and go beside a broker that is killed
+	@PS_CHAOS_S=$${PS_CHAOS_S:-600} $(PY) -m pytest tests/campaign/test_chaos.py -q -s
 
 ##@ Measure
 
@@ -184,11 +187,13 @@ test-wheel: wheel ## the wheel alone, in environments without the tree; then wit
 	  $(PYTHON) -m venv --clear build/smoke; \
 	  wheel=$$(ls $(CURDIR)/build/dist/*.whl); \
 	  build/smoke/bin/python -m pip install -q --disable-pip-version-check "$$wheel$${extra:+[$$extra]}"; \
-	  cp tools/try_wheel.py build/smoke; \
+	  cp tools/try_wheel.py tests/client/typed_sample.py build/smoke; \
 	  if [ -z "$$extra" ] || command -v java >/dev/null; then \
 	    (cd build/smoke && bin/python -I try_wheel.py $$extra); \
 	  fi; \
 	done
+	@build/smoke/bin/python -m pip install -q --disable-pip-version-check mypy
+	@cd build/smoke && bin/mypy --strict --config-file= typed_sample.py
 
 clean: ## remove what builds left; .venv stays
 	@rm -rf build dist *.egg-info pystore/*.so pystore/_core*.c

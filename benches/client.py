@@ -14,8 +14,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
@@ -23,15 +24,17 @@ import uvloop
 from benches import harness
 from benches.brokers import Peer, peer_of
 from benches.harness import Row
-from broker import AsyncConsumer, AsyncProducer, Message
+from broker import AsyncConsumer, AsyncProducer, Broker, Message
 
-BODY, IN_FLIGHT, BATCH, WARM_S = b"x" * 128, 64, 16, 2.0
+BODY, IN_FLIGHT, BATCH, LIST, WARM_S = b"x" * 128, 64, 16, 1000, 2.0
 #: Name of the work, unit, what is aimed at, mode of the Java program.
 WORKS = {
     "send": ("messages/s", 40_000, ("send", 64, 128)),
     "batch": ("messages/s", 250_000, ("batch", 64, 128)),
     "handler": ("messages/s", 250_000, None),
     "batches": ("messages/s", 500_000, None),
+    "in-process": ("messages/s", 100_000, None),
+    "in-process lists": ("messages/s", 600_000, None),
 }
 SENT = "bench-py-batch"
 
@@ -105,6 +108,41 @@ async def batches(namesrv: str, seconds: float) -> tuple[int, float, float]:
             task.cancel()
 
 
+async def in_process(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    """Awaited one by one, by a producer of a broker in this process, whose work counts, too."""
+
+    async def work(producer: AsyncProducer) -> int:
+        await producer.send(Message(SENT, BODY))
+        return 1
+
+    return await _beside(work, seconds)
+
+
+async def in_process_lists(namesrv: str, seconds: float) -> tuple[int, float, float]:
+    messages = [Message(SENT, BODY)] * LIST
+
+    async def work(producer: AsyncProducer) -> int:
+        return len(await producer.send_batch(messages))
+
+    return await _beside(work, seconds)
+
+
+async def _beside(
+    work: Callable[[AsyncProducer], Awaitable[int]], seconds: float
+) -> tuple[int, float, float]:
+    harness.SCRATCH.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=harness.SCRATCH) as folder:
+        async with Broker(f"{folder}/store", listenPort=0) as broker:
+            broker.create_topic(SENT)
+            async with broker.async_producer() as producer:
+                for limit in (WARM_S, seconds):
+                    used, began, count = time.process_time(), time.perf_counter(), 0
+                    while time.perf_counter() - began < limit:
+                        count += await work(producer)
+                    spent, used = time.perf_counter() - began, time.process_time() - used
+                return count, spent, used
+
+
 async def _watched(count: Callable[[], int], seconds: float) -> tuple[int, float, float]:
     """Until the time is over, or nothing comes any more: up to the last message."""
     used, began = time.process_time(), time.perf_counter()
@@ -171,7 +209,10 @@ def main() -> None:
     parser.add_argument("--namesrv", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        work = {"send": send, "batch": batch, "handler": handler, "batches": batches}[given.work]
+        work = {
+            "send": send, "batch": batch, "handler": handler, "batches": batches,
+            "in-process": in_process, "in-process lists": in_process_lists,
+        }[given.work]  # fmt: skip
         print(json.dumps(uvloop.run(work(given.namesrv, given.seconds))))
         return
     rows, facts = measure(given.rounds, given.seconds), harness.machine()

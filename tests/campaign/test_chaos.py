@@ -1,0 +1,161 @@
+"""Python clients that come and go beside a broker that is killed again and again: what was
+acknowledged is in the log, and is delivered to somebody.
+
+PS_CHAOS_S is how long it takes (4 seconds; `make chaos` takes ten minutes), PS_SEED repeats a run,
+PS_JUDGE=java lets Apache's broker prove the harness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+
+import launch
+from waiting import BOUND_S
+
+from broker import AsyncConsumer, AsyncProducer, AsyncTransactionProducer, LocalState, Message
+from broker.client import ClientError
+
+pytestmark = [pytest.mark.slow]
+
+SECONDS = float(os.environ.get("PS_CHAOS_S", "4"))
+MAKES = os.environ.get("PS_JUDGE", "ours").split(",")
+LIVES = {"ours": (1.0, 5.0), "java": (14.0, 18.0)}
+TOPIC, GROUP = "chaos", "chaos-readers"
+
+
+class Chaos:
+    """Producers, consumers and their ledger, on one event loop."""
+
+    def __init__(self, namesrv: str, rng: random.Random) -> None:
+        self.namesrv = namesrv
+        self.rng = rng
+        self.numbers = itertools.count()
+        self.acknowledged: set[bytes] = set()
+        #: Rolled back: nobody may see them.
+        self.withdrawn: set[bytes] = set()
+        self.got: Counter[bytes] = Counter()
+        self.refused = self.lives = 0
+        self.over = False
+
+    def message(self) -> Message:
+        return Message(TOPIC, b"%d" % next(self.numbers), keys="k")
+
+    async def produce(self) -> None:
+        """One life after the other: singles, batches, transactions."""
+        while not self.over:
+            self.lives += 1
+            kind = self.rng.choice((AsyncProducer, AsyncTransactionProducer))
+            options = {"check": self.check} if kind is AsyncTransactionProducer else {}
+            try:
+                async with kind("chaos-writers", self.namesrv, send_timeout_s=5.0, **options) as it:
+                    for _ in range(self.rng.randrange(20, 200)):
+                        await self.send(it)
+                        await asyncio.sleep(0.002)
+                        if self.over:
+                            break
+            except ClientError:
+                self.refused += 1
+                await asyncio.sleep(0.1)
+
+    def check(self, message: object) -> LocalState:
+        body = message.body  # type: ignore[attr-defined]
+        return LocalState.ROLLBACK if body in self.withdrawn else LocalState.COMMIT
+
+    async def send(self, producer: AsyncProducer) -> None:
+        messages = [self.message() for _ in range(self.rng.choice((1, 1, 8)))]
+        try:
+            if isinstance(producer, AsyncTransactionProducer):
+                async with producer.transaction(messages[0]) as tx:
+                    if self.rng.random() < 0.3:
+                        self.withdrawn.add(messages[0].body)
+                        tx.rollback()
+                if messages[0].body not in self.withdrawn:
+                    self.acknowledged.add(messages[0].body)
+            elif len(messages) > 1:
+                await producer.send_batch(messages)
+                self.acknowledged.update(m.body for m in messages)
+            else:
+                await producer.send(messages[0])
+                self.acknowledged.add(messages[0].body)
+        except ClientError:
+            self.refused += 1
+
+    async def handle(self, message: object) -> None:
+        self.got[message.body] += 1  # type: ignore[attr-defined]
+
+    async def consume(self) -> None:
+        while not self.done:
+            self.lives += 1
+            try:
+                async with AsyncConsumer(
+                    GROUP, TOPIC, namesrv=self.namesrv, start="first", handler=self.handle,
+                    auto_commit_s=0.5, rebalance_s=1.0,
+                ):  # fmt: skip
+                    end = time.monotonic() + self.rng.uniform(2.0, 6.0)
+                    while time.monotonic() < end and not self.done:
+                        await asyncio.sleep(0.05)
+            except ClientError:
+                self.refused += 1
+                await asyncio.sleep(0.1)
+
+    @property
+    def done(self) -> bool:
+        return self.over and self.acknowledged <= self.got.keys()
+
+    async def run(self, peer: launch.Peer) -> int:
+        """How often the broker was killed."""
+        async with AsyncProducer(namesrv=self.namesrv) as first:
+            await first.send(Message(TOPIC, b"first"))
+        self.acknowledged.add(b"first")
+        work = [self.produce(), self.produce(), self.consume(), self.consume()]
+        tasks = [asyncio.create_task(each) for each in work]
+        kills = await asyncio.to_thread(self.batter, peer)
+        self.over = True
+        await asyncio.wait_for(asyncio.gather(*tasks), BOUND_S)
+        return kills
+
+    def batter(self, peer: launch.Peer) -> int:
+        kills, end = 0, time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            time.sleep(self.rng.uniform(*LIVES[peer.make]))
+            peer.kill()
+            kills += 1
+            peer.restart()
+            peer.wait_ready()
+        return kills
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_nothing_acknowledged_is_lost(make, tmp_path, request):
+    if make == "java":
+        request.getfixturevalue("reference")
+    given = os.environ.get("PS_SEED")
+    seed = int(given) if given else random.SystemRandom().randrange(1 << 31)
+    print(f"repeat with PS_SEED={seed}")
+    with (
+        launch.name_server(make, tmp_path / "names") as namesrv,
+        launch.running(make, tmp_path / "peer", {}, namesrv=namesrv) as peer,
+    ):
+        chaos = Chaos(namesrv, random.Random(seed))
+        kills = uvloop.run(chaos.run(peer))
+    twice = sum(count > 1 for count in chaos.got.values())
+    print(
+        f"{kills} kills, {chaos.lives} lives, {len(chaos.acknowledged)} acknowledged,"
+        f" {chaos.refused} refused, {twice} delivered again"
+    )
+    assert kills >= 1
+    assert len(chaos.acknowledged) > 50
+    assert chaos.acknowledged <= chaos.got.keys()
+    assert not chaos.withdrawn & chaos.got.keys()
