@@ -33,6 +33,7 @@ SECONDS = float(os.environ.get("PS_CHAOS_S", "4"))
 MAKES = os.environ.get("PS_JUDGE", "ours").split(",")
 LIVES = {"ours": (1.0, 5.0), "java": (14.0, 18.0)}
 TOPIC, GROUP = "chaos", "chaos-readers"
+SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
 
 
 class Chaos:
@@ -116,14 +117,17 @@ class Chaos:
 
     async def run(self, peer: launch.Peer) -> int:
         """How often the broker was killed."""
-        async with AsyncProducer(namesrv=self.namesrv) as first:
-            await first.send(Message(TOPIC, b"first"))
-        self.acknowledged.add(b"first")
-        work = [self.produce(), self.produce(), self.consume(), self.consume()]
-        tasks = [asyncio.create_task(each) for each in work]
-        kills = await asyncio.to_thread(self.batter, peer)
-        self.over = True
-        await asyncio.wait_for(asyncio.gather(*tasks), BOUND_S)
+        # It lives to the end: somebody must answer for transactions whose producer is gone.
+        async with AsyncTransactionProducer(
+            "chaos-writers", self.namesrv, check=self.check
+        ) as witness:
+            await witness.send(Message(TOPIC, b"first"))
+            self.acknowledged.add(b"first")
+            work = [self.produce(), self.produce(), self.consume(), self.consume()]
+            tasks = [asyncio.create_task(each) for each in work]
+            kills = await asyncio.to_thread(self.batter, peer)
+            self.over = True
+            await asyncio.wait_for(asyncio.gather(*tasks), BOUND_S)
         return kills
 
     def batter(self, peer: launch.Peer) -> int:
@@ -146,7 +150,7 @@ def test_nothing_acknowledged_is_lost(make, tmp_path, request):
     print(f"repeat with PS_SEED={seed}")
     with (
         launch.name_server(make, tmp_path / "names") as namesrv,
-        launch.running(make, tmp_path / "peer", {}, namesrv=namesrv) as peer,
+        launch.running(make, tmp_path / "peer", SETTINGS, namesrv=namesrv) as peer,
     ):
         chaos = Chaos(namesrv, random.Random(seed))
         kills = uvloop.run(chaos.run(peer))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
+import launch
 import pytest
 from waiting import until
 
-from broker import Broker, LocalState, Message, Producer
+from broker import Broker, Consumer, LocalState, Message, Producer
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -226,6 +229,85 @@ def test_a_young_order_without_a_log_is_not_decided(shop):
         shop.later()
         shop.later()
         assert shop.open == 1
+
+
+def test_an_order_that_nobody_decides_is_put_aside(shop):
+    """Asked 15 times in vain, the broker keeps a copy and asks no more."""
+    with shop.orders() as orders, shop.products() as products:
+        products.fill("apples", 10)
+        asked = []
+        kept = orders.producer._function
+        orders.producer._function = lambda message: (asked.append(message), kept(message))[1]
+        body = b'{"order": "x", "product": "apples", "quantity": 3}'
+        orders.producer.runner.run(orders.producer._twin.begin(Message(TOPIC, body, keys="x")))
+        for count in range(1, 16):
+            shop.later()
+            until(lambda n=count: len(asked) == n)
+            assert shop.open == 1
+        shop.later()
+        until(lambda: shop.open == 0)
+        shop.later()
+        with shop.broker.consumer("undertaker", start="first") as reader:
+            reader.assign(reader.queues("TRANS_CHECK_MAX_TIME_TOPIC"))
+            (aside,) = reader.poll(60)
+        assert aside.body == body
+        assert (len(asked), products.stock("apples")) == (15, 10)
+
+
+def test_orders_are_asked_for_no_sooner_and_no_oftener_than_set(tmp_path):
+    """With a second for both; the seeds have 60 and 30."""
+    settings = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+    asked = []
+    with (
+        Broker(tmp_path / "s", listenPort=0, with_namesrv=True, drain_s=0.1, **settings) as broker,
+        OrderService(str(tmp_path / "orders.db"), broker.namesrv_address) as orders,
+    ):
+        kept = orders.producer._function
+
+        def check(message):
+            asked.append(time.monotonic())
+            return kept(message)
+
+        orders.producer._function = check
+        began = time.monotonic()
+        orders.producer.runner.run(orders.producer._twin.begin(Message(TOPIC, b"{}", keys="x")))
+        until(lambda: len(asked) >= 3)
+    gaps = [after - before for before, after in itertools.pairwise([began, *asked])]
+    # Rounds are a second apart at least; how long one takes to reach us varies.
+    assert gaps[0] > 0.99
+    assert sum(gaps[1:]) > 0.99 * (len(gaps) - 1) - 0.5
+
+
+def test_a_broker_killed_between_commit_and_op_changes_the_stock_once(tmp_path):
+    """Decisions are written to the op topic a minute later here, so the kill comes before."""
+    settings = {
+        "transactionOpBatchInterval": 60_000, "transactionTimeOut": 1000,
+        "transactionCheckInterval": 1000,
+    }  # fmt: skip
+    with (
+        launch.name_server("ours", tmp_path / "names") as namesrv,
+        launch.running("ours", tmp_path / "peer", settings, namesrv=namesrv) as peer,
+        OrderService(str(tmp_path / "orders.db"), namesrv) as orders,
+    ):
+        service = ProductService(str(tmp_path / "products.db"), namesrv)
+        service.fill("apples", 10)
+        first = orders.place("apples", 3)
+        with service as products:
+            until(lambda: products.stock("apples") == 7)
+            peer.kill()
+            peer.restart()
+            peer.wait_ready()
+            second = orders.place("apples", 1)
+            until(lambda: products.stock("apples") == 6)
+        with Consumer("audit", namesrv=namesrv, start="first") as reader:
+            reader.assign(reader.queues(TOPIC))
+            seen = Counter()
+            while second not in seen:
+                for message in reader.poll(1.0):
+                    seen[message.keys[0]] += 1
+                    reader.ack(message)
+        assert set(seen) == {first, second}
+        assert seen[first] <= 2
 
 
 def test_a_stock_that_is_too_small_makes_a_dead_letter(shop):
