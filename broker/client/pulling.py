@@ -100,8 +100,7 @@ class Puller:
 
     def _ask(self) -> None:
         member, queue = self._member, self._progress.queue
-        if member.subscriptions.get(queue.topic) is not self._subscription or not self._fields:
-            self._subscribe()
+        self._subscribe()
         self._address = address = member.broker_of(queue)
         fields = self._fields.copy()
         fields["queueOffset"] = str(self._progress.next_offset)
@@ -118,9 +117,12 @@ class Puller:
             self._late = self._loop.call_later(self._limit_s, self._look)
 
     def _subscribe(self) -> None:
-        """What stays the same in all pulls."""
+        """What stays the same in all pulls, until something else is subscribed to."""
         member, queue = self._member, self._progress.queue
-        self._subscription = found = member.subscriptions.get(queue.topic)
+        found = member.subscriptions.get(queue.topic)
+        if found is self._subscription and self._fields:
+            return
+        self._subscription = found
         wanted = found if found is not None else Subscription(queue.topic)
         # Brokers compare hashes of tags, which may collide.
         tags = wanted.tags
@@ -217,6 +219,7 @@ class Puller:
 
     def _found(self, answer: Command) -> None:
         progress = self._progress
+        self._subscribe()  # it may have changed while the broker held the pull
         messages = received(bytes(answer.body), progress, self._tags)
         first = progress.next_offset
         if messages and messages[0].queue_offset < first:

@@ -451,3 +451,23 @@ def test_a_topic_may_be_added_and_given_up(server, name):
             assert {q.topic for q in consumer.assignment} <= {two, f"%RETRY%{group}"}
 
     run(scenario())
+
+
+def test_another_expression_counts_for_queues_that_are_held(server, name):
+    """The pulls that wait at the broker still have the old one."""
+
+    async def scenario():
+        topic = name("topic")
+        async with AsyncProducer("p", server.namesrv) as producer:
+            await producer.send(Message(topic, b"0", tags="a"))
+            async with AsyncConsumer(
+                name("g"), {topic: "a || b"}, namesrv=server.namesrv, start="first"
+            ) as consumer:
+                assert [m.body for m in await consumer.poll(30.0)] == [b"0"]
+                await consumer.subscribe(topic, "a")
+                for n in range(20):
+                    await producer.send(Message(topic, b"%d" % n, tags="b"))
+                await producer.send(Message(topic, b"last", tags="a"))
+                assert [m.body for m in await consumer.poll(30.0)] == [b"last"]
+
+    run(scenario())
