@@ -72,6 +72,8 @@ class Network:
         self._pid = 0
         self._closed = False
         self._routes: dict[str, Route] = {}
+        #: Routes on which a send creates a topic, until name servers know it.
+        self._templates: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._fetched: dict[str, float] = {}
         self._beaten: set[str] = set()
@@ -348,7 +350,10 @@ class Network:
         before = self._routes.get(topic)
         if keep:
             self._routes[topic] = route
+            self._templates.pop(topic, None)
             self._fetched[topic] = time.monotonic()
+        else:
+            self._templates[topic] = route
         fresh = route.addresses(masters_only=self._masters_only) - self._beaten
         if fresh and self._wake is not None:
             self._wake.set()
@@ -364,7 +369,7 @@ class Network:
 
     def _targets(self) -> set[str]:
         found: set[str] = set()
-        for route in self._routes.values():
+        for route in (*self._routes.values(), *self._templates.values()):
             found |= route.addresses(masters_only=self._masters_only)
         return found
 
@@ -431,7 +436,7 @@ class Network:
                 pause = BACKOFF_S[0]
 
     async def _poll(self) -> None:
-        for topic in list(self._routes):
+        for topic in [*self._routes, *self._templates]:
             try:
                 await self._fetch(topic, 0)
             except (BrokerRefused, Unreachable, NoRoute) as failed:

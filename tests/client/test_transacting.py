@@ -12,6 +12,7 @@ from broker import (
     AsyncConsumer,
     AsyncProducer,
     AsyncTransactionProducer,
+    Broker,
     LocalState,
     Message,
     TransactionProducer,
@@ -145,5 +146,19 @@ def test_a_request_that_nobody_answers_says_so(server, name):
             with pytest.raises(RequestTimeout, match="no consumer replied"):
                 await asks.request(Message(name("topic"), b"q"), 0.5)
             assert not asks._replies._futures
+
+    run(scenario())
+
+
+def test_a_producer_of_a_topic_that_it_made_is_known_to_the_broker(tmp_path, small):
+    """One send creates the topic; nothing else is sent, and checks find the producer."""
+    settings = small | {"listenPort": 0, "drain_s": 0.0, "with_namesrv": True}
+
+    async def scenario():
+        async with Broker(tmp_path / "store", **settings) as broker:
+            names, check = broker.namesrv_address, lambda message: None
+            async with AsyncTransactionProducer("tx", names, check=check) as producer:
+                await producer.send(Message("made-by-a-send", b"x"))
+                await until(lambda: broker.services.clients.producers.get("tx"))
 
     run(scenario())
