@@ -22,6 +22,13 @@
 #define READ_ROUND 4096 /* records of the queue that are read before what is due is delivered */
 #define SAME_SLOT 4096  /* candidates of one slot and hash */
 
+/* A message that was taken away: Java puts those that it rolls into the queue again, after their
+ * marks, too. */
+typedef struct taken {
+    int64_t out_ms;
+    uint64_t hash; /* of topic and key */
+} taken;
+
 struct ps_timers {
     ps_store *tm_store;
     ps_topic *tm_topic;
@@ -31,6 +38,8 @@ struct ps_timers {
     char tm_folder[PATH_MAX];
     uint8_t *tm_properties; /* as they are delivered */
     int64_t tm_room;
+    taken *tm_taken;
+    int64_t tm_taken_count, tm_taken_room;
     ps_pending_entry tm_found[SAME_SLOT];
 };
 
@@ -51,10 +60,16 @@ static bool equal(ps_text a, ps_text b) {
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, (size_t)a.len) == 0);
 }
 
+/* FNV-1a. */
+static uint64_t hash_on(uint64_t h, ps_text text) {
+    for (int64_t i = 0; i < text.len; i++) h = (h ^ text.data[i]) * 1099511628211u;
+    return h;
+}
+#define HASH_FROM 14695981039346656037u
+
 static uint32_t hash_of(ps_text key) {
-    uint32_t h = 2166136261u;
-    for (int64_t i = 0; i < key.len; i++) h = (h ^ key.data[i]) * 16777619u;
-    return (h ^ h >> 24) & 0xFFFFFF;
+    uint64_t h = hash_on(HASH_FROM, key);
+    return (uint32_t)(h ^ h >> 32) & 0xFFFFFF;
 }
 
 /* The record of a timer; unref *mf either way. */
@@ -114,6 +129,38 @@ static int cancel(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
 
 /* ---- reading the queue ---- */
 
+/* Those whose time has passed are of no interest any more. */
+static void drop_past_taken(ps_timers *t) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < t->tm_taken_count; i++)
+        if (t->tm_taken[i].out_ms + t->tm_store->st_timer_rules.precision_ms >=
+            t->tm_pending.pd_delivered)
+            t->tm_taken[kept++] = t->tm_taken[i];
+    t->tm_taken_count = kept;
+}
+
+static int remember_taken(ps_timers *t, const wanted *w, ps_error *e) {
+    if (t->tm_taken_count == t->tm_taken_room) drop_past_taken(t);
+    if (2 * t->tm_taken_count >= t->tm_taken_room) {
+        int64_t room = t->tm_taken_room == 0 ? 64 : 2 * t->tm_taken_room;
+        taken *more = realloc(t->tm_taken, (size_t)room * sizeof *more);
+        if (more == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
+        t->tm_taken = more;
+        t->tm_taken_room = room;
+    }
+    t->tm_taken[t->tm_taken_count++] =
+        (taken){w->out_ms, hash_on(hash_on(HASH_FROM, w->topic), w->key)};
+    return 0;
+}
+
+static bool was_taken(const ps_timers *t, const wanted *w) {
+    uint64_t hash = hash_on(hash_on(HASH_FROM, w->topic), w->key);
+    for (int64_t i = 0; i < t->tm_taken_count; i++)
+        if (t->tm_taken[i].out_ms == w->out_ms && t->tm_taken[i].hash == hash) return true;
+    return false;
+}
+
 /* A delete mark: `topic+key` as 5.3 writes it, or the key alone as 5.5 does. It takes away messages
  * of its own topic alone, whose sender was allowed to send it. */
 static int apply_mark(ps_timers *t, const ps_record *r, ps_text value, int64_t out_ms,
@@ -123,7 +170,8 @@ static int apply_mark(ps_timers *t, const ps_record *r, ps_text value, int64_t o
     if (value.len > topic && value.data[topic] == '+' &&
         equal((ps_text){value.data, topic}, w.topic))
         w.key = (ps_text){value.data + topic + 1, value.len - topic - 1};
-    return cancel(t, &w, recalled, e);
+    int code = remember_taken(t, &w, e);
+    return code < 0 ? code : cancel(t, &w, recalled, e);
 }
 
 static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t *recalled,
@@ -136,6 +184,7 @@ static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t
     if (property(r, "TIMER_ROLL_TIMES").data != NULL) {
         wanted w = {out_ms, key, property(r, "REAL_TOPIC"), r};
         code = cancel(t, &w, &repeated, e);
+        if (code == 0 && repeated == 0 && was_taken(t, &w)) return 0;
     }
     return code < 0 ? code
                     : ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash_of(key)), e);
@@ -259,6 +308,7 @@ void ps_timers_close(ps_timers *t) {
     if (t->tm_pending.pd_io != NULL) ps_pending_close(&t->tm_pending);
     pthread_mutex_destroy(&t->tm_lock);
     free(t->tm_properties);
+    free(t->tm_taken);
     ps_store_unref(t->tm_store);
     free(t);
 }
