@@ -235,6 +235,7 @@ class Broker:
         keeper.save(
             "timers", schedule.save_timers, lambda: self.settings["timerFlushIntervalMs"] / 1000
         )
+        keeper.add(schedule.roll_timers, lambda: 600.0)
         keeper.add(transactions.tick, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("Broker %s is ready at %s", services.broker_name, self.address)

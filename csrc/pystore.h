@@ -321,7 +321,8 @@ typedef struct ps_timer_round {
     int32_t waits;                          /* 1: the disk is behind; try in some ms */
 } ps_timer_round;
 typedef struct ps_timer_row {
-    int64_t due_ms, out_ms, queue_offset, physical;
+    int64_t due_ms, out_ms, queue_offset, physical; /* -1: its record cannot be read */
+    int32_t size, topic_hash; /* of the record; Java's hash of the real topic */
 } ps_timer_row;
 
 /* Finds again what waits: state of the folder `timers`, then the topic's queue, then, in the log,
@@ -339,6 +340,9 @@ int64_t ps_timers_list(ps_timers *timers, int64_t from_ms, int64_t to_ms, ps_tim
 /* The one with this real topic, UNIQ_KEY and TIMER_OUT_MS: 1, 0, or an error. */
 int ps_timers_find(ps_timers *timers, const char *topic, int32_t topic_len, const char *key,
                    int32_t key_len, int64_t out_ms, ps_timer_row *out, ps_error *error);
+/* Puts timers again whose record was stored before before_ms, at most `most`, so that they outlive
+ * retention: how many, or an error. */
+int64_t ps_timers_roll(ps_timers *timers, int64_t before_ms, int32_t most, ps_error *error);
 /* What survives a crash: taken here, and written in any thread once the log is on the disk up to
  * *log_end. */
 typedef struct ps_timers_state ps_timers_state;

@@ -48,12 +48,15 @@ class TimerRound(NamedTuple):
 
 class Timer(NamedTuple):
     """One that waits. due_ms: when it is delivered. out_ms: its TIMER_OUT_MS. offset: in the queue
-    of the timer topic. physical: of its record; -1: it cannot be read."""
+    of the timer topic. physical: of its record; -1: it cannot be read. size: of the record.
+    topic_hash: Java's, of the topic that it is for."""
 
     due_ms: int
     out_ms: int
     offset: int
     physical: int
+    size: int = 0
+    topic_hash: int = 0
 
 
 class Handle(NamedTuple):
@@ -137,7 +140,9 @@ class Timers:
         count = min(self._list(from_ms, to_ms, rows, most), most)
         for i in range(count):
             row = rows[i]
-            yield Timer(row.due_ms, row.out_ms, row.queue_offset, row.physical)
+            yield Timer(
+                row.due_ms, row.out_ms, row.queue_offset, row.physical, row.size, row.topic_hash
+            )
 
     def _list(self, from_ms: int, to_ms: int, rows: Any, room: int) -> int:
         count = lib.ps_timers_list(self._handle, from_ms, to_ms, rows, room, self._error)
@@ -156,6 +161,14 @@ class Timers:
         if not found:
             return None
         return Timer(row.due_ms, row.out_ms, row.queue_offset, row.physical)
+
+    def roll(self, before_ms: int, *, most: int = 4096) -> int:
+        """Puts timers again whose record was stored before before_ms, so that they outlive
+        retention: how many. Raises: DiskFull and whatever else ``put`` raises."""
+        rolled = lib.ps_timers_roll(self._handle, before_ms, most, self._error)
+        if rolled < 0:
+            raise_error(self._error)
+        return int(rolled)
 
     def capture(self) -> tuple[Any, int]:
         """What survives a crash, for :func:`save_timers`, once the log is on the disk up to the

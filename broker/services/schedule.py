@@ -22,6 +22,7 @@ from broker.remoting.hot import Core
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
 from pystore.native import lib
+from pystore.timer_files import forget_timer_files, write_timer_files
 from pystore.timers import TimerRound, Timers, save_timers
 
 __all__ = ["Schedule"]
@@ -35,6 +36,8 @@ _PAUSE_S = 0.01
 _LOOK_AGAIN_S = 5.0
 _PENDING_MAX = 64
 _PROGRESS_S = 10.0
+#: Timers that are written for Java at a stop, some microseconds each.
+_HANDED_OVER = 500_000
 
 _log = logging.getLogger("broker.schedule")
 
@@ -211,7 +214,24 @@ class Schedule:
             self.persist()
         if self.timers is not None and self._loop is not None:
             save_timers(self.store, self.timers.timers.capture()[0])
+            self._hand_over(self.timers)
         self._levels, self._loop = {}, None
+
+    def _hand_over(self, source: _Timers) -> None:
+        """Leaves the folder so that Java's broker goes on where this one stopped. A set that is too
+        large is left to be read from the queue, which loses nothing, but repeats deliveries."""
+        count = source.timers.count()
+        if count > _HANDED_OVER:
+            _log.info("Java's timer files are not written: more than %d wait", _HANDED_OVER)
+            forget_timer_files(self.store.path)
+            return
+        write_timer_files(
+            self.store.path,
+            [t for t in source.timers.waiting(most=count) if t.physical >= 0],
+            source.last.offset if source.last is not None else 0,
+            self.now_ms(),
+            self.store.settings["mappedFileSizeTimerLog"],
+        )
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""
@@ -247,6 +267,16 @@ class Schedule:
         with self.store.metadata.batch():
             for number, kept in rows:
                 self.store.metadata.delay_offsets.commit(number, kept, reset=True)
+
+    def roll_timers(self) -> None:
+        """Puts timers again whose records retention would soon take: those that are half as old as
+        fileReservedTime. Raises: what putting raises."""
+        if self.timers is None:
+            return
+        half_ms = self.store.settings["fileReservedTime"] * 1_800_000
+        before_ms = time.time_ns() // 1_000_000 - half_ms
+        if self.timers.timers.roll(before_ms) and self._loop is not None:
+            self._loop.call_soon(self.roll_timers)
 
     async def save_timers(self) -> None:
         """Saves the set of timers that wait, once the log is on the disk as far as it goes. Raises:

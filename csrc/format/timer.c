@@ -1,5 +1,6 @@
 /* The rule of timer.h. Of several asking properties the first of these counts, the others stay in
  * the properties unused, as upstream leaves them. */
+#define _GNU_SOURCE
 #include "format/timer.h"
 
 #include <string.h>
@@ -63,6 +64,13 @@ ps_timer_outcome ps_timer_ask(const uint8_t *properties, int32_t len, const ps_t
     if (due - now_ms > rules->max_delay_ms) return PS_TIMER_TOO_FAR;
     *out_ms = due % p_ms == 0 ? due - p_ms : due - due % p_ms;
     return PS_TIMER_SET;
+}
+
+bool ps_timer_asks(const uint8_t *properties, int32_t len) {
+    ps_property p;
+    return memmem(properties, (size_t)len, "TIMER_DEL", 9) != NULL &&
+           asked(properties, len, &p) != NULL &&
+           !find(properties, len, "TIMER_OUT_MS", &p);
 }
 
 const char *ps_timer_refusal(ps_timer_outcome outcome) {

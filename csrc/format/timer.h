@@ -27,6 +27,8 @@ typedef enum {
 /* out_ms: TIMER_OUT_MS when it is PS_TIMER_SET. A message with a delay level is not asked. */
 ps_timer_outcome ps_timer_ask(const uint8_t *properties, int32_t len, const ps_timer_rules *rules,
                               int64_t now_ms, int64_t *out_ms);
+/* Whether it may ask for a time: quick, for every message of a batch. */
+bool ps_timer_asks(const uint8_t *properties, int32_t len);
 /* Why it is refused, to be followed by the horizon in ms; NULL: it is not. */
 const char *ps_timer_refusal(ps_timer_outcome outcome);
 

@@ -315,16 +315,9 @@ void ps_timers_close(ps_timers *t) {
 
 /* ---- delivering ---- */
 
-/* As upstream leaves them: all stay, and when the timer began and ended to wait is added. */
-static bool compose(ps_timers *t, const ps_record *r, int64_t now, ps_text *out) {
-    static const char begun[] = "TIMER_ENQUEUE_MS\1", ended[] = "TIMER_DEQUEUE_MS\1";
-    char added[96];
-    int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
-    int len = snprintf(added, sizeof added, "%s%lld\2%s%lld\2", begun,
-                       (long long)(r->store_timestamp - r->store_timestamp % p_ms), ended,
-                       (long long)now);
-    ps_placement p = {.properties = {r->properties, r->properties_len},
-                      .add = {(const uint8_t *)added, len}};
+/* All its properties, and these. */
+static bool compose(ps_timers *t, const ps_record *r, ps_text add, ps_text *out) {
+    ps_placement p = {.properties = {r->properties, r->properties_len}, .add = add};
     int64_t room = ps_place_room(&p);
     if (room > t->tm_room) {
         uint8_t *more = realloc(t->tm_properties, (size_t)room);
@@ -337,12 +330,22 @@ static bool compose(ps_timers *t, const ps_record *r, int64_t now, ps_text *out)
     return true;
 }
 
+/* What upstream adds: when it began to wait, and when it ended. */
+static ps_text waited(const ps_timers *t, const ps_record *r, int64_t now, char *to, size_t room) {
+    int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
+    int len = snprintf(to, room, "TIMER_ENQUEUE_MS\1%lld\2TIMER_DEQUEUE_MS\1%lld\2",
+                       (long long)(r->store_timestamp - r->store_timestamp % p_ms),
+                       (long long)now);
+    return (ps_text){(const uint8_t *)to, len};
+}
+
 static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_timer_round *out,
                        ps_error *e) {
     ps_mapfile *mf;
     ps_record record;
     ps_topic *topic;
     ps_text properties;
+    char added[96];
     int32_t queue_id;
     int64_t out_ms, due = 0;
     const ps_record *r = record_at(t, ps_pending_offset(x->id), &mf, &record);
@@ -350,7 +353,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     if (r == NULL || !ps_deliver_place(t->tm_store, r, &topic, &queue_id) ||
         !ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) {
         out->skipped++;
-    } else if (!compose(t, r, now, &properties)) {
+    } else if (!compose(t, r, waited(t, r, now, added, sizeof added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
@@ -398,6 +401,79 @@ int ps_timers_run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, 
     return code;
 }
 
+/* ---- outliving retention ---- */
+
+/* The first queue offset whose record was not stored before this time. */
+static int64_t first_since(ps_timers *t, int64_t before_ms) {
+    int64_t low = atomic_load(&t->tm_queue->cq_min), high = t->tm_pending.pd_next;
+    while (low < high) {
+        ps_mapfile *mf;
+        ps_record record;
+        int64_t mid = low + (high - low) / 2;
+        const ps_record *r = record_at(t, mid, &mf, &record);
+        bool old = r == NULL || r->store_timestamp < before_ms;
+        ps_mapfile_unref(mf);
+        if (old) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+/* As upstream rolls: the same message once more, which takes the place of this one when it is
+ * read. */
+static int roll_one(ps_timers *t, const ps_record *r, ps_error *e) {
+    char added[48];
+    int64_t times = 0, end;
+    ps_text said = property(r, "TIMER_ROLL_TIMES"), properties;
+    ps_timer_number(said.data, (int32_t)said.len, &times);
+    int len = snprintf(added, sizeof added, "TIMER_ROLL_TIMES\1%lld\2", (long long)times + 1);
+    if (!compose(t, r, (ps_text){(const uint8_t *)added, len}, &properties))
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
+    return ps_deliver(t->tm_store, r, properties, t->tm_topic, 0, &end, e);
+}
+
+static bool still_waits(ps_timers *t, const ps_pending_entry *x) {
+    int64_t n = ps_pending_find(&t->tm_pending, x->due_ms - 1, x->due_ms, ps_pending_hash(x->id),
+                                t->tm_found, SAME_SLOT);
+    for (int64_t i = 0; i < n; i++)
+        if (t->tm_found[i].id == x->id) return true;
+    return false;
+}
+
+static int64_t roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
+    ps_pending_entry *old = malloc((size_t)most * sizeof *old);
+    int64_t rolled = 0, recalled = 0;
+    if (old == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for timers");
+    int code = read_queue(t, INT64_MAX, &recalled, e);
+    int64_t n = code < 0 ? 0 : ps_pending_before(&t->tm_pending, first_since(t, before_ms), old,
+                                                 most);
+    for (int64_t i = 0; code == 0 && i < n; i++) {
+        ps_mapfile *mf;
+        ps_record record;
+        const ps_record *r = record_at(t, ps_pending_offset(old[i].id), &mf, &record);
+        if (r != NULL && still_waits(t, &old[i])) {
+            code = roll_one(t, r, e);
+            rolled += code == 0;
+        }
+        ps_mapfile_unref(mf);
+    }
+    free(old);
+    return code < 0 ? code : rolled;
+}
+
+int64_t ps_timers_roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
+    if (most < 1 || t->tm_store->st_readonly)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "rolls %d timers", most);
+    if (ps_enter(t->tm_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    pthread_mutex_lock(&t->tm_lock);
+    ps_dispatch_catch_up(t->tm_store, NULL);
+    int64_t rolled = roll(t, before_ms, most, e);
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
+    return rolled;
+}
+
 /* ---- asking ---- */
 
 static void describe(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out) {
@@ -406,8 +482,14 @@ static void describe(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out)
     int64_t due;
     int64_t offset = ps_pending_offset(x->id);
     const ps_record *r = record_at(t, offset, &mf, &record);
-    *out = (ps_timer_row){x->due_ms, -1, offset, r != NULL ? r->physical_offset : -1};
-    if (r != NULL) ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out->out_ms, &due);
+    *out = (ps_timer_row){x->due_ms, -1, offset, -1, 0, 0};
+    if (r != NULL) {
+        ps_text topic = property(r, "REAL_TOPIC");
+        ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out->out_ms, &due);
+        out->physical = r->physical_offset;
+        out->size = r->size;
+        out->topic_hash = ps_java_hash(0, topic.data, topic.len);
+    }
     ps_mapfile_unref(mf);
 }
 

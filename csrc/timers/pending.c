@@ -449,6 +449,22 @@ int64_t ps_pending_find(ps_pending *p, int64_t from_ms, int64_t to_ms, int64_t h
     return kept;
 }
 
+static void take_before(const ps_pending_entry *e, int64_t n, int64_t offset,
+                        ps_pending_entry *out, int64_t room, int64_t *count) {
+    for (int64_t i = 0; i < n && *count < room; i++)
+        if (is_timer(&e[i]) && ps_pending_offset(e[i].id) < offset) out[(*count)++] = e[i];
+}
+
+int64_t ps_pending_before(ps_pending *p, int64_t offset, ps_pending_entry *out, int64_t room) {
+    int64_t count = 0;
+    take_before(p->pd_heap, p->pd_count, offset, out, room, &count);
+    for (int32_t i = 0; i < p->pd_run_count; i++) {
+        const ps_run *r = &p->pd_runs[i];
+        take_before(r->rn_map + r->rn_at, left_in(r), offset, out, room, &count);
+    }
+    return count;
+}
+
 /* ---- what survives ---- */
 
 int ps_pending_capture(ps_pending *p, int64_t log_end, ps_pending_state *out, ps_error *e) {

@@ -75,6 +75,9 @@ void ps_pending_pop(ps_pending *p); /* that one is done */
 int64_t ps_pending_find(ps_pending *p, int64_t from_ms, int64_t to_ms, int64_t hash,
                         ps_pending_entry *out, int64_t room);
 
+/* Timers before this queue offset, unordered, cancelled ones as well: at most `room`. */
+int64_t ps_pending_before(ps_pending *p, int64_t offset, ps_pending_entry *out, int64_t room);
+
 typedef struct ps_pending_state {
     uint8_t *bytes;
     int64_t len;
