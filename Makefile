@@ -39,7 +39,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: chaos help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash \
+.PHONY: chaos help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash crash-timers \
         damage-meta museum campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
         errors codes \
         logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
@@ -106,6 +106,9 @@ crash: build ## the long crash campaign: kills, 1,000 power failures, failing ca
 
 museum: build ## every kind of damage of the museum, over stores of ours and of Apache
 	@PS_MUSEUM=9999 $(PYTEST) tests/museum
+
+crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
+	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)
 
 FUZZ_SECONDS ?= 300
 fuzz: $(C_FUZZERS) .venv/.stamp ## damaged frames for FUZZ_SECONDS each; a find is kept and repeats
