@@ -127,7 +127,7 @@ class RecallProcessor:
         return command.reply(body=_CHECKPOINT.pack(now, 0, offset, offset, 0, now, 0))
 
     def metrics(self, peer: Peer, command: Command) -> Command:
-        """How many wait for each topic."""
+        """How many of the first _COUNTED wait for each topic."""
         schedule = self.s.schedule
         if schedule is None or schedule.timers is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
