@@ -23,12 +23,13 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 4 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 5 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
 typedef struct ps_topic ps_topic;
 typedef struct ps_batch ps_batch; /* messages read, with references on their mappings */
+typedef struct ps_mapfile ps_mapfile; /* a mapped file, with counted references */
 typedef struct ps_io ps_io;
 typedef struct ps_sql92 ps_sql92; /* a compiled message filter: sql92.h */
 
@@ -557,6 +558,14 @@ int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
  * process would die of SIGBUS. Bytes of a batch that is read already are zeros after the cut. A
  * signal that is not of such a file goes to who had the signal before. */
 int ps_sigbus_install(ps_error *error);
+
+/* Maps the first `size` bytes of an open file for reading, at least one, for tools; fd may be
+ * closed afterwards. When another process cuts the file off, zeros stand for what is gone. path
+ * names it in errors. NULL: PS_E_IO, PS_E_NO_MEMORY. */
+ps_mapfile *ps_file_map(int fd, const char *path, int64_t size, ps_segment_view *out,
+                        ps_error *error);
+/* Drops a reference, and with the last one the mapping. */
+void ps_mapfile_unref(ps_mapfile *file);
 
 /* ---- codec, for tools and tests ---- */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);

@@ -12,7 +12,7 @@ from typing import Any, overload
 from pystore._enums import NamedInt
 from pystore.compression import inflate
 from pystore.errors import RecordDamaged
-from pystore.native import ffi, lib
+from pystore.native import ffi, lib, view_of
 from pystore.properties import parse_properties
 
 __all__ = ["Batch", "GetStatus", "Message"]
@@ -282,7 +282,7 @@ class Batch(Sequence[Message]):
     @cached_property
     def _maps(self) -> tuple[memoryview, ...]:
         segments, handle = self._info.segments, self._handle
-        return tuple(_mapping(handle, segments[i]) for i in range(self._segments))
+        return tuple(view_of(handle, segments[i]) for i in range(self._segments))
 
     def _map_of(self, i: int) -> memoryview:
         maps = self._maps
@@ -321,13 +321,3 @@ class Batch(Sequence[Message]):
 
     def __repr__(self) -> str:
         return f"<Batch {self.status.name}, {self._count} messages, next {self.next_offset}>"
-
-
-def _mapping(handle: Any, segment: Any) -> memoryview:
-    """A read-only view on a segment that keeps the batch's reference on the mapping alive.
-
-    cffi's gc gives a new pointer whose destructor holds the batch: the buffer holds the pointer,
-    and each slice of the view holds the buffer.
-    """
-    kept = ffi.gc(ffi.cast("uint8_t *", segment.map), lambda _: handle)
-    return memoryview(ffi.buffer(kept, segment.size)).toreadonly()

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 from pystore import errors
 from pystore._core import ffi, lib
 
-__all__ = ["address_of", "ffi", "lib", "raise_error", "text_of", "utf8"]
+__all__ = ["address_of", "ffi", "lib", "raise_error", "text_of", "utf8", "view_of"]
 
 #: What this package was written against: raised together with ``PS_ABI`` in csrc/pystore.h.
-ABI = 4
+ABI = 5
 
 _SIZED = ("ps_conf", "ps_report", "ps_info", "ps_view", "ps_put_result", "ps_scan")
 
@@ -43,6 +43,16 @@ def text_of(chars: Any) -> str:
     """A C string as str; bytes that are no UTF-8 are shown escaped."""
     text: bytes = ffi.string(chars)
     return text.decode("utf-8", "backslashreplace")
+
+
+def view_of(owner: Any, segment: Any) -> memoryview:
+    """A read-only view on mapped bytes (``ps_segment_view``) that keeps their owner alive.
+
+    cffi's gc gives a new pointer whose destructor holds the owner: the buffer holds the pointer,
+    and each slice of the view holds the buffer.
+    """
+    kept = ffi.gc(ffi.cast("uint8_t *", segment.map), lambda _: owner)
+    return memoryview(ffi.buffer(kept, segment.size)).toreadonly()
 
 
 def raise_error(error: Any, code: int | None = None) -> NoReturn:

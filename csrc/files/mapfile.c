@@ -31,14 +31,38 @@ static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_erro
     return 0;
 }
 
+/* Maps an open file. mf_fd is left to the caller. */
+static int map_fd(ps_io *io, int fd, const char *path, int64_t base, int64_t size, bool write,
+                  ps_mapfile **out, ps_error *e) {
+    void *map = io->mmap(io, (size_t)size, write ? PROT_READ | PROT_WRITE : PROT_READ, fd, 0);
+    if (map == MAP_FAILED)
+        return ps_fail(e, errno == ENOMEM ? PS_E_NO_MEMORY : PS_E_IO, errno, -1, path,
+                       "cannot map the file");
+    ps_mapfile *mf = calloc(1, sizeof *mf);
+    if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
+        io->munmap(io, map, (size_t)size);
+        free(mf);
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+    }
+    mf->mf_io = io;
+    mf->mf_base = base;
+    mf->mf_size = size;
+    mf->mf_map = map;
+    mf->mf_fd = -1;
+    mf->mf_writable = write;
+    mf->mf_slot = -1;
+    atomic_init(&mf->mf_refs, 1);
+    mf->mf_watch = ps_sigbus_watch(map, (size_t)size, write, &mf->mf_cut, &mf->mf_errno);
+    *out = mf;
+    return 0;
+}
+
 int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
                     ps_mapfile **out, ps_error *e) {
     int write = flags & PS_MAP_WRITE, make = flags & PS_MAP_CREATE, code = 0;
     /* O_NONBLOCK: a pipe in a segment's place would wait for its writer for ever. */
     int mode =
         (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | (make ? O_CREAT | O_EXCL : 0);
-    ps_mapfile *mf = NULL;
-    void *map = MAP_FAILED;
     int fd = io->open(io, path, mode, PS_FILE_MODE);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path,
@@ -48,36 +72,24 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
         goto out;
     }
     if (!make && (code = size_of_fd(io, fd, path, size, e)) < 0) goto out;
-    map = io->mmap(io, (size_t)size, write ? PROT_READ | PROT_WRITE : PROT_READ, fd, 0);
-    if (map == MAP_FAILED) {
-        code = ps_fail(e, errno == ENOMEM ? PS_E_NO_MEMORY : PS_E_IO, errno, -1, path,
-                       "cannot map the file");
-        goto out;
-    }
-    mf = calloc(1, sizeof *mf);
-    if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
-        goto out;
-    }
-    mf->mf_io = io;
-    mf->mf_base = base;
-    mf->mf_size = size;
-    mf->mf_map = map;
-    mf->mf_writable = write != 0;
-    mf->mf_fd = flags & PS_MAP_KEEP_FD ? fd : -1;
-    mf->mf_slot = -1;
-    atomic_init(&mf->mf_refs, 1);
-    mf->mf_watch = ps_sigbus_watch(map, (size_t)size, write != 0, &mf->mf_cut, &mf->mf_errno);
-    if (flags & PS_MAP_SPARING) ps_mapfile_spare(mf, true, 0);
-    *out = mf;
+    code = map_fd(io, fd, path, base, size, write != 0, out, e);
+    if (code < 0) goto out;
+    if (flags & PS_MAP_KEEP_FD) (*out)->mf_fd = fd;
+    if (flags & PS_MAP_SPARING) ps_mapfile_spare(*out, true, 0);
 out:
-    if (code < 0) {
-        if (map != MAP_FAILED) io->munmap(io, map, (size_t)size);
-        free(mf);
-        if (make) io->unlink(io, path);
-    }
+    if (code < 0 && make) io->unlink(io, path);
     if (code < 0 || !(flags & PS_MAP_KEEP_FD)) io->close(io, fd);
     return code;
+}
+
+ps_mapfile *ps_file_map(int fd, const char *path, int64_t size, ps_segment_view *out,
+                        ps_error *e) {
+    ps_mapfile *mf = NULL;
+    if (ps_sigbus_install(e) < 0 ||
+        map_fd(ps_io_system(), fd, path, 0, size, false, &mf, e) < 0)
+        return NULL;
+    *out = (ps_segment_view){mf->mf_map, size, 0};
+    return mf;
 }
 
 ps_mapfile *ps_mapfile_ref(ps_mapfile *mf) {

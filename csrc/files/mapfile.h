@@ -12,7 +12,7 @@
 
 struct ps_segments;
 
-typedef struct ps_mapfile {
+struct ps_mapfile {
     ps_io *mf_io;
     char *mf_path;
     int64_t mf_base; /* logical offset of the first byte */
@@ -31,7 +31,7 @@ typedef struct ps_mapfile {
     int32_t mf_watch;            /* ps_sigbus_watch */
     int32_t mf_slot;             /* in ps_mappings, -1 none; its lock */
     struct ps_segments *mf_set;  /* that keeps it; set before it is in ps_mappings */
-} ps_mapfile;
+};
 
 #define PS_MAP_WRITE 1   /* read-write; without it read-only */
 #define PS_MAP_CREATE 2  /* make it with its full size; fails when it exists */
@@ -41,8 +41,7 @@ typedef struct ps_mapfile {
 /* Maps `path` of exactly `size` bytes with one reference. 0 or an error code. */
 int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int flags,
                     ps_mapfile **out, ps_error *e);
-ps_mapfile *ps_mapfile_ref(ps_mapfile *mf);
-void ps_mapfile_unref(ps_mapfile *mf);
+ps_mapfile *ps_mapfile_ref(ps_mapfile *mf); /* ps_mapfile_unref: pystore.h */
 /* Sparing: after `from` (a multiple of the page) the system brings in a page at a time and none
  * ahead of it. */
 void ps_mapfile_spare(ps_mapfile *mf, bool sparing, int64_t from);

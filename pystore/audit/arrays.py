@@ -2,12 +2,11 @@
 
 The arrays lie on read-only mappings of the files: nothing is read before it is looked at, nothing
 can be changed. They show the files as they are, damage included, and are meant for a store that is
-closed, or for a copy: a file that another process cuts while it is mapped ends this one.
+closed, or for a copy: what another process cuts off while it is mapped is zeros from then on.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from pystore.audit.layout import Layout, look
 from pystore.audit.quiet import open_quietly
 from pystore.errors import NotFound
+from pystore.native import ffi, lib, raise_error, view_of
 from pystore.settings import load
 
 __all__ = ["ENTRY", "UNIT", "entries", "units"]
@@ -37,13 +37,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _map(path: Path, dtype: np.dtype[Any], start: int = 0) -> Array:
-    """The file from byte `start`, as far as whole items go. Raises: OSError."""
+    """The file from byte `start`, as far as whole items go. Raises: OSError, StoreIOError."""
     with open_quietly(path) as file:
-        count = max(0, os.fstat(file.fileno()).st_size - start) // dtype.itemsize
+        size = os.fstat(file.fileno()).st_size
+        count = max(0, size - start) // dtype.itemsize
         if not count:
             return np.frombuffer(b"", dtype)
-        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapping, dtype, count, start)
+        view, error = ffi.new("ps_segment_view *"), ffi.new("ps_error *")
+        mapping = lib.ps_file_map(file.fileno(), os.fsencode(path), size, view, error)
+        if mapping == ffi.NULL:
+            raise_error(error)
+    owner = ffi.gc(mapping, lib.ps_mapfile_unref)
+    return np.frombuffer(view_of(owner, view), dtype, count, start)
 
 
 def _look(path: str | os.PathLike[str], conf: Any, settings: dict[str, Any]) -> Layout:

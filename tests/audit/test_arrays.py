@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +69,40 @@ def test_nothing_can_be_changed(sample: Sample):
 def test_an_unknown_queue_is_named(sample: Sample):
     with pytest.raises(pystore.NotFound, match="no queue 77 of topic 'orders'"):
         arrays.units(sample.root, "orders", 77)
+
+
+#: Cuts the files under living arrays, and looks. What ends it otherwise is a signal.
+CUT = """
+import gc, os, sys
+from pathlib import Path
+import pystore
+from pystore.audit import arrays
+
+root = Path(sys.argv[1])
+with pystore.open(root, mappedFileSizeConsumeQueue=20_000, maxHashSlotNum=2000) as store:
+    for i in range(500):
+        store.put("t", b"x", queue=0, keys=f"k{i}")
+(_, units), = arrays.units(root, "t", 0)
+(_, entries), = arrays.entries(root)
+units = units[:500]  # what keeps the mapping alive is a slice
+gc.collect()
+assert units["size"].all() and entries["physical"][1:501].any()
+for pattern in ("consumequeue/t/0/*", "index/*"):
+    for file in root.glob(pattern):
+        os.truncate(file, 4096)
+print(int(units["size"][:200].all()), int(units["size"][300:].sum()), int(entries["hash"].sum()))
+def mapped():
+    return sum("consumequeue/t" in line for line in open("/proc/self/maps"))
+before = mapped()
+del units
+gc.collect()
+print(before > 0, mapped())
+"""
+
+
+def test_a_file_that_is_cut_reads_as_zeros(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, str(tmp_path / "s")],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1", "0", "0", "True", "0"], (done.returncode, done.stderr)
