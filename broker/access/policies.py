@@ -12,7 +12,10 @@ from broker.access.needs import Action, Ask, Asked, Kind, Need, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
 from broker.remoting.command import Command, Refused
 
-__all__ = ["Acl", "Entry", "Malformed", "PolicyRules", "Resource", "User", "parse_resource"]
+__all__ = [
+    "Acl", "Entry", "Malformed", "PolicyRules", "Resource", "User", "parse_acl", "parse_policies",
+    "parse_resource", "parse_user",
+]  # fmt: skip
 
 #: NO_PERMISSION.
 _CODE = 16
@@ -77,6 +80,11 @@ class Resource:
         if self.kind is Kind.ANY:
             return "*"
         return f"{self.kind}:{self.name}{'' if self.rank == _LITERAL else '*'}"
+
+    @property
+    def is_name(self) -> bool:
+        """Neither a prefix nor every name."""
+        return self.rank == _LITERAL
 
     def fits(self, need: Need) -> bool:
         if self.kind not in (Kind.ANY, need.kind):
@@ -209,6 +217,14 @@ class Acl:
             if entries
         ]
         return {"subject": f"User:{name}", "policies": policies}
+
+
+def parse_acl(given: Mapping[str, Any]) -> Acl:
+    """An ACL as requests and the disk have it. Raises: Malformed, KeyError without policies."""
+    acl = Acl()
+    for kind, entries in parse_policies(given["policies"]):
+        acl = acl.merged(kind, entries)
+    return acl
 
 
 def _closeness(entry: Entry) -> tuple[bool, int, int, bool]:

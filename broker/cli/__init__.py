@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from broker.cli import broker, consume, namesrv, send, tx
+from broker.cli import acl, broker, consume, namesrv, send, tx
 from pystore.cli.verbs import Verb
 
-__all__ = ["BROKER", "CONSUME", "NAMESRV", "SEND", "TX"]
+__all__ = ["ACL", "BROKER", "CONSUME", "NAMESRV", "SEND", "TX"]
 
+ACL = (
+    Verb("acl list", acl.list_, server=True, group="List, change and check access control."),
+    Verb("acl add", acl.add, server=True, writes=True),
+    Verb("acl remove", acl.remove, server=True, writes=True),
+    Verb("acl check", acl.check, server=True),
+)
 BROKER = Verb("broker", broker.run, server=True)
 CONSUME = Verb("consume", consume.run, server=True)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)

@@ -7,11 +7,13 @@ import os
 import secrets
 from pathlib import Path
 
+import yaml
+
 from broker.client.credentials import credentials_of_file
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 
-__all__ = ["ADMIN_FILE", "secured"]
+__all__ = ["ADMIN_FILE", "make_credentials", "random_secret", "secured"]
 
 ADMIN_FILE, _CERT, _KEY = "admin.yml", "broker.crt", "broker.key"
 _ADMIN = "admin"
@@ -30,7 +32,7 @@ def secured(folder: Path, host: str) -> tuple[TlsSettings, dict[str, str]]:
         _write(key, secret)
         _write(cert, made)
     if not admin.exists():
-        _write(admin, f"accessKey: {_ADMIN}\nsecretKey: {secrets.token_urlsafe(24)}\n")
+        make_credentials(admin, _ADMIN)
     known = credentials_of_file(admin)
     user = {"username": known.access_key, "password": known.secret_key}
     own = {"accessKey": known.access_key, "secretKey": known.secret_key}
@@ -42,6 +44,17 @@ def secured(folder: Path, host: str) -> tuple[TlsSettings, dict[str, str]]:
     }
     tls = TlsSettings(mode="enforcing", cert_path=os.fspath(cert), key_path=os.fspath(key))
     return tls, settings
+
+
+def random_secret() -> str:
+    """32 letters that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def make_credentials(path: Path, user: str) -> None:
+    """A file that credentials_of_file reads, with a random secret. Raises: OSError."""
+    found = {"accessKey": user, "secretKey": random_secret()}
+    _write(path, yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=10_000))
 
 
 def _write(path: Path, text: str) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.signing import credentials_of
+from broker.cli.asking import ask
 from pystore import Message
 from pystore.cli.verbs import Session, When, message_lines, message_record, usage
-from pystore.errors import BadArgument, NotFound
+from pystore.errors import NotFound
 from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, Decision, PendingHalf
 from pystore.pending_log import find_pending
 
@@ -303,30 +303,7 @@ def resume(
 
 
 def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
-    """The body of the answer. Raises: BadArgument with what the broker answered, OSError when it
-    does not."""
-    import asyncio
-
-    from broker.access.signature import sign
-    from broker.remoting.client import RemotingClient
-    from broker.remoting.command import Command, texts
-
-    async def ask() -> Command:
-        async with RemotingClient() as client:
-            command = Command(code, texts(ext))
-            credentials = credentials_of(None)
-            if credentials is not None:
-                sign(command, credentials)
-            return await client.request(broker, command)
-
-    answer = asyncio.run(ask())
-    if answer.code != 0:
-        error = BadArgument(
-            f"the broker refused the request with code {answer.code}: {answer.remark}"
-        )
-        error.next_step = "see `pystore tx show`"
-        raise error
-    return bytes(answer.body)
+    return ask(broker, code, ext, next_step="see `pystore tx show`")
 
 
 def _opened(s: Session) -> Any:

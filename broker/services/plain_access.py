@@ -143,11 +143,19 @@ class PlainAccess:
     async def put(self, account: Account) -> None:
         """Adds or changes an account in its file. Raises: StoreError."""
         async with self._lock:
-            file = self.file_of(account.key) or self.file_at(self.main)
-            assert file is not None  # load() wants it to be there
-            known = {each.key: each for each in file.accounts}
-            known[account.key] = account
-            await self._write(replace(file, accounts=tuple(known.values())))
+            await self._write(self._file_with(account))
+
+    def check(self, account: Account) -> None:
+        """Whether put() would take it. Raises: BadArgument."""
+        file = self._file_with(account)
+        plain_file.parse(file.path, plain_file.written(file))
+
+    def _file_with(self, account: Account) -> PlainFile:
+        file = self.file_of(account.key) or self.file_at(self.main)
+        assert file is not None  # load() wants it to be there
+        known = {each.key: each for each in file.accounts}
+        known[account.key] = account
+        return replace(file, accounts=tuple(known.values()))
 
     async def remove(self, key: str) -> bool:
         """Whether there was such an account. Raises: StoreError."""

@@ -31,6 +31,7 @@ from broker.access.policies import (
     PolicyRules,
     Resource,
     User,
+    parse_acl,
     parse_policies,
     parse_resource,
     parse_user,
@@ -86,7 +87,7 @@ class PolicyAccess:
             ) from failed
         try:
             users = {key.decode(): _user(json.loads(data)) for key, data in rows[_USERS]}
-            acls = {key.decode(): _acl(json.loads(data)) for key, data in rows[_ACLS]}
+            acls = {key.decode(): parse_acl(json.loads(data)) for key, data in rows[_ACLS]}
         except (ValueError, KeyError, TypeError) as bad:
             raise RecordDamaged(f"the users are damaged ({bad})", os.fspath(self.folder)) from None
         self.rules = replace(rules, users=users, acls=acls)
@@ -275,13 +276,6 @@ def _entry(kind: Kind, name: str | None, bits: int) -> Entry:
 
 def _user(given: dict[str, Any]) -> User:
     return parse_user(given, given["username"])
-
-
-def _acl(given: dict[str, Any]) -> Acl:
-    acl = Acl()
-    for kind, entries in parse_policies(given["policies"]):
-        acl = acl.merged(kind, entries)
-    return acl
 
 
 def _checked(parse: Callable[..., Any], *given: Any) -> Any:

@@ -658,6 +658,8 @@ MORE = {
     "send": ["t", "x"], "consume": ["t"],
     "salvage": ["/nonexistent/out"], "carve": ["/nonexistent/out"], "diff": ["/nonexistent/other"],
     "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],
+    "acl add": ["u"], "acl remove": ["u"],
+    "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.
 WITH_STORE = [v for v in VERBS if not v.server and v.name != "bench"]

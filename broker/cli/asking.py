@@ -1,0 +1,64 @@
+"""One request of an administrator to a running broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.cli.signing import credentials_of
+from pystore.cli.verbs import usage
+from pystore.errors import BadArgument
+
+if TYPE_CHECKING:
+    from broker.remoting.command import Command
+
+__all__ = ["RefusedByBroker", "ask"]
+
+
+class RefusedByBroker(BadArgument):
+    """answered: the code of the answer."""
+
+    def __init__(self, answered: int, remark: str, next_step: str) -> None:
+        super().__init__(f"the broker refused the request with code {answered}: {remark}")
+        self.answered = answered
+        self.next_step = next_step
+
+
+def ask(
+    broker: str,
+    code: int,
+    ext: dict[str, object],
+    body: bytes = b"",
+    *,
+    credentials: Path | None = None,
+    trust: Path | None = None,
+    next_step: str,
+) -> bytes:
+    """The body of the answer. credentials: None takes those of the environment, if any. trust: None
+    speaks plain text. next_step: for a refusal. Raises: RefusedByBroker, BadArgument, OSError when
+    the broker does not answer."""
+    import asyncio
+
+    from broker.access.signature import sign
+    from broker.remoting.client import RemotingClient, parse_address
+    from broker.remoting.command import Command, texts
+    from broker.remoting.tls import client_context
+
+    try:
+        parse_address(broker)
+    except ValueError as wrong:
+        raise usage(f"--broker: {wrong}", "for example: --broker 127.0.0.1:10911") from None
+    signer = credentials_of(credentials)
+    tls = client_context(str(trust)) if trust is not None else None
+
+    async def asked() -> Command:
+        async with RemotingClient(tls=tls) as client:
+            command = Command(code, texts(ext), body)
+            if signer is not None:
+                sign(command, signer)
+            return await client.request(broker, command)
+
+    answer = asyncio.run(asked())
+    if answer.code != 0:
+        raise RefusedByBroker(answer.code, answer.remark or "", next_step)
+    return bytes(answer.body)
