@@ -16,9 +16,11 @@ from spark_ext.errors import BadOption, nearest
 
 if TYPE_CHECKING:
     import pystore
+    from broker.client import Credentials
 
 __all__ = [
     "Bound",
+    "NetworkOptions",
     "Pushed",
     "ReadOptions",
     "StoreSettings",
@@ -63,6 +65,15 @@ class Pushed(NamedTuple):
     tags: frozenset[str] | None = None
     first: int = 0
     last: int = (1 << 63) - 2
+
+
+class NetworkOptions(NamedTuple):
+    """How brokers are reached. credentials: None leaves them to the environment of each process."""
+
+    name_server: str
+    credentials: Credentials | None
+    tls: bool
+    tls_ca: str
 
 
 class ReadOptions(NamedTuple):
@@ -110,7 +121,7 @@ class ReadOptions(NamedTuple):
 
 
 class WriteOptions(NamedTuple):
-    """What a write was asked for."""
+    """What a write was asked for: into the store at `path`, or over the network."""
 
     path: str
     topic: str
@@ -120,6 +131,7 @@ class WriteOptions(NamedTuple):
     spool: str
     lock_timeout_s: float
     conf: Mapping[str, str] | str
+    network: NetworkOptions | None = None
 
 
 # ---- kinds of values ----
@@ -258,6 +270,15 @@ def _from_0(name: str, value: str) -> int:
 
 _Parser = Callable[[str, str], Any]
 
+_NETWORK: dict[str, tuple[_Parser, str]] = {
+    "nameServer": (_text, ""),
+    "accessKey": (_text, ""),
+    "secretKey": (_text, ""),
+    "securityToken": (_text, ""),
+    "tls": (_truth, "false"),
+    "tlsCaFile": (_text, ""),
+}
+
 _READ: dict[str, tuple[_Parser, str]] = {
     "brokerName": (_names, ""),
     "topic": (_names, ""),
@@ -298,7 +319,7 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "pushdown": (_one_of("off", "unsafe", "auto"), "off"),
     "fallback": (_one_of("fail", "pull"), "fail"),
     "conf": (_text, ""),
-    "nameServer": (_text, ""),
+    **_NETWORK,
 }
 
 _WRITE: dict[str, tuple[_Parser, str]] = {
@@ -309,13 +330,16 @@ _WRITE: dict[str, tuple[_Parser, str]] = {
     "spool": (_text, ""),
     "lockTimeout": (_span_ms, "10s"),
     "storeConf": (_text, ""),
-    "nameServer": (_text, ""),
+    "transactional": (_truth, "false"),
+    **_NETWORK,
 }
 
 _STREAM_ONLY = (
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "stateFile", "commitToGroup",
 )  # fmt: skip
+#: Of a write, where the store is opened by the driver and not by a broker.
+_STORE_ONLY = ("queues", "spool", "lockTimeout", "storeConf")
 _BATCH_ONLY = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
 )  # fmt: skip
@@ -334,11 +358,6 @@ def _collect(
             near = nearest(name, known) or nearest(name, upstream.values())
             raise BadOption(f"unknown option '{name}'{near}")
     lower = {name.lower(): value for name, value in given.items()}
-    if lower.get("nameserver"):
-        raise BadOption(
-            "option nameServer: this package has no network client yet; give the store's folder"
-            " instead, e.g. load('/data/store')"
-        )
     values: dict[str, Any] = {}
     for name, (parse, default) in known.items():
         text = lower.get(name.lower())
@@ -494,11 +513,38 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
             "option pushdown=unsafe: Spark pushes no filters into streams; leave it out"
         )
     if v["fallback"] == "pull":
-        _check_broker()
         raise BadOption(
-            "option fallback=pull needs the broker's client, which this package does not have yet:"
-            " make the store visible on every host and leave it at fail"
+            "option fallback=pull is not there yet: make the store visible on every host and leave"
+            " it at fail"
         )
+    if v["nameServer"]:
+        raise BadOption(
+            "option nameServer is for a write: a read takes the store's folder, e.g."
+            " load('/data/store')"
+        )
+
+
+def _network(v: dict[str, Any]) -> NetworkOptions | None:
+    """None without option nameServer. Raises: BadOption."""
+    if not v["nameServer"]:
+        lost = [name for name in _NETWORK if name in v["given"]]
+        if lost:
+            raise BadOption(f"option {lost[0]} goes with nameServer, which is not given")
+        return None
+    _check_broker()
+    from broker.client import ClientError, Credentials
+    from broker.client.options import ClientSettings, name_servers
+
+    if bool(v["accessKey"]) != bool(v["secretKey"]) or (v["securityToken"] and not v["accessKey"]):
+        raise BadOption("options accessKey and secretKey go together; securityToken goes with both")
+    credentials = None
+    if v["accessKey"]:
+        credentials = Credentials(v["accessKey"], v["secretKey"], v["securityToken"] or "")
+    try:
+        name_servers(v["nameServer"], ClientSettings(credentials=credentials))
+    except ClientError as e:
+        raise BadOption(f"option nameServer: {e}") from None
+    return NetworkOptions(v["nameServer"], credentials, v["tls"], v["tlsCaFile"] or "")
 
 
 def _check_broker() -> None:
@@ -509,7 +555,7 @@ def _check_broker() -> None:
     try:
         check_package("broker")
     except BadArgument as error:
-        raise BadOption(f"option fallback=pull: {error}") from None
+        raise BadOption(f"option nameServer: {error}") from None
 
 
 def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
@@ -580,9 +626,8 @@ def _conf(text: str) -> Mapping[str, str] | str:
 def parse_write(given: Mapping[str, str]) -> WriteOptions:
     """The options of a writer. Raises: BadOption."""
     v = _collect(given, _WRITE)
-    paths = _paths(given)
-    if len(paths) > 1:
-        raise BadOption("a write goes to one store")
+    network = _network(v)
+    paths = _target(given, v, network)
     job = v["jobId"] or ""
     if job and not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", job):
         raise BadOption(f"option jobId is letters, digits, '.', '_' and '-', not '{job}'")
@@ -595,4 +640,26 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
         spool=v["spool"] or "",
         lock_timeout_s=v["lockTimeout"] / 1000,
         conf=_conf(v["storeConf"] or ""),
+        network=network,
     )
+
+
+def _target(
+    given: Mapping[str, str], v: dict[str, Any], network: NetworkOptions | None
+) -> tuple[str, ...]:
+    """The one store of a write; "" for a write over the network. Raises: BadOption."""
+    if v["transactional"]:
+        raise BadOption(
+            "option transactional=true is not there yet: a store takes each message once without"
+            " it, and a write over the network at least once"
+        )
+    paths = _paths(given, ("",) if network else ())
+    if len(paths) > 1:
+        raise BadOption("a write goes to one store")
+    if network is not None:
+        if paths[0]:
+            raise BadOption(f"give a path or option nameServer, not both: '{paths[0]}'")
+        for name in _STORE_ONLY:
+            if name in v["given"]:
+                raise BadOption(f"option {name} is for a write into a store, not over the network")
+    return paths

@@ -89,8 +89,19 @@ def java_hash(text: str) -> int:
 class Stamper:
     """Turns batches of one task into batches of its spool."""
 
-    def __init__(self, topic: str, tags: str, job: str, batch: int, partition: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        tags: str,
+        job: str,
+        batch: int,
+        partition: int,
+        *,
+        empty_bodies: bool = True,
+    ) -> None:
+        """empty_bodies: whether they are allowed; stores take them, brokers do not."""
         self.topic = topic
+        self.empty_bodies = empty_bodies
         self.tags = tags
         self.partition = partition
         self.rows = 0
@@ -135,6 +146,9 @@ class Stamper:
 
         self._refuse(pc.is_null(body), "body is null")
         body = body.cast(pa.binary())
+        if not self.empty_bodies:
+            empty = pc.equal(pc.binary_length(body), 0)
+            self._refuse(empty, "body is empty, which brokers refuse")
         long = pc.greater(pc.binary_length(body), BODY_MAX)
         self._refuse(long, f"body is longer than {BODY_MAX} bytes")
         return body

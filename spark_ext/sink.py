@@ -10,7 +10,6 @@ ledger.py.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import socket
@@ -32,6 +31,7 @@ from spark_ext.errors import SinkError
 from spark_ext.ledger import Entry, Ledger, Stamp, stamps_since
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper, check_schema
+from spark_ext.tasks import batch_of_stream, check_packages, task_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +69,8 @@ def _spool(
 ) -> Spooled:
     """What a task does. On any error its file is gone again: nobody else would know of it."""
     import pyarrow as pa
-    from pyspark import TaskContext
 
-    context = TaskContext.get()
-    partition = context.partitionId() if context else 0
-    attempt = context.taskAttemptId() if context else 0
+    partition, attempt = task_ids()
     folder = _spool_root(options) / job / str(batch)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:8]}.arrow"
@@ -98,23 +95,13 @@ def _spool(
     return Spooled(job, batch, partition, socket.gethostname(), str(path), stamper.rows, size)
 
 
-def _check_packages() -> None:
-    """Before any task has spooled anything. Raises: SinkError."""
-    missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SinkError(
-            f"a write needs {' and '.join(missing)}, which cannot be imported: pip install"
-            " 'rocketmq-pystore[spark]'"
-        )
-
-
 class BatchWriter(DataSourceArrowWriter):
     """``df.write.format("rocketmq").mode("append").save(store)``."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a store is never overwritten: use .mode('append')")
-        _check_packages()
+        check_packages()
         check_schema(schema, options.topic)
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
@@ -135,19 +122,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a store is never overwritten: use outputMode('append')")
-        _check_packages()
+        check_packages()
         check_schema(schema, options.topic)
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Spooled:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        batch = context.getLocalProperty("streaming.sql.batchId") if context else None
-        if query is None or batch is None:
-            raise SinkError("Spark does not tell its tasks which query and batch they belong to")
-        return _spool(iterator, self.options, self.options.job or query, int(batch))
+        query, batch = batch_of_stream()
+        return _spool(iterator, self.options, self.options.job or query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         accepted = _accepted(messages)

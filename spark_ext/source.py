@@ -72,11 +72,17 @@ class RocketmqSource(DataSource):
         return StreamReader(options, columns.layout(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_ext.sender import BatchSender
         from spark_ext.sink import BatchWriter
 
-        return BatchWriter(given.parse_write(dict(self.options)), schema, overwrite)
+        options = given.parse_write(dict(self.options))
+        kind = BatchSender if options.network else BatchWriter
+        return kind(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from spark_ext.sender import StreamSender
         from spark_ext.sink import StreamWriter
 
-        return StreamWriter(given.parse_write(dict(self.options)), schema, overwrite)
+        options = given.parse_write(dict(self.options))
+        kind = StreamSender if options.network else StreamWriter
+        return kind(options, schema, overwrite)

@@ -16,7 +16,7 @@ from broker.remoting.client import Connector, parse_address
 from broker.remoting.command import Command
 from broker.remoting.tls import client_context
 
-__all__ = ["ClientOptions", "ClientSettings", "RequestHook", "name_servers"]
+__all__ = ["ClientOptions", "ClientSettings", "RequestHook", "client_context", "name_servers"]
 
 #: A topic to its route; None when nobody serves it.
 FindRoute = Callable[[str], Awaitable[Route | None]]

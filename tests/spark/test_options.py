@@ -34,13 +34,13 @@ def read(streaming: bool = False, **options: str):
         ({"scan": "fast"}, "option scan is one of auto, queue, log, not 'fast'"),
         ({"includeProperties": "xml"}, "is one of json, map, none"),
         ({"topic": "a", "subscribePattern": "b"}, "give one of the options topic and subscribePat"),
-        ({"nameServer": "localhost:9876"}, "this package has no network client yet"),
+        ({"nameServer": "localhost:9876"}, "a read takes the store's folder"),
         ({"maxOffsetsPerTrigger": "5"}, "does not apply to a batch; it is for spark.readStream"),
         ({"brokerName": "a,b"}, "option brokerName names 2 brokers for 1 stores"),
         ({"minStoreTimestamp": "5", "maxStoreTimestamp": "4"}, "is later than maxStoreTimestamp"),
         ({"pushdown": "on"}, "option pushdown is one of off, unsafe, auto, not 'on'"),
         ({"tags": "a", "sql92": "a = 1"}, "give one of the options tags and sql92"),
-        ({"fallback": "pull"}, "fallback=pull needs the broker's client, which this package does"),
+        ({"fallback": "pull"}, "fallback=pull is not there yet"),
         ({"fallback": "skip"}, "option fallback is one of fail, pull, not 'skip'"),
         ({"storePathCommitLogs": "/d"}, "'storePathCommitLogs'; did you mean 'storePathCommitLog'"),
         ({"storePathCommitLog": ","}, "storePathCommitLog = ',' names no directory"),
@@ -88,6 +88,40 @@ def test_write_options():
         parse_write({"path": "/s", "jobId": "../x"})
     with pytest.raises(BadOption, match="a write goes to one store"):
         parse_write({"path": '["/a", "/b"]'})
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (
+            {"nameServer": "nowhere"},
+            "nameServer: the name server 'nowhere' is not host:port",
+        ),
+        ({"nameServer": "h:1", "path": "/s"}, "give a path or option nameServer, not both: '/s'"),
+        ({"nameServer": "h:1", "spool": "/x"}, "option spool is for a write into a store"),
+        ({"nameServer": "h:1", "queues": "4"}, "option queues is for a write into a store"),
+        ({"nameServer": "h:1", "lockTimeout": "1s"}, "option lockTimeout is for a write into"),
+        ({"nameServer": "h:1", "storeConf": "{}"}, "option storeConf is for a write into a store"),
+        ({"nameServer": "h:1", "accessKey": "a"}, "options accessKey and secretKey go together"),
+        ({"nameServer": "h:1", "securityToken": "t"}, "securityToken goes with both"),
+        ({"path": "/s", "tls": "true"}, "option tls goes with nameServer, which is not given"),
+        ({"path": "/s", "tlsCaFile": "/c"}, "option tlsCaFile goes with nameServer"),
+        ({"nameServer": "h:1", "tls": "yes"}, "option tls is true or false, not 'yes'"),
+        ({"nameServer": "h:1", "transactional": "true"}, "transactional=true is not there yet"),
+        ({"path": "/s", "transactional": "true"}, "transactional=true is not there yet"),
+    ],
+)
+def test_bad_options_of_a_write_over_the_network_are_named(options, why):
+    with pytest.raises(BadOption) as failure:
+        parse_write(options)
+    assert why in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_secret_does_not_show():
+    options = parse_write({"nameServer": "h:1;i:2", "accessKey": "key", "secretKey": "hidden"})
+    assert options.network.credentials.secret_key == "hidden"
+    assert "hidden" not in repr(options)
 
 
 def test_the_default_columns_are_the_old_connectors_with_tags_and_keys():

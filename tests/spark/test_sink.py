@@ -172,13 +172,6 @@ def test_only_append(spark, store_path):
         ).save(str(store_path))
 
 
-def test_the_network_is_not_there_yet(spark, store_path):
-    with pytest.raises(Exception, match="has no network client yet"):
-        spark.sql("SELECT 'x' AS body").write.format("rocketmq").mode("append").option(
-            "nameServer", "localhost:9876"
-        ).save(str(store_path))
-
-
 def test_a_named_job_is_put_once(spark, save, store_path):
     for _ in range(2):
         save(spark.range(10).selectExpr("cast(id AS string) AS body"), topic="t", jobId="load-1")

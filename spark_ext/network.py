@@ -1,0 +1,30 @@
+"""Brokers as tasks reach them: the client's options out of those of a query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_ext.errors import BadOption
+
+if TYPE_CHECKING:
+    from spark_ext.options import NetworkOptions
+
+__all__ = ["GROUP", "client_options"]
+
+#: The producer group of the sink, and the group in whose name ranges are pulled.
+GROUP = "rocketmq-spark"
+
+
+def client_options(network: NetworkOptions) -> dict[str, Any]:
+    """Keyword arguments of a producer or a consumer, made where it runs: certificates are files of
+    that host. Raises: BadOption."""
+    from broker.client.options import client_context
+    from pystore.errors import StoreError
+
+    tls: Any = network.tls
+    if network.tls_ca:
+        try:
+            tls = client_context(network.tls_ca)
+        except (StoreError, OSError) as e:
+            raise BadOption(f"option tlsCaFile: {e}") from None
+    return {"credentials": network.credentials, "tls": tls}

@@ -1,0 +1,227 @@
+"""Frames sent to a broker through the client."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+from broker import Broker
+from broker.remoting.selfsigned import self_signed
+from broker.remoting.tls import TlsSettings
+from broker.testing import SETTINGS
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+from spark_ext.errors import BadOption, SinkError  # noqa: E402
+from spark_ext.options import parse_write  # noqa: E402
+from spark_ext.sender import send  # noqa: E402
+
+
+@contextlib.contextmanager
+def running(path: Path, **settings: Any) -> Iterator[Broker]:
+    given = SETTINGS | {"brokerName": "broker-a"} | settings
+    with Broker(path, listenPort=0, with_namesrv=True, drain_s=0.0, **given) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(store_path: Path) -> Iterator[Broker]:
+    with running(store_path) as made:
+        yield made
+
+
+@pytest.fixture
+def sent(broker: Broker) -> Callable[..., int]:
+    """sent({column: values}, **options): what a task does, without a session."""
+
+    def work(columns: dict[str, Any], **options: str) -> int:
+        given = parse_write({"nameServer": broker.namesrv_address, **options})
+        return send([pa.record_batch(columns)], given, "job", 3).rows
+
+    return work
+
+
+def stored(path: Path, topic: str) -> list[pystore.Message]:
+    with pystore.Reader(path) as reader:
+        return [m for m in reader.messages(check_crc=True) if m.topic == topic]
+
+
+@pytest.mark.spark
+def test_a_frame_reaches_the_broker(spark, broker, store_path):
+    frame = spark.range(0, 3000, 1, 2).selectExpr("cast(id AS string) AS body", "'x' AS tags")
+    writer = frame.write.format("rocketmq").mode("append").option("topic", "t")
+    writer.option("nameServer", broker.namesrv_address).save()
+    found = stored(store_path, "t")
+    assert sorted(int(bytes(m.body)) for m in found) == list(range(3000))
+    assert {m.tags for m in found} == {"x"}
+    names = ("SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW")
+    assert len({tuple(m.properties[n] for n in names) for m in found}) == 3000
+
+
+@pytest.mark.spark
+def test_a_stream_reaches_the_broker(spark, broker, store_path, make, tmp_path):
+    source = make({"s": [50, 30]}, tmp_path / "source")
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("startingOffsets", "earliest")
+        .load(str(source))
+        .selectExpr("body", "'t' AS topic")
+        .writeStream.format("rocketmq")
+        .option("nameServer", broker.namesrv_address)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    found = stored(store_path, "t")
+    assert len({bytes(m.body) for m in found}) == len(found) == 80
+    assert {m.properties["SPARK_BATCH"] for m in found} == {"0"}
+
+
+def test_all_columns_arrive(sent, broker, store_path):
+    broker.create_topic("t", queues=4)
+    rows = {
+        "body": [b"a", b"b", b"c"],
+        "tags": ["paid", None, ""],
+        "keys": pa.array([["k1", "k2"], None, []], pa.list_(pa.string())),
+        "properties": pa.array(
+            [[("p", "1"), ("UNIQ_KEY", "old"), ("MSG_REGION", "far")], None, []],
+            pa.map_(pa.string(), pa.string()),
+        ),
+        "queueId": pa.array([2, None, 0], pa.int32()),
+        "flag": pa.array([7, None, -1], pa.int32()),
+    }
+    assert sent(rows, topic="t", tags="unused") == 3
+    found = {bytes(m.body): m for m in stored(store_path, "t")}
+    first = found[b"a"]
+    assert (first.tags, first.keys, first.queue, first.flag) == ("paid", ["k1", "k2"], 2, 7)
+    assert (first.properties["p"], first.properties["SPARK_ROW"]) == ("1", "0")
+    assert first.properties["UNIQ_KEY"] != "old"
+    assert first.properties["MSG_REGION"] != "far"
+    assert (found[b"b"].tags, found[b"b"].flag) == (None, 0)
+    assert (found[b"c"].queue, found[b"c"].flag) == (0, -1)
+
+
+def test_rows_without_topic_and_tags_take_those_of_the_options(sent, store_path):
+    sent({"body": ["x"]}, topic="t", tags="some", jobId="named")
+    (message,) = stored(store_path, "t")
+    assert message.tags == "some"
+
+
+def test_sharding_keys_keep_the_order(sent, store_path):
+    keys = [f"k{i % 5}" for i in range(100)]
+    sent({"body": [str(i) for i in range(100)], "shardingKey": keys}, topic="t")
+    by_key: dict[str, list[Any]] = {}
+    for m in sorted(stored(store_path, "t"), key=lambda m: m.queue_offset):
+        by_key.setdefault(m.properties["__SHARDINGKEY"], []).append(m)
+    assert len(by_key) == 5
+    for messages in by_key.values():
+        assert len({m.queue for m in messages}) == 1
+        numbers = [int(bytes(m.body)) for m in messages]
+        assert numbers == sorted(numbers)
+
+
+def test_delayed_rows_wait_at_the_broker(sent, store_path):
+    sent({"body": ["x"], "delayLevel": pa.array([18], pa.int32())}, topic="t")
+    (message,) = stored(store_path, "SCHEDULE_TOPIC_XXXX")
+    assert message.properties["REAL_TOPIC"] == "t"
+
+
+def test_what_a_broker_refuses_is_named_with_its_row(sent, broker):
+    with pytest.raises(SinkError, match="row 1 of partition 0: body is empty, which brokers"):
+        sent({"body": ["x", ""]}, topic="t")
+    broker.create_topic("few", queues=2)
+    with pytest.raises(SinkError, match="queueId 9: the topic few has the queues broker-a/0, bro"):
+        sent({"body": ["x"], "queueId": pa.array([9], pa.int32())}, topic="few")
+
+
+def test_both_columns_that_choose_a_queue_are_refused():
+    from pyspark.sql.types import StructType
+
+    from spark_ext.errors import BadSchema
+    from spark_ext.sender import BatchSender
+
+    schema = StructType().add("body", "string").add("queueId", "integer")
+    schema = schema.add("shardingKey", "string")
+    options = parse_write({"nameServer": "localhost:1", "topic": "t"})
+    with pytest.raises(BadSchema, match="one of the columns shardingKey and queueId"):
+        BatchSender(options, schema, False)
+    with pytest.raises(SinkError, match="never overwritten"):
+        BatchSender(options, schema.add("flag", "integer"), True)
+
+
+def test_a_task_whose_broker_stops_fails_and_says_what_is_stored(store_path):
+    rows = pa.record_batch({"body": ["a", "b"]})
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(running(store_path))
+        options = parse_write({"nameServer": broker.namesrv_address, "topic": "t"})
+
+        def batches() -> Iterator[Any]:
+            yield rows
+            stack.close()
+            yield rows
+
+        with pytest.raises(SinkError, match="at least 2 rows of this task are stored, and come"):
+            send(batches(), options, "job", 0)
+    assert len(stored(store_path, "t")) == 2
+
+
+def test_a_message_that_is_stored_unsafely_fails_the_task(sent, monkeypatch):
+    """A task has succeeded only when brokers have kept what their settings promise."""
+    from broker.client import AsyncProducer, SendStatus
+
+    real = AsyncProducer.send_batch
+
+    async def unsafe(self: AsyncProducer, *given: Any, **more: Any) -> Any:
+        found = await real(self, *given, **more)
+        return [r._replace(status=SendStatus.FLUSH_DISK_TIMEOUT) for r in found]
+
+    monkeypatch.setattr(AsyncProducer, "send_batch", unsafe)
+    with pytest.raises(SinkError, match="the broker broker-a answers FLUSH_DISK_TIMEOUT"):
+        sent({"body": ["x"]}, topic="t")
+
+
+def test_credentials_of_options_and_of_the_environment(store_path, monkeypatch):
+    rules = store_path.parent / "plain_acl.yml"
+    rules.write_text(
+        "accounts:\n- accessKey: writers\n  secretKey: hidden1\n  topicPerms:\n  - t=PUB|SUB\n"
+    )
+    rules.chmod(0o600)
+    rows = [pa.record_batch({"body": ["x"]})]
+    with running(store_path, aclEnable=True) as broker:
+        given = {"nameServer": broker.namesrv_address, "topic": "t"}
+        with pytest.raises(SinkError, match="the message to t"):
+            send(rows, parse_write(given), "job", 0)
+        keys = {"accessKey": "writers", "secretKey": "hidden1"}
+        assert send(rows, parse_write(given | keys), "job", 0).rows == 1
+        monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "writers")
+        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "hidden1")
+        assert send(rows, parse_write(given), "job", 0).rows == 1
+    assert len(stored(store_path, "t")) == 2
+
+
+def test_tls_with_and_without_a_trusted_certificate(store_path, tmp_path):
+    cert, key = self_signed("localhost")
+    other, _ = self_signed("other")
+    for file, text in (("cert", cert), ("key", key), ("other", other)):
+        (tmp_path / file).write_text(text)
+    tls = TlsSettings(
+        mode="enforcing", cert_path=str(tmp_path / "cert"), key_path=str(tmp_path / "key")
+    )
+    rows = [pa.record_batch({"body": ["x"]})]
+    with running(store_path, tls=tls) as broker:
+        given = {"nameServer": broker.namesrv_address, "topic": "t"}
+        for good in ({"tls": "true"}, {"tlsCaFile": str(tmp_path / "cert")}):
+            assert send(rows, parse_write(given | good), "job", 0).rows == 1
+        for bad in ({}, {"tlsCaFile": str(tmp_path / "other")}):
+            with pytest.raises(SinkError):
+                send(rows, parse_write(given | bad), "job", 0)
+        with pytest.raises(BadOption, match="option tlsCaFile: "):
+            send(rows, parse_write(given | {"tlsCaFile": str(tmp_path / "none")}), "job", 0)
+    assert len(stored(store_path, "t")) == 2
