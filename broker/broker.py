@@ -48,6 +48,7 @@ from broker.remoting.memory import join
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
+from broker.remoting.watchdog import Watchdog
 from broker.services.access import Access, inner_credentials
 from broker.services.clients import Clients
 from broker.services.config import Config, served
@@ -254,11 +255,14 @@ class Broker:
             access.changed += [core.revoke, core.notify_all]
         return access
 
+    @property
+    def _enforces_tls(self) -> bool:
+        return self._tls is not None and self._tls.mode == "enforcing"
+
     def _warn_of_open_door(self) -> None:
         """A broker that anybody can reach lets everybody do everything."""
         found = address_of(self.settings["bindAddress"])
-        enforced = self._tls is not None and self._tls.mode == "enforcing"
-        if enforced or (found is not None and found.is_loopback):
+        if self._enforces_tls or (found is not None and found.is_loopback):
             return
         log.warning(
             "Listening on %s without access control or TLS: whoever reaches it may read, write and"
@@ -361,6 +365,7 @@ class Broker:
             statistics=Statistics(core, config["brokerClusterName"]),
             registration=registration,
             address=self.address,
+            watchdog=Watchdog(config["loopHeldWarnMillis"]),
         )
         for send_hook in self._send_hooks:
             self._hook_sends(made, send_hook)
@@ -394,7 +399,7 @@ class Broker:
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
-            guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
+            guard = services.guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
             handlers = guard.before(handlers)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
         proxies = _proxies(self.settings)
@@ -425,6 +430,7 @@ class Broker:
             framer=framer,
             tls=self._tls,
             limits=limits,
+            watchdog=services.watchdog,
             on_close=closed,
         )
 
@@ -546,11 +552,13 @@ class Broker:
         return made
 
     def _reach(self, options: ClientOptions) -> None:
-        """A broker without a name server tells its routes itself."""
+        """A broker without a name server tells its routes itself, and so does one whose own name
+        server takes TLS only from a client that does not speak it."""
         _ = self.services  # Raises: RuntimeError before the start
         if not options.get("tls"):  # whoever wants to see ciphers gets a socket
             options.setdefault("connector", self._join)
-        if not self.namesrv_address:
+        deaf = self.namesrv is not None and self._enforces_tls and not options.get("tls")
+        if deaf or not self.namesrv_address:
             options.setdefault("find_route", RouteFinder(lambda: self.loop, self._route_of))
 
     def _route_of(self, topic: str) -> Route | None:

@@ -87,6 +87,7 @@ class SettingValues(TypedDict, total=False):
     listenPort: int | str
     litePullMessageEnable: bool | str
     longPollingEnable: bool | str
+    loopHeldWarnMillis: int | str
     mappedFileSizeCommitLog: int | str
     mappedFileSizeConsumeQueue: int | str
     mappedFilesMax: int | str

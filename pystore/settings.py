@@ -542,6 +542,14 @@ _OURS: dict[str, dict[str, Any]] = {
         default=100_000,
         low=0,
     ),
+    "loopHeldWarnMillis": _row(
+        "broker",
+        "ms",
+        "a request that holds the event loop longer is logged and counted",
+        type="int",
+        default=50,
+        low=1,
+    ),
     "maxUnfinishedBytes": _row(
         "broker",
         "bytes",

@@ -244,6 +244,7 @@ class StatisticsProcessor:
             **self._disk(),
             **self._schedule(),
             **self._once(),
+            **self._guarded(),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 
@@ -284,6 +285,20 @@ class StatisticsProcessor:
             "idempotentProduceRepeats": state.repeats,
             "idempotentProduceBytes": state.bytes,
         }
+
+    def _guarded(self) -> dict[str, Any]:
+        """Ours: requests that held the event loop, by code; refusals of access control, and what is
+        wrong with its files."""
+        table: dict[str, Any] = {}
+        dog, access = self.s.watchdog, self.s.access
+        if dog is not None and dog.counts:
+            table["loopHeldRequests"] = dict(sorted(dog.counts.items()))
+            table["loopHeldLongestMillis"] = dog.longest_ms
+        if self.s.guard is not None:
+            table["accessRefused"] = self.s.guard.refused
+        if access is not None and access.plain is not None:
+            table["accessProblem"] = access.plain.problem
+        return table
 
     def _counters(self) -> dict[str, Any]:
         s = self.s.statistics

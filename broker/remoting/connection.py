@@ -28,6 +28,7 @@ from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
 from broker.remoting.outstanding import Outstanding, Sending, Waiter
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.watchdog import Watchdog
 
 __all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
 
@@ -75,8 +76,10 @@ class Shared:
         framer: FramerFactory | None,
         on_connect: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.handlers = handlers
+        self.watchdog = watchdog
         self.limits = limits
         self.framer = framer if framer is not None else plain_framers(limits.frame_max)
         self.on_connect = on_connect
@@ -269,8 +272,12 @@ class Connection(asyncio.BufferedProtocol):
         if handler is None:
             self._answer(command, unsupported(command))
             return
+        watchdog = self._shared.watchdog
         try:
-            answer = handler(self, command)
+            if watchdog is None:
+                answer = handler(self, command)
+            else:
+                answer = watchdog.call(handler, self, command)
         except Exception as error:  # noqa: BLE001 - reported to the caller
             self._answer(command, self._refusal(command, error))
             return

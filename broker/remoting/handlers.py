@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from broker.remoting.command import Command
 from broker.remoting.decision import AskedSend, PutDecision, Sent
 
-__all__ = ["Handler", "Handlers", "Peer", "host_text"]
+__all__ = ["Handler", "Handlers", "Peer", "Result", "host_text"]
 
 
 class Peer(Protocol):
@@ -52,10 +52,11 @@ class Peer(Protocol):
     def close(self) -> None: ...
 
 
+Result = Command | Awaitable[Command | None] | None
 #: Answers a request. None: no answer, or one that comes later by Peer.send. Synchronous ones are
 #: preferred: no task is made. Raises Refused for an error answer; anything else it raises is logged
 #: and answered as SYSTEM_ERROR.
-Handler = Callable[[Peer, Command], Command | Awaitable[Command | None] | None]
+Handler = Callable[[Peer, Command], Result]
 Handlers = Mapping[int, Handler]
 
 

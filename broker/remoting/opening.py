@@ -179,7 +179,7 @@ class Opening:
             tls.take(data)
             return
         self.closed()
-        if mode == "enforcing":
+        if mode == "enforcing" and not connection.in_process:  # nobody can listen in between
             connection.abort("plain text refused: tls.server.mode is enforcing")
             return
         connection.intake = None

@@ -17,6 +17,7 @@ from broker.remoting.handlers import Handler, Handlers, Peer
 from broker.remoting.opening import Opening
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.tls import TlsSettings
+from broker.remoting.watchdog import Watchdog
 
 __all__ = ["RemotingServer", "listening_socket"]
 
@@ -36,7 +37,8 @@ class RemotingServer:
     host and port: 0 takes a free port, which ``port`` then says. sock: bound already, in their
     place. framer: makes the framer of each
     connection; None gives every request to the handlers. on_connect, on_close: called on the loop
-    with each connection (a Peer); on_connect comes once its first bytes are understood.
+    with each connection (a Peer); on_connect comes once its first bytes are understood. watchdog:
+    calls the handlers.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class RemotingServer:
         backlog: int = 1024,
         on_connect: Told | None = None,
         on_close: Told | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self.host = host
         self._port = port
@@ -59,7 +62,7 @@ class RemotingServer:
         self.limits = limits if limits is not None else Limits()
         self._tls = tls if tls is not None else TlsSettings()
         self._backlog = backlog
-        self._shared = Shared(handlers, self.limits, framer, on_connect, on_close)
+        self._shared = Shared(handlers, self.limits, framer, on_connect, on_close, watchdog)
         self._over: Shared | None = None
         self._server: asyncio.Server | None = None
 

@@ -26,7 +26,7 @@ _FIXED = frozenset(
         "channelExpiredTimeout", "enableControllerMode", "idempotentProduceKey",
         "idempotentProduceTopics", "idempotentProduceWindow", "initAuthenticationUser",
         "innerClientAuthenticationCredentials", "listenPort", "longPollingEnable",
-        "maxConnections", "maxHeldPulls", "maxUnfinishedBytes",
+        "loopHeldWarnMillis", "maxConnections", "maxHeldPulls", "maxUnfinishedBytes",
         "migrateAuthFromV1Enabled", "regionId", "rocketmqHome",
         "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn", "trustedProxies",
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from broker.access.guard import Guard
 from broker.remoting.dedup import Dedup
+from broker.remoting.watchdog import Watchdog
 from broker.services.access import Access
 from broker.services.clients import Clients
 from broker.services.config import Config
@@ -43,6 +45,8 @@ class Services:
     transactions: Transactions | None = None
     once: Dedup | None = None
     access: Access | None = None
+    guard: Guard | None = None
+    watchdog: Watchdog | None = None
     send_hooks: Hooks[SendContext] = field(default_factory=Hooks)
     consume_hooks: Hooks[ConsumeContext] = field(default_factory=Hooks)
     started_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)

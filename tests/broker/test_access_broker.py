@@ -22,6 +22,7 @@ from broker.cli.secure import ADMIN_FILE, secured
 from broker.client.credentials import SigningHook, credentials_of_file
 from broker.client.errors import BrokerRefused, SendFailed
 from broker.processors.admin_config import ConfigProcessor
+from broker.processors.admin_stats import StatisticsProcessor
 from broker.remoting.command import BINARY, Command, Refused
 from broker.remoting.digests import digest_functions
 from broker.remoting.tls import client_context
@@ -110,6 +111,24 @@ def test_a_broken_file_changes_nothing(broker, rules, caplog, text):
     assert len([r for r in caplog.records if "the old rules hold" in r.message]) == 1
     changed(rules, RULES)
     until(lambda: not access.problem)
+
+
+def test_refusals_and_a_broken_file_are_in_the_runtime_info(broker, rules):
+    boss = ASK | {"key": "operator", "secret": "operator-secret", "code": 28, "ext": {}}
+    for _ in range(2):
+        assert play(broker.port, send(key="stranger-1"))[0] == 1
+    changed(rules, "accounts: [")
+    until(lambda: broker.services.access.plain.problem)
+    broker.services.watchdog.counts.update({25: 3})
+    table = broker.run(runtime(broker))
+    assert (table["accessRefused"], table["loopHeldRequests"]) == ("2", "{25: 3}")
+    assert f"{rules}:" in table["accessProblem"]
+    assert play(broker.port, boss)[0] == 0
+
+
+async def runtime(broker):
+    answer = StatisticsProcessor(broker.services).runtime(None, Command(28))
+    return json.loads(bytes(answer.body))["table"]
 
 
 def test_a_list_that_is_removed_lets_nobody_in(broker, rules):

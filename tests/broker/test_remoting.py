@@ -20,6 +20,7 @@ from broker.remoting.connection import Connection, Limits
 from broker.remoting.framer import PlainFramer
 from broker.remoting.idle import TICKS, IdleWheel
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.watchdog import Watchdog
 
 ECHO, FAIL, REFUSE, LATER = 1, 2, 3, 4
 
@@ -601,3 +602,41 @@ def test_sockets_send_at_once_and_are_not_kept_alive():
             assert not made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
     run(work())
+
+
+# ---- requests that hold the loop ----
+
+
+def test_what_holds_the_loop_is_named_and_counted(caplog):
+    """A handler that blocks for 80 ms of a clock, at a limit of 50 ms; 50 ms are fine."""
+    now = [0.0]
+
+    def blocking(seconds):
+        def handler(peer, command):
+            now[0] += seconds
+            return command.reply()
+
+        return handler
+
+    def failing(peer, command):
+        now[0] += 1.0
+        raise Refused(1, "no")
+
+    dog = Watchdog(50, clock=lambda: now[0])
+    handlers = {901: blocking(0.08), 902: blocking(0.05), 903: failing}
+
+    async def work():
+        async with (
+            serving(handlers, watchdog=dog) as server,
+            await Wire.to(server.port) as wire,
+        ):
+            return [(await wire.ask(Command(code))).code for code in (901, 902, 903, 901)]
+
+    with caplog.at_level(logging.WARNING, "broker.remoting"):
+        assert run(work()) == [0, 0, 1, 0]
+    assert (dict(dog.counts), dog.longest_ms) == ({901: 2, 903: 1}, 1000)
+    lines = [r.getMessage() for r in caplog.records if "held the event loop" in r.getMessage()]
+    assert lines == [
+        "Request 901 from 127.0.0.1 held the event loop for 80 ms",
+        "Request 903 from 127.0.0.1 held the event loop for 1000 ms",
+    ]

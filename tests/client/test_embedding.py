@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from loops import run
 
-from broker import Broker, Message
+from broker import Broker, Credentials, Message
 from broker.client import AlreadyClosed
+from broker.client.errors import BrokerRefused, SendFailed
+from broker.remoting.selfsigned import self_signed
+from broker.remoting.tls import TlsSettings
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +63,51 @@ def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings):
 
             async with broker.async_producer() as other:
                 await other.send_batch([Message("orders", b"x" * 1000)] * 3000)
+
+    run(scenario())
+
+
+def test_a_client_in_the_process_needs_no_tls(tmp_path, settings):
+    """With a name server that enforces it, too; there is no socket that anybody could listen to."""
+    for name, text in zip(("crt", "key"), self_signed("localhost"), strict=True):
+        (tmp_path / name).write_text(text)
+    tls = TlsSettings(
+        mode="enforcing", cert_path=str(tmp_path / "crt"), key_path=str(tmp_path / "key")
+    )
+
+    async def scenario():
+        async with Broker(tmp_path / "store", with_namesrv=True, tls=tls, **settings) as broker:
+            broker.create_topic("orders", queues=1)
+            async with (
+                broker.async_producer() as producer,
+                broker.async_consumer("billing", "orders", start="first") as consumer,
+            ):
+                await producer.send(Message("orders", b"12 apples"))
+                assert producer.network.ready(broker.address).in_process
+                async for message in consumer:
+                    assert message.body == b"12 apples"
+                    break
+
+    run(scenario())
+
+
+def test_a_client_in_the_process_needs_credentials(tmp_path, settings):
+    """Access control asks it as any other."""
+    boss = Credentials("boss", "boss-secret")
+    users = {
+        "authenticationEnabled": True, "authorizationEnabled": True,
+        "initAuthenticationUser": '{"username":"boss","password":"boss-secret"}',
+    }  # fmt: skip
+
+    async def scenario():
+        async with Broker(tmp_path / "store", **users, **settings) as broker:
+            broker.create_topic("orders", queues=1)
+            async with broker.async_producer(credentials=boss) as producer:
+                await producer.send(Message("orders", b"x"))
+            for wrong in (None, Credentials("boss", "guessed-it")):
+                async with broker.async_producer(credentials=wrong, retries=0) as producer:
+                    with pytest.raises((SendFailed, BrokerRefused), match=r"username|signature"):
+                        await producer.send(Message("orders", b"x"))
 
     run(scenario())
 

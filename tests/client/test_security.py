@@ -11,6 +11,7 @@ from loops import run
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Message, Producer
 from broker.client import Unreachable
+from broker.client.routes import route_of_queues
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 
@@ -73,13 +74,23 @@ def test_tls_with_and_without_a_trusted_certificate(tmp_path, small):
         mode="enforcing", cert_path=str(tmp_path / "cert"), key_path=str(tmp_path / "key")
     )
     with Broker(tmp_path / "store", listenPort=0, drain_s=0.0, tls=tls, **small) as broker:
-        for good in (True, client_context(str(tmp_path / "cert"))):
+        # Within the process nobody can listen: without TLS there is no socket, and it works.
+        for good in (False, True, client_context(str(tmp_path / "cert"))):
             with broker.producer(tls=good) as producer:
                 assert producer.send(Message("orders", b"x")).queue_offset >= 0
             with broker.consumer("g", "orders", tls=good, start="first") as consumer:
                 assert consumer.poll()
-        for bad in (False, client_context(str(tmp_path / "other"))):
-            with broker.producer(tls=bad, retries=0) as producer, pytest.raises(Exception) as no:
+        route = route_of_queues("orders", "b", broker.address, "c", 6, 1, 1)
+
+        async def find(topic):
+            return route
+
+        through_sockets = (
+            broker.producer(tls=client_context(str(tmp_path / "other")), retries=0),
+            Producer("p", find_route=find, retries=0),
+        )
+        for bad in through_sockets:
+            with bad as producer, pytest.raises(Exception) as no:
                 producer.send(Message("orders", b"x"))
             assert "connection" in str(no.value) or isinstance(no.value, Unreachable)
 
