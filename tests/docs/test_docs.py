@@ -107,6 +107,19 @@ def test_every_make_target_that_a_page_names_exists() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_limit_on_attackers_names_its_test() -> None:
+    """Rows of docs/attackers.md name tests that exist, or say that nothing stops it."""
+    page = (ROOT / "docs" / "attackers.md").read_text("utf-8")
+    code = "".join(file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    known = set(re.findall(r"^(?:async )?def (test_\w+)\(", code, re.M))
+    wrong = sorted(set(re.findall(r"`(test_[^`]+)`", page)) - known)
+    for row in re.findall(r"^\| (?!attempt|-).*\|$", page, re.M):
+        stopped = "**works**" not in row
+        if stopped != ("`test_" in row.rstrip("| ").rpartition("|")[2]):
+            wrong.append(row)
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_failing_block_fails_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for text, code in (
