@@ -88,7 +88,7 @@ typedef struct ps_conf {
     int64_t timer_max_delay_s;  /* timerMaxDelaySec */
     /* blocks of a new segment are reserved this far ahead, bytes */
     int32_t reserve_window;
-    /* mappedFilesMax: segment and queue files that are mapped at once */
+    /* mappedFilesMax: segment and queue files, but not index files, that are mapped at once */
     int32_t mapped_files_max;
     /* 0: no threads of its own; tests and tools drive it by hand */
     int32_t background;
@@ -446,14 +446,17 @@ ps_batch *ps_message_at(ps_store *store, int64_t physical, ps_error *error);
 ps_batch *ps_query(ps_store *store, const char *topic, int32_t topic_len, const char *key,
                    int32_t key_len, int64_t begin, int64_t end, int32_t max, ps_error *error);
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
+/* PS_E_FILE_SIZE when another process has cut off a file that the batch points into, else 0. */
+int ps_batch_whole(const ps_batch *batch, ps_error *error);
 void ps_batch_free(ps_batch *batch);
 
 /* Units [offset, offset + room) of a queue into the arrays (each may be NULL); returns how many, or
- * an error code. */
+ * PS_E_NOT_FOUND, PS_E_FILE_SIZE, PS_E_CLOSED. */
 int32_t ps_queue_units(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t offset,
-                       int32_t room, int64_t *physical, int32_t *sizes, int64_t *tags_codes);
+                       int32_t room, int64_t *physical, int32_t *sizes, int64_t *tags_codes,
+                       ps_error *error);
 /* Queue offset at a store time in ms: upper 0 the first unit at or after it, 1 the last at or
- * before it. */
+ * before it; or PS_E_NOT_FOUND, PS_E_FILE_SIZE, PS_E_CLOSED. */
 int64_t ps_offset_at(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t timestamp,
                      int32_t upper, ps_error *error);
 /* Waits until the queue holds `offset`: 1, or 0 after timeout_ms, or an error code. */
@@ -555,9 +558,12 @@ int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
 
 /* Installs a handler for the process, once; opening a store does it. From then on a file that
  * another process cuts off while it is mapped is an error that names it (PS_E_FILE_SIZE), where the
- * process would die of SIGBUS. Bytes of a batch that is read already are zeros after the cut. A
- * signal that is not of such a file goes to who had the signal before. */
+ * process would die of SIGBUS. Bytes of a batch that is read already are zeros after the cut
+ * (ps_batch_whole). A signal that is not of such a file goes to who had the signal before. */
 int ps_sigbus_install(ps_error *error);
+/* A byte that lives as long as the process: not 0 once any mapped file was found to be cut off. So
+ * long, ps_batch_whole need not be asked. */
+const uint8_t *ps_sigbus_met(void);
 
 /* Maps the first `size` bytes of an open file for reading, at least one, for tools; fd may be
  * closed afterwards. When another process cuts the file off, zeros stand for what is gone. path

@@ -12,7 +12,7 @@ from typing import Any, overload
 from pystore._enums import NamedInt
 from pystore.compression import inflate
 from pystore.errors import RecordDamaged
-from pystore.native import ffi, lib, view_of
+from pystore.native import ffi, lib, raise_error, view_of
 from pystore.properties import parse_properties
 
 __all__ = ["Batch", "GetStatus", "Message"]
@@ -23,6 +23,8 @@ _STORE_V6 = 0x20
 _INFO = struct.Struct("@3i4x4q4iq")  # the head of ps_batch_info
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
+#: One byte, not 0 once any file of the process was found to be cut off while it was mapped.
+_CUT = memoryview(ffi.buffer(lib.ps_sigbus_met(), 1))
 
 
 class GetStatus(NamedInt):
@@ -65,16 +67,20 @@ class Message:
 
     @property
     def raw_body(self) -> memoryview:
-        """The stored bytes, compressed or not; a read-only view on the mapping."""
+        """The stored bytes, compressed or not; a read-only view on the mapping.
+
+        Raises: FileSizeMismatch when another process has cut the file off since it was read.
+        """
         batch = self._batch
         i = self._i
-        return batch._map_of(i)[batch._starts[i] : batch._ends[i]]
+        return batch._slice(i, batch._starts[i], batch._ends[i])
 
     @property
     def body(self) -> memoryview | bytes:
         """The body: a read-only view on the mapping, or bytes when it had to be inflated.
 
-        Raises: RecordDamaged when a compressed body does not inflate.
+        Raises: RecordDamaged when a compressed body does not inflate, FileSizeMismatch when another
+        process has cut the file off since it was read.
         """
         if self._batch._compressed and self.sys_flag & _COMPRESSED:
             try:
@@ -89,7 +95,7 @@ class Message:
     def record(self) -> memoryview:
         """The whole record as it lies in the log."""
         v = self._view
-        return self._batch._map_of(self._i)[v.start : v.start + v.size]
+        return self._batch._slice(self._i, v.start, v.start + v.size)
 
     @property
     def _view(self) -> Any:
@@ -224,7 +230,8 @@ class Batch(Sequence[Message]):
     the way since they are damaged; first_damaged: the queue offset of the first of them.
 
     Views into it stay valid as long as the batch, or the view itself, is alive, even when the store
-    is closed or the segment deleted in the meantime.
+    is closed or the segment deleted in the meantime. A body that is taken after another process has
+    cut the segment off is ``FileSizeMismatch``; a view that was taken before shows zeros.
     """
 
     __slots__ = (
@@ -284,9 +291,19 @@ class Batch(Sequence[Message]):
         segments, handle = self._info.segments, self._handle
         return tuple(view_of(handle, segments[i]) for i in range(self._segments))
 
-    def _map_of(self, i: int) -> memoryview:
+    def _slice(self, i: int, start: int, end: int) -> memoryview:
+        """Bytes of the segment of message `i`. Raises: FileSizeMismatch."""
         maps = self._maps
-        return maps[0] if len(maps) == 1 else maps[self._views[i].segment]
+        segment = maps[0] if len(maps) == 1 else maps[self._views[i].segment]
+        segment[end - 1]  # when its page is gone, this is what sets _CUT
+        if _CUT[0]:
+            self._check_whole()
+        return segment[start:end]
+
+    def _check_whole(self) -> None:
+        error = ffi.new("ps_error *")
+        if lib.ps_batch_whole(self._handle, error) < 0:
+            raise_error(error)
 
     def __len__(self) -> int:
         return int(self._count)
@@ -306,10 +323,14 @@ class Batch(Sequence[Message]):
         return Message(self, i % self._count)
 
     def raw_bodies(self) -> list[memoryview]:
-        """Every stored body as a read-only view: the quickest way through a backlog."""
+        """Every stored body as a read-only view: the quickest way through a backlog.
+
+        Raises: FileSizeMismatch, as ``Message.raw_body`` does.
+        """
         maps = self._maps
         if len(maps) == 1:
             m = maps[0]
+            self._slice(0, 0, self._ends[-1])  # for its check
             return [m[a:b] for a, b in zip(self._starts, self._ends, strict=True)]
         return [m.raw_body for m in self]
 

@@ -153,6 +153,11 @@ class Base:
         self.c_handle()  # a closed handle says why it is closed
         raise_error(error, code)
 
+    def _fail_queue(self, error: Any, topic: str, queue: int) -> None:
+        if error.code == NotFound.code:
+            raise self._missing(topic, queue)
+        self._fail(error)
+
     def close(self) -> None:
         """Ends the use of the store; a second call does nothing. Views got before stay valid."""
         handle, self._handle = self._handle, None
@@ -436,16 +441,20 @@ class Base:
     def units(
         self, topic: str, queue: int, offset: int = 0, count: int = 4096
     ) -> list[tuple[int, int, int]]:
-        """Raw consume queue units from `offset`: (physical offset, size, tags code) each."""
+        """Raw consume queue units from `offset`: (physical offset, size, tags code) each.
+
+        Raises: NotFound when there is no such queue, FileSizeMismatch when its file was cut off.
+        """
         handle = self.c_handle()
         places = ffi.new("int64_t[]", count)
         sizes = ffi.new("int32_t[]", count)
         tags = ffi.new("int64_t[]", count)
+        error = ffi.new("ps_error *")
         n = lib.ps_queue_units(
-            handle, self._find_topic(topic), queue, offset, count, places, sizes, tags
+            handle, self._find_topic(topic), queue, offset, count, places, sizes, tags, error
         )
         if n < 0:
-            raise self._missing(topic, queue)
+            self._fail_queue(error, topic, queue)
         return list(
             zip(ffi.unpack(places, n), ffi.unpack(sizes, n), ffi.unpack(tags, n), strict=True)
         )
@@ -454,16 +463,14 @@ class Base:
         """Queue offset at a store time in ms: the first message at or after it, or with `upper` the
         last at or before it; kept within the queue (docs/internals/format.md#consume-queue).
 
-        Raises: NotFound when there is no such queue.
+        Raises: NotFound when there is no such queue, FileSizeMismatch when a file was cut off.
         """
         error = ffi.new("ps_error *")
         at: int = lib.ps_offset_at(
             self.c_handle(), self._find_topic(topic), queue, timestamp, upper, error
         )
         if at < 0:
-            if error.code == 0 or error.where[0] == b"\0":
-                raise self._missing(topic, queue)
-            self._fail(error)
+            self._fail_queue(error, topic, queue)
         return at
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:

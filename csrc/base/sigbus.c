@@ -36,6 +36,7 @@ static struct {
     _Atomic(watched *) gd_chunks[CHUNKS];
     atomic_int gd_count; /* places that were ever used */
     int32_t gd_free;     /* the first free one, -1 none */
+    uint8_t gd_met;      /* ps_sigbus_met; by the handler alone, atomically */
 } guard = {.gd_lock = PTHREAD_MUTEX_INITIALIZER, .gd_free = -1};
 
 static watched *place_at(int32_t i) {
@@ -109,12 +110,17 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     if (w != NULL) {
         atomic_store(w->wt_err, EIO);
         atomic_store(w->wt_cut, true);
+        __atomic_store_n(&guard.gd_met, 1, __ATOMIC_RELEASE);
     }
     if (w == NULL || mmap(page, guard.gd_page, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
                           0) == MAP_FAILED)
         /* The load is tried again, and the signal then goes to who had it before. */
         sigaction(SIGBUS, &guard.gd_before, NULL);
     errno = kept;
+}
+
+const uint8_t *ps_sigbus_met(void) {
+    return &guard.gd_met;
 }
 
 int ps_sigbus_install(ps_error *e) {

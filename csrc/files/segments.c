@@ -189,6 +189,14 @@ ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e) {
     return NULL;
 }
 
+int ps_segments_whole(ps_segments *ss, int64_t offset, ps_error *e) {
+    ps_error why = {0};
+    ps_mapfile_unref(ps_segments_find(ss, offset, &why));
+    if (why.code != PS_E_FILE_SIZE) return 0;
+    if (e != NULL) *e = why;
+    return PS_E_FILE_SIZE;
+}
+
 static int read_at(ps_io *io, const char *path, int64_t at, void *out, int64_t len, ps_error *e) {
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the file");

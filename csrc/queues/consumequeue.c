@@ -607,8 +607,9 @@ bool ps_queue_unit(ps_queue *q, int64_t offset, ps_unit *out) {
     ps_mapfile *mf = ps_queue_run(q, offset, &p, &count);
     if (mf != NULL) {
         ps_unit_get(p, out);
+        bool whole = ps_mapfile_whole(mf, NULL) == 0;
         ps_mapfile_unref(mf);
-        return true;
+        return whole;
     }
     if (atomic_load(&q->cq_tail_count) == 0) return false;
     pthread_rwlock_rdlock(&q->cq_shared->qs_lock);

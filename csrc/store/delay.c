@@ -5,7 +5,8 @@
  *
  * Policy: the deliver time of a unit is believed unless it lies further ahead than the level's
  * delay (the clock jumped, or the table of levels was shortened): then it is due now. A unit whose
- * record cannot be read, or that names no topic or the half topic, is passed over and counted. A
+ * record cannot be read, or that names no topic or the half topic, is passed over and counted,
+ * unless another process has cut its file off: that is an error, and the message waits. A
  * put that fails ends the round at that message, which is tried again: none is lost, and none is
  * delivered twice within one life of the process. */
 #define _GNU_SOURCE
@@ -44,7 +45,8 @@ static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now,
         out->delivered += code == 0;
         code = code < 0 ? code : 1;
     } else {
-        out->skipped++;
+        code = ps_deliver_skip(s, q, out->next_offset, &out->skipped, e);
+        code = code < 0 ? code : 1;
     }
     ps_mapfile_unref(mf);
     return code;

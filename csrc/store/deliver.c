@@ -63,3 +63,12 @@ const ps_record *ps_deliver_record(ps_store *s, ps_queue *q, int64_t offset, con
                 ps_unit_belongs(s, q, offset, out);
     return good ? out : NULL;
 }
+
+int ps_deliver_skip(ps_store *s, ps_queue *q, int64_t offset, int64_t *skipped, ps_error *e) {
+    ps_unit u;
+    int code = q != NULL ? ps_segments_whole(&q->cq_files, offset * PS_UNIT, e) : 0;
+    if (code == 0 && q != NULL && ps_queue_unit(q, offset, &u) && u.size != PS_UNIT_NONE)
+        code = ps_segments_whole(&s->st_log.lg_files, u.physical, e);
+    *skipped += code == 0;
+    return code;
+}

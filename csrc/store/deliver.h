@@ -16,5 +16,9 @@ bool ps_deliver_waits(ps_store *s);
  * Unref *mf either way. */
 const ps_record *ps_deliver_record(ps_store *s, ps_queue *q, int64_t offset, const ps_unit *u,
                                    ps_mapfile **mf, ps_record *out);
+/* Counts the message at `offset` of the queue (NULL: it is gone) as one that cannot be delivered:
+ * 0. PS_E_FILE_SIZE, and it is not counted, when its file was cut off: opening the store again may
+ * bring it back. */
+int ps_deliver_skip(ps_store *s, ps_queue *q, int64_t offset, int64_t *skipped, ps_error *e);
 
 #endif

@@ -124,21 +124,11 @@ int ps_batch_add(ps_batch *b, ps_mapfile *mf, const ps_record *r, int64_t queue_
     return 0;
 }
 
-/* Whether every file that the batch points into is still whole. */
-static int batch_whole(const ps_batch *b, ps_error *e) {
+int ps_batch_whole(const ps_batch *b, ps_error *e) {
     int code = 0;
     for (int32_t i = 0; i < b->info.segment_count && code == 0; i++)
         code = ps_mapfile_whole(b->files[i], e);
     return code;
-}
-
-/* PS_E_FILE_SIZE when the file that holds `offset` has been cut off. */
-static int check_cut(ps_segments *files, int64_t offset, ps_error *e) {
-    ps_error why = {0};
-    if (offset >= 0) ps_mapfile_unref(ps_segments_find(files, offset, &why));
-    if (why.code != PS_E_FILE_SIZE) return 0;
-    if (e != NULL) *e = why;
-    return PS_E_FILE_SIZE;
 }
 
 static void *fail_null(ps_error *e, int code, int64_t at, const char *text) {
@@ -274,7 +264,7 @@ static void pass_over(walk *w, int64_t offset, const ps_unit *u) {
         return;
     }
     /* A file that another process has cut off is not damage to be passed over. */
-    w->code = check_cut(&w->s->st_log.lg_files, u->physical, &w->why);
+    w->code = ps_segments_whole(&w->s->st_log.lg_files, u->physical, &w->why);
     if (w->code < 0) return;
     if (b->damaged++ == 0) b->first_damaged = offset;
     atomic_fetch_add_explicit(&w->s->st_damaged_reads, 1, memory_order_relaxed);
@@ -341,7 +331,7 @@ static void walk_queue(walk *w, ps_queue *q, int64_t offset) {
         ps_mapfile *mf = ps_queue_run(q, offset, &p, &n);
         if (mf == NULL) {
             if (!ps_queue_unit(q, offset, &u)) {
-                w->code = check_cut(&q->cq_files, offset * PS_UNIT, &w->why);
+                w->code = ps_segments_whole(&q->cq_files, offset * PS_UNIT, &w->why);
                 if (w->code < 0) return;
                 int64_t per_file = q->cq_files.ss_file_size / PS_UNIT;
                 if (b->count == 0) {
@@ -406,7 +396,7 @@ ps_batch *ps_read(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset
     }
     ps_mapfile_unref(w.log_file);
     ps_leave(s);
-    if (w.b != NULL && w.code >= 0) w.code = batch_whole(w.b, &w.why);
+    if (w.b != NULL && w.code >= 0) w.code = ps_batch_whole(w.b, &w.why);
     if (w.code == PS_E_FILE_SIZE) {
         ps_batch_free(w.b);
         if (e != NULL) *e = w.why;
@@ -452,8 +442,9 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
         mf = NULL;
     }
     ps_mapfile_unref(mf);
-    if (code == 0) cut = b->info.outcome != 0 ? check_cut(&s->st_log.lg_files, physical, e) : 0;
-    if (code == 0 && cut == 0) cut = batch_whole(b, e);
+    if (code == 0 && b->info.outcome != 0)
+        cut = ps_segments_whole(&s->st_log.lg_files, physical, e);
+    if (code == 0 && cut == 0) cut = ps_batch_whole(b, e);
     ps_leave(s);
     if (code < 0 || cut < 0) {
         ps_batch_free(b);
@@ -530,7 +521,7 @@ static int keep_matches(ps_store *s, query *q, const int64_t *places, int32_t n)
                      r.store_timestamp >= q->begin && r.store_timestamp <= q->end &&
                      has_key(&r, q->topic, q->topic_len, q->key, q->key_len);
         ps_mapfile_unref(mf);
-        if (p == NULL && check_cut(&s->st_log.lg_files, places[i], &q->why) < 0)
+        if (p == NULL && ps_segments_whole(&s->st_log.lg_files, places[i], &q->why) < 0)
             return PS_E_FILE_SIZE;
         if (!match || (q->count > 0 && q->found[q->count - 1] == places[i])) continue;
         if (q->count == q->room) {
@@ -626,7 +617,7 @@ ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char
     ps_batch *b = ps_batch_new(64);
     int code = b == NULL ? PS_E_NO_MEMORY : run_query(s, &q);
     if (code == 0) code = batch_of_places(s, &q, b);
-    if (code == 0) code = batch_whole(b, &q.why);
+    if (code == 0) code = ps_batch_whole(b, &q.why);
     if (code == 0 && s->st_index != NULL) code = ps_index_whole(s->st_index, &q.why);
     free(q.found);
     ps_leave(s);
@@ -643,9 +634,9 @@ ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char
 /* ---- units, times, waiting ---- */
 
 int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t offset, int32_t room,
-                       int64_t *physical, int32_t *sizes, int64_t *tags_codes) {
+                       int64_t *physical, int32_t *sizes, int64_t *tags_codes, ps_error *e) {
     int32_t n = 0;
-    if (ps_enter(s) < 0) return PS_E_CLOSED;
+    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     ps_dispatch_catch_up(s, NULL);
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     ps_unit u;
@@ -654,32 +645,44 @@ int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t o
         if (sizes != NULL) sizes[n] = u.size;
         if (tags_codes != NULL) tags_codes[n] = u.tags_code;
     }
+    int code = 0;
+    if (q == NULL)
+        code = ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no queue %d", queue_id);
+    else if (n < room)
+        code = ps_segments_whole(&q->cq_files, (offset + n) * PS_UNIT, e);
     ps_leave(s);
-    return q == NULL ? PS_E_NOT_FOUND : n;
+    return code < 0 ? code : n;
 }
 
-/* Store time of a unit's record, -1 when the record is not there. */
-static int64_t time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf) {
+/* Store time of a unit's record, -1 when the record is not there. 0 or PS_E_FILE_SIZE. */
+static int time_of(ps_store *s, ps_queue *q, int64_t offset, ps_mapfile **mf, int64_t *time,
+                   ps_error *e) {
     ps_unit u;
     ps_record r;
-    if (!ps_queue_unit(q, offset, &u) || u.size == PS_UNIT_NONE || !record_of(s, &u, mf, &r))
-        return -1;
-    return r.store_timestamp;
+    *time = -1;
+    if (!ps_queue_unit(q, offset, &u)) return ps_segments_whole(&q->cq_files, offset * PS_UNIT, e);
+    if (u.size == PS_UNIT_NONE) return 0;
+    if (!record_of(s, &u, mf, &r)) return ps_segments_whole(&s->st_log.lg_files, u.physical, e);
+    *time = r.store_timestamp;
+    return ps_mapfile_whole(*mf, e);
 }
 
 /* First offset in [low, high) whose store time is at or after t; records that are gone count as
- * older. */
-static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t t) {
+ * older. Or PS_E_FILE_SIZE. */
+static int64_t first_at(ps_store *s, ps_queue *q, int64_t low, int64_t high, int64_t t,
+                        ps_error *e) {
     ps_mapfile *mf = NULL;
-    while (low < high) {
-        int64_t mid = low + (high - low) / 2;
-        if (time_of(s, q, mid, &mf) < t)
+    int code = 0;
+    while (low < high && code == 0) {
+        int64_t mid = low + (high - low) / 2, time;
+        code = time_of(s, q, mid, &mf, &time, e);
+        if (time < t)
             low = mid + 1;
         else
             high = mid;
     }
     ps_mapfile_unref(mf);
-    return low;
+    return code < 0 ? code : low;
 }
 
 int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t timestamp,
@@ -692,10 +695,10 @@ int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t tim
         ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no queue %d", queue_id);
     } else {
         int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
-        at = upper && timestamp < INT64_MAX ? first_at(s, q, min, max, timestamp + 1) - 1
-             : upper                        ? max - 1
-                                            : first_at(s, q, min, max, timestamp);
-        if (at < min) at = min;
+        bool last = upper && timestamp == INT64_MAX;
+        at = last ? max : first_at(s, q, min, max, timestamp + (upper ? 1 : 0), e);
+        if (at >= 0 && upper) at--;
+        if (at < min && at != PS_E_FILE_SIZE) at = min;
     }
     ps_leave(s);
     return at;

@@ -194,6 +194,7 @@ static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t
 static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e) {
     ps_pending *p = &t->tm_pending;
     ps_queue *q = t->tm_queue;
+    int64_t unreadable = 0; /* nobody asks */
     if (q == NULL) return 0;
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
     int64_t min = atomic_load_explicit(&q->cq_min, memory_order_acquire);
@@ -204,7 +205,9 @@ static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e
         int64_t offset = p->pd_next;
         if (n == most) return 1;
         const ps_record *r = record_at(t, offset, &mf, &record);
-        int code = r != NULL ? read_record(t, offset, r, recalled, e) : 0;
+        int code = r != NULL
+                       ? read_record(t, offset, r, recalled, e)
+                       : ps_deliver_skip(t->tm_store, q, offset, &unreadable, e);
         ps_mapfile_unref(mf);
         if (code < 0) return code;
         p->pd_next = offset + 1;
@@ -352,7 +355,8 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     int code = 0;
     if (r == NULL || !ps_deliver_place(t->tm_store, r, &topic, &queue_id) ||
         !ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) {
-        out->skipped++;
+        code = ps_deliver_skip(t->tm_store, t->tm_queue, ps_pending_offset(x->id), &out->skipped,
+                               e);
     } else if (!compose(t, r, waited(t, r, now, added, sizeof added), &properties)) {
         code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
     } else {
