@@ -110,7 +110,7 @@ def test_a_taken_port_is_named(tmp_path, small):
 NOT_SERVED = [
     ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2),
     ("minInSyncReplicas", "2"), ("allAckInSyncStateSet", True), ("enableAutoInSyncReplicas", True),
-    ("timerWheelEnable", "true"), ("enableControllerMode", True),
+    ("enableControllerMode", True),
 ]  # fmt: skip
 
 
@@ -140,9 +140,11 @@ def test_a_java_file_with_the_values_that_are_true_here_is_taken(tmp_path):
     Broker(conf)
 
 
-def test_settings_say_what_timers_are_refused_for(tmp_path, small):
-    with Broker(tmp_path / "s", listenPort=0, **small) as broker:
-        assert "timerWheelEnable=false\n" in broker.services.settings.as_text()
+@pytest.mark.parametrize("served", [True, False])
+def test_settings_say_whether_timers_are_served(tmp_path, small, served):
+    with Broker(tmp_path / "s", listenPort=0, timerWheelEnable=served, **small) as broker:
+        text = broker.services.settings.as_text()
+        assert f"timerWheelEnable={str(served).lower()}\n" in text
 
 
 def test_name_servers_are_told_of_no_replication_port(tmp_path, small):

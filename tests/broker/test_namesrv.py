@@ -744,7 +744,7 @@ from broker.cli.serve import serve
 class Slow:
     async def start(self): pass
     async def stop(self): print('stopping', flush=True); await asyncio.sleep(60)
-sys.exit(serve(Slow(), lambda: print('ready', flush=True)))
+sys.exit(serve(Slow(), lambda: print('ready', flush=True), 'INFO'))
 """
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -228,8 +227,6 @@ import json, sys, pystore
 from spark_ext import batch, options, plan, schema, stores
 o = options.parse_read(json.loads(sys.argv[1]), streaming=False)
 layout = schema.Layout(("queueOffset", "body"), (False, False), "json")
-if sys.argv[2] == "bare":
-    stores.settle_worker = batch.settle_worker = lambda: None
 parts = plan.plan(o)
 rows = 0
 try:
@@ -245,21 +242,21 @@ except Exception as e:
 """
 
 
-def scanning(path: Path, how: str, **more: str) -> subprocess.Popen[str]:
+def scanning(path: Path, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SCANNING, json.dumps({"path": str(path), **more}), how],
+        [sys.executable, "-c", SCANNING, json.dumps({"path": str(path), **more})],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def cut_while_scanned(path: Path, how: str, after_s: float) -> tuple[int, str]:
+def cut_while_scanned(path: Path, after_s: float) -> tuple[int, str]:
     """Exit code and last words of a process that scans a store, of which a file is cut off."""
     with pystore.open(path, mappedFileSizeCommitLog=32 << 20) as store:
         store.put_many("t", [b"x" * 2000] * 40_000, queue=0)
     # One batch is most of a segment: the end comes in the midst of it.
-    with scanning(path, how, batchRows="20000", batchBytes="30m") as process:
+    with scanning(path, batchRows="20000", batchBytes="30m") as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["\n", "scanning\n"]
         time.sleep(after_s)
@@ -273,21 +270,11 @@ def test_a_worker_outlives_a_file_cut_off_in_mid_batch(tmp_path, seed):
     moments = random.Random(seed)
     for i in range(3):
         path = tmp_path / str(i)
-        code, words = cut_while_scanned(path, "settled", moments.uniform(0, 0.3))
+        code, words = cut_while_scanned(path, moments.uniform(0, 0.3))
         assert code == 0
         assert words.startswith("DataLoss on host")
         assert f"{segments(path)[1]}" in words
         assert "was truncated" in words
-
-
-def test_a_process_that_is_no_worker_dies_of_it(tmp_path):
-    """What the handler of the workers is for."""
-    for i in range(10):
-        code, words = cut_while_scanned(tmp_path / str(i), "bare", 0.05)
-        if code == -signal.SIGBUS:
-            return
-        assert "was truncated" in words  # between two batches
-    pytest.fail("ten scans, and no end of a file in the midst of a batch")
 
 
 def test_another_store_under_the_same_path_is_found_out(make, tmp_path):

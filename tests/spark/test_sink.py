@@ -350,7 +350,7 @@ def test_source_and_sink_together_while_messages_come(spark, make, small, tmp_pa
             time.sleep(0.5)
             store.put("t", "late", queue=0)
             store.flush()
-            until(lambda: store_path.exists() and "LATE" in bodies(store_path))
+            until(lambda: (store_path / "commitlog").exists() and "LATE" in bodies(store_path))
     finally:
         query.stop()
     assert len(bodies(store_path)) == 6

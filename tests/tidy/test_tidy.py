@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -366,3 +367,9 @@ def test_checker_of_paths_finds_them(text):
 @pytest.mark.parametrize("text", ["store/tmp/x", "$HOME/work/x", "/data/store", "./tmp/x"])
 def test_checker_of_paths_leaves_others_alone(text):
     assert not MACHINE_PATH.search(text)
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """pytest imports them by their bare names: of two that are equal the second is not run."""
+    names = sorted(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [a for a, b in itertools.pairwise(names) if a == b] == []
