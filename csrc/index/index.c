@@ -69,8 +69,8 @@ static int path_of(const ps_index *ix, const char *name, char path[PATH_MAX], ps
 
 /* Maps one listed file; *out stays NULL when it is left out. An empty one is what a crash between
  * create and resize leaves: it goes. */
-static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, ix_file **out,
-                     ps_error *e) {
+static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, ps_aside *aside,
+                     ix_file **out, ps_error *e) {
     char path[PATH_MAX];
     ps_error why = {0};
     ps_mapfile *mf;
@@ -91,8 +91,8 @@ static int file_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, i
     if (ix->ix_adopt && !ix_layout_adopt(&wanted, mf->mf_map, l->size, hint, &layout)) {
         ps_mapfile_unref(mf);
         /* Its keys are indexed again; left there it would be in the way of those who check. */
-        if (!ix->ix_read_only) ix->ix_io->unlink(ix->ix_io, path);
-        return 0;
+        if (ix->ix_read_only) return 0;
+        return ps_aside_move(aside, path, "its bytes are no index file of any size", e);
     }
     *hint = layout;
     /* What a crashed writer left in the page cache is synced by the first flush. */
@@ -119,7 +119,7 @@ static void files_drop(ix_file **files, int32_t count) {
 }
 
 /* Lists the folder and puts the files there in place of those known; queries go on meanwhile. */
-static int files_load(ps_index *ix, int32_t *skipped, ps_error *e) {
+static int files_load(ps_index *ix, ps_aside *aside, int32_t *skipped, ps_error *e) {
     ps_listing list;
     ix_layout hint = {0, 0};
     int32_t count = 0, out = 0;
@@ -135,7 +135,7 @@ static int files_load(ps_index *ix, int32_t *skipped, ps_error *e) {
         if (f != NULL && !twice)
             hint = (ix_layout){ix_file_ref(f)->if_slots, f->if_entries};
         else if (!twice)
-            code = file_open(ix, l, &hint, &f, e);
+            code = file_open(ix, l, &hint, aside, &f, e);
         if (f != NULL && !twice)
             files[count++] = f;
         else
@@ -239,7 +239,8 @@ static void writer_load(ps_index *ix) {
 }
 
 int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries, bool adopt,
-                  bool read_only, int32_t *skipped, ps_index **out, ps_error *e) {
+                  bool read_only, ps_aside *aside, int32_t *skipped, ps_index **out,
+                  ps_error *e) {
     *out = NULL;
     if (slots < 1 || entries < 2)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, folder,
@@ -258,7 +259,7 @@ int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries,
     ix->ix_topic_len = -1;
     pthread_mutex_init(&ix->ix_load_lock, NULL);
     pthread_rwlock_init(&ix->ix_lock, NULL);
-    int code = files_load(ix, skipped, e);
+    int code = files_load(ix, aside, skipped, e);
     if (code < 0) {
         ps_index_close(ix);
         return code;
@@ -285,7 +286,7 @@ void ps_index_close(ps_index *ix) {
 int ps_index_refresh(ps_index *ix, ps_error *e) {
     if (!ix->ix_read_only) return 0;
     pthread_mutex_lock(&ix->ix_load_lock);
-    int code = files_load(ix, NULL, e);
+    int code = files_load(ix, NULL, NULL, e);
     pthread_mutex_unlock(&ix->ix_load_lock);
     return code;
 }

@@ -4,6 +4,7 @@
 #ifndef PS_INDEX_H
 #define PS_INDEX_H
 
+#include "files/aside.h"
 #include "files/mapfile.h"
 #include "format/record.h"
 
@@ -11,9 +12,11 @@ typedef struct ps_index ps_index;
 
 /* Opens every index file of `folder` (made at the first put when missing). adopt: take slots from
  * files there rather than from the arguments, as far as header and file size tell them; read_only:
- * nothing is written. Files that are not whole are left out and listed in *skipped. */
+ * nothing is written. Files that are not whole are left out and counted in *skipped; those whose
+ * bytes no slots and entries explain are moved to *aside, which a reader may leave NULL. */
 int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries, bool adopt,
-                  bool read_only, int32_t *skipped, ps_index **out, ps_error *e);
+                  bool read_only, ps_aside *aside, int32_t *skipped, ps_index **out,
+                  ps_error *e);
 void ps_index_close(ps_index *ix);
 
 /* Keeps, in all files, only entries whose phyOffset is below `physical` and whose place in the file

@@ -87,6 +87,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     s->st_conf = *conf;
     s->st_conf.root = s->st_root;
     s->st_conf.commitlog_dirs = NULL;
+    ps_aside_init(&s->st_aside, s->st_io, s->st_root);
     s->st_readonly = readonly;
     s->st_lock_fd = -1;
     s->st_levels.count = conf->level_count;
@@ -159,7 +160,8 @@ static int open_index(ps_store *s, ps_report *report, ps_error *e) {
     snprintf(folder, sizeof folder, "%s/index", s->st_root);
     int code =
         ps_index_open(s->st_io, folder, s->st_conf.index_slots, s->st_conf.index_entries,
-                      s->st_conf.adopt_sizes != 0, s->st_readonly, &skipped, &s->st_index, e);
+                      s->st_conf.adopt_sizes != 0, s->st_readonly, &s->st_aside, &skipped,
+                      &s->st_index, e);
     if (code == 0 && skipped > 0)
         ps_report_add(report, PS_ACTION_SKIPPED, 0, 0, skipped, "index",
                       "files that are not index files");

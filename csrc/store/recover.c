@@ -33,7 +33,6 @@
 #include <sys/stat.h>
 
 #include "base/bytes.h"
-#include "files/aside.h"
 #include "log/resync.h"
 #include "store/store.h"
 
@@ -56,7 +55,6 @@ typedef struct scan {
     bool healing; /* the second pass: only queues with a hole are written */
     bool reading; /* reader: units go to the tails */
     bool resumes; /* looks past damage; a reader that follows a writer does not */
-    ps_aside aside;
 } scan;
 
 static int checks_of(const ps_store *s) {
@@ -389,7 +387,8 @@ static int close_over(scan *c, ps_mapfile *mf, int64_t from, int64_t to, ps_erro
     char why[128];
     snprintf(why, sizeof why, "no whole record: %s", ps_rec_outcome_name(c->outcome));
     if (c->reading) return 0;
-    int code = ps_aside_bytes(&c->aside, mf->mf_path, from, mf->mf_map + from, to - from, why, e);
+    int code = ps_aside_bytes(&c->s->st_aside, mf->mf_path, from, mf->mf_map + from, to - from, why,
+                              e);
     if (code == 0) code = ps_mapfile_reserve(mf, to, mf->mf_size, e);
     if (code < 0) return code;
     if (to == mf->mf_size && to - from >= PS_RECORD_SPARE) {
@@ -511,7 +510,7 @@ static int mend_queues(scan *c, ps_error *e) {
     int code = 0;
     int32_t n = ps_queues_snapshot(&c->s->st_topics, &queues);
     for (int32_t i = 0; i < n && code == 0; i++)
-        if (queues[i]->cq_hole) code = ps_queue_mend(queues[i], &c->aside, e);
+        if (queues[i]->cq_hole) code = ps_queue_mend(queues[i], &c->s->st_aside, e);
     free(queues);
     return code;
 }
@@ -620,7 +619,6 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code < 0) return (int)code;
     c->last_start = c->queues_after = -1;
     c->resumes = true;
-    ps_aside_init(&c->aside, s->st_io, s->st_root);
     code = mend_queues(c, e);
     if (abnormal)
         start_abnormal(c);
@@ -638,7 +636,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;
-    if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &c->aside, &bytes_cut, e);
+    if (code >= 0) code = ps_log_set_end(&s->st_log, c->at, &s->st_aside, &bytes_cut, e);
     if (code >= 0) code = ps_tombstones_trim(s, c->at, e);
     if (code >= 0) report_end(c, bytes_cut);
     return code < 0 ? (int)code : 0;

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/report.h"
+#include "files/aside.h"
 #include "files/checkpoint.h"
 #include "files/segments.h"
 #include "format/record.h"
@@ -77,6 +78,8 @@ struct ps_store {
     ps_levels st_levels;
     ps_timer_rules st_timer_rules;
     _Atomic int64_t st_timer_shift_ms; /* of the clock of timers: tests set it */
+
+    ps_aside st_aside; /* what this open takes away */
 
     ps_mappings st_mappings; /* of log and queues */
     ps_log st_log;

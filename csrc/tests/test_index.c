@@ -57,12 +57,20 @@ static char *folder(const char *name) {
     return path;
 }
 
+/* One for all, so that thousands of damaged files share a folder. */
+static ps_aside *aside(void) {
+    static ps_aside kept;
+    if (kept.as_io == NULL) ps_aside_init(&kept, ps_io_system(), base);
+    return &kept;
+}
+
 static ps_index *open_as(ps_io *io, const char *path, int32_t slots, int32_t entries, bool adopt,
                          bool read_only) {
     ps_index *ix = NULL;
     ps_error e = {0};
     int32_t skipped = 0;
-    if (!CHECK_EQ(0, ps_index_open(io, path, slots, entries, adopt, read_only, &skipped, &ix, &e)))
+    if (!CHECK_EQ(0, ps_index_open(io, path, slots, entries, adopt, read_only, aside(), &skipped,
+                                   &ix, &e)))
         exit(1);
     CHECK_EQ(0, skipped);
     return ix;
@@ -547,7 +555,7 @@ static void use_all(const char *path, bool adopt, bool read_only, bool cut) {
     int64_t taken, out[ROOM];
     made m;
     ps_io *io = ps_io_system();
-    if (ps_index_open(io, path, SLOTS, ENTRIES, adopt, read_only, &skipped, &ix, &e) < 0)
+    if (ps_index_open(io, path, SLOTS, ENTRIES, adopt, read_only, aside(), &skipped, &ix, &e) < 0)
         return;
     if (cut && !read_only)
         CHECK_EQ(0, ps_index_cut(ix, RECORDS * 100, &taken, &e));
@@ -624,7 +632,8 @@ static void layouts_are_found_out(void) {
             CHECK_EQ(1, answers_with(ix, "T", key, n * 10));
         }
         ps_index_close(ix);
-        int code = ps_index_open(io, path, 5000000, 20000000, false, true, &skipped, &ix, NULL);
+        int code = ps_index_open(io, path, 5000000, 20000000, false, true, NULL, &skipped, &ix,
+                                 NULL);
         CHECK_EQ(0, code);
         CHECK_EQ(2, skipped);
         CHECK_EQ(0, ps_index_files(ix));
@@ -650,14 +659,14 @@ static void odd_files_are_left_out(void) {
         fclose(f);
     }
     int32_t skipped = 0;
-    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, false, &skipped, &ix, NULL));
+    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, false, aside(), &skipped, &ix, NULL));
     CHECK_EQ(2, skipped); /* names that are not numbers are not even counted */
     CHECK_EQ(1, ps_index_files(ix));
     /* New names sort after all that is there, whatever the clock says. */
     for (int64_t n = 2; n < 60; n++)
         CHECK_EQ(1, put(ix, n * 10, 1000, "T", "key", NULL));
     ps_index_close(ix);
-    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, true, &skipped, &ix, NULL));
+    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, true, aside(), &skipped, &ix, NULL));
     CHECK_EQ(4, ps_index_files(ix));
     snprintf(file, sizeof file, "%s/99990101010000000", path); /* one ms later is a time, too */
     CHECK_EQ(0, access(file, F_OK));
@@ -667,8 +676,8 @@ static void odd_files_are_left_out(void) {
         CHECK(out[i] < out[i - 1]);
     ps_index_close(ix);
     ps_error e = {0};
-    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 0, 20, true, true, &skipped, &ix, &e));
-    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 10, 1, true, true, &skipped, &ix, &e));
+    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 0, 20, true, true, NULL, &skipped, &ix, &e));
+    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 10, 1, true, true, NULL, &skipped, &ix, &e));
 }
 
 /* ---- faults ---- */
@@ -746,7 +755,8 @@ static void every_fault_leaves_an_index_that_can_be_completed(const image *whole
             made m;
             check_remove(path);
             ps_io_faulty_set(io, all, n, n % 2 ? EIO : ENOSPC, forever);
-            int code = ps_index_open(io, path, SLOTS, ENTRIES, false, false, &skipped, &ix, &e);
+            int code = ps_index_open(io, path, SLOTS, ENTRIES, false, false, aside(), &skipped, &ix,
+                                     &e);
             for (int64_t i = 0; i < RECORDS && code == 0; i++) {
                 code = ps_index_put(ix, record_of(&m, i), &e);
                 code = code > 0 ? 0 : code;
@@ -758,7 +768,8 @@ static void every_fault_leaves_an_index_that_can_be_completed(const image *whole
             fault = ps_io_faulty_calls(io, all) >= n;
             ps_io_faulty_free(io);
             io = ps_io_system();
-            CHECK_EQ(0, ps_index_open(io, path, SLOTS, ENTRIES, false, false, &skipped, &ix, &e));
+            CHECK_EQ(0, ps_index_open(io, path, SLOTS, ENTRIES, false, false, aside(), &skipped,
+                                      &ix, &e));
             CHECK(skipped <= forever);
             CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, &e));
             put_from(ix, ps_index_end(ix));

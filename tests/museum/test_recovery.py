@@ -220,6 +220,16 @@ def test_a_closed_segment_whose_last_record_is_damaged_is_sound_again(store_path
     assert verify(store_path).counts() == {"lost-messages": 1}
 
 
+def test_an_index_file_of_no_possible_size_is_kept_aside(store_path, tiny):
+    fill(store_path, tiny)
+    file = sorted((store_path / "index").iterdir())[0]
+    torn = file.read_bytes()[: file.stat().st_size // 2 + 1]
+    file.write_bytes(torn)
+    whole(store_path)
+    ((folder, row),) = [x for x in kept_aside(store_path) if x[1]["file"] == f"index/{file.name}"]
+    assert (folder / row["kept"]).read_bytes() == torn
+
+
 def test_a_torn_tail_is_kept_aside(store_path, tiny):
     fill(store_path, tiny)
     damage.crash(store_path)
