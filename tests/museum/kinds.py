@@ -7,6 +7,7 @@ or of Apache's (the golden ones). Its name says all four. :func:`all_kinds` make
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
@@ -98,6 +99,17 @@ def _in_text(text: Callable[[damage.Record], bytes], shift: int, data: bytes) ->
     return change
 
 
+def _in_properties(patterns: tuple[bytes, ...], data: bytes) -> Change:
+    """Over the group of the first pattern that the record has."""
+
+    def change(r: damage.Record) -> None:
+        record = r.file.read_bytes()[r.at : r.at + r.size]
+        match = next(m for p in patterns if (m := re.search(p, record, re.DOTALL)))
+        damage.write(r.file, r.at + match.start(1), data)
+
+    return change
+
+
 def _next_offset(r: damage.Record) -> None:
     damage.write(r.file, r.at + 20, struct.pack(">q", r.queue_offset + 1))
 
@@ -149,9 +161,9 @@ RECORD: dict[str, tuple[Change, int]] = {
     "body": (_flip(88), 0),
     "topic": (_in_text(lambda r: r.topic.encode(), 0, b"\x01"), 0),
     "topic length": (_in_text(lambda r: bytes([len(r.topic)]) + r.topic.encode(), 0, b"\x7f"), 0),
-    "properties": (_in_text(lambda r: b"KEYS\x01", 4, b"\x02"), 0),
-    "key": (_in_text(lambda r: b"KEYS\x01", 5, b"\xff"), 0),
-    "properties length": (_in_text(lambda r: b"KEYS\x01", -1, b"\xff"), 0),
+    "properties": (_in_properties((rb"KEYS(\x01)", rb"UNIQ_KEY(\x01)"), b"\x02"), 0),
+    "key": (_in_properties((rb"KEYS\x01(.)", rb"UNIQ_KEY\x01(.)"), b"\xff"), 0),
+    "properties length": (_in_properties((rb"(.)MSG_REGION\x01", rb"(.)KEYS\x01"), b"\xff"), 0),
     "zeros": (_zeros(0), 0),
     "page of zeros": (_zeros(4096), 4096),
     "noise": (_noise, 0),
@@ -162,8 +174,9 @@ RECORD: dict[str, tuple[Change, int]] = {
 
 def _places(root: Path) -> dict[str, damage.Record]:
     log = [r for r in damage.records(root) if r.topic == TOPIC or r.size < 3000]
-    files = [r.file for r in log]
-    second = [r for r in log if r.file == sorted(set(files))[min(1, len(set(files)) - 1)]]
+    files = sorted({r.file for r in log})
+    second_file = files[min(1, len(files) - 1)]
+    second = [r for r in log if r.file == second_file]
     return {"first": log[0], "middle": second[len(second) // 2], "last": log[-1]}
 
 
@@ -388,6 +401,12 @@ BESIDE: dict[str, Damage] = {
     "tombstones noise": lambda s, r: (r / "deletedTopics").write_bytes(b"PSD1junk") and None,
 }  # fmt: skip
 
+#: Done to the second segment; Apache's closed store has one.
+OF_TWO_SEGMENTS = {
+    "middle segment gone", "middle segment zeroed", "middle segment cut in half",
+    "middle segment emptied", "segment of another size",
+}  # fmt: skip
+
 #: Nothing is hidden or wrong: verify has nothing to say, or what it says is no damage.
 QUIET = {
     "queueEnds noise", "queueEnds emptied", "file among topics", "empty next segment",
@@ -422,7 +441,8 @@ def _of_store(store: str, apache: bool) -> Iterator[Kind]:
             yield Kind(f"{what}, {place} record", store, what, _in_log(what, place))
     for table in (SEGMENT, QUEUE, INDEX, BESIDE):
         for what, do in table.items():
-            yield Kind(what, store, what, do)
+            if store != "normal-exit" or what not in OF_TWO_SEGMENTS:
+                yield Kind(what, store, what, do)
 
 
 def all_kinds() -> list[Kind]:
