@@ -31,7 +31,7 @@ static int size_of_fd(ps_io *io, int fd, const char *path, int64_t want, ps_erro
     return 0;
 }
 
-/* Maps an open file. mf_fd is left to the caller. */
+/* Maps an open file, which stays the caller's: mf_fd is -1. */
 static int map_fd(ps_io *io, int fd, const char *path, int64_t base, int64_t size, bool write,
                   ps_mapfile **out, ps_error *e) {
     void *map = io->mmap(io, (size_t)size, write ? PROT_READ | PROT_WRITE : PROT_READ, fd, 0);

@@ -16,7 +16,7 @@ typedef struct ps_mappings {
     pthread_mutex_t mp_lock;
     ps_mapfile **mp_files;
     int32_t mp_count, mp_room, mp_hand;
-    int32_t mp_coming; /* promised to threads that are about to map one */
+    int32_t mp_coming; /* places reserved by threads that are about to map a file */
     int32_t mp_max;
     /* Takes a file out of its set, whose reference is then the caller's. False when somebody holds
      * it, when its set is in use, or when it must stay. */
@@ -31,11 +31,12 @@ void ps_mappings_free(ps_mappings *m);
 int ps_mappings_make_room(ps_mappings *m);
 void ps_mappings_add(ps_mappings *m, ps_mapfile *mf);
 void ps_mappings_cancel(ps_mappings *m);
-/* The set is about to drop the file; one that was never added is none. */
+/* The set is about to drop the file. A file that was never added is passed over. */
 void ps_mappings_remove(ps_mappings *m, ps_mapfile *mf);
 /* The kernel refuses more: unmaps an eighth. False when there was nothing to unmap. */
 bool ps_mappings_shrink(ps_mappings *m);
-/* Whether housekeeping that looks into thousands of files had better read than map them. */
+/* Whether three quarters of the room are taken: housekeeping that looks into thousands of files
+ * then reads them and maps none. */
 bool ps_mappings_crowded(ps_mappings *m);
 
 #endif

@@ -40,8 +40,8 @@ int ps_segments_make(ps_segments *ss, int64_t base, const char *path, ps_mapfile
  * *e), or when it was cut off. A file stays mapped as long as somebody holds it; without that it
  * may be unmapped at any time. */
 ps_mapfile *ps_segments_find(ps_segments *ss, int64_t offset, ps_error *e);
-/* PS_E_FILE_SIZE when the file that holds `offset` was cut off: why nothing sound was found there,
- * asked afterwards. 0 also when no file holds it. */
+/* PS_E_FILE_SIZE when the file that holds `offset` was cut off, else 0, also when no file holds it.
+ * Asked when nothing sound was found there. */
 int ps_segments_whole(ps_segments *ss, int64_t offset, ps_error *e);
 /* Copies `len` bytes from `offset` on, all of one file, without mapping it: for a look into each of
  * thousands. 1; 0 when no file holds the offset; or an error code. */

@@ -194,7 +194,7 @@ static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t
 static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e) {
     ps_pending *p = &t->tm_pending;
     ps_queue *q = t->tm_queue;
-    int64_t unreadable = 0; /* nobody asks */
+    int64_t unreadable = 0; /* counted for nobody: what cannot be read was never pending */
     if (q == NULL) return 0;
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_acquire);
     int64_t min = atomic_load_explicit(&q->cq_min, memory_order_acquire);
