@@ -540,6 +540,10 @@ typedef struct ps_scan {
     int32_t broker_name_len;
     ps_inflate inflate; /* NULL: compressed bodies stay as they are */
     void *inflate_arg;
+    /* Whole records one after the other, such as a pull brings, in the place of the log: then there
+     * is no store, topic or range. They are copied. */
+    const uint8_t *records;
+    int64_t records_len;
 } ps_scan;
 
 typedef struct ps_scan_stats {
@@ -551,7 +555,8 @@ ps_scan_stats *ps_scan_stats_new(void); /* NULL: no memory */
 void ps_scan_stats_free(ps_scan_stats *stats);
 
 /* Fills *stream (struct ArrowArrayStream of the Arrow C stream interface). The spec is copied. The
- * stream holds its own references on the store and on stats, so they may be freed before it;
+ * stream holds its own references on the store (NULL with records) and on stats, so they may be
+ * freed before it;
  * reading a closed store fails. stats may be NULL; it is written as the stream is read. */
 int ps_scan_open(ps_store *store, const ps_scan *scan, void *arrow_array_stream,
                  ps_scan_stats *stats, ps_error *error);

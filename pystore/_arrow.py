@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pystore._results import Info
+from pystore._tags import tag_set
 from pystore.compression import inflate
 from pystore.errors import BadArgument, NotFound
 from pystore.native import ffi, lib, raise_error, utf8
+from pystore.sql92 import compiled
 
 __all__ = ["COLUMNS", "ArrowStream", "ScanStats", "survive_truncation"]
 
@@ -146,6 +148,30 @@ class Scanned(Protocol):
     def _tag_set(self, tags: str) -> tuple[Any, int, bytes]: ...
 
 
+class _NoStore:
+    """In the place of a store: only records are read."""
+
+    def c_handle(self) -> Any:
+        return ffi.NULL
+
+    def info(self) -> Info:
+        raise BadArgument("records are not a store")
+
+    def _find_topic(self, topic: str) -> Any:
+        raise BadArgument(f"records are read whole, not by topic: '{topic}'")
+
+    def _missing(self, topic: str, queue: int | None = None) -> NotFound:
+        return NotFound(f"{topic}/{queue}")
+
+    def _filter(self, tags: str | None, sql: str) -> Any:
+        if tags is not None:
+            raise BadArgument("give either tags or sql, not both")
+        return compiled(sql)
+
+    def _tag_set(self, tags: str) -> tuple[Any, int, bytes]:
+        return tag_set(tags)
+
+
 class ArrowStream:
     """Messages of a queue, a topic or the whole log as Arrow record batches.
 
@@ -157,7 +183,8 @@ class ArrowStream:
     (map<string, string>) or ``json``. nullable: overrides which columns the schema calls nullable.
     decompress: inflate compressed bodies. check_crc: verify each body. skip_damaged: step over what
     cannot be read and count it, instead of failing. committed_only: leave out prepared and rolled
-    back messages. batch_rows, batch_bytes: the size of a batch.
+    back messages. batch_rows, batch_bytes: the size of a batch. records: whole records one after
+    the other, such as a pull brings, read in the place of a store, which is None then.
 
     Each ``__arrow_c_stream__`` call starts from the beginning. Reading lets go of the GIL.
 
@@ -167,10 +194,11 @@ class ArrowStream:
 
     def __init__(
         self,
-        store: Scanned,
+        store: Scanned | None,
         topic: str | None,
         queue: int | None,
         *,
+        records: bytes | None = None,
         start: int = 0,
         end: int = _FAR,
         columns: Sequence[str] = _DEFAULT,
@@ -188,6 +216,8 @@ class ArrowStream:
         batch_rows: int = 8192,
         batch_bytes: int = 4 << 20,
     ) -> None:
+        if (store is None) != (records is not None):
+            raise BadArgument("give either a store or records")
         if queue is not None and topic is None:
             raise BadArgument("queue given without a topic")
         if properties not in ("map", "json"):
@@ -197,7 +227,7 @@ class ArrowStream:
                 raise BadArgument(f"unknown column '{name}'; columns: {', '.join(COLUMNS)}")
         if len(set(columns)) != len(columns):
             raise BadArgument("duplicate column")
-        self._store = store
+        self._store: Scanned = store if store is not None else _NoStore()
         self._keep: list[Any] = []
         self._stats = _new_stats()
         s = self._scan = ffi.new("ps_scan *")
@@ -223,7 +253,10 @@ class ArrowStream:
         if decompress:
             s.inflate = _inflate
         if sql is not None:
-            s.sql = self._sql = store._filter(tags, sql)
+            s.sql = self._sql = self._store._filter(tags, sql)
+        if records is not None:
+            s.records, s.records_len = ffi.from_buffer("uint8_t[]", records), len(records)
+            self._keep.append(s.records)
         self._choose(topic, queue, topics, tags)
 
     def _text(self, raw: bytes) -> Any:
@@ -250,7 +283,7 @@ class ArrowStream:
                     raise self._store._missing(name.decode())
             joined = b"\0".join(names)
             s.topics, s.topics_len, s.topic_count = self._text(joined), len(joined), len(names)
-        if s.topic == ffi.NULL:
+        if s.topic == ffi.NULL and s.records == ffi.NULL:
             s.from_at = max(s.from_at, self._store.info().log_min)
         _, count, texts = self._store._tag_set(tags) if tags is not None else (None, 0, b"")
         if count:

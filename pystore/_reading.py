@@ -20,6 +20,7 @@ from pystore._messages import Batch, Message
 from pystore._missing import missing
 from pystore._report import RecoveryReport, report_of
 from pystore._results import Info, QueueInfo
+from pystore._tags import tag_set
 from pystore.errors import BadArgument, NotFound, StoreClosed, UsedAfterFork
 from pystore.metadata import Metadata
 from pystore.native import address_of, ffi, lib, raise_error, utf8
@@ -264,13 +265,7 @@ class Base:
         """Hashes and texts of an expression ``A || B``; parsed once."""
         known = self._tags.get(tags)
         if known is None:
-            names = [utf8(t, "a tag") for t in (part.strip() for part in tags.split("||")) if t]
-            if not names or b"*" in names:
-                known = (ffi.NULL, 0, b"")
-            else:
-                codes = sorted(lib.ps_java_hash(0, n, len(n)) for n in names)
-                hashes = ffi.new("int32_t[]", codes)
-                known = (hashes, len(names), b"\0".join(names))
+            known = tag_set(tags)
             self._tags[tags] = known
         return known
 

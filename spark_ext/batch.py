@@ -56,11 +56,13 @@ def read_part(
         return
     counts = _Counts(part)
     try:
-        reader = open_reader(part.path, options.settings_of(part.path))
+        reader = _reader_of(part, options)
+        if reader is None:
+            yield from _read_broker(part, layout, options, counts)
+            return
         if part.log is not None:
             yield from _read_log(reader, part, layout, options, counts)
             return
-        _compare(reader, part)
         for topic, queue, start, end in part.ranges:
             yield from _read_queue(
                 reader, part, (topic, queue, start, end), layout, options, counts
@@ -70,7 +72,40 @@ def read_part(
         counts.tell(options.report)
 
 
+def _reader_of(part: Part, options: ReadOptions) -> pystore.Reader | None:
+    """The planned store; None: this host does not see it, and pulls. Raises: SourceError."""
+    try:
+        reader = open_reader(part.path, options.settings_of(part.path))
+        if part.log is None:
+            _compare(reader, part)
+    except SourceError:
+        if options.network is None:
+            raise
+        return None
+    return reader
+
+
 # ---- scanning ----
+
+
+def _read_broker(
+    part: Part, layout: columns.Layout, options: ReadOptions, counts: _Counts
+) -> Iterator[pa.RecordBatch]:
+    import pystore
+    from spark_ext.pull import Pulled, records
+
+    assert options.network is not None
+    lost = None if options.fail_on_loss else lambda count: counts.add(count, -1)
+    probe = part.probe
+    for where in part.ranges:
+        wanted = Pulled(part.broker, where, probe, lost)
+        probe = None  # it is that of the first range
+        for chunk in records(options.network, wanted, options.batch_bytes):
+            stream = pystore.ArrowStream(
+                None, None, None, records=chunk, broker_name=part.broker,
+                **_settings(layout, options),
+            )  # fmt: skip
+            yield from _batches(stream, (), counts)
 
 
 def _read_queue(

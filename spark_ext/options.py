@@ -113,6 +113,7 @@ class ReadOptions(NamedTuple):
     state_file: str
     group: str
     pushdown: str
+    network: NetworkOptions | None = None
     pushed: Pushed | None = None
 
     def settings_of(self, path: str) -> StoreSettings:
@@ -512,16 +513,15 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
         raise BadOption(
             "option pushdown=unsafe: Spark pushes no filters into streams; leave it out"
         )
-    if v["fallback"] == "pull":
+    if v["fallback"] == "pull" and not v["nameServer"]:
+        raise BadOption("option fallback=pull needs nameServer, by which brokers are found")
+    if v["nameServer"] and v["fallback"] != "pull":
         raise BadOption(
-            "option fallback=pull is not there yet: make the store visible on every host and leave"
-            " it at fail"
+            "option nameServer of a read goes with fallback=pull; the read is planned from the"
+            " store's folder, e.g. load('/data/store')"
         )
-    if v["nameServer"]:
-        raise BadOption(
-            "option nameServer is for a write: a read takes the store's folder, e.g."
-            " load('/data/store')"
-        )
+    if v["fallback"] == "pull" and v["scan"] == "log":
+        raise BadOption("option scan=log reads files only: with fallback=pull leave it out")
 
 
 def _network(v: dict[str, Any]) -> NetworkOptions | None:
@@ -582,7 +582,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         topics=v["topic"] or v["subscribe"] or (),
         pattern=v["subscribePattern"] or "",
         queues=v["queues"] or (),
-        scan=v["scan"],
+        scan="queue" if v["fallback"] == "pull" else v["scan"],
         start=_start(v, streaming),
         end=_end(v),
         strategy=v["startingOffsetsByTimestampStrategy"],
@@ -610,6 +610,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         state_file=v["stateFile"] or "",
         group=v["commitToGroup"] or "",
         pushdown=v["pushdown"],
+        network=_network(v),
     )
 
 

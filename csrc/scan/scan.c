@@ -384,8 +384,28 @@ static int unit_damaged(scanner *sn, const candidate *c) {
                 topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
 }
 
+/* Records that are given: sn_at is a place among them. */
+static int given_damaged(scanner *sn) {
+    const uint8_t *p = sn->sn_given + sn->sn_at;
+    int64_t left = sn->sn_end - sn->sn_at, place = -1;
+    ps_record rec = {0};
+    if (left >= PS_RECORD_FIXED) place = (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET);
+    ps_rec_outcome o = ps_record_check(p, left, place, PS_CHECK_BODY_CRC, &rec);
+    int code = damage_met(sn, 1, place);
+    if (code < 0)
+        return fail(sn, EIO, "the record at physical offset %lld cannot be read: %s",
+                    (long long)place,
+                    o == PS_REC_OK ? "the body does not inflate" : ps_rec_outcome_name(o));
+    if (code == BLOCK_DONE) {
+        bool sized = rec.size >= PS_RECORD_FIXED && rec.size <= left;
+        sn->sn_at = sized ? sn->sn_at + rec.size : sn->sn_end;
+    }
+    return code;
+}
+
 /* Moves sn_at after the damage when it is stepped over. */
 static int log_damaged(scanner *sn) {
+    if (sn->sn_given != NULL) return given_damaged(sn);
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;
     int64_t log_min = atomic_load(&sn->sn_store->st_log.lg_min);
     int32_t size;
@@ -622,6 +642,34 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
     return BLOCK_DONE;
 }
 
+/* Heads of the next records of those that are given. */
+static int given_rows(scanner *sn, int32_t room, int32_t *count) {
+    int64_t at = sn->sn_at;
+    int32_t n = 0;
+    for (int32_t seen = 0; seen < RECORDS_A_STEP && n < room && at < sn->sn_end; seen++) {
+        const uint8_t *p = sn->sn_given + at;
+        int64_t left = sn->sn_end - at;
+        int32_t size = left >= PS_RECORD_FIXED ? (int32_t)be32_get(p + PS_AT_SIZE) : 0;
+        ps_row *r = &sn->sn_row[n];
+        if (size < PS_RECORD_FIXED || size > left ||
+            !head_parse(p, size, (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET), r)) {
+            if (n > 0) break;
+            sn->sn_at = at;
+            int code = log_damaged(sn);
+            if (code != BLOCK_DONE) return code;
+            at = sn->sn_at;
+            continue;
+        }
+        r->rw_from = at;
+        r->rw_offset = (int64_t)be64_get(p + PS_AT_QUEUE_OFFSET);
+        at += size;
+        n += !sn->sn_timed || time_wanted(sn, r);
+    }
+    sn->sn_at = at;
+    *count = n;
+    return BLOCK_DONE;
+}
+
 /* ---- blocks ---- */
 
 /* The next block begins with this row. */
@@ -695,7 +743,9 @@ static int rows_fit(scanner *sn, int32_t *count) {
 
 /* Gathers up to `room` rows. There may be none although more follow. */
 static int block_read(scanner *sn, int32_t room, int32_t *count) {
-    int code = sn->sn_topic != NULL ? queue_rows(sn, room, count) : log_rows(sn, room, count);
+    int code = sn->sn_topic != NULL             ? queue_rows(sn, room, count)
+               : sn->sn_given != NULL ? given_rows(sn, room, count)
+                                             : log_rows(sn, room, count);
     if (sn->sn_tail && code == BLOCK_DONE) {
         for (int32_t i = 0; i < *count; i++) {
             if (__builtin_expect(!tail_parse(&sn->sn_row[i]), 0)) {
@@ -731,7 +781,8 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
     while (code == BLOCK_DONE && sn->sn_rows < sn->sn_layout.ly_rows && more_to_read(sn)) {
         int32_t count = 0, room = sn->sn_layout.ly_rows - sn->sn_rows;
         /* A scan that finds little can take minutes, for which closing the store need not wait. */
-        if (atomic_load_explicit(&sn->sn_store->st_closed, memory_order_relaxed)) {
+        if (sn->sn_store != NULL &&
+            atomic_load_explicit(&sn->sn_store->st_closed, memory_order_relaxed)) {
             code = closed(sn);
             break;
         }
@@ -761,9 +812,9 @@ static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) 
     scanner *sn = stream->private_data;
     memset(out, 0, sizeof *out);
     if (sn->sn_failed != 0) return -sn->sn_failed;
-    if (ps_enter(sn->sn_store) < 0) return -closed(sn);
+    if (sn->sn_store != NULL && ps_enter(sn->sn_store) < 0) return -closed(sn);
     int code = batch_read(sn, out);
-    ps_leave(sn->sn_store);
+    if (sn->sn_store != NULL) ps_leave(sn->sn_store);
     return -code;
 }
 
@@ -792,6 +843,7 @@ static void scanner_free(scanner *sn) {
     free(sn->sn_tag_hashes);
     ps_sql92_free(sn->sn_sql);
     free(sn->sn_inflated);
+    free(sn->sn_given);
     if (sn->sn_stats != NULL && sn->sn_stats != &sn->sn_own_stats) ps_scan_stats_free(sn->sn_stats);
     if (sn->sn_store != NULL) ps_store_unref(sn->sn_store);
     free(sn);
@@ -819,7 +871,8 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
                  ps_error *e) {
     struct ArrowArrayStream *stream = arrow_array_stream;
     memset(stream, 0, sizeof *stream);
-    if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
+    if (s != NULL && ps_enter(s) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store was closed");
     int code = ps_scanner_check(s, spec, e);
     scanner *sn = code < 0 ? NULL : calloc(1, sizeof *sn);
     if (code == 0 && sn == NULL)
@@ -829,7 +882,7 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
         sn->sn_topic = spec->topic;
         sn->sn_spec = *spec;
         sn->sn_inflated_at = -1;
-        ps_store_ref(s);
+        if (s != NULL) ps_store_ref(s);
         sn->sn_stats = stats != NULL ? stats : &sn->sn_own_stats;
         __atomic_fetch_add(&sn->sn_stats->refs, 1, __ATOMIC_RELAXED);
         sn->sn_stats->rows = sn->sn_stats->bytes = sn->sn_stats->batches = 0;
@@ -837,7 +890,7 @@ int ps_scan_open(ps_store *s, const ps_scan *spec, void *arrow_array_stream, ps_
         sn->sn_stats->first_skipped = -1;
         code = ps_scanner_plan(sn, e);
     }
-    ps_leave(s);
+    if (s != NULL) ps_leave(s);
     if (code < 0) {
         if (sn != NULL) scanner_free(sn);
         return code;

@@ -758,6 +758,7 @@ static void test_arguments(ps_store *s, ps_store *other) {
     REFUSED(PS_E_ARGUMENT,
             (bad.topic = NULL, bad.topics = "a", bad.topics_len = -1, bad.topic_count = 1));
     REFUSED(PS_E_ARGUMENT, bad.topic = topic_of(other, "plain"));
+    REFUSED(PS_E_ARGUMENT, (bad.records = (const uint8_t *)"", bad.topic = NULL));
     REFUSED(PS_E_NOT_FOUND, bad.queue_id = 999);
     REFUSED(PS_E_NOT_FOUND, bad.queue_id = -1);
     REFUSED(PS_E_NOT_FOUND, bad.queue_id = 70000);
@@ -807,6 +808,48 @@ static void test_lifetimes(const char *root) {
     child.release(&child);
     for (int32_t i = 1; i < count; i++)
         if (batches[i].release != NULL) batches[i].release(&batches[i]);
+}
+
+static int64_t records_before(const ps_record *const *records, int32_t count) {
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < count; i++) bytes += records[i]->size;
+    return bytes;
+}
+
+/* Records that are given, without a store, make the rows that the log makes of them. */
+static void test_given(ps_store *s) {
+    seen *all = calloc(1, sizeof *all);
+    const ps_record **wanted = calloc(SEEN_MAX, sizeof *wanted);
+    int64_t size = 0, at = 0;
+    seen_log(all, s);
+    for (int32_t i = 0; i < all->count; i++) size += all->records[i].size;
+    uint8_t *records = malloc((size_t)size); /* ends where the last record does */
+    for (int32_t i = 0; i < all->count; i++) {
+        wanted[i] = &all->records[i];
+        memcpy(records + at, wanted[i]->start, (size_t)wanted[i]->size);
+        at += wanted[i]->size;
+    }
+    ps_scan scan = spec_all(NULL, 0), both = scan;
+    scan.records = records;
+    scan.records_len = size;
+    check_stream(NULL, &scan, wanted, all->count);
+    /* A damaged body is counted and stepped over, a record that is cut off ends the rows. */
+    char why[800];
+    records[wanted[3]->body - wanted[3]->start + records_before(wanted, 3)] ^= 1;
+    scan.check_crc = 1;
+    scan.records_len--;
+    CHECK_EQ(-1, count_rows(NULL, &scan, NULL, why));
+    CHECK(strstr(why, "cannot be read: bad crc") != NULL);
+    scan.skip_damaged = 1;
+    CHECK_EQ(all->count - 2, count_rows(NULL, &scan, NULL, NULL));
+    struct ArrowArrayStream stream;
+    ps_error e = {0};
+    CHECK_EQ(PS_E_ARGUMENT, ps_scan_open(NULL, &both, &stream, NULL, &e));
+    for (; all->batch_count > 0; all->batch_count--)
+        ps_batch_free(all->batches[all->batch_count - 1]);
+    free(records);
+    free(wanted);
+    seen_free(all);
 }
 
 static void test_closed(const char *root) {
@@ -1497,6 +1540,7 @@ int main(void) {
     test_filters(s);
     test_ranges(s);
     test_arguments(s, other);
+    test_given(s);
     ps_store_free(s);
     ps_store_free(other);
     test_lifetimes(root);

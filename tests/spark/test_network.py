@@ -1,4 +1,4 @@
-"""Frames sent to a broker through the client."""
+"""Frames sent to a broker, and ranges of queues pulled from one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pystore
-from broker import Broker
+from broker import Broker, Message
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 from broker.testing import SETTINGS
@@ -18,8 +18,12 @@ from broker.testing import SETTINGS
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
-from spark_ext.errors import BadOption, SinkError  # noqa: E402
-from spark_ext.options import parse_write  # noqa: E402
+from spark_ext import schema  # noqa: E402
+from spark_ext.batch import read_part  # noqa: E402
+from spark_ext.errors import BadOption, DataLoss, SinkError, SourceError  # noqa: E402
+from spark_ext.options import parse_read, parse_write  # noqa: E402
+from spark_ext.plan import plan  # noqa: E402
+from spark_ext.pull import Pulled, records  # noqa: E402
 from spark_ext.sender import send  # noqa: E402
 
 
@@ -225,3 +229,101 @@ def test_tls_with_and_without_a_trusted_certificate(store_path, tmp_path):
         with pytest.raises(BadOption, match="option tlsCaFile: "):
             send(rows, parse_write(given | {"tlsCaFile": str(tmp_path / "none")}), "job", 0)
     assert len(stored(store_path, "t")) == 2
+
+
+# ---- fallback=pull ----
+
+
+def mixed(broker: Broker) -> None:
+    """Plain, tagged, keyed, compressed and batched messages in four queues."""
+    broker.create_topic("t", queues=4)
+    with broker.producer(compress_over=200) as producer:
+        for i in range(40):
+            producer.send(Message("t", b"plain%d" % i))
+            producer.send(Message("t", b"tagged%d" % i, tags="ab"[i % 2], properties={"n": str(i)}))
+            producer.send(Message("t", b"keyed%d" % i, keys=["k", f"k{i}"], flag=i))
+            producer.send(Message("t", b"z" * 1000 + b"%d" % i))
+        producer.send_batch([Message("t", b"batch%d" % i, tags="a") for i in range(100)])
+
+
+@pytest.fixture
+def both(broker: Broker, tmp_path: Path) -> Callable[..., tuple[Any, Any]]:
+    """both(**options): the rows of a plan by files, and by a host that does not see them."""
+
+    def read(**given: str) -> tuple[Any, Any]:
+        broker.store.flush()
+        pull = {"fallback": "pull", "nameServer": broker.namesrv_address}
+        options = parse_read(
+            {"path": str(broker.store.path), "columns": ",".join(schema.COLUMNS), **pull, **given},
+            streaming=False,
+        )
+        wanted = layout_of(options.properties)
+        parts = plan(options)
+        files = [b for p in parts for b in read_part(p, wanted, options._replace(network=None))]
+        for part in parts:
+            part.path = str(tmp_path / "elsewhere")
+        with pytest.raises(SourceError, match="elsewhere"):
+            list(read_part(parts[0], wanted, options._replace(network=None)))
+        pulled = [b for p in parts for b in read_part(p, wanted, options)]
+        return pa.Table.from_batches(files), pa.Table.from_batches(pulled)
+
+    return read
+
+
+def layout_of(properties: str) -> schema.Layout:
+    nullable = tuple(null for _, null in schema.COLUMNS.values())
+    return schema.Layout(tuple(schema.COLUMNS), nullable, properties)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({}, 260),
+        ({"includeProperties": "map", "decompress": "false", "checkCrc": "true"}, 260),
+        ({"tags": "a"}, 120),
+        ({"sql92": "n >= 10 AND n < 20"}, 10),
+        ({"batchRows": "7", "batchBytes": "900", "minPartitions": "3"}, 260),
+    ],
+)
+def test_pulled_rows_are_those_of_the_files(broker, both, options, rows):
+    mixed(broker)
+    files, pulled = both(topic="t", **options)
+    assert files.num_rows == rows
+    assert pulled.equals(files)
+
+
+@pytest.mark.spark
+def test_a_query_on_a_host_without_the_store(spark, broker, store_path, tmp_path):
+    """The store is away when the tasks run, as on a host that does not have it."""
+    mixed(broker)
+    broker.store.flush()
+    away = tmp_path / "away"
+    away.symlink_to(store_path)
+    reader = spark.read.format("rocketmq").option("topic", "t").option("fallback", "pull")
+    frame = reader.option("nameServer", broker.namesrv_address).load(str(away))
+    assert frame.rdd.getNumPartitions() == 1  # the plan is made here
+    away.unlink()
+    assert frame.count() == 260
+
+
+def test_a_range_that_the_broker_has_not_is_named(broker, store_path):
+    mixed(broker)
+    network = parse_read(
+        {"path": "/s", "fallback": "pull", "nameServer": broker.namesrv_address}, streaming=False
+    ).network
+    assert network is not None
+
+    def pulled(end: int, *, name: str = "broker-a", probe: Any = None, lost: Any = None) -> Any:
+        return list(records(network, Pulled(name, ("t", 0, 0, end), probe, lost), 1 << 20))
+
+    with pytest.raises(SourceError, match="the topic t is on broker-a, not on other: set option"):
+        pulled(5, name="other")
+    with pytest.raises(DataLoss, match=r"offsets \d+ to 99999 of t/0 no longer exist"):
+        pulled(100_000)
+    with pytest.raises(SourceError, match="does not have the store that was planned"):
+        pulled(5, probe=(12345, 100))
+    missing: list[int] = []
+    held = len(pulled(100_000, lost=missing.append)[0])
+    assert held > 0
+    assert 99_000 < sum(missing) < 100_000
+    assert broker.store.metadata.offsets.get("rocketmq-spark", "t", 0) in (None, -1)
