@@ -113,7 +113,8 @@ async def _send(batches: Iterable[pa.RecordBatch], options: WriteOptions, stampe
 
 
 async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:
-    """Rows that may go to any queue in batches, each of the others in the order of its queue."""
+    """Rows that may go to any queue go in batches; those of one queue or key one after the other;
+    delayed ones, which batches do not take, each for itself."""
     plain: list[Message] = []
     lanes: dict[tuple[str, str, int], list[Message]] = {}
     queues, levels = rows.column("queue").to_pylist(), rows.column("level").to_pylist()
@@ -121,8 +122,8 @@ async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:
         key = message.properties.get("__SHARDINGKEY", "")
         if queues[i] >= 0 or key:
             lanes.setdefault((message.topic, key, queues[i]), []).append(message)
-        elif levels[i]:  # batches take none
-            lanes[message.topic, "", -1 - len(lanes)] = [message]
+        elif levels[i]:
+            lanes[message.topic, "", -1 - len(lanes)] = [message]  # a number of its own, no queue
         else:
             plain.append(message)
     work = [_send_lane(producer, *lane, messages) for lane, messages in lanes.items()]

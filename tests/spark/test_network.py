@@ -231,6 +231,16 @@ def test_tls_with_and_without_a_trusted_certificate(store_path, tmp_path):
     assert len(stored(store_path, "t")) == 2
 
 
+def test_a_task_that_is_repeated_sends_the_same_stamps_again(broker, store_path):
+    """At least once; consumers tell by the stamps."""
+    options = parse_write({"nameServer": broker.namesrv_address, "topic": "t"})
+    for _ in range(2):
+        send([pa.record_batch({"body": ["a", "b"]})], options, "job", 3)
+    names = ("SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW")
+    stamps = sorted(tuple(m.properties[n] for n in names) for m in stored(store_path, "t"))
+    assert stamps == [("job", "3", "0", "0")] * 2 + [("job", "3", "0", "1")] * 2
+
+
 # ---- fallback=pull ----
 
 
