@@ -15,6 +15,7 @@ import pytest
 
 import pystore
 from pystore.audit import verify
+from pystore.cli import main
 from pystore.repair import repair
 from tests.museum import damage, kinds
 
@@ -140,6 +141,29 @@ def test_nothing_whole_is_hidden(kind: kinds.Kind, samples, tmp_path: Path):
             return
         assert left == set(), done.after.findings
         assert again == [], (lost, done.actions)
+
+
+LOOKS = (
+    ("dump",), ("repair", "--dry-run"), ("rebuild", "--dry-run"),
+    ("carve", "OUT", "--dry-run"), ("put", kinds.TOPIC, "body", "--dry-run"),
+)  # fmt: skip
+
+
+def unread(found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Without the times of the last access: these commands map files, as every reader does."""
+    return {path: (*stamp[:3], stamp[4]) for path, stamp in found.items()}
+
+
+@pytest.mark.parametrize("kind", chosen()[::8], ids=lambda k: f"{k.store}: {k.name}")
+def test_a_look_changes_nothing(kind: kinds.Kind, samples, tmp_path: Path, capsys):
+    root, out = tmp_path / "store", tmp_path / "out"
+    damaged(kind, samples(kind.store), root)
+    before = unread(stamps(root))
+    for command, *rest in LOOKS:
+        main([command, str(root), *(str(out) if one == "OUT" else one for one in rest)])
+        assert unread(stamps(root)) == before, command
+    assert not out.exists()
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_there_are_200_kinds():
