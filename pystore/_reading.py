@@ -75,9 +75,11 @@ def _watch(opening: Callable[[Any], Any], progress: Progress | None) -> Any:
     box: list[Any] = []
     thread = threading.Thread(target=lambda: box.append(opening(shared)), daemon=True)
     thread.start()
+    opened = False
     try:
-        while thread.is_alive():
+        while not opened:  # progress is reported at least once, however quick it was
             thread.join(_OPEN_POLL_S)
+            opened = not thread.is_alive()
             if progress is not None:
                 progress(_PHASES[shared.phase], int(shared.done), int(shared.total))
     except BaseException:

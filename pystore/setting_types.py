@@ -90,6 +90,7 @@ class SettingValues(TypedDict, total=False):
     loopHeldWarnMillis: int | str
     mappedFileSizeCommitLog: int | str
     mappedFileSizeConsumeQueue: int | str
+    mappedFileSizeTimerLog: int | str
     mappedFilesMax: int | str
     maxConnections: int | str
     maxHashSlotNum: int | str

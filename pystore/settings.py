@@ -362,6 +362,12 @@ _USED: dict[str, dict[str, Any]] = {
         low=1,
         high=60_000,
     ),
+    "mappedFileSizeTimerLog": _row(
+        "broker",
+        "bytes",
+        "size of a file of the timer log that is written for Apache's broker",
+        low=52,
+    ),
     "timerFlushIntervalMs": _row(
         "broker", "ms", "interval between saves of the set of timers that wait", low=100
     ),
