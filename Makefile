@@ -40,8 +40,8 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: chaos help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash crash-timers \
-        damage-meta museum campaign fuzz bench bench-c bench-peers bench-broker lint format typecheck \
-        errors codes \
+        damage-meta museum museum-java campaign fuzz bench bench-c bench-peers bench-broker lint \
+        format typecheck errors codes \
         logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -106,6 +106,10 @@ crash: build ## the long crash campaign: kills, 1,000 power failures, failing ca
 
 museum: build ## every kind of damage of the museum, over stores of ours and of Apache
 	@PS_MUSEUM=9999 $(PYTEST) tests/museum
+
+museum-java: build ## the same stores before Apache's own: fills tests/museum/apache.json and docs/damage.md
+	@PS_MUSEUM_JAVA=1 $(PY) -m pytest -q $(HOURS) tests/museum/test_apache.py -k reads_every
+	@$(PY) -m pytest -q tests/museum/test_apache.py
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)

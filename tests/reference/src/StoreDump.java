@@ -20,15 +20,19 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  *   -Dkeys=topic#key,... asks the index.
  * or: -list FILE, many stores in one process. A line of FILE is one store, its parts separated by tabs:
  *   STORE_ROOT OUTPUT_FILE [setting=value ...]; keysFile=PATH names a file of topic#key lines.
+ * or: -list FILE LIMIT_S, damaged stores: each may fail, or last no longer than that. OUTPUT_FILE.end says how it went:
+ *   "read", "did not end" or the exception; it is missing when the process ended.
  */
 public class StoreDump {
     static String hex(byte[] b) { CRC32 c = new CRC32(); if (b != null) c.update(b); return String.format("%08x", c.getValue()); }
 
     public static void main(String[] a) throws Exception {
         if (a[0].equals("-list")) {
-            ExecutorService pool = Executors.newFixedThreadPool(8);   // a shutdown of Apache's store sleeps for 3 s
+            ExecutorService pool = Executors.newFixedThreadPool(12);   // a shutdown of Apache's store sleeps for 3 s
             List<Future<?>> jobs = new ArrayList<>();
-            for (String line : Files.readAllLines(Paths.get(a[1]))) jobs.add(pool.submit(() -> { one(line); return null; }));
+            long limit = a.length > 2 ? Long.parseLong(a[2]) : 0;
+            for (String line : Files.readAllLines(Paths.get(a[1])))
+                jobs.add(pool.submit(() -> { if (limit > 0) bounded(line, limit); else one(line); return null; }));
             try {
                 for (Future<?> job : jobs) job.get();
             } catch (ExecutionException e) {
@@ -43,6 +47,17 @@ public class StoreDump {
             dump(System.out, a[0], p, keys == null ? List.of() : Arrays.asList(keys.split(",")));
         }
         System.exit(0);
+    }
+
+    static void bounded(String line, long limit) throws Exception {
+        String[] end = {"did not end"};
+        Thread t = new Thread(() -> {
+            try { one(line); end[0] = "read"; } catch (Throwable e) { end[0] = e.toString(); }
+        });
+        t.setDaemon(true);
+        t.start();
+        t.join(limit * 1000);
+        Files.writeString(Paths.get(line.split("\t")[1] + ".end"), end[0]);
     }
 
     static void one(String line) throws Exception {
@@ -69,10 +84,14 @@ public class StoreDump {
             s = new DefaultMessageStore(c, new BrokerStatsManager("dump", true), (t, q, lo, tc, st, bm, props) -> { }, bc, new ConcurrentHashMap<>());
         }
         boolean ok = s.load();
+        if (!ok) {   // a broker ends here
+            out.println("{\"at\":\"store\",\"loaded\":false}");
+            return;
+        }
         s.start();
         long t0 = System.currentTimeMillis();
         while (s.dispatchBehindBytes() > 0 && System.currentTimeMillis() - t0 < 20000) Thread.sleep(50);
-        out.println("{\"at\":\"store\",\"loaded\":" + ok + ",\"min_phy\":" + s.getMinPhyOffset() + ",\"max_phy\":" + s.getMaxPhyOffset() + "}");
+        out.println("{\"at\":\"store\",\"loaded\":true,\"min_phy\":" + s.getMinPhyOffset() + ",\"max_phy\":" + s.getMaxPhyOffset() + "}");
         long off = s.getMinPhyOffset(), max = s.getMaxPhyOffset();
         int fs = c.getMappedFileSizeCommitLog();
         while (off < max) {
@@ -95,6 +114,9 @@ public class StoreDump {
                     + ",\"reconsume\":" + x.getReconsumeTimes() + ",\"prepared_offset\":" + x.getPreparedTransactionOffset() + ",\"body_crc\":" + x.getBodyCRC()
                     + ",\"body_len\":" + (x.getBody() == null ? 0 : x.getBody().length) + ",\"body_crc32\":\"" + hex(x.getBody()) + "\",\"props\":" + ps + "}");
                 off += size;
+            } catch (RuntimeException e) {
+                out.println("{\"at\":\"bad\",\"phy\":" + off + "}");
+                break;
             } finally { r.release(); }
         }
         TreeMap<String, ConcurrentMap<Integer, ConsumeQueueInterface>> t = new TreeMap<>(s.getQueueStore().getConsumeQueueTable());
