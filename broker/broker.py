@@ -437,8 +437,8 @@ class Broker:
     # ---- stopping ----
 
     async def stop(self) -> None:
-        """Out of the routes, answers what is in work, writes everything out. A second call does
-        nothing. Raises: what closing the store raises."""
+        """Leaves the routes, answers the requests in progress, writes everything out. A second call
+        does nothing. Raises: what closing the store raises."""
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
         try:
             await undo.aclose()

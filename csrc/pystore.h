@@ -125,7 +125,7 @@ typedef struct ps_report {
     int64_t scanned_bytes;
     int64_t records;         /* records checked */
     int64_t units_written;   /* consume queue units written from the log */
-    int64_t units_cut;       /* consume queue units taken back */
+    int64_t units_cut;       /* consume queue units discarded */
     int64_t entries_written; /* index entries written from the log */
     int64_t entries_cut;
     int64_t bytes_cut; /* bytes taken off the end of the log that were not zero */

@@ -265,7 +265,7 @@ class Store(Base):
     ) -> PutResult:
         """``put`` for a caller that waits for the sync elsewhere, such as a broker.
 
-        block: wait for the sync here. All else as ``put``, errors included.
+        block: wait for the sync here. Everything else as ``put``, errors included.
         """
         encoded = _properties(tags, keys, properties, wait)
         entry = self._topic(topic)

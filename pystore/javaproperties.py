@@ -74,7 +74,7 @@ def _entries(text: str) -> Iterator[tuple[str, int, int, str]]:
 
 
 def edit_java_properties(text: str, changes: Mapping[str, str]) -> str:
-    """The text with other values: each in the place of its entry, new ones at the end, all else as
+    """The text with other values: each in the place of its entry, new ones at the end, the rest as
     it was. Of equal names the last counts, so that one is changed.
 
     Raises: ValueError with the line number, as parse_java_properties.

@@ -1,7 +1,7 @@
 """Rows as messages: what a task does to a frame's batches before they wait in a spool.
 
 Everything that can be refused is refused here, in the task, with the row's number; so that the
-commit, which cannot be taken back, has little left to fail on. All of it is done a column at a
+commit, which cannot be undone, has little left to fail on. All of it is done a column at a
 time.
 """
 

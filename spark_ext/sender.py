@@ -56,7 +56,7 @@ class BatchSender(DataSourceArrowWriter):
         """Nothing is left to do: tasks end after the acknowledgements."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent cannot be taken back."""
+        """What was sent cannot be undone."""
 
 
 class StreamSender(DataSourceStreamArrowWriter):
@@ -74,7 +74,7 @@ class StreamSender(DataSourceStreamArrowWriter):
         """Nothing is left to do: tasks end after the acknowledgements."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent cannot be taken back."""
+        """What was sent cannot be undone."""
 
 
 def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:

@@ -89,7 +89,7 @@ class NameServer:
         self._arm()
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Answers what is in work for drain_s at most (shutdownWaitTimeSeconds), then ends."""
+        """Answers requests in progress for drain_s at most (shutdownWaitTimeSeconds), then ends."""
         server, self._server = self._server, None
         if server is None:
             return

@@ -1,4 +1,4 @@
-"""RECALL_MESSAGE (370): a timer is taken back before it is due; GET_TIMER_CHECK_POINT (60) and
+"""RECALL_MESSAGE (370): a timer is recalled before it is due; GET_TIMER_CHECK_POINT (60) and
 GET_TIMER_METRICS (61). docs/internals/timers.md; upstream RecallMessageProcessor."""
 
 from __future__ import annotations

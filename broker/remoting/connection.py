@@ -4,7 +4,7 @@ What it reads goes through an *intake* while one is there (the detection on the 
 TLS), and into the framer. All answers to one read are written at once. Limits of a connection:
 
 - A peer that does not read its answers is not read from, until it does (``write_high``).
-- No more than ``in_work_max`` of its requests are in work, and no more wait for that.
+- No more than ``in_work_max`` of its requests are in progress, and no more are queued.
 - What cannot be written is bounded by ``unsent_max``; beyond it the connection is closed.
 - One that is not used for ``idle_s`` is closed.
 """
@@ -33,9 +33,9 @@ from broker.remoting.watchdog import Watchdog
 __all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
-#: in work; enough of its requests wait for that.
+#: in progress; enough of its requests are queued.
 WRITES, WORK, FULL = 1, 2, 4
-#: Then its requests wait. Its answers do not: what is in work may wait for them.
+#: Then its requests wait. Its answers do not: a request in progress may wait for them.
 BUSY = WRITES | WORK
 #: Then nothing is read.
 PAUSED = WRITES | FULL
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gathering = True
         try:
             for command in commands:
-                if command.flag & RESPONSE:  # a request in work may wait for it
+                if command.flag & RESPONSE:  # a request in progress may wait for it
                     self._outstanding.settle(command)
                 elif self._held & BUSY or self._backlog or self._closing:
                     self._backlog.append(command)
@@ -323,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._held & WORK and len(self._tasks) < self._shared.limits.in_work_max:
             self._release(WORK)
 
-    # ---- reading is held back while the peer does not read, or has enough in work ----
+    # ---- reading is held back while the peer does not read, or has enough in progress ----
 
     def _hold(self, why: int) -> None:
         self._held |= why
@@ -357,8 +357,8 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def drain(self) -> None:
-        """What is in work is answered; in_work tells when. Who asks for more and knows the answer
-        GO_AWAY gets it, and goes elsewhere; others are served until the connection is closed."""
+        """Requests in progress are answered; in_work tells when. A peer that asks for more and
+        understands GO_AWAY gets that; others are served until the connection is closed."""
         self._leaving = True
         self._framer.hand_on()
 

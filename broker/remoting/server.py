@@ -115,7 +115,7 @@ class RemotingServer:
         return self._over
 
     async def stop(self, drain_s: float = 3.0) -> None:
-        """Accepts nothing more, answers what is in work for drain_s at most, then closes.
+        """Accepts nothing more, answers the requests in progress for drain_s at most, then closes.
 
         Meanwhile clients that know it are sent elsewhere: see Connection.drain. The end waits until
         none of them has asked for a moment.

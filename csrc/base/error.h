@@ -10,7 +10,7 @@ enum {
 #undef PS_ERROR
 };
 
-/* The code of a failed system call on a file: no rights, no room, or PS_E_IO for all else. */
+/* The code of a failed system call on a file: no rights, no room, or PS_E_IO for anything else. */
 int ps_errno_code(int err);
 
 /* Fills *e (which may be NULL) and returns `code`, so that a caller can `return ps_fail(...)`.

@@ -14,7 +14,7 @@ bool ps_java_integer(const uint8_t *text, int32_t len, int64_t min, int64_t max,
 /* Decimal or hexadecimal, NaN and Infinity, with blanks around and a type suffix as Java allows. */
 bool ps_java_double(const uint8_t *text, int32_t len, double *out);
 
-/* Double.compare: NaN is equal to itself and above all else, and -0.0 is below 0.0. */
+/* Double.compare: NaN is equal to itself and above every number, and -0.0 is below 0.0. */
 int ps_java_double_compare(double a, double b);
 
 #endif

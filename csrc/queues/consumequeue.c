@@ -141,7 +141,7 @@ void ps_queues_shared_free(ps_queues_shared *shared) {
     shared->qs_held_room = 0;
 }
 
-/* Sets the write position of a file: what was taken back is written, and synced, again. */
+/* Sets the write position of a file: what was discarded is written, and synced, again. */
 static void set_wrote(ps_mapfile *mf, int64_t end) {
     atomic_store(&mf->mf_wrote, end);
     if (atomic_load(&mf->mf_flushed) > end) atomic_store(&mf->mf_flushed, end);

@@ -116,7 +116,7 @@ void ps_queues_shared_free(ps_queues_shared *shared);
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
 
 /* Takes back every unit whose record is at or after `physical`, or from the first unit on that is
- * not ascending. Returns units taken back, or an error code. */
+ * not ascending. Returns units discarded, or an error code. */
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e);
 
 /* First offset whose unit points at or after `physical` (the log's min), by bisection. */

@@ -10,7 +10,7 @@
  *     the furthest queue unit points to, or at its file when that record is not there.
  *  4. Abnormal: checking starts at the last file whose first record is older than the checkpoint by
  *     3 s; zeros in the checkpoint mean the first file. Queue units that point after that start are
- *     taken back and written again from the log; so are index entries after the checkpoint's index
+ *     discarded and written again from the log; so are index entries after the checkpoint's index
  *     time.
  *  5. Derived files are not believed for having been synced. A queue whose units are missing,
  *     unsound or do not ascend, that lies below what the last close noted (ends.h), or that
