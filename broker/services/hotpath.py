@@ -1,7 +1,7 @@
 """What the services ask of the C core's hot path (broker/remoting/hot.py), and nothing more.
 
-The core answers sends and pulls by itself, against tables that the services publish here; everything
-else, and whatever has no row in them, goes to the processors.
+The core answers sends and pulls by itself, against tables that the services publish here;
+everything else, and whatever has no row in them, goes to the processors.
 """
 
 from __future__ import annotations
