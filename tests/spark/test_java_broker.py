@@ -14,6 +14,8 @@ import pytest
 from ports import free_port
 from waiting import BOUND_S, until
 
+import pystore
+
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
 
 TOPIC = "under-load"
@@ -129,6 +131,41 @@ def test_scans_and_a_stream_while_the_broker_writes(spark, load, broker, tmp_pat
     assert counts[-1] > counts[0]
     assert whole(load(broker.store, SCHEMA, topic=TOPIC).collect()) == ends
     assert whole(spark.read.parquet(str(tmp_path / "out")).collect()) == ends
+
+
+def test_rows_are_sent_to_it_and_pulled_from_it(broker, tmp_path):
+    import pyarrow as pa
+
+    from broker.client import NoRoute, Producer
+    from spark_ext.options import parse_write
+    from spark_ext.sender import send
+    from tests.spark.pulls import both_ways
+
+    def registered() -> bool:
+        with Producer("p", broker.address) as producer, contextlib.suppress(NoRoute):
+            return bool(producer.queues("sent"))
+        return False
+
+    until(registered)
+    options = parse_write({"nameServer": broker.address, "topic": "sent", "tags": "a"})
+    rows = {
+        # Those with a key go one by one, and are compressed from 4096 bytes on.
+        "body": [b"%d" % i * (1 if i % 5 else 2000) for i in range(300)],
+        "keys": [f"k{i}" for i in range(300)],
+        "shardingKey": ["x" if i % 5 == 0 else None for i in range(300)],
+    }
+    assert send([pa.record_batch(rows)], options, "job", 0).rows == 300
+
+    def dispatched() -> bool:
+        with pystore.Reader(broker.store) as reader:
+            return sum(len(q) for q in reader.queues() if q.topic == "sent") == 300
+
+    until(dispatched)
+    elsewhere = tmp_path / "elsewhere"
+    for more in ({}, {"sql92": "KEYS = 'k5'"}, {"tags": "a", "decompress": "false"}):
+        files, pulled = both_ways(broker.store, broker.address, elsewhere, topic="sent", **more)
+        assert files.num_rows == (1 if "sql92" in more else 300)
+        assert pulled.equals(files)
 
 
 def test_the_copy_of_a_store_whose_broker_was_killed_under_load(load, broker, tmp_path):

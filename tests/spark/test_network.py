@@ -18,13 +18,11 @@ from broker.testing import SETTINGS
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
-from spark_ext import schema  # noqa: E402
-from spark_ext.batch import read_part  # noqa: E402
 from spark_ext.errors import BadOption, DataLoss, SinkError, SourceError  # noqa: E402
 from spark_ext.options import parse_read, parse_write  # noqa: E402
-from spark_ext.plan import plan  # noqa: E402
 from spark_ext.pull import Pulled, records  # noqa: E402
 from spark_ext.sender import send  # noqa: E402
+from tests.spark.pulls import both_ways  # noqa: E402
 
 
 @contextlib.contextmanager
@@ -256,35 +254,6 @@ def mixed(broker: Broker) -> None:
         producer.send_batch([Message("t", b"batch%d" % i, tags="a") for i in range(100)])
 
 
-@pytest.fixture
-def both(broker: Broker, tmp_path: Path) -> Callable[..., tuple[Any, Any]]:
-    """both(**options): the rows of a plan by files, and by a host that does not see them."""
-
-    def read(**given: str) -> tuple[Any, Any]:
-        broker.store.flush()
-        pull = {"fallback": "pull", "nameServer": broker.namesrv_address}
-        options = parse_read(
-            {"path": str(broker.store.path), "columns": ",".join(schema.COLUMNS), **pull, **given},
-            streaming=False,
-        )
-        wanted = layout_of(options.properties)
-        parts = plan(options)
-        files = [b for p in parts for b in read_part(p, wanted, options._replace(network=None))]
-        for part in parts:
-            part.path = str(tmp_path / "elsewhere")
-        with pytest.raises(SourceError, match="elsewhere"):
-            list(read_part(parts[0], wanted, options._replace(network=None)))
-        pulled = [b for p in parts for b in read_part(p, wanted, options)]
-        return pa.Table.from_batches(files), pa.Table.from_batches(pulled)
-
-    return read
-
-
-def layout_of(properties: str) -> schema.Layout:
-    nullable = tuple(null for _, null in schema.COLUMNS.values())
-    return schema.Layout(tuple(schema.COLUMNS), nullable, properties)
-
-
 @pytest.mark.parametrize(
     ("options", "rows"),
     [
@@ -295,9 +264,13 @@ def layout_of(properties: str) -> schema.Layout:
         ({"batchRows": "7", "batchBytes": "900", "minPartitions": "3"}, 260),
     ],
 )
-def test_pulled_rows_are_those_of_the_files(broker, both, options, rows):
+def test_pulled_rows_are_those_of_the_files(broker, tmp_path, options, rows):
     mixed(broker)
-    files, pulled = both(topic="t", **options)
+    broker.store.flush()
+    elsewhere = tmp_path / "elsewhere"
+    files, pulled = both_ways(
+        broker.store.path, broker.namesrv_address, elsewhere, topic="t", **options
+    )
     assert files.num_rows == rows
     assert pulled.equals(files)
 
