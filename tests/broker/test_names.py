@@ -87,7 +87,7 @@ def test_documented_fixture_names_what_shadows_the_package(shadowing: Path):
 
 SOURCE = """
 from spark_ext.source import RocketmqSource
-RocketmqSource({"path": "nowhere", "fallback": "pull"}).streamReader(None)
+RocketmqSource({"path": "nowhere", "fallback": "pull", "nameServer": "h:9876"}).streamReader(None)
 """
 
 

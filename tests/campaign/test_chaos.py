@@ -48,14 +48,15 @@ class Chaos:
         self.withdrawn: set[bytes] = set()
         self.got: Counter[bytes] = Counter()
         self.refused = self.lives = 0
-        self.over = False
+        #: No more is sent; then nothing is under way either.
+        self.ending = self.over = False
 
     def message(self) -> Message:
         return Message(TOPIC, b"%d" % next(self.numbers), keys="k")
 
     async def produce(self) -> None:
         """One life after the other: singles, batches, transactions."""
-        while not self.over:
+        while not self.ending:
             self.lives += 1
             kind = self.rng.choice((AsyncProducer, AsyncTransactionProducer))
             options = {"check": self.check} if kind is AsyncTransactionProducer else {}
@@ -64,7 +65,7 @@ class Chaos:
                     for _ in range(self.rng.randrange(20, 200)):
                         await self.send(it)
                         await asyncio.sleep(0.002)
-                        if self.over:
+                        if self.ending:
                             break
             except ClientError:
                 self.refused += 1
@@ -123,11 +124,15 @@ class Chaos:
         ) as witness:
             await witness.send(Message(TOPIC, b"first"))
             self.acknowledged.add(b"first")
-            work = [self.produce(), self.produce(), self.consume(), self.consume()]
-            tasks = [asyncio.create_task(each) for each in work]
+            producers, consumers = (
+                [asyncio.create_task(each) for each in work]
+                for work in ((self.produce(), self.produce()), (self.consume(), self.consume()))
+            )
             kills = await asyncio.to_thread(self.batter, peer)
+            self.ending = True
+            await asyncio.wait_for(asyncio.gather(*producers), BOUND_S)
             self.over = True
-            await asyncio.wait_for(asyncio.gather(*tasks), BOUND_S)
+            await asyncio.wait_for(asyncio.gather(*consumers), BOUND_S)
         return kills
 
     def batter(self, peer: launch.Peer) -> int:

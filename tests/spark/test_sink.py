@@ -207,11 +207,11 @@ def test_a_commit_that_cannot_put_anything_leaves_nothing(spark, save, store_pat
 def test_a_missing_package_is_named_before_anything_is_spooled(spark, store_path, monkeypatch):
     from pyspark.sql.types import StructType
 
-    from spark_ext import sink
+    from spark_ext import sink, tasks
     from spark_ext.errors import SinkError
     from spark_ext.options import parse_write
 
-    monkeypatch.setattr(sink.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None)
     options = parse_write({"path": str(store_path), "topic": "t"})
     schema = StructType().add("body", "string")
     with pytest.raises(SinkError, match=r"pyarrow and numpy, .* 'rocketmq-pystore\[spark\]'"):
