@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from broker.remoting.codec import BadFrame
 from broker.remoting.tls import TlsIntake, TlsSettings
+from pystore.errors import BadArgument
 
 if TYPE_CHECKING:
     from broker.remoting.connection import Connection, Parts
@@ -174,7 +175,13 @@ class Opening:
                 self.closed()
                 connection.abort("TLS refused: tls.server.mode is disabled")
                 return
-            tls = TlsIntake(connection, self._tls.server_context(), True, self.closed)
+            try:
+                context = self._tls.server_context()
+            except BadArgument as why:  # plain text is served all the same
+                self.closed()
+                connection.abort("TLS refused", str(why))
+                return
+            tls = TlsIntake(connection, context, True, self.closed)
             connection.intake = tls
             tls.take(data)
             return

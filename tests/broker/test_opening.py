@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import ssl
 import struct
+import sys
 
 import pytest
 from loops import Wire, run, serving, until
@@ -207,6 +208,25 @@ def test_a_handshake_that_is_none_ends_the_connection():
             await until(lambda: not server.connections)
 
     run(work())
+
+
+def test_without_a_certificate_tls_is_refused_and_plain_text_served(monkeypatch, caplog):
+    """cryptography is an extra; the log says what to do, and shows no stack."""
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+
+    async def work():
+        async with serving({1: who}) as server:
+            async with await Wire.to(server.port) as wire:
+                wire.write(b"\x16\x03\x01\x00\x05hello")
+                await wire.closed()
+            async with await Wire.to(server.port) as wire:
+                wire.write(codec.encode(Command(1, body=b"plain")))
+                assert (await wire.answer()).body == b"plain"
+
+    run(work())
+    refusals = [r for r in caplog.records if "TLS refused" in r.getMessage()]
+    assert len(refusals) == 1 and "rocketmq-pystore[tls]" in refusals[0].getMessage()
+    assert not any(r.exc_info for r in caplog.records)
 
 
 def test_back_pressure_holds_through_tls():
