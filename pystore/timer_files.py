@@ -11,12 +11,18 @@ import shutil
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from pystore import files
-from pystore.timers import Timer
+from pystore.timers import Timer, Timers
 
-__all__ = ["forget_timer_files", "write_timer_files"]
+if TYPE_CHECKING:
+    from pystore._store import Store
+
+__all__ = ["HANDED_OVER", "hand_over", "write_timer_files"]
+
+#: Timers that are written for Java at a stop, some microseconds each.
+HANDED_OVER = 500_000
 
 _UNIT = struct.Struct(">iqiqiqiiq")
 _BLANK = struct.Struct(">iqI")
@@ -76,7 +82,23 @@ class _Log:
             self._file.close()
 
 
-def forget_timer_files(root: Path) -> None:
+def hand_over(store: Store, timers: Timers, queue_end: int, now_ms: int) -> bool:
+    """Leaves the folder so that Java's broker goes on where this store stops. False: more than
+    HANDED_OVER wait; Java then reads the queue, which loses nothing, but repeats deliveries.
+
+    queue_end: of the timer topic's queue, everything before it was read. Raises: OSError.
+    """
+    count = timers.count()
+    if count > HANDED_OVER:
+        _forget_timer_files(store.path)
+        return False
+    waiting = [t for t in timers.waiting(most=count) if t.physical >= 0]
+    size = store.settings["mappedFileSizeTimerLog"]
+    write_timer_files(store.path, waiting, queue_end, now_ms, size)
+    return True
+
+
+def _forget_timer_files(root: Path) -> None:
     """Removes what an earlier owner of the folder knew: Java then reads the queue from its
     beginning."""
     for wheel in root.glob("timerwheel*"):
@@ -90,7 +112,7 @@ def write_timer_files(
 ) -> None:
     """timers: all that wait. queue_end: of the timer topic's queue, everything before it was read.
     file_size: mappedFileSizeTimerLog. Raises: OSError."""
-    forget_timer_files(root)
+    _forget_timer_files(root)
     (root / "timerlog").mkdir(parents=True)
     now = now_ms - now_ms % _PRECISION_MS
     log = _Log(root / "timerlog", file_size)

@@ -16,13 +16,39 @@ from pystore.native import ffi, lib, raise_error
 if TYPE_CHECKING:
     from pystore._reading import Base
 
-__all__ = ["ASKING", "TIMER_TOPIC", "Handle", "Timer", "TimerRound", "Timers", "save_timers"]
+__all__ = [
+    "ASKING",
+    "TIMER_TOPIC",
+    "Handle",
+    "Timer",
+    "TimerRound",
+    "Timers",
+    "delete_mark",
+    "save_timers",
+    "slot_of",
+]
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 #: Properties that ask for a time, in the order in which they count.
 ASKING = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 _FOREVER = (1 << 63) - 1
+#: Timers that `Timers.each` asks for at once.
+_PAGE = 4096
+
+
+def slot_of(due_ms: int, precision_ms: int) -> int:
+    """TIMER_OUT_MS of a message that is due then, as csrc/format/timer.c sets it."""
+    return due_ms - 1 - (due_ms - 1) % precision_ms
+
+
+def delete_mark(topic: str, key: str, due_ms: int) -> dict[str, str]:
+    """Properties of the message that takes the timer of this topic and UNIQ_KEY away."""
+    return {
+        "TIMER_DEL_UNIQKEY": f"{topic}+{key}",
+        "UNIQ_KEY": key,
+        "TIMER_DELIVER_MS": str(due_ms),
+    }
 
 
 class TimerRound(NamedTuple):
@@ -143,6 +169,20 @@ class Timers:
             yield Timer(
                 row.due_ms, row.out_ms, row.queue_offset, row.physical, row.size, row.topic_hash
             )
+
+    def each(self, from_ms: int = 0, to_ms: int = _FOREVER) -> Iterator[Timer]:
+        """All of them due after from_ms, up to to_ms, in order, without holding all at once."""
+        at, width = from_ms, 60_000
+        while at < to_ms:
+            end = min(to_ms, at + width)
+            count = self.count(at, end)
+            if count > _PAGE and end - at > 1:
+                width = max(1, (end - at) // 64)
+                continue
+            yield from self.waiting(at, end, most=count)
+            at = end
+            if count < _PAGE // 16:
+                width *= 4
 
     def _list(self, from_ms: int, to_ms: int, rows: Any, room: int) -> int:
         count = lib.ps_timers_list(self._handle, from_ms, to_ms, rows, room, self._error)

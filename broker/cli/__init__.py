@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.cli import acl, broker, consume, namesrv, send, tx
+from broker.cli import acl, broker, consume, namesrv, send, timers, tx
 from pystore.cli.verbs import Verb
 
-__all__ = ["ACL", "BROKER", "CONSUME", "NAMESRV", "SEND", "TX"]
+__all__ = ["ACL", "BROKER", "CONSUME", "NAMESRV", "SEND", "TIMERS", "TX"]
 
 ACL = (
     Verb("acl list", acl.list_, server=True, group="List, change and check access control."),
@@ -17,6 +17,13 @@ BROKER = Verb("broker", broker.run, server=True)
 CONSUME = Verb("consume", consume.run, server=True)
 NAMESRV = Verb("namesrv", namesrv.run, server=True)
 SEND = Verb("send", send.run, server=True)
+TIMERS = (
+    Verb("timers ls", timers.ls, group="List, count and change messages that wait for a time."),
+    Verb("timers stats", timers.stats),
+    Verb("timers get", timers.get),
+    Verb("timers cancel", timers.cancel, writes=True),
+    Verb("timers reschedule", timers.reschedule, writes=True),
+)
 TX = (
     Verb("tx ls", tx.ls, group="List, show and decide open transactions."),
     Verb("tx show", tx.show),

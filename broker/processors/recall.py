@@ -15,7 +15,7 @@ from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.topics import WRITE
 from pystore.errors import BadArgument, StoreError
-from pystore.timers import Handle, Timers
+from pystore.timers import Handle, Timers, delete_mark
 
 __all__ = ["RecallProcessor"]
 
@@ -50,15 +50,11 @@ class RecallProcessor:
                 if late
                 else "recall failed, no such message waits: it was delivered or recalled before",
             )
-        properties = {
-            "TIMER_DEL_UNIQKEY": f"{topic}+{handle.key}",
-            "UNIQ_KEY": handle.key,
-            "TIMER_DELIVER_MS": str(timer.due_ms),
-            "PGROUP": command.ext.get("producerGroup") or "",
-        }
-        kept = {name: value for name, value in properties.items() if value}
+        mark = delete_mark(topic, handle.key, timer.due_ms)
+        if group := command.ext.get("producerGroup"):
+            mark["PGROUP"] = group
         try:
-            self.s.store.put_message(topic, b"0", tags="_RECALL_TAG_", properties=kept, queue=0)
+            self.s.store.put_message(topic, b"0", tags="_RECALL_TAG_", properties=mark, queue=0)
         except StoreError as failed:
             raise put_refusal(failed, self.s) from failed
         schedule = self.s.schedule

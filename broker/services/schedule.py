@@ -22,7 +22,7 @@ from broker.remoting.hot import Core
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
 from pystore.native import lib
-from pystore.timer_files import forget_timer_files, write_timer_files
+from pystore.timer_files import HANDED_OVER, hand_over
 from pystore.timers import TimerRound, Timers, save_timers
 
 __all__ = ["Schedule"]
@@ -36,8 +36,6 @@ _PAUSE_S = 0.01
 _LOOK_AGAIN_S = 5.0
 _PENDING_MAX = 64
 _PROGRESS_S = 10.0
-#: Timers that are written for Java at a stop, some microseconds each.
-_HANDED_OVER = 500_000
 
 _log = logging.getLogger("broker.schedule")
 
@@ -214,24 +212,10 @@ class Schedule:
             self.persist()
         if self.timers is not None and self._loop is not None:
             save_timers(self.store, self.timers.timers.capture()[0])
-            self._hand_over(self.timers)
+            read = self.timers.last.offset if self.timers.last is not None else 0
+            if not hand_over(self.store, self.timers.timers, read, self.now_ms()):
+                _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
         self._levels, self._loop = {}, None
-
-    def _hand_over(self, source: _Timers) -> None:
-        """Leaves the folder so that Java's broker goes on where this one stopped. A set that is too
-        large is left to be read from the queue, which loses nothing, but repeats deliveries."""
-        count = source.timers.count()
-        if count > _HANDED_OVER:
-            _log.info("Java's timer files are not written: more than %d wait", _HANDED_OVER)
-            forget_timer_files(self.store.path)
-            return
-        write_timer_files(
-            self.store.path,
-            [t for t in source.timers.waiting(most=count) if t.physical >= 0],
-            source.last.offset if source.last is not None else 0,
-            self.now_ms(),
-            self.store.settings["mappedFileSizeTimerLog"],
-        )
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""

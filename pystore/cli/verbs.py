@@ -12,8 +12,9 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
         with s.reader() as reader:
             s.out.facts("topic", {"queues": len(reader.queues(topic))})
 
-``usage`` makes the error for an argument that cannot be; ``When`` is a time in ms that is shown as
-a date; ``message_record`` and ``message_lines`` show a message as JSON and as text.
+``usage`` makes the error for an argument that cannot be; ``parse_time`` reads a time, ``iso``
+writes one, ``When`` is one in ms that is shown as a date; ``message_record`` and ``message_lines``
+show a message as JSON and as text.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ from dataclasses import dataclass
 
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
-from pystore.cli._values import When, usage
+from pystore.cli._values import When, iso, parse_time, usage
 
-__all__ = ["Session", "Verb", "When", "message_lines", "message_record", "usage"]
+__all__ = [
+    "Session",
+    "Verb",
+    "When",
+    "iso",
+    "message_lines",
+    "message_record",
+    "parse_time",
+    "usage",
+]
 
 
 @dataclass(frozen=True, slots=True)

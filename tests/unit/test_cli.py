@@ -657,6 +657,7 @@ MORE = {
     "export": ["--messages", "-"], "import": ["--messages", os.devnull],
     "send": ["t", "x"], "consume": ["t"],
     "salvage": ["/nonexistent/out"], "carve": ["/nonexistent/out"], "diff": ["/nonexistent/other"],
+    "timers get": ["0"], "timers cancel": ["0"], "timers reschedule": ["0", "+1d"],
     "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],
     "acl add": ["u"], "acl remove": ["u"],
     "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
