@@ -20,23 +20,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
 
 import launch
 
+from pystore.metadata import Metadata
+
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 SECONDS = float(os.environ.get("PS_CAMPAIGN_S", "15"))
 MAKES = os.environ.get("PS_JUDGE", "ours").split(",")
 #: Seconds between two kills. Apache's broker writes offsets 10 s after its start at the earliest.
 LIVES = {"ours": (1.0, 6.0), "java": (14.0, 18.0)}
-#: Offsets are written every 2 s here; the watcher looks twice a second, and starts take time.
-SETTINGS = {"flushConsumerOffsetInterval": 2000, "flushDiskType": "ASYNC_FLUSH"}
-SLACK_S = {"ours": 8.0, "java": 25.0}
+SETTINGS = {"flushConsumerOffsetInterval": 1000, "flushDiskType": "ASYNC_FLUSH"}
 PRODUCERS, CONSUMERS = 4, 3
+QUERY_OFFSET, UPDATE_OFFSET, MAKE_GROUP = 14, 15, 200
 
 
 class Clients:
     """The Java process of all producers and consumers (tests/reference/src/Campaign.java)."""
 
     def __init__(self, peer: launch.Peer, topic: str, seed: int) -> None:
-        words = [peer.namesrv, topic, seed, PRODUCERS, CONSUMERS, SLACK_S[peer.make], 90]
+        words = [peer.namesrv, topic, seed, PRODUCERS, CONSUMERS, 90]
         self.process = subprocess.Popen(
             [str(launch.SCRIPT), "campaign", *map(str, words)],
             env=os.environ | {"JAVA_OPTS": "-Xmx512m"},
@@ -53,16 +54,62 @@ class Clients:
         return json.loads(out.splitlines()[-1])
 
 
-def batter(peer: launch.Peer, rng: random.Random) -> int:
+class Offset:
+    """One committed offset that only this harness moves, so that nobody else can set it back.
+
+    The official clients' own offsets also fall when a member that has lost its queue commits late.
+    """
+
+    GROUP = "campaign-offset"
+
+    def __init__(self, peer: launch.Peer, topic: str) -> None:
+        self.peer = peer
+        self.place = {"consumerGroup": self.GROUP, "topic": topic, "queueId": "0"}
+        body = json.dumps({"groupName": self.GROUP}).encode()
+        code, _, _ = launch.ask(peer.broker, MAKE_GROUP, body=body)
+        assert code == 0
+        self.committed = 0
+        self.faults: list[str] = []
+
+    def commit(self) -> None:
+        """The next one, which stays well below the end of the queue."""
+        code, _, _ = launch.ask(
+            self.peer.broker, UPDATE_OFFSET, self.place | {"commitOffset": str(self.committed + 1)}
+        )
+        assert code == 0
+        self.committed += 1
+
+    def saved(self) -> int:
+        """What the folder holds."""
+        with Metadata(self.peer.store, readonly=True) as metadata:
+            found = metadata.offsets.get(self.GROUP, self.place["topic"], 0)
+        return 0 if found is None else found
+
+    def check_restart(self, saved: int) -> None:
+        """The broker is back, and the disk held this much when it was down."""
+        code, fields, _ = launch.ask(self.peer.broker, QUERY_OFFSET, self.place)
+        said = int(fields["offset"]) if code == 0 else 0
+        if said != saved:
+            self.faults.append(f"the disk held {saved}, the broker says {said}")
+
+
+def batter(peer: launch.Peer, rng: random.Random, offset: Offset) -> int:
     """Kills and restarts the broker on its folder until the time is over; how many times."""
-    kills = 0
+    kills = saved = 0
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        time.sleep(rng.uniform(*LIVES[peer.make]))
+        death = time.monotonic() + rng.uniform(*LIVES[peer.make])
+        while time.monotonic() < death:
+            offset.commit()
+            time.sleep(0.1)
         peer.kill()
         kills += 1
+        before, saved = saved, offset.saved()
+        if saved < before:
+            offset.faults.append(f"the disk held {before}, and after kill {kills} {saved}")
         peer.restart()
         peer.wait_ready()
+        offset.check_restart(saved)
     return kills
 
 
@@ -78,14 +125,17 @@ def ledger(request, reference, tmp_path_factory):
         launch.running(make, folder / "peer", SETTINGS, namesrv=namesrv) as peer,
     ):
         clients = Clients(peer, "campaign", seed)
+        offset = Offset(peer, "campaign")
         try:
-            kills = batter(peer, random.Random(seed))
+            kills = batter(peer, random.Random(seed), offset)
+            offset.commit()
+            launch.wait("the offset on the disk", lambda: offset.saved() == offset.committed)
             found = clients.end()
         finally:
             clients.process.kill()
             clients.process.wait()
     print(f"{kills} kills: {found}")
-    return found | {"kills": kills}
+    return found | {"kills": kills, "offset_faults": offset.faults}
 
 
 def test_the_broker_was_killed_under_load(ledger):
@@ -102,5 +152,5 @@ def test_every_acknowledged_message_is_delivered_to_somebody(ledger):
     assert ledger["lost"] == 0, ledger["lost_names"]
 
 
-def test_offsets_never_fall_behind_the_last_sync(ledger):
-    assert ledger["bad_drops"] == []
+def test_a_committed_offset_is_what_the_last_sync_held(ledger):
+    assert ledger["offset_faults"] == []

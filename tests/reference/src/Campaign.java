@@ -12,27 +12,24 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Producers and consumers that come and go, while somebody else kills the broker.
- * args: NAMESRV TOPIC SEED PRODUCERS CONSUMERS OFFSET_SLACK_S DRAIN_S
+ * args: NAMESRV TOPIC SEED PRODUCERS CONSUMERS DRAIN_S
  * Runs until a line comes on stdin; then the producers stop, and the consumers go on until everything is delivered, DRAIN_S at most.
  * Prints {"at":"running"} once messages flow, and one line at the end: acked, lost (acknowledged but delivered to nobody, some of
  * them by name), missing (acknowledged but not in the topic), failed sends, delivered, duplicates, unknown (delivered without an
- * acknowledgement: the answer was lost), joined, offset_drops, and bad_drops: a group's offset fell below what it was OFFSET_SLACK_S before.
+ * acknowledgement: the answer was lost), joined.
  */
 public class Campaign {
     static final Set<String> acked = ConcurrentHashMap.newKeySet();
     static final ConcurrentHashMap<String, Integer> delivered = new ConcurrentHashMap<>();
     static final LongAdder failed = new LongAdder(), deliveries = new LongAdder(), joined = new LongAdder();
     static final AtomicBoolean stop = new AtomicBoolean(), over = new AtomicBoolean();
-    static final List<String> badDrops = Collections.synchronizedList(new ArrayList<>());
-    static int drops;
 
     public static void main(String[] a) throws Exception {
         String ns = a[0], topic = a[1]; long seed = Long.parseLong(a[2]); int producers = Integer.parseInt(a[3]), consumers = Integer.parseInt(a[4]);
-        double slack = Double.parseDouble(a[5]), drain = Double.parseDouble(a[6]); String group = topic + "-group";
+        double drain = Double.parseDouble(a[5]); String group = topic + "-group";
         List<Thread> makers = new ArrayList<>(), takers = new ArrayList<>();
         for (int i = 0; i < producers; i++) { int n = i; makers.add(start(() -> produce(ns, topic, n, new Random(seed + n)))); }
         for (int i = 0; i < consumers; i++) { int n = i; takers.add(start(() -> consume(ns, topic, group, n, new Random(seed * 31 + n)))); }
-        start(() -> watch(ns, topic, group, slack));
         while (acked.size() < 100 || delivered.size() < 100) Thread.sleep(50);
         System.out.println("{\"at\":\"running\"}"); System.out.flush();
         new BufferedReader(new InputStreamReader(System.in)).readLine();
@@ -44,8 +41,7 @@ public class Campaign {
         List<String> lost = lost(), missing = missing(ns, topic);
         long unknown = delivered.keySet().stream().filter(k -> !acked.contains(k)).count();
         System.out.println("{\"at\":\"end\",\"acked\":" + acked.size() + ",\"failed\":" + failed.sum() + ",\"delivered\":" + delivered.size() + ",\"duplicates\":" + (deliveries.sum() - delivered.size())
-            + ",\"unknown\":" + unknown + ",\"joined\":" + joined.sum() + ",\"lost\":" + lost.size() + ",\"lost_names\":" + names(lost) + ",\"missing\":" + missing.size() + ",\"missing_names\":" + names(missing)
-            + ",\"offset_drops\":" + drops + ",\"bad_drops\":" + names(badDrops) + "}");
+            + ",\"unknown\":" + unknown + ",\"joined\":" + joined.sum() + ",\"lost\":" + lost.size() + ",\"lost_names\":" + names(lost) + ",\"missing\":" + missing.size() + ",\"missing_names\":" + names(missing) + "}");
         System.out.flush();
         Runtime.getRuntime().halt(0);
     }
@@ -96,30 +92,6 @@ public class Campaign {
             long stay = 3000 + r.nextInt(8000);
             for (long t = 0; t < stay || stop.get(); t += 100) { if (over.get()) break; Thread.sleep(100); }   // those there at the end stay
             c.shutdown();
-        }
-    }
-
-    /** Looks at the group's offsets twice a second. */
-    static void watch(String ns, String topic, String group, double slack) throws Exception {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(); admin.setNamesrvAddr(ns); admin.setInstanceName("campaign-admin");
-        admin.setHeartbeatBrokerInterval(1000); admin.start();
-        Map<MessageQueue, ArrayDeque<long[]>> history = new HashMap<>();
-        while (!over.get()) {
-            Thread.sleep(500);
-            try {
-                long now = System.nanoTime();
-                for (var e : admin.examineConsumeStats(group).getOffsetTable().entrySet()) {
-                    if (!e.getKey().getTopic().equals(topic)) continue;
-                    ArrayDeque<long[]> past = history.computeIfAbsent(e.getKey(), k -> new ArrayDeque<>()); long seen = e.getValue().getConsumerOffset();
-                    if (!past.isEmpty() && seen < past.peekLast()[1]) {
-                        drops++; long floor = 0;
-                        for (long[] p : past) if (now - p[0] > slack * 1e9) floor = Math.max(floor, p[1]);
-                        if (seen < floor) badDrops.add(e.getKey().getQueueId() + ": " + past.peekLast()[1] + " to " + seen + ", it was " + floor + " " + slack + " s before");
-                        past.removeIf(p -> p[1] > seen);   // each fall counts once
-                    }
-                    past.add(new long[]{now, seen});
-                }
-            } catch (Exception e) { }   // the broker is down at this moment
         }
     }
 
