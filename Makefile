@@ -39,10 +39,10 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: chaos help setup build demo test test-c tsan test-py test-busy test-order test-dev judge crash crash-timers \
-        damage-meta museum museum-java campaign fuzz bench bench-c bench-peers bench-broker lint \
-        format typecheck errors codes \
-        logs docs docs-check wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
+.PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge \
+        crash crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
+        bench-peers bench-broker lint format typecheck errors codes logs docs docs-check \
+        wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -128,7 +128,7 @@ campaign: build ## ten minutes of load and kills: official clients, a broker tha
 	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign/test_campaign.py -q -s $(HOURS)
 
 chaos: build ## ten minutes of Python clients that come and go beside a broker that is killed
-	@PS_CHAOS_S=$${PS_CHAOS_S:-600} $(PY) -m pytest tests/campaign/test_chaos.py -q -s
+	@PS_CHAOS_S=$${PS_CHAOS_S:-600} $(PY) -m pytest tests/campaign/test_chaos.py -q -s $(HOURS)
 
 ##@ Measure
 

@@ -20,6 +20,7 @@ HEADERS = (
     "filter/sql92.h",
     "remoting/command.h",
     "remoting/packed.h",
+    "remoting/signature.h",
     "remoting/client.h",
     "remoting/remoting.h",
     "remoting/access.h",

@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from broker.access.signature import Credentials, sign
+from broker.access.signature import ACCESS_KEY, SECURITY_TOKEN, Credentials, sign
 from broker.client.errors import Misuse
 from broker.remoting.command import BINARY, Command
+from broker.remoting.digests import signer_of
 
 __all__ = ["Credentials", "SigningHook", "credentials_of_environment", "credentials_of_file"]
 
@@ -19,10 +20,18 @@ _FILE_MAX = 64 << 10
 
 
 class SigningHook:
-    """Must be the last of the hooks: what they change is signed, too."""
+    """Must be the last of the hooks: what they change is signed, too.
+
+    fields: what every signed request has besides its own fields. signer: signs in C what
+    ps_client_send encodes; None where this interpreter does not show its library.
+    """
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+        self.fields = {ACCESS_KEY: credentials.access_key}
+        if credentials.security_token:
+            self.fields[SECURITY_TOKEN] = credentials.security_token
+        self.signer: Any | None = signer_of(credentials.secret_key)
 
     def before_request(self, address: str, request: Command) -> None:
         if request.serialize == BINARY:

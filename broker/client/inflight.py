@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from broker.client.credentials import SigningHook
 from broker.client.message import MessageQueue
 from broker.client.routes import Route
 from broker.client.sending import STORED, Answer, Outgoing, answer_of, fixed_fields
@@ -53,8 +54,8 @@ class Slots:
         self._waiting.append(future)
         try:
             await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():  # it was given, and nobody uses it
+        except BaseException:  # cancelled, or a coroutine that nobody resumes was closed
+            if not future.cancel() and not future.cancelled():  # it was given, and nobody uses it
                 self.release()
             raise
 
@@ -170,21 +171,23 @@ class Target(NamedTuple):
 
 
 class Lane:
-    """The queues of one topic in turn, for requests of one kind, encoded in C.
+    """The queues of one topic in turn, for requests of one kind, encoded and signed in C.
 
-    route: what it was made of; another route makes another lane.
+    route: what it was made of; another route makes another lane. signing: must have a signer.
     """
 
-    __slots__ = ("_count", "_error", "_next", "_out", "_room", "_targets", "route")
+    __slots__ = ("_count", "_error", "_next", "_out", "_room", "_signer", "_targets", "route")
 
-    def __init__(self, route: Route, outgoing: Outgoing) -> None:
+    def __init__(self, route: Route, outgoing: Outgoing, signing: SigningHook | None) -> None:
         self.route = route
+        self._signer = signing.signer if signing is not None else ffi.NULL
+        signed = signing.fields if signing is not None else {}
         self._targets: list[Target] = []
         for queue in route.publish:
             address = route.master(queue.broker)
             fields = fixed_fields(outgoing.rules, outgoing.topic, queue, outgoing.batch)
             if address is not None:
-                frame = codec.encode(Command(outgoing.code, fields, serialize=BINARY))
+                frame = codec.encode(Command(outgoing.code, signed | fields, serialize=BINARY))
                 self._targets.append(Target(queue, address, frame))
         self._count = len(self._targets)
         self._next = random.randrange(1 << 16)
@@ -206,7 +209,8 @@ class Lane:
         while True:
             size = lib.ps_client_send(
                 base, len(base), opaque, outgoing.sys_flag, outgoing.flag, outgoing.born_ms,
-                properties, len(properties), body, len(body), self._out, self._room, self._error,
+                properties, len(properties), body, len(body), self._signer, self._out, self._room,
+                self._error,
             )  # fmt: skip
             if size <= self._room:
                 break

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from broker.client import errors
+from broker.client.credentials import SigningHook
 from broker.client.errors import BrokerRefused, NoRoute, RequestTimeout, Unreachable
 from broker.client.ids import client_id
 from broker.client.options import ClientSettings
@@ -60,6 +61,14 @@ class Network:
     ) -> None:
         self.name = name
         self.settings = settings
+        credentials = settings.credentials
+        #: Signs every request; None: nobody does.
+        self.signing = SigningHook(credentials) if credentials is not None else None
+        self._hooks = (*settings.hooks, *([self.signing] if self.signing is not None else ()))
+        #: Whether requests may be encoded in C, unseen by Python.
+        self._plain = not settings.hooks and (
+            self.signing is None or self.signing.signer is not None
+        )
         self.client_id = client_id(settings.instance_name, settings.unit_name)
         self._servers = list(servers)
         self._handlers = handlers
@@ -169,12 +178,12 @@ class Network:
 
     def before(self, address: str, command: Command) -> None:
         """Shows a request to the hooks."""
-        for hook in self.settings.hooks:
+        for hook in self._hooks:
             hook.before_request(address, command)
 
     def after(self, address: str, command: Command, answer: Command) -> None:
         """Shows an answer to the hooks."""
-        for hook in self.settings.hooks:
+        for hook in self._hooks:
             hook.after_response(address, command, answer)
 
     def begin(
@@ -202,7 +211,7 @@ class Network:
 
     def ready(self, address: str) -> Connection | None:
         """A connection for a request that no hook wants to see; None where exchange() is needed."""
-        if self.settings.hooks or self._remoting is None:
+        if not self._plain or self._remoting is None:
             return None
         return self._remoting.ready(address)
 
@@ -212,7 +221,7 @@ class Network:
         if remoting is None or self._closed:
             self._refuse()
         assert remoting is not None
-        hooks = self.settings.hooks
+        hooks = self._hooks
         if hooks:
             self.before(address, command)
         with _named_errors():

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypedDict
 
-from broker.client.credentials import Credentials, SigningHook, credentials_of_environment
+from broker.client.credentials import Credentials, credentials_of_environment
 from broker.client.errors import Misuse
 from broker.client.routes import Route
 from broker.client.sending import check_name
@@ -83,9 +83,7 @@ class ClientSettings:
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
-        found = self.credentials or credentials_of_environment()
-        if found is not None:
-            object.__setattr__(self, "hooks", (*self.hooks, SigningHook(found)))
+        object.__setattr__(self, "credentials", self.credentials or credentials_of_environment())
 
     def tls_context(self) -> ssl.SSLContext | None:
         if isinstance(self.tls, ssl.SSLContext):

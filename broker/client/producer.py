@@ -416,7 +416,10 @@ class AsyncProducer:
             return None
         lane = self._lanes.get((topic, batch))
         if lane is None or lane.route is not route:
-            lane = self._lanes[topic, batch] = Lane(route, outgoing)
+            try:
+                lane = self._lanes[topic, batch] = Lane(route, outgoing, network.signing)
+            except BadFrame:  # the way with attempts says what is wrong
+                return None
         target = lane.next()
         connection = network.ready(target.address) if target is not None else None
         if connection is None or target is None:
@@ -433,7 +436,7 @@ class AsyncProducer:
             connection.begin_send(
                 sending, lambda opaque: lane.frame(target, outgoing, opaque), alone
             )
-        except (BadFrame, ConnectionError):  # the way with attempts says what is wrong
+        except (BadFrame, ConnectionError):
             return None
         begun.append(sending)
         return future

@@ -7,9 +7,9 @@ import ctypes
 import importlib
 from typing import Any
 
-from pystore.native import ffi
+from pystore.native import ffi, lib
 
-__all__ = ["digest_functions"]
+__all__ = ["digest_functions", "signer_of"]
 
 #: Member of ps_digest_functions: OpenSSL's name.
 _NAMES = {
@@ -38,3 +38,13 @@ def digest_functions() -> Any | None:
     except (ImportError, OSError, AttributeError):
         return None
     return made
+
+
+def signer_of(secret: str) -> Any | None:
+    """``ps_signer *`` of a secret; None where digest_functions() is None. It signs as
+    broker.access.signature does, for one thread at a time."""
+    functions, given = digest_functions(), secret.encode()
+    if functions is None:
+        return None
+    made = lib.ps_signer_make(functions, given, len(given))
+    return ffi.gc(made, lib.ps_signer_free) if made != ffi.NULL else None

@@ -1,6 +1,4 @@
-/* Grants, and signatures as clients make them: HMAC-SHA1 over the values of all fields but
- * Signature, sorted by name, then the body, in base64. RFC 2104; upstream AclUtils. */
-#define _GNU_SOURCE
+/* Grants, and the signatures of requests that ask for them. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +7,6 @@
 #include "remoting/core.h"
 #include "remoting/hash.h"
 
-#define BLOCK 64
-#define SUM 20
-#define TEXT 28 /* of a sum in base64 */
 #define BUCKETS 4096
 #define GRANTS_MAX 65536 /* then all are forgotten, and granted again as they are asked for */
 #define CODE_SEND_MESSAGE 10
@@ -20,9 +15,9 @@
 #define CODE_SEND_BATCH_MESSAGE 320
 #define CODE_LITE_PULL_MESSAGE 361
 
-typedef struct signer { /* a key, and its secret as states of the digest */
+typedef struct signer { /* a key, and what signs with its secret */
     struct signer *sg_next;
-    void *sg_inner, *sg_outer;
+    ps_signer *sg_signs;
     int32_t sg_len;
     char sg_key[];
 } signer;
@@ -37,7 +32,6 @@ typedef struct grant {
 
 struct ps_access {
     ps_digest_functions ac_do;
-    void *ac_work;
     signer *ac_signers[BUCKETS];
     grant *ac_grants[BUCKETS];
     int32_t ac_count;
@@ -57,13 +51,6 @@ static bool same(ps_slice s, const void *data, int32_t len) {
 
 /* ---- the tables ---- */
 
-static void free_signer(const ps_access *a, signer *s) {
-    if (s == NULL) return;
-    if (s->sg_inner != NULL) a->ac_do.drop(s->sg_inner);
-    if (s->sg_outer != NULL) a->ac_do.drop(s->sg_outer);
-    free(s);
-}
-
 static void clear(ps_access *a) {
     for (int32_t i = 0; i < BUCKETS; i++) {
         for (grant *g = a->ac_grants[i], *next; g != NULL; g = next) {
@@ -72,7 +59,8 @@ static void clear(ps_access *a) {
         }
         for (signer *s = a->ac_signers[i], *next; s != NULL; s = next) {
             next = s->sg_next;
-            free_signer(a, s);
+            ps_signer_free(s->sg_signs);
+            free(s);
         }
         a->ac_grants[i] = NULL;
         a->ac_signers[i] = NULL;
@@ -83,20 +71,14 @@ static void clear(ps_access *a) {
 void ps_access_free(ps_access *a) {
     if (a == NULL) return;
     clear(a);
-    if (a->ac_work != NULL) a->ac_do.drop(a->ac_work);
     free(a);
 }
 
 int ps_core_guard(ps_core *c, const ps_digest_functions *functions, ps_error *e) {
     ps_access *a = calloc(1, sizeof *a);
-    if (a != NULL) {
-        a->ac_do = *functions;
-        a->ac_work = functions->make();
-    }
-    if (a == NULL || a->ac_work == NULL) {
-        ps_access_free(a);
+    if (a == NULL)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for access control");
-    }
+    a->ac_do = *functions;
     ps_access_free(c->co_access);
     c->co_access = a;
     return 0;
@@ -112,43 +94,17 @@ int64_t ps_core_let_in(const ps_core *c) {
 
 /* ---- signatures ---- */
 
-/* The state of a digest that has taken in the secret, each byte combined with `pad`. */
-static void *keyed(const ps_access *a, const uint8_t *key, uint8_t pad) {
-    uint8_t block[BLOCK];
-    void *made = a->ac_do.make();
-    for (int i = 0; i < BLOCK; i++) block[i] = key[i] ^ pad;
-    if (made != NULL &&
-        !(a->ac_do.init(made, a->ac_do.sha1, NULL) && a->ac_do.update(made, block, BLOCK))) {
-        a->ac_do.drop(made);
-        made = NULL;
-    }
-    explicit_bzero(block, sizeof block);
-    return made;
-}
-
 static signer *make_signer(ps_access *a, const char *key, int32_t len, const char *secret,
                            int32_t secret_len) {
-    uint8_t padded[BLOCK] = {0};
-    unsigned out = 0;
-    bool good = true;
-    if (secret_len <= BLOCK)
-        memcpy(padded, secret, (size_t)secret_len);
-    else
-        good = a->ac_do.init(a->ac_work, a->ac_do.sha1, NULL) &&
-               a->ac_do.update(a->ac_work, secret, (size_t)secret_len) &&
-               a->ac_do.final(a->ac_work, padded, &out);
-    signer *s = good ? calloc(1, sizeof *s + (size_t)len + 1) : NULL;
-    if (s != NULL) {
-        s->sg_len = len;
-        memcpy(s->sg_key, key, (size_t)len);
-        s->sg_inner = keyed(a, padded, 0x36);
-        s->sg_outer = keyed(a, padded, 0x5c);
-        if (s->sg_inner == NULL || s->sg_outer == NULL) {
-            free_signer(a, s);
-            s = NULL;
-        }
+    signer *s = calloc(1, sizeof *s + (size_t)len + 1);
+    if (s == NULL) return NULL;
+    s->sg_len = len;
+    memcpy(s->sg_key, key, (size_t)len);
+    s->sg_signs = ps_signer_make(&a->ac_do, secret, secret_len);
+    if (s->sg_signs == NULL) {
+        free(s);
+        return NULL;
     }
-    explicit_bzero(padded, sizeof padded);
     return s;
 }
 
@@ -158,57 +114,11 @@ static signer *find_signer(ps_access *a, ps_slice key) {
     return s;
 }
 
-static int compare_names(const void *one, const void *other) {
-    const ps_slice *a = *(const ps_slice *const *)one, *b = *(const ps_slice *const *)other;
-    int32_t len = a->len < b->len ? a->len : b->len;
-    int order = len ? memcmp(a->data, b->data, (size_t)len) : 0;
-    return order ? order : a->len - b->len;
-}
-
-/* The fields in the order of their names. False: Python has to look, since a name stands twice or
- * holds more than ASCII, whose order in Java is another one. */
-static bool sort_fields(const ps_command *r, const ps_field **out) {
-    for (int32_t i = 0; i < r->field_count; i++) {
-        out[i] = &r->fields[i];
-        for (int32_t k = 0; k < r->fields[i].name.len; k++)
-            if (r->fields[i].name.data[k] > 127) return false;
-    }
-    qsort(out, (size_t)r->field_count, sizeof *out, compare_names);
-    for (int32_t i = 1; i < r->field_count; i++)
-        if (compare_names(&out[i - 1], &out[i]) == 0) return false;
-    return true;
-}
-
-static void encode_base64(const uint8_t *sum, char *out) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t padded[21] = {0};
-    memcpy(padded, sum, SUM);
-    for (int i = 0; i < 7; i++) {
-        uint32_t v = (uint32_t)padded[3 * i] << 16 | padded[3 * i + 1] << 8 | padded[3 * i + 2];
-        for (int k = 0; k < 4; k++) out[4 * i + k] = digits[v >> (18 - 6 * k) & 63];
-    }
-    out[TEXT - 1] = '=';
-}
-
 static bool is_signed(const ps_access *a, const signer *s, const ps_command *r, ps_slice given) {
-    const ps_digest_functions *with = &a->ac_do;
-    const ps_field *fields[PS_FIELDS_MAX];
-    uint8_t sum[BLOCK];
-    char text[TEXT];
-    unsigned len = 0;
-    if (given.len != TEXT || !sort_fields(r, fields)) return false;
-    bool good = with->copy(a->ac_work, s->sg_inner);
-    for (int32_t i = 0; i < r->field_count && good; i++)
-        if (fields[i]->value.len > 0 && !ps_slice_is(fields[i]->name, "Signature"))
-            good = with->update(a->ac_work, fields[i]->value.data, (size_t)fields[i]->value.len);
-    if (good && r->body.len > 0)
-        good = with->update(a->ac_work, r->body.data, (size_t)r->body.len);
-    good = good && with->final(a->ac_work, sum, &len) && len == SUM &&
-           with->copy(a->ac_work, s->sg_outer) && with->update(a->ac_work, sum, SUM) &&
-           with->final(a->ac_work, sum, &len) && len == SUM;
-    if (!good) return false;
-    encode_base64(sum, text);
-    return with->differ(text, given.data, TEXT) == 0;
+    char text[PS_SIGNATURE_LEN];
+    return given.len == PS_SIGNATURE_LEN &&
+           ps_signer_sign(s->sg_signs, r->fields, r->field_count, r->body, text) &&
+           a->ac_do.differ(text, given.data, PS_SIGNATURE_LEN) == 0;
 }
 
 /* ---- grants ---- */

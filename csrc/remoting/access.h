@@ -6,20 +6,9 @@
 #define PS_ACCESS_H
 
 #include "remoting/remoting.h"
+#include "remoting/signature.h"
 
 /* cdef begin */
-/* Functions of the cryptographic library that the interpreter has loaded (OpenSSL's EVP). */
-typedef struct ps_digest_functions {
-    void *(*make)(void);
-    void (*drop)(void *context);
-    int (*copy)(void *to, const void *from);
-    int (*init)(void *context, const void *type, void *engine);
-    int (*update)(void *context, const void *data, size_t len);
-    int (*final)(void *context, uint8_t *out, unsigned *len);
-    int (*differ)(const void *one, const void *other, size_t len); /* in constant time */
-    const void *sha1;
-} ps_digest_functions;
-
 /* From now on a frame is served only if it is granted; others are handed on. */
 int ps_core_guard(ps_core *core, const ps_digest_functions *functions, ps_error *error);
 /* Lets in what is signed with this secret, asks by `code` for topic and group, and comes from this

@@ -10,13 +10,16 @@
 #include "format/record.h"
 
 enum {
+    DIGITS_MAX = 20,
     AT_HEADER_WORD = 4,
     AT_OPAQUE = 8 + 5,
     AT_REMARK_LEN = 8 + 13,
     AT_FIELDS_LEN = 8 + 17, /* of a header without remark */
-    BASE_MIN = 8 + 21,
+    AT_FIELDS = 8 + 21,
+    BASE_MIN = AT_FIELDS,
+    CHANGING_MAX = 4 * (7 + DIGITS_MAX), /* fields f, g, h, i but for the bytes of i */
+    SIGNED_MAX = 2 + 9 + 4 + PS_SIGNATURE_LEN,
     HEADER_MAX = 0xFFFFFF,
-    DIGITS_MAX = 20,
     BATCH_ITEM = 22, /* bytes of one beside body and properties */
 };
 
@@ -42,18 +45,45 @@ static uint8_t *number_put(uint8_t *to, char name, int64_t number) {
     return field_put(to, name, digits + at, DIGITS_MAX - at);
 }
 
+/* Appends the signature over the fields in [fields, end). NULL: they cannot be signed. */
+static uint8_t *signature_put(ps_signer *signer, const uint8_t *fields, uint8_t *end,
+                              ps_slice body) {
+    static const char name[] = "Signature";
+    ps_field found[PS_FIELDS_MAX];
+    char text[PS_SIGNATURE_LEN];
+    int32_t count = 0;
+    for (const uint8_t *at = fields; at < end; count++) {
+        if (count == PS_FIELDS_MAX || end - at < 6) return NULL;
+        ps_slice *n = &found[count].name, *v = &found[count].value;
+        *n = (ps_slice){at + 2, be16_get(at)};
+        if (end - at < 6 + n->len) return NULL;
+        at += 2 + n->len;
+        *v = (ps_slice){at + 4, (int32_t)be32_get(at)};
+        at += 4;
+        if (v->len < 0 || v->len > end - at) return NULL;
+        at += v->len;
+    }
+    if (!ps_signer_sign(signer, found, count, body, text)) return NULL;
+    be16_put(end, sizeof name - 1);
+    memcpy(end + 2, name, sizeof name - 1);
+    end += 2 + sizeof name - 1;
+    be32_put(end, PS_SIGNATURE_LEN);
+    memcpy(end + 4, text, PS_SIGNATURE_LEN);
+    return end + 4 + PS_SIGNATURE_LEN;
+}
+
 int64_t ps_client_send(const uint8_t *base, int64_t base_len, int32_t opaque, int32_t sys_flag,
                        int32_t flag, int64_t born_ms, const uint8_t *properties,
-                       int32_t properties_len, const uint8_t *body, int64_t body_len, uint8_t *out,
-                       int64_t room, ps_error *error) {
+                       int32_t properties_len, const uint8_t *body, int64_t body_len,
+                       ps_signer *signer, uint8_t *out, int64_t room, ps_error *error) {
     if (base_len < BASE_MIN || base[AT_HEADER_WORD] != PS_SERIALIZE_ROCKETMQ ||
         be32_get(base + AT_REMARK_LEN) != 0)
         return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "not a request with a binary header");
     if (properties_len < 0 || body_len < 0 || body_len > INT32_MAX - HEADER_MAX ||
-        base_len + properties_len > HEADER_MAX - 4 * (7 + DIGITS_MAX))
+        base_len + properties_len > HEADER_MAX - CHANGING_MAX - SIGNED_MAX)
         return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "header too large, bytes: %lld",
                        (long long)(base_len + properties_len));
-    int64_t most = base_len + 4 * (7 + DIGITS_MAX) + properties_len + body_len;
+    int64_t most = base_len + CHANGING_MAX + SIGNED_MAX + properties_len + body_len;
     if (most > room) return most;
     memcpy(out, base, (size_t)base_len);
     uint8_t *to = out + base_len;
@@ -61,6 +91,9 @@ int64_t ps_client_send(const uint8_t *base, int64_t base_len, int32_t opaque, in
     to = number_put(to, 'g', born_ms);
     to = number_put(to, 'h', flag);
     to = field_put(to, 'i', properties, properties_len);
+    if (signer != NULL)
+        to = signature_put(signer, out + AT_FIELDS, to, (ps_slice){body, (int32_t)body_len});
+    if (to == NULL) return ps_fail(error, PS_E_FRAME, 0, -1, NULL, "fields cannot be signed");
     uint32_t header = (uint32_t)(to - out - 8);
     be32_put(out, header + 4 + (uint32_t)body_len);
     be32_put(out + AT_HEADER_WORD, header | (uint32_t)PS_SERIALIZE_ROCKETMQ << 24);

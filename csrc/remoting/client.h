@@ -4,16 +4,18 @@
 #define PS_CLIENT_H
 
 #include "remoting/command.h"
+#include "remoting/signature.h"
 
 /* cdef begin */
 /* A request that sends one message: `base`, a whole frame with binary header and without body, that
  * holds the fields which do not change (of 310: a to e, j, k, m, n), and the fields that do: f, g,
- * h, i. Returns the bytes of the frame; more than `room`: nothing was written and so many are
- * enough; PS_E_FRAME: base is not such a frame, or the header gets too large. */
+ * h, i. signer: signs it; base then has AccessKey, and no empty value. NULL: nobody does. Returns
+ * the bytes of the frame; more than `room`: nothing was written and so many are enough; PS_E_FRAME:
+ * base is not such a frame, the header gets too large, or it cannot be signed. */
 int64_t ps_client_send(const uint8_t *base, int64_t base_len, int32_t opaque, int32_t sys_flag,
                        int32_t flag, int64_t born_ms, const uint8_t *properties,
-                       int32_t properties_len, const uint8_t *body, int64_t body_len, uint8_t *out,
-                       int64_t room, ps_error *error);
+                       int32_t properties_len, const uint8_t *body, int64_t body_len,
+                       ps_signer *signer, uint8_t *out, int64_t room, ps_error *error);
 
 /* The body of a batch: `count` messages, their bodies in one run and their properties in another.
  * The caller has added up the lengths; `room` is at least bodies + properties + 22 * count. Returns

@@ -2,6 +2,8 @@
  * fields, a batch is read back item by item, answers cut anywhere are whole again, and damage is
  * refused. Buffers end at a page that may not be touched. */
 #define _GNU_SOURCE
+#include <stdlib.h>
+
 #include "remoting/client.h"
 #include "wire.h"
 
@@ -20,10 +22,10 @@ static void test_send_has_all_fields(void) {
     int64_t wanted, base_len = ps_command_encode(&c, 0, base, sizeof base, &e);
     CHECK(base_len > 0);
     int64_t need = ps_client_send(base, base_len, 7, 1, -2147483647 - 1, 1234567890123,
-                                  BYTES("K\1v\2"), BYTES("body"), wire_out_end, 0, &e);
+                                  BYTES("K\1v\2"), BYTES("body"), NULL, wire_out_end, 0, &e);
     uint8_t *out = wire_out_end - need;
     int64_t size = ps_client_send(base, base_len, 7, 1, -2147483647 - 1, 1234567890123,
-                                  BYTES("K\1v\2"), BYTES("body"), out, need, &e);
+                                  BYTES("K\1v\2"), BYTES("body"), NULL, out, need, &e);
     CHECK(size > base_len && size <= need);
     CHECK_EQ(size, wire_decode(out, size, &got, &wanted, &e));
     CHECK(got.code == 310 && got.opaque == 7 && got.field_count == 6 && got.body.len == 4);
@@ -35,8 +37,70 @@ static void test_send_has_all_fields(void) {
     CHECK(wire_same(got.body, TEXT("body")));
     base[4] = PS_SERIALIZE_JSON;
     CHECK_EQ(PS_E_FRAME,
-             ps_client_send(base, base_len, 7, 0, 0, 0, base, 0, base, 0, out, need, &e));
-    CHECK_EQ(PS_E_FRAME, ps_client_send(base, 20, 7, 0, 0, 0, base, 0, base, 0, out, need, &e));
+             ps_client_send(base, base_len, 7, 0, 0, 0, base, 0, base, 0, NULL, out, need, &e));
+    CHECK_EQ(PS_E_FRAME,
+             ps_client_send(base, 20, 7, 0, 0, 0, base, 0, base, 0, NULL, out, need, &e));
+}
+
+/* Not SHA-1, but it tells orders and lengths apart: the test looks at what is signed. */
+typedef struct toy {
+    uint8_t sum[20];
+    uint32_t count;
+} toy;
+
+static void *toy_make(void) { return calloc(1, sizeof(toy)); }
+static int toy_copy(void *to, const void *from) { return memcpy(to, from, sizeof(toy)) == to; }
+
+static int toy_init(void *context, const void *type, void *engine) {
+    memset(context, 0, sizeof(toy));
+    return type == NULL && engine == NULL;
+}
+
+static int toy_update(void *context, const void *data, size_t len) {
+    toy *t = context;
+    for (size_t i = 0; i < len; i++, t->count++)
+        t->sum[t->count % 20] =
+            (uint8_t)(t->sum[t->count % 20] * 31u + ((const uint8_t *)data)[i] + t->count);
+    return 1;
+}
+
+static int toy_final(void *context, uint8_t *out, unsigned *len) {
+    memcpy(out, ((toy *)context)->sum, *len = 20);
+    return 1;
+}
+
+/* A signed send carries the signature over its other fields and its body; a name
+ * that stands twice cannot be signed. */
+static void test_send_is_signed(void) {
+    static const ps_digest_functions with = {toy_make,   free,      toy_copy, toy_init,
+                                             toy_update, toy_final, memcmp,   NULL};
+    static ps_command c = {.serialize = PS_SERIALIZE_ROCKETMQ, .code = 310, .version = 479,
+                           .field_count = 2, .fields = {{TEXT("n"), TEXT("broker-a")},
+                                                        {TEXT("AccessKey"), TEXT("user")}}};
+    static ps_command got;
+    uint8_t base[256];
+    char text[PS_SIGNATURE_LEN];
+    ps_error e = {0};
+    ps_signer *signer = ps_signer_make(&with, "secret", 6);
+    CHECK(signer != NULL);
+    int64_t wanted, base_len = ps_command_encode(&c, 0, base, sizeof base, &e);
+    int64_t need = ps_client_send(base, base_len, 7, 0, 0, 1234567890123, BYTES("K\1v\2"),
+                                  BYTES("body"), signer, wire_out_end, 0, &e);
+    uint8_t *out = wire_out_end - need;
+    int64_t size = ps_client_send(base, base_len, 7, 0, 0, 1234567890123, BYTES("K\1v\2"),
+                                  BYTES("body"), signer, out, need, &e);
+    CHECK_EQ(size, wire_decode(out, size, &got, &wanted, &e));
+    CHECK(got.field_count == 7 && wire_same(got.body, TEXT("body")));
+    ps_slice given = ps_command_field(&got, "Signature");
+    CHECK(ps_signer_sign(signer, got.fields, got.field_count, got.body, text));
+    CHECK(wire_same(given, (ps_slice){(const uint8_t *)text, PS_SIGNATURE_LEN}));
+    CHECK(ps_signer_sign(signer, got.fields, got.field_count, TEXT("bodz"), text));
+    CHECK(!wire_same(given, (ps_slice){(const uint8_t *)text, PS_SIGNATURE_LEN}));
+    c.fields[0].name = TEXT("f"); /* twice then */
+    base_len = ps_command_encode(&c, 0, base, sizeof base, &e);
+    CHECK_EQ(PS_E_FRAME, ps_client_send(base, base_len, 7, 0, 0, 0, BYTES("K\1v\2"),
+                                        BYTES("body"), signer, out, need, &e));
+    ps_signer_free(signer);
 }
 
 static void test_batch_items(void) {
@@ -119,6 +183,7 @@ int main(void) {
     check_begin();
     wire_begin();
     test_send_has_all_fields();
+    test_send_is_signed();
     test_batch_items();
     test_answers_cut_anywhere();
     test_records_of_any_bytes();

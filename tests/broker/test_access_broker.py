@@ -18,6 +18,7 @@ from access_cases import frame, play, text_of_refusal
 from waiting import until
 
 from broker import Broker, Credentials, Message, Producer
+from broker.access.signature import sign
 from broker.cli.secure import ADMIN_FILE, secured
 from broker.client.credentials import SigningHook, credentials_of_file
 from broker.client.errors import BrokerRefused, SendFailed
@@ -430,3 +431,24 @@ def test_files_are_not_for_every_user(tmp_path):
     open_to_all = [path for path in files if path.stat().st_mode & 0o007]
     assert len(files) > 10
     assert open_to_all == []
+
+
+def test_our_clients_sign_their_sends_in_c(broker, monkeypatch):
+    """One by one and in batches; Python signs the rest."""
+    if digest_functions() is None:
+        pytest.skip("this interpreter does not show the functions of its cryptographic library")
+    signed = []
+    monkeypatch.setattr(
+        "broker.client.credentials.sign",
+        lambda command, credentials: (signed.append(command.code), sign(command, credentials)),
+    )
+    token = Credentials(TEAM.access_key, TEAM.secret_key, "a token")
+    with broker.producer(credentials=token) as producer:
+        producer.send(Message("orders", b"first"))
+        signed.clear()
+        before = let_in(broker)
+        producer.send(Message("orders", "grün".encode(), keys="ключ", properties={"ü": "é"}))
+        producer.send_batch([Message("orders", b"one"), Message("orders", b"two")])
+        producer.send_batch([Message("orders", b"three"), Message("orders", b"four")])
+        assert not {310, 320} & set(signed)
+        assert let_in(broker) >= before + 2

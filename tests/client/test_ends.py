@@ -24,6 +24,7 @@ from broker.client import (
     Unreachable,
     WrongLoop,
 )
+from broker.client.inflight import Slots
 
 
 def test_use_before_the_start_and_after_the_end(server, name):
@@ -53,6 +54,24 @@ def test_use_before_the_start_and_after_the_end(server, name):
         pass
     with pytest.raises(AlreadyClosed):
         producer.send(Message("t", b"x"))
+
+
+def test_a_send_that_nobody_resumes_leaves_no_slot_behind():
+    """It waited for one, and its coroutine was closed: whoever waits next gets it."""
+
+    async def scenario():
+        slots = Slots(1)
+        await slots.acquire()
+        abandoned, given = slots.acquire(), slots.acquire()
+        abandoned.send(None)
+        given.send(None)
+        abandoned.close()
+        slots.release()
+        given.close()
+        assert slots.taken == 0
+        await asyncio.wait_for(slots.all_free(), BOUND_S)
+
+    run(scenario())
 
 
 def test_another_event_loop_is_refused(server, name):

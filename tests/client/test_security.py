@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 from loops import run
 
-from broker import AsyncConsumer, AsyncProducer, Broker, Message, Producer
+from broker import AsyncConsumer, AsyncProducer, Broker, Credentials, Message, Producer
+from broker.access.signature import is_signed_by
 from broker.client import Unreachable
+from broker.client.credentials import SigningHook
+from broker.client.inflight import Lane
 from broker.client.routes import route_of_queues
+from broker.client.sending import SendRules, prepare
+from broker.remoting.codec import decode
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings, client_context
 
@@ -63,6 +68,21 @@ def test_an_exception_of_a_hook_ends_the_request(server, name):
         pytest.raises(PermissionError, match="no key"),
     ):
         producer.send(Message(name("topic"), b"x"))
+
+
+@pytest.mark.parametrize("secret", ["s", "ein Geheimnis: grün", "x" * 64, "y" * 200])
+def test_a_send_signed_in_c_has_the_signature_that_python_makes(secret):
+    signing = SigningHook(Credentials("user", secret, "token"))
+    if signing.signer is None:
+        pytest.skip("this interpreter does not show the functions of its cryptographic library")
+    route = route_of_queues("orders", "broker-ä", "127.0.0.1:1", "c", 6, 1, 1)
+    message = Message("orders", bytes(range(256)), tags="été", properties={"π": "3"})
+    outgoing = prepare(message, SendRules("p"), sys_flag=8)
+    lane = Lane(route, outgoing, signing)
+    command = decode(lane.frame(lane.next(), outgoing, 7))
+    assert command.ext.keys() == set("abcdefghijkmn") | {"AccessKey", "SecurityToken", "Signature"}
+    assert is_signed_by(command, secret)
+    assert not is_signed_by(command, secret + "!")
 
 
 def test_tls_with_and_without_a_trusted_certificate(tmp_path, small):
