@@ -96,6 +96,14 @@ class Broker:
 
     ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
     Once started: address, store, services.
+
+    >>> from broker import Broker, Message
+    >>> with Broker("store", listenPort=0) as broker:
+    ...     with broker.producer() as producer:
+    ...         result = producer.send(Message("greetings", b"hello"))
+    ...     with broker.consumer("reader", "greetings", start="first") as consumer:
+    ...         next(iter(consumer)).body
+    b'hello'
     """
 
     def __init__(

@@ -18,7 +18,13 @@ _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client signs with. security_token: sent along and signed, empty: none is."""
+    """What a client signs with. security_token: sent along and signed, empty: none is.
+
+    >>> from broker import Credentials, Message, Producer
+    >>> with Producer("shop", credentials=Credentials("shop", "shop-secret")) as producer:
+    ...     producer.send(Message("orders", b"12 apples")).status.name
+    'SEND_OK'
+    """
 
     access_key: str
     secret_key: str = field(repr=False)

@@ -65,13 +65,27 @@ def _place(text: str) -> int:
 
 
 def by_config(queues: Collection[MessageQueue]) -> Strategy:
-    """CONFIG: the queues that the user names."""
+    """CONFIG: the queues that the user names.
+
+    >>> from broker import MessageQueue
+    >>> from broker.client import by_config
+    >>> strategy = by_config([MessageQueue("orders", "broker-a", 3)])  # of one Consumer
+    >>> strategy([], ["me"], "me")
+    (MessageQueue(topic='orders', broker='broker-a', queue=3),)
+    """
     fixed = tuple(sorted(queues))
     return lambda queues, clients, own: fixed
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """MACHINE_ROOM: only queues of brokers named ``room@broker`` in these rooms, divided evenly."""
+    """MACHINE_ROOM: only queues of brokers named ``room@broker`` in these rooms, divided evenly.
+
+    >>> from broker import MessageQueue
+    >>> from broker.client import machine_room
+    >>> queues = [MessageQueue("orders", f"{room}@b", 0) for room in ("east", "west")]
+    >>> [queue.broker for queue in machine_room({"west"})(queues, ["me"], "me")]
+    ['west@b']
+    """
 
     def allocate(
         queues: Sequence[MessageQueue], clients: Sequence[str], own: str
@@ -91,7 +105,17 @@ def machine_room_nearby(
     room_of_client: Callable[[str], str],
 ) -> Strategy:
     """MACHINE_ROOM_NEARBY: queues of a room go to the members there; a room without members is
-    divided among all. inner: divides in each room."""
+    divided among all. inner: divides in each room.
+
+    >>> from broker import MessageQueue
+    >>> from broker.client import machine_room_nearby
+    >>> from broker.client.allocation import average
+    >>> room = lambda broker_or_client: broker_or_client.split("@")[0]
+    >>> nearby = machine_room_nearby(average, lambda queue: room(queue.broker), room)
+    >>> queues = [MessageQueue("orders", f"{at}@b", 0) for at in ("east", "west")]
+    >>> [queue.broker for queue in nearby(queues, ["east@1", "west@1"], "west@1")]
+    ['west@b']
+    """
 
     def allocate(
         queues: Sequence[MessageQueue], clients: Sequence[str], own: str

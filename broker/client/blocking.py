@@ -168,10 +168,11 @@ class Producer:
 
     Any thread may use it. group, namesrv, options: as of AsyncProducer.
 
-    ::
-
-        with Producer("orders-api", "127.0.0.1:9876") as producer:
-            result = producer.send(Message("orders", b"12 apples"))
+    >>> from broker import Message, Producer
+    >>> with Producer("orders-api") as producer:  # at NAMESRV_ADDR
+    ...     result = producer.send(Message("orders", b"12 apples"))
+    >>> result.status.name
+    'SEND_OK'
     """
 
     _twin: AsyncProducer
@@ -295,11 +296,14 @@ class Consumer:
     handler: called in one of ``concurrency`` threads. group, topics, namesrv, options: as of
     AsyncConsumer.
 
-    ::
-
-        with Consumer("billing", "orders", namesrv="127.0.0.1:9876") as consumer:
-            for message in consumer:
-                print(message.body)
+    >>> from broker import Consumer, Message, Producer
+    >>> with Producer("orders-api") as producer:  # at NAMESRV_ADDR
+    ...     result = producer.send(Message("vegetables", b"3 leeks"))
+    >>> with Consumer("kitchen", "vegetables", start="first") as consumer:
+    ...     for message in consumer:
+    ...         print(message.body)
+    ...         break
+    b'3 leeks'
     """
 
     def __init__(
@@ -547,11 +551,16 @@ class TransactionProducer(Producer):
     """Sends messages that are delivered only if local work succeeds. The twin of
     AsyncTransactionProducer: local work runs in the calling thread, checks in threads of their own.
 
-    ::
-
-        with TransactionProducer("orders-tx", check=was_stored) as producer:
-            with producer.transaction(Message("orders", b"12 apples")) as tx:
-                store_order(tx.transaction_id)
+    >>> from broker import LocalState, Message, TransactionProducer
+    >>> stored = set()  # a table of a database in earnest
+    >>> def check(message):
+    ...     known = message.transaction_id in stored
+    ...     return LocalState.COMMIT if known else LocalState.UNKNOWN
+    >>> with TransactionProducer("orders-tx", check=check) as producer:
+    ...     with producer.transaction(Message("orders", b"12 apples")) as tx:
+    ...         stored.add(tx.transaction_id)
+    >>> tx.state.name
+    'COMMIT'
     """
 
     _twin: AsyncTransactionProducer

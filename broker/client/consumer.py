@@ -73,11 +73,16 @@ class AsyncConsumer:
     mapping to expressions (tags as ``"a || b"``, ``Sql(...)``); none: use assign(). handler: called
     with each message; without one, iterate or poll.
 
-    ::
-
-        async with AsyncConsumer("billing", "orders", namesrv="127.0.0.1:9876") as consumer:
-            async for message in consumer:
-                print(message.body)
+    >>> import asyncio
+    >>> from broker import AsyncConsumer, AsyncProducer, Message
+    >>> async def main():
+    ...     async with AsyncProducer("orders-api") as producer:  # at NAMESRV_ADDR
+    ...         await producer.send(Message("fruit", b"12 apples"))
+    ...     async with AsyncConsumer("billing", "fruit", start="first") as consumer:
+    ...         async for message in consumer:
+    ...             return message.body
+    >>> asyncio.run(main())
+    b'12 apples'
     """
 
     def __init__(

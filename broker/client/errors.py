@@ -29,35 +29,106 @@ __all__ = [
 
 
 class ClientError(Exception):
-    """The root of everything a client raises on its own."""
+    """The root of everything a client raises on its own.
+
+    >>> from broker import Producer
+    >>> from broker.client import ClientError
+    >>> try:
+    ...     Producer("orders-api", retries=-1)
+    ... except ClientError as error:
+    ...     type(error).__name__
+    'Misuse'
+    """
 
 
 class Misuse(ClientError):
-    """The client is used in a way that cannot work."""
+    """The client is used in a way that cannot work.
+
+    >>> from broker import Producer
+    >>> Producer("orders-api", compression="rar")
+    Traceback (most recent call last):
+    broker.client.errors.Misuse: there is no compression 'rar'; use one of zlib, lz4, zstd
+    """
 
 
 class NotStarted(Misuse):
-    """The client is used before its start."""
+    """The client is used before its start.
+
+    >>> from broker import Message, Producer
+    >>> Producer("orders-api").send(Message("orders", b"12 apples"))
+    Traceback (most recent call last):
+    broker.client.errors.NotStarted: the producer orders-api is not started; use it ...
+    """
 
 
 class AlreadyClosed(Misuse):
-    """The client is used after its close."""
+    """The client is used after its close.
+
+    >>> from broker import Message, Producer
+    >>> with Producer("orders-api") as producer:
+    ...     pass
+    >>> producer.send(Message("orders", b"12 apples"))
+    Traceback (most recent call last):
+    broker.client.errors.AlreadyClosed: the producer orders-api is closed; make a new one
+    """
 
 
 class WrongLoop(Misuse):
-    """A client belongs to the event loop on which it was started."""
+    """A client belongs to the event loop on which it was started.
+
+    >>> import asyncio
+    >>> from broker import AsyncProducer, Message
+    >>> producer = AsyncProducer("orders-api")
+    >>> with asyncio.Runner() as one, asyncio.Runner() as other:
+    ...     started = one.run(producer.start())
+    ...     try:
+    ...         other.run(producer.send(Message("orders", b"12 apples")))
+    ...     finally:
+    ...         one.run(producer.close())
+    Traceback (most recent call last):
+    broker.client.errors.WrongLoop: the producer orders-api was started on another event loop; ...
+    """
 
 
 class Forked(Misuse):
-    """A client does not survive a fork: its connections belong to the parent."""
+    """A client does not survive a fork: its connections belong to the parent.
+
+    >>> import os
+    >>> from broker import Message, Producer
+    >>> from broker.client import Forked
+    >>> with Producer("orders-api") as producer:
+    ...     child = os.fork()
+    ...     if child == 0:
+    ...         try:
+    ...             producer.send(Message("orders", b"12 apples"))
+    ...         except Forked:
+    ...             os._exit(7)
+    ...         os._exit(0)
+    ...     os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    7
+    """
 
 
 class InvalidMessage(ClientError):
-    """The message breaks a rule of the protocol."""
+    """The message breaks a rule of the protocol.
+
+    >>> from broker import Message, Producer
+    >>> with Producer("orders-api") as producer:
+    ...     producer.send(Message("orders", b""))
+    Traceback (most recent call last):
+    broker.client.errors.InvalidMessage: the message to orders has an empty body; brokers refuse it
+    """
 
 
 class NoRoute(ClientError):
-    """No broker serves the topic. ``topic`` names it."""
+    """No broker serves the topic. ``topic`` names it.
+
+    >>> from broker import Consumer
+    >>> with Consumer("billing") as consumer:
+    ...     consumer.queues("no-such-topic")
+    Traceback (most recent call last):
+    broker.client.errors.NoRoute: no broker serves the topic no-such-topic; ...
+    """
 
     def __init__(self, text: str, topic: str) -> None:
         super().__init__(text)
@@ -65,17 +136,42 @@ class NoRoute(ClientError):
 
 
 class Unreachable(ClientError, ConnectionError):
-    """No connection to a server, or it was cut before the answer."""
+    """No connection to a server, or it was cut before the answer.
+
+    >>> from broker import Message, Producer
+    >>> with Producer("orders-api", "127.0.0.1:1") as producer:
+    ...     producer.send(Message("orders", b"12 apples"))
+    Traceback (most recent call last):
+    broker.client.errors.Unreachable: no name server answers (no connection to 127.0.0.1:1: ...
+    """
 
 
 class RequestTimeout(ClientError, TimeoutError):
-    """A server did not answer in time. Whether it did the work is unknown."""
+    """A server did not answer in time. Whether it did the work is unknown.
+
+    >>> from broker import Message, Producer
+    >>> with Producer("orders-api") as producer:
+    ...     producer.request(Message("nobody-listens", b"apples?"), timeout_s=0.1)
+    Traceback (most recent call last):
+    broker.client.errors.RequestTimeout: no consumer replied within 0.1 s; ...
+    """
 
 
 class BrokerRefused(ClientError):
     """A broker answered with an error.
 
     code: response code (ResponseCode). remark: the broker's text. address: who answered.
+
+    >>> from broker import Message, Producer
+    >>> from broker.client import SendFailed
+    >>> with Producer("orders-api") as producer:
+    ...     queue = producer.send(Message("orders", b"1 pear")).queue._replace(queue=99)
+    ...     try:
+    ...         producer.send(Message("orders", b"12 apples"), queue=queue)
+    ...     except SendFailed as failed:
+    ...         error = failed.attempts[0].error
+    >>> type(error).__name__, error.code  # there is no such queue
+    ('BrokerRefused', 29)
     """
 
     def __init__(self, what: str, code: int, remark: str | None, address: str) -> None:
@@ -94,7 +190,18 @@ class Attempt(NamedTuple):
 
 
 class SendFailed(ClientError):
-    """Every attempt to send a message failed. attempts: in order, with the error of each."""
+    """Every attempt to send a message failed. attempts: in order, with the error of each.
+
+    >>> from broker import Message, Producer
+    >>> from broker.client import SendFailed
+    >>> with Producer("orders-api") as producer:
+    ...     queue = producer.send(Message("orders", b"1 pear")).queue._replace(queue=99)
+    ...     try:
+    ...         producer.send(Message("orders", b"12 apples"), queue=queue)
+    ...     except SendFailed as failed:
+    ...         [attempt.error.code for attempt in failed.attempts]  # there is no such queue
+    [29]
+    """
 
     def __init__(self, topic: str, attempts: Sequence[Attempt]) -> None:
         last = attempts[-1].error if attempts else None
@@ -107,8 +214,33 @@ class SendFailed(ClientError):
 
 
 class HandlerStuck(ClientError):
-    """A handler was still running when ``close()`` stopped waiting for it."""
+    """A handler was still running when ``close()`` stopped waiting for it.
+
+    >>> import threading
+    >>> from broker import Consumer, Message, Producer
+    >>> begun, end = threading.Event(), threading.Event()
+    >>> def handle(message):
+    ...     begun.set()
+    ...     end.wait()
+    >>> with Producer("orders-api") as producer:
+    ...     result = producer.send(Message("slow", b"work"))
+    >>> consumer = Consumer("slow", "slow", start="first", handler=handle, stop_timeout_s=0.1)
+    >>> with consumer:
+    ...     ready = begun.wait(300)
+    Traceback (most recent call last):
+    broker.client.errors.HandlerStuck: ...
+    >>> end.set()
+    """
 
 
 class TransactionNotStarted(ClientError):
-    """The half message was not stored safely (its send status says so), and was rolled back."""
+    """The half message was not stored safely (its send status says so), and was rolled back.
+
+    >>> from broker.client import TransactionNotStarted
+    >>> def order(producer, message):
+    ...     try:
+    ...         with producer.transaction(message):
+    ...             ...  # local work
+    ...     except TransactionNotStarted:
+    ...         ...  # nothing was done: try again later
+    """

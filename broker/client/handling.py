@@ -27,7 +27,24 @@ SWEEP_S = 1.0
 
 
 class RetryLater(Exception):
-    """A handler raises it to have the message again. delay_level: as of Consumer.nack()."""
+    """A handler raises it to have the message again. delay_level: as of Consumer.nack().
+
+    >>> import threading
+    >>> from broker import Consumer, Message, Producer, RetryLater
+    >>> attempts, done = [], threading.Event()
+    >>> def handle(message):
+    ...     attempts.append(message.attempt)
+    ...     if message.attempt == 0:
+    ...         raise RetryLater(delay_level=1)  # after the broker's first delay: a second
+    ...     done.set()
+    >>> with Producer("orders-api") as producer:
+    ...     result = producer.send(Message("mail", b"to send"))
+    >>> with Consumer("postman", "mail", start="first", handler=handle):
+    ...     done.wait(300)
+    True
+    >>> attempts
+    [0, 1]
+    """
 
     def __init__(self, delay_level: int = 0) -> None:
         super().__init__(f"the message is to come again, delay level {delay_level}")

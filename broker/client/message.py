@@ -31,6 +31,7 @@ class Message:
     deliver_at_ms: milliseconds since 1970, for brokers with a timer store. flag: the user's number.
     wait_stored: False lets the broker answer before its disk or slave has the message.
 
+    >>> from broker import Message
     >>> Message("orders", b"12 apples", tags="fruit", keys="order-17").keys
     'order-17'
     """
@@ -47,7 +48,13 @@ class Message:
 
 
 class SendStatus(enum.Enum):
-    """How safely a message was stored. All four mean that it is in the broker's log."""
+    """How safely a message was stored. All four mean that it is in the broker's log.
+
+    >>> from broker import Message, Producer, SendStatus
+    >>> with Producer("orders-api") as producer:
+    ...     producer.send(Message("orders", b"12 apples")).status is SendStatus.SEND_OK
+    True
+    """
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -61,8 +68,11 @@ class SendResult(NamedTuple):
     message_id: the unique key that the client gave it. offset_message_id: the broker's address and
     the place in its log. queue_offset: of a half message, its offset in the half queue.
 
-    >>> SendResult(SendStatus.SEND_OK, "id", "", MessageQueue("orders", "broker-a", 0), 7).queue
-    MessageQueue(topic='orders', broker='broker-a', queue=0)
+    >>> from broker import Message, Producer
+    >>> with Producer("orders-api") as producer:
+    ...     result = producer.send(Message("letters", b"first"))
+    >>> result.queue.topic, result.queue_offset
+    ('letters', 0)
     """
 
     status: SendStatus
@@ -78,6 +88,16 @@ class ReceivedMessage:
 
     queue_offset: its place in the queue. physical_offset: its place in the broker's log. Times are
     milliseconds since 1970.
+
+    >>> from broker import Consumer, Message, Producer
+    >>> with Producer("orders-api") as producer:
+    ...     result = producer.send(Message("bread", b"2 loaves", tags="rye", keys="order-18"))
+    >>> with Consumer("bakery", "bread", start="first") as consumer:
+    ...     message = next(iter(consumer))
+    >>> message.body, message.tags, message.keys, message.attempt
+    (b'2 loaves', 'rye', ['order-18'], 0)
+    >>> message.message_id == result.message_id
+    True
     """
 
     __slots__ = (

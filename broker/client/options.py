@@ -29,8 +29,19 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 class RequestHook(Protocol):
     """Called around every request to brokers and name servers (upstream's RPCHook).
 
-    before_request may change ``request.ext``, for example to sign it. An exception there ends the
-    request.
+    before_request may change ``request.ext``. An exception there ends the request.
+
+    >>> from broker import Message, Producer
+    >>> class Counting:
+    ...     codes = []
+    ...     def before_request(self, address, request):
+    ...         self.codes.append(request.code)
+    ...     def after_response(self, address, request, response):
+    ...         pass
+    >>> with Producer("orders-api", hooks=[Counting()]) as producer:
+    ...     result = producer.send(Message("orders", b"12 apples"))
+    >>> 310 in Counting.codes  # RequestCode.SEND_MESSAGE_V2
+    True
     """
 
     def before_request(self, address: str, request: Command) -> None: ...

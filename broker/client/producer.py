@@ -122,10 +122,13 @@ class AsyncProducer:
     group: names the application to brokers and tools. namesrv: ``host:port`` of name servers, with
     ; between them; by default the environment variable NAMESRV_ADDR. options: see ProducerOptions.
 
-    ::
-
-        async with AsyncProducer("orders-api", "127.0.0.1:9876") as producer:
-            result = await producer.send(Message("orders", b"12 apples"))
+    >>> import asyncio
+    >>> from broker import AsyncProducer, Message
+    >>> async def main():
+    ...     async with AsyncProducer("orders-api") as producer:  # at NAMESRV_ADDR
+    ...         return await producer.send(Message("orders", b"12 apples"))
+    >>> asyncio.run(main()).status.name
+    'SEND_OK'
     """
 
     def __init__(

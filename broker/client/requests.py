@@ -23,7 +23,16 @@ CORRELATION = "CORRELATION_ID"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a consumer answered to Producer.request()."""
+    """What a consumer answered to Producer.request().
+
+    >>> from broker import Consumer, Message, Producer
+    >>> with Producer("desk") as desk, Producer("shop") as shop:
+    ...     result = shop.send(Message("questions", b"(makes the topic)"))
+    ...     answer = lambda message: desk.reply(message, b"12 left")
+    ...     with Consumer("desk", "questions", handler=answer):
+    ...         shop.request(Message("questions", b"apples?"), timeout_s=300).body
+    b'12 left'
+    """
 
     body: bytes
     properties: Mapping[str, str] = field(default_factory=dict)

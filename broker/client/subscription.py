@@ -28,8 +28,14 @@ def tag_hash(tag: str) -> int:
 class Sql(str):
     """An SQL92 expression over properties, for a broker with ``enablePropertyFilter``.
 
-    >>> Sql("region = 'eu' AND total > 10")
-    Sql("region = 'eu' AND total > 10")
+    >>> from broker import Consumer, Message, Producer, Sql
+    >>> with Producer("orders-api") as producer:
+    ...     for region in ("us", "eu"):
+    ...         message = Message("sales", region.encode(), properties={"region": region})
+    ...         result = producer.send(message)
+    >>> with Consumer("europe", {"sales": Sql("region = 'eu'")}, start="first") as consumer:
+    ...     next(iter(consumer)).body
+    b'eu'
     """
 
     __slots__ = ()

@@ -42,7 +42,13 @@ REMARK_MAX = 1000
 
 
 class LocalState(enum.Enum):
-    """How local work ended. UNKNOWN: the broker asks later."""
+    """How local work ended. UNKNOWN: the broker asks later.
+
+    >>> from broker import LocalState
+    >>> done = {"17"}
+    >>> def check(message):  # of a TransactionProducer
+    ...     return LocalState.COMMIT if set(message.keys) <= done else LocalState.UNKNOWN
+    """
 
     UNKNOWN = 0
     COMMIT = 8
@@ -50,7 +56,15 @@ class LocalState(enum.Enum):
 
 
 class Transaction:
-    """A half message that a broker has stored. It commits when the ``with`` block ends normally."""
+    """A half message that a broker has stored. It commits when the ``with`` block ends normally.
+
+    >>> from broker import LocalState, Message, TransactionProducer
+    >>> with TransactionProducer("stock-tx", check=lambda message: LocalState.ROLLBACK) as producer:
+    ...     with producer.transaction(Message("stock", b"12 apples")) as tx:
+    ...         tx.rollback()  # there are none
+    >>> tx.state
+    <LocalState.ROLLBACK: 12>
+    """
 
     def __init__(self, message: Message, result: SendResult) -> None:
         self.message = message
@@ -73,7 +87,18 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """send_result: of the half message. state: what the broker was told."""
+    """send_result: of the half message. state: what the broker was told.
+
+    >>> from broker import LocalState, Message, TransactionProducer
+    >>> class Booking:
+    ...     def execute(self, transaction, argument):
+    ...         return LocalState.COMMIT
+    ...     def check(self, message):
+    ...         return LocalState.UNKNOWN
+    >>> with TransactionProducer("hotel-tx", listener=Booking()) as producer:
+    ...     producer.send_in_transaction(Message("hotel", b"room 3")).state.name
+    'COMMIT'
+    """
 
     send_result: SendResult
     state: LocalState
@@ -82,7 +107,22 @@ class TransactionResult:
 @runtime_checkable
 class TransactionListener(Protocol):
     """Local work of send_in_transaction(), and the answer to checks. Both may be coroutines in an
-    AsyncTransactionProducer. An exception in execute() leaves the transaction open."""
+    AsyncTransactionProducer. An exception in execute() leaves the transaction open.
+
+    >>> from broker import LocalState, Message, TransactionProducer
+    >>> class Payment:
+    ...     def __init__(self):
+    ...         self.paid = set()  # a table of a database in earnest
+    ...     def execute(self, transaction, argument):
+    ...         self.paid.add(transaction.transaction_id)
+    ...         return LocalState.COMMIT
+    ...     def check(self, message):
+    ...         known = message.transaction_id in self.paid
+    ...         return LocalState.COMMIT if known else LocalState.ROLLBACK
+    >>> with TransactionProducer("pay-tx", listener=Payment()) as producer:
+    ...     producer.send_in_transaction(Message("payments", b"12")).send_result.status.name
+    'SEND_OK'
+    """
 
     def execute(
         self, transaction: Transaction, argument: object
@@ -101,11 +141,19 @@ class AsyncTransactionProducer(AsyncProducer):
 
     listener: for send_in_transaction(). check: for transaction() alone, in the listener's place.
 
-    ::
-
-        async with AsyncTransactionProducer("orders-tx", check=was_stored) as producer:
-            async with producer.transaction(Message("orders", b"12 apples")) as tx:
-                await store_order(tx.transaction_id)
+    >>> import asyncio
+    >>> from broker import AsyncTransactionProducer, LocalState, Message
+    >>> stored = set()  # a table of a database in earnest
+    >>> async def check(message):
+    ...     known = message.transaction_id in stored
+    ...     return LocalState.COMMIT if known else LocalState.UNKNOWN
+    >>> async def main():
+    ...     async with AsyncTransactionProducer("orders-tx", check=check) as producer:
+    ...         async with producer.transaction(Message("orders", b"12 apples")) as tx:
+    ...             stored.add(tx.transaction_id)
+    ...         return tx.state.name
+    >>> asyncio.run(main())
+    'COMMIT'
     """
 
     def __init__(

@@ -36,6 +36,13 @@ class NameServer:
     conf: upstream's namesrv.conf. defaults: below it. settings: over it; all under upstream's names
     (settings.py). tls: in the place of the settings'. Raises: BadArgument, RecordDamaged for a
     kvConfig.json that cannot be read.
+
+    >>> from broker import Broker, Message, NameServer, Producer
+    >>> with NameServer.in_thread(listenPort=0, kvConfigPath="") as names:
+    ...     with Broker("store-of-names", listenPort=0, namesrvAddr=names.address):
+    ...         with Producer("orders-api", names.address) as producer:
+    ...             producer.send(Message("orders", b"12 apples")).status.name
+    'SEND_OK'
     """
 
     def __init__(

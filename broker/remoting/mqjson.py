@@ -25,7 +25,13 @@ _string: Any = json.decoder.scanstring  # type: ignore[attr-defined]
 
 
 class MessageQueue(NamedTuple):
-    """One queue of one broker: a key in the maps of tools and clients."""
+    """One queue of one broker: a key in the maps of tools and clients.
+
+    >>> from broker import MessageQueue
+    >>> queue = MessageQueue("orders", "broker-a", 3)
+    >>> queue.topic, queue.broker, queue.queue
+    ('orders', 'broker-a', 3)
+    """
 
     topic: str
     broker: str
