@@ -142,8 +142,10 @@ static void check_fields(segment_walk *w, const ps_record *r) {
     if (dropped > 0) au_find(w->out, PS_FIND_PROPERTIES, at, at + r->size, 1, at, dropped);
     if (suspect) au_find(w->out, PS_FIND_SUSPECT, at, at + r->size, 1, at, 0);
     if (r->store_timestamp < w->time) {
+        int64_t back; /* damage makes any number of a time */
+        if (__builtin_sub_overflow(w->time, r->store_timestamp, &back)) back = INT64_MAX;
         if (w->back_count++ == 0) w->back_from = at;
-        if (w->time - r->store_timestamp > w->back_ms) w->back_ms = w->time - r->store_timestamp;
+        if (back > w->back_ms) w->back_ms = back;
     }
     w->time = r->store_timestamp;
     if (w->facts->first_time < 0) w->facts->first_time = r->store_timestamp;

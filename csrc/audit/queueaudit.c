@@ -96,7 +96,7 @@ static int walk_file(unit_walk *w, int64_t base, ps_error *e) {
             continue;
         }
         const uint8_t *p = ps_window_get(&file, at, PS_UNIT, &count);
-        if (p == NULL) break;
+        if (p == NULL || count < PS_UNIT) break; /* the file ends, maybe amid a unit */
         for (; count >= PS_UNIT && at + PS_UNIT <= size; count -= PS_UNIT, p += PS_UNIT) {
             ps_unit u;
             ps_unit_get(p, &u);

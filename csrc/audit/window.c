@@ -76,7 +76,8 @@ const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t least, int64_t *c
     if (at < 0 || at >= w->wd_size) return NULL;
     if (least > w->wd_size - at) least = w->wd_size - at;
     if (at < w->wd_from || at + least > w->wd_from + w->wd_count) {
-        int64_t room = least > WINDOW ? least : WINDOW;
+        int64_t usual = w->wd_size < WINDOW ? w->wd_size : WINDOW;
+        int64_t room = least > usual ? least : usual;
         if (room > w->wd_room) {
             uint8_t *more = realloc(w->wd_bytes, (size_t)room);
             if (more == NULL) return NULL;

@@ -169,20 +169,6 @@ static int64_t unit_end(const uint8_t *p) {
     return u.size == PS_UNIT_NONE ? -1 : u.physical + u.size;
 }
 
-int64_t ps_units_check(const uint8_t *units, int64_t count, int64_t *physical_end,
-                       int64_t *last_start) {
-    ps_unit u;
-    for (int64_t i = 0; i < count; i++) {
-        ps_unit_get(units + i * PS_UNIT, &u);
-        if (u.physical < 0 || u.size <= 0) return i;
-        if (u.size == PS_UNIT_NONE) continue;
-        if (u.physical < *physical_end || u.physical > INT64_MAX - u.size) return i;
-        *last_start = u.physical;
-        *physical_end = u.physical + u.size;
-    }
-    return count;
-}
-
 /* A queue's file while it is looked at: read, not mapped, since thousands are opened in a row. */
 typedef struct unit_file {
     ps_io *io;
@@ -212,8 +198,34 @@ static int64_t unit_file_read(const unit_file *f, int64_t from, int64_t count, u
 typedef struct sound {
     int64_t units; /* of the file looked at */
     int64_t physical_end, last_start;
-    bool more; /* something stands after them in the file */
+    int64_t lost; /* the record that units without one name at its end, -1: it has one; deep only */
+    bool more;    /* something stands after them in the file */
 } sound;
+
+/* How many of `count` units are sound as far as units alone can tell: each points to a record,
+ * records ascend and do not overlap, units of lost messages name the record that follows them, and
+ * pre-filled ones stand at the queue's beginning. */
+static int64_t count_sound(const uint8_t *units, int64_t count, sound *out) {
+    ps_unit u;
+    for (int64_t i = 0; i < count; i++) {
+        ps_unit_get(units + i * PS_UNIT, &u);
+        if (u.physical < 0 || u.size <= 0) return i;
+        if (u.size == PS_UNIT_NONE) {
+            bool prefill = u.physical == 0 && out->physical_end < 0 && out->lost < 0;
+            if (prefill) continue;
+            if (u.physical == 0 || u.physical < out->physical_end) return i;
+            if (out->lost >= 0 && u.physical != out->lost) return i;
+            out->lost = u.physical;
+            continue;
+        }
+        if (u.physical < out->physical_end || u.physical > INT64_MAX - u.size) return i;
+        if (out->lost >= 0 && u.physical != out->lost) return i;
+        out->lost = -1;
+        out->last_start = u.physical;
+        out->physical_end = u.physical + u.size;
+    }
+    return count;
+}
 
 static bool all_zero(const uint8_t *p, int64_t len) {
     for (int64_t i = 0; i < len; i++)
@@ -242,8 +254,7 @@ static int check_deep(const unit_file *f, sound *out, ps_error *e) {
     while (code == 0 && out->units < f->units) {
         int64_t want = f->units - out->units < CHECK_UNITS ? f->units - out->units : CHECK_UNITS;
         int64_t n = unit_file_read(f, out->units, want, buf, e);
-        int64_t good =
-            n > 0 ? ps_units_check(buf, n, &out->physical_end, &out->last_start) : 0;
+        int64_t good = n > 0 ? count_sound(buf, n, out) : 0;
         out->units += good;
         code = n < 0 ? (int)n : 0;
         if (n <= 0 || good < n) break;
@@ -303,9 +314,10 @@ static int check_ends(const unit_file *f, sound *out, ps_error *e) {
     return code < 0 ? code : 0;
 }
 
-/* Units do not ascend: which of the two at the seam is wrong, the log says. Steps back over those
- * before it that are. */
-static int step_back(ps_queue *q, const unit_file *f, int64_t base, sound *out, ps_error *e) {
+/* Units do not ascend, or point past the log: which of them are wrong, the log says. Steps back
+ * over those at the end that are; `before` is how far the files before this one are sound. */
+static int step_back(ps_queue *q, const unit_file *f, int64_t base, const sound *before, sound *out,
+                     ps_error *e) {
     uint8_t p[PS_UNIT];
     ps_unit u;
     bool stepped = false;
@@ -324,6 +336,10 @@ static int step_back(ps_queue *q, const unit_file *f, int64_t base, sound *out, 
         out->units--;
         stepped = true;
     }
+    if (stepped) {
+        out->last_start = before->last_start;
+        out->physical_end = before->physical_end;
+    }
     return 0;
 }
 
@@ -331,7 +347,7 @@ static int step_back(ps_queue *q, const unit_file *f, int64_t base, sound *out, 
 static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
     int32_t n = q->cq_files.ss_count;
     int64_t size = q->cq_files.ss_file_size, end = n ? q->cq_files.ss_items[0].sg_base : 0;
-    sound at = {.physical_end = -1, .last_start = -1}, first = at;
+    sound at = {.physical_end = -1, .last_start = -1, .lost = -1}, first = at;
     int code = 0;
     for (int32_t i = 0; i < n && code == 0; i++) {
         int64_t base = q->cq_files.ss_items[i].sg_base;
@@ -348,11 +364,15 @@ static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
         if (code == 0 && (deep || (i < n - 1 && at.units < f.units))) {
             at = before;
             code = check_deep(&f, &at, e);
-            if (code == 0 && at.more) code = step_back(q, &f, base, &at, e);
         }
+        int64_t units = at.units;
+        bool unsound = at.more || at.physical_end > q->cq_shared->qs_log_limit;
+        bool unnamed = at.lost >= 0 && (i == n - 1 || units < f.units);
+        if (code == 0 && (unsound || unnamed)) code = step_back(q, &f, base, &before, &at, e);
         f.io->close(f.io, f.fd);
         end = base + at.units * PS_UNIT;
-        q->cq_hole = q->cq_hole || at.more || (i < n - 2 && at.units < f.units);
+        q->cq_hole = q->cq_hole || unsound || at.units < units ||
+                     (i < n - 2 && at.units < f.units);
         if (at.units < f.units) break;
     }
     if (code < 0) return code;

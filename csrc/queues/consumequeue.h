@@ -31,6 +31,9 @@ typedef struct ps_queues_shared {
     bool qs_strict;           /* recovery's first pass: a gap in a queue is marked, not filled */
     bool qs_log_before;       /* and the log has more before the place where that pass began */
     const _Atomic int64_t *qs_log_min; /* where the log begins */
+    /* No unit points past it: the end of the last segment; INT64_MAX while somebody else may add
+     * one. Set before the queues are opened. */
+    int64_t qs_log_limit;
     /* Whether the record that a unit names is there and is the one of this offset of the queue;
      * also when nobody can tell. By the log, which is no concern of this room. */
     bool (*qs_confirms)(void *arg, struct ps_queue *q, int64_t offset, const ps_unit *unit);
@@ -83,11 +86,6 @@ typedef struct ps_queue {
 int ps_queue_open(ps_queues_shared *shared, struct ps_topic *topic, const char *name, int32_t id,
                   const char *folder, const ps_listing *files, bool deep, ps_queue **out,
                   ps_error *e);
-/* Whether `count` units at `units`, read from a file, are sound as far as units alone can tell:
- * each points to a record, records ascend from *physical_end on and do not overlap. Returns how
- * many are; *physical_end and *last_start go with the last of them. */
-int64_t ps_units_check(const uint8_t *units, int64_t count, int64_t *physical_end,
-                       int64_t *last_start);
 /* Nothing of the queue counts any more: it is written again from the log's beginning on. */
 void ps_queue_restart(ps_queue *q);
 /* Takes away what follows the sound part of a queue with a hole, keeping it aside, so that the log

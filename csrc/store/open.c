@@ -181,7 +181,11 @@ static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error 
     int code = ps_log_open(&s->st_log, e);
     bool crashed = ps_abort_present(s->st_io, s->st_root) == 1;
     /* The abort file of a live writer tells of no crash. */
-    if (crashed && s->st_readonly) crashed = ps_lock_holder(s->st_io, s->st_root) == 0;
+    bool live = crashed && s->st_readonly && ps_lock_holder(s->st_io, s->st_root) != 0;
+    const ps_segments *log = &s->st_log.lg_files;
+    int64_t last = log->ss_count > 0 ? log->ss_items[log->ss_count - 1].sg_base : -1;
+    s->st_topics.tt_shared.qs_log_limit = live || last < 0 ? INT64_MAX : last + log->ss_file_size;
+    crashed = crashed && !live;
     if (progress != NULL) progress->phase = 1;
     if (code == 0) code = ps_tombstones_load(s, report, e);
     if (code == 0) code = ps_queues_load(&s->st_topics, crashed, report, progress, e);

@@ -189,16 +189,22 @@ static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
 /* The record a unit points to, checked against the unit; its segment is cached in *mf over
  * units. *mf is NULL afterwards when the log has no segment there. */
 static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record *r) {
-    int64_t at = *mf != NULL ? u->physical - (*mf)->mf_base : -1;
-    if (at < 0 || at >= (*mf)->mf_size) {
+    if (*mf == NULL || u->physical < (*mf)->mf_base ||
+        u->physical - (*mf)->mf_base >= (*mf)->mf_size) {
         ps_mapfile_unref(*mf);
         *mf = u->physical < 0 ? NULL : ps_segments_find(&s->st_log.lg_files, u->physical, NULL);
         if (*mf == NULL) return false;
-        at = u->physical - (*mf)->mf_base;
     }
+    int64_t at = u->physical - (*mf)->mf_base;
     if (u->size > (*mf)->mf_size - at) return false;
     return ps_record_decode((*mf)->mf_map + at, u->size, r) == PS_REC_OK && r->size == u->size &&
            r->physical_offset == u->physical;
+}
+
+/* By how much a record's queue offset differs from its place. Damage makes any number of it, so it
+ * wraps. */
+static int64_t drift_of(const ps_record *r, int64_t offset) {
+    return (int64_t)((uint64_t)r->queue_offset - (uint64_t)offset);
 }
 
 /* Whether the unit at offset `other` points to a whole record of q whose queue offset differs from
@@ -210,7 +216,7 @@ static bool drifts_alike(ps_store *s, ps_queue *q, int64_t other, bool before, i
     ps_unit u;
     bool alike = ps_queue_unit(q, other, &u) && u.size != PS_UNIT_NONE &&
                  (u.physical < physical) == before && record_of(s, &u, &mf, &r) &&
-                 ps_queue_is_of(q, &r) && r.queue_offset - other == drift;
+                 ps_queue_is_of(q, &r) && drift_of(&r, other) == drift;
     ps_mapfile_unref(mf);
     return alike;
 }
@@ -219,7 +225,7 @@ bool ps_unit_belongs(ps_store *s, ps_queue *q, int64_t offset, const ps_record *
     if (strncmp(q->cq_topic->tp_name, "%LMQ%", 5) == 0) return true;
     if (!ps_queue_is_of(q, r)) return false;
     if (r->queue_offset == offset) return true;
-    int64_t drift = r->queue_offset - offset, place = r->physical_offset;
+    int64_t drift = drift_of(r, offset), place = r->physical_offset;
     return drifts_alike(s, q, offset - 1, true, place, drift) ||
            drifts_alike(s, q, offset + 1, false, place, drift);
 }
@@ -313,8 +319,8 @@ static bool take_unit(walk *w, int64_t offset, const ps_unit *u) {
  * it. */
 __attribute__((always_inline)) static inline void prefetch_unit(const walk *w,
                                                                 const uint8_t *unit) {
-    int64_t at = (int64_t)be64_get(unit) - (w->log_file != NULL ? w->log_file->mf_base : 0);
-    if (w->log_file != NULL && at >= 0 && at < w->log_file->mf_size) {
+    uint64_t at = be64_get(unit) - (uint64_t)(w->log_file != NULL ? w->log_file->mf_base : 0);
+    if (w->log_file != NULL && at < (uint64_t)w->log_file->mf_size) {
         __builtin_prefetch(w->log_file->mf_map + at);
         __builtin_prefetch(w->log_file->mf_map + at + 64);
     }

@@ -90,10 +90,13 @@ bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit
     ps_record r;
     ps_mapfile *mf;
     int64_t avail;
-    if (u->size == PS_UNIT_NONE || u->physical < atomic_load(&s->st_log.lg_min)) return true;
+    if (u->physical < atomic_load(&s->st_log.lg_min)) return true;
     const uint8_t *p = ps_log_at(&s->st_log, u->physical, INT64_MAX, &avail, &mf);
     bool good = p != NULL && ps_record_check(p, avail, u->physical, 0, &r) == PS_REC_OK &&
-                r.size == u->size && ps_queue_is_of(q, &r) && r.queue_offset == offset;
+                ps_queue_is_of(q, &r);
+    /* A unit of a lost message names the next record of the queue. */
+    good = good && (u->size == PS_UNIT_NONE ? r.queue_offset > offset
+                                            : r.size == u->size && r.queue_offset == offset);
     ps_mapfile_unref(mf);
     return good;
 }

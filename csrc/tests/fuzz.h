@@ -9,7 +9,10 @@
 #include "base/bytes.h"
 #include "check.h"
 
-enum { FRAMES_MAX = 4096, CHANGES_MAX = 6, GROWTH = 4096 };
+#ifndef FUZZ_GROWTH
+#define FUZZ_GROWTH 4096
+#endif
+enum { FRAMES_MAX = 4096, CHANGES_MAX = 6, GROWTH = FUZZ_GROWTH };
 
 typedef struct input {
     uint8_t *data;
@@ -20,10 +23,19 @@ static input frames[FRAMES_MAX];
 static int frame_count;
 static uint8_t now[INPUT_MAX + 2 * GROWTH];
 static int64_t now_len;
+/* An input is a file of fixed places, after eight bytes of the harness: its bytes change where they
+ * stand. Else it is a frame, which grows and shrinks, and gets its lengths again. */
+static bool fuzz_in_place;
 
 /* ---- what ends a run ---- */
 
 void __sanitizer_set_death_callback(void (*)(void)) __attribute__((weak));
+
+/* Undefined behaviour ends the process by a signal too, so that its input is kept. */
+const char *__ubsan_default_options(void);
+const char *__ubsan_default_options(void) {
+    return "abort_on_error=1:print_stacktrace=1";
+}
 
 static const char *setting(const char *name, const char *otherwise) {
     const char *given = getenv(name);
@@ -181,6 +193,41 @@ static void change(void) {
     }
 }
 
+/* Fields are numbers of four or eight bytes, at any multiple of two. */
+static void change_in_place(void) {
+    uint8_t number[8] = {0};
+    int64_t from = now_len > 8 && check_below(32) != 0 ? 8 : 0;
+    int64_t at = from + check_below(now_len - from), width = check_below(2) == 0 ? 4 : 8;
+    int64_t some = 1 + check_below(64), left = now_len - at;
+    const input *other = &frames[check_below(frame_count)];
+    switch (check_below(8)) {
+    case 0:
+        now_len = check_below(16) == 0 ? at : now_len;
+        break;
+    case 1:
+    case 2:
+        now[at] ^= (uint8_t)(1 << check_below(8));
+        break;
+    case 3:
+        now[at] = (uint8_t)check_random();
+        break;
+    case 4:
+    case 5:
+        at -= (at - from) % 2;
+        be32_put(number + width - 4, NUMBERS[check_below(sizeof NUMBERS / sizeof *NUMBERS)]);
+        memcpy(now + at, number, (size_t)(now_len - at < width ? now_len - at : width));
+        break;
+    case 6:
+        memset(now + at, 0, (size_t)(left < some ? left : some));
+        break;
+    default: { /* a piece of it, or of another file, elsewhere */
+        int64_t start = check_below(other->len), len = other->len - start;
+        len = len < some ? len : some;
+        memcpy(now + at, other->data + start, (size_t)(left < len ? left : len));
+    }
+    }
+}
+
 /* Makes the lengths right, which changes have made wrong, so that the header is looked at. */
 static void mend(int64_t body_len) {
     if (now_len < 8) return;
@@ -194,8 +241,13 @@ static void fuzz_one(void) {
     memcpy(now, begin->data, (size_t)begin->len);
     now_len = begin->len;
     int64_t body_len = now_len - 8 - (int64_t)(be32_get(now + 4) & 0xFFFFFF);
-    for (int64_t count = 1 + check_below(CHANGES_MAX); count > 0; count--) change();
-    if (check_below(16) != 0) mend(body_len > 0 ? body_len : 0);
+    for (int64_t count = 1 + check_below(CHANGES_MAX); count > 0; count--) {
+        if (!fuzz_in_place)
+            change();
+        else if (now_len > 0)
+            change_in_place();
+    }
+    if (!fuzz_in_place && check_below(16) != 0) mend(body_len > 0 ? body_len : 0);
     LLVMFuzzerTestOneInput(now, (size_t)now_len);
 }
 
@@ -204,14 +256,15 @@ static int fuzz_main(const char *name, int argc, char **argv, void (*begin)(void
     check_begin();
     if (__sanitizer_set_death_callback != NULL) __sanitizer_set_death_callback(keep_find);
     signal(SIGALRM, on_signal); /* an input that takes seconds is a find too */
+    signal(SIGABRT, on_signal);
     signal(SIGTRAP, on_signal);
     signal(SIGILL, on_signal);
     for (int i = 1; i < argc; i++) add_file(argv[i]);
     begin();
     int museum = run_museum();
-    int64_t rounds = 0;
+    int64_t rounds = 0, most = atoll(setting("PS_FUZZ_RUNS", "1000000000000"));
     time_t end = time(NULL) + atoll(setting("PS_FUZZ_SECONDS", "2"));
-    while (time(NULL) < end) {
+    while (time(NULL) < end && rounds < most) {
         alarm(20);
         for (int i = 0; i < 500; i++, rounds++) fuzz_one();
     }

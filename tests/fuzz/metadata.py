@@ -1,0 +1,180 @@
+"""Fuzzes the readers of metadata: ``python -m tests.fuzz.metadata json|lmdb``.
+
+Damages whole files at random, PS_FUZZ_RUNS times (1,000), after the files of ``museum/json`` and
+``museum/lmdb``. Every run either says by name what is wrong or gives rows that can be written and
+read again. A database that the page check lets through is read by LMDB itself, in this process:
+what ends it is in PS_FUZZ_FIND (build/fuzz-find) by then. PS_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+
+from pystore import _metapages
+from pystore.configfiles import SECTIONS, check_json
+from pystore.metadata import Metadata, SubscriptionGroup, TopicConfig
+
+MUSEUM = Path(__file__).parent / "museum"
+FIND = Path(os.environ.get("PS_FUZZ_FIND", "build/fuzz-find"))
+WORDS = (
+    b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"-", b"0", b"1e999", b"NaN", b"1.5",
+    b"9223372036854775808", b"-1", b"\\ud800", b"\xff", b"\xef\xbb\xbf", b"\0", b'"a":1,',
+    b"[" * 99, b"true", b"{0:", b'{"', b"1" * 5000,
+)  # fmt: skip
+
+Case = tuple[str, bytes]
+
+
+def make_sound(folder: Path) -> tuple[list[Case], bytes]:
+    """Every configuration file of a store, and its database."""
+    with Metadata(folder) as meta:
+        for i in range(30):
+            meta.topics.put(TopicConfig(f"topic{i}" * 9, 4, 4, 6))
+            meta.groups.put(SubscriptionGroup(f"group{i}"))
+            meta.offsets.commit(f"group{i}", "topic", i % 4, i << 40)
+        for i in range(8):
+            meta.offsets.commit("again", "topic", 0, i)
+    files = [(path.name, path.read_bytes()) for path in sorted((folder / "config").glob("*.json"))]
+    return files, (folder / "meta" / "data.mdb").read_bytes()
+
+
+# ---- JSON ----
+
+
+def damage_text(text: bytes, dice: random.Random) -> bytes:
+    data = bytearray(text)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(data) + 1)
+        some = dice.randrange(1, 20)
+        match dice.randrange(5):
+            case 0:
+                data[at : at + 1] = dice.randbytes(1)
+            case 1:
+                data[at:at] = dice.choice(WORDS)
+            case 2:
+                data[at : at + some] = dice.choice(WORDS)
+            case 3:
+                data[at:at] = data[dice.randrange(len(data) + 1) :][:some]
+            case _:
+                del data[at : at + some]
+    return bytes(data)
+
+
+def try_json(name: str, data: bytes) -> bool:
+    """Whether the file was read."""
+    section = next((s for s in SECTIONS.values() if s.file == name), None)
+    try:
+        if section is None:
+            check_json(data)
+            return True
+        parts = section.loads(data)
+    except ValueError as bad:
+        assert str(bad)
+        return False
+    again = section.loads(section.dumps(parts))
+    assert (again.rows, again.version) == (parts.rows, parts.version)
+    return True
+
+
+# ---- LMDB ----
+
+
+def damage_pages(whole: bytes, dice: random.Random) -> bytes:
+    data = bytearray(whole)
+    page = dice.choice([0, 1, dice.randrange(len(data) // 4096)]) * 4096
+    other = dice.randrange(len(data) // 4096) * 4096
+    at = page + dice.choice([dice.randrange(24), dice.randrange(200), dice.randrange(4090)])
+    match dice.randrange(6):
+        case 0:
+            data[at] ^= 1 << dice.randrange(8)
+        case 1:
+            data[at : at + 2] = dice.choice([b"\0\0", b"\xff\xff", b"\0\x10", b"\x10\0"])
+        case 2:
+            data[at : at + 8] = dice.randrange(len(data) // 2048).to_bytes(8, "little")
+        case 3:
+            data[at : at + 6] = dice.randbytes(6)
+        case 4:
+            data[page : page + 4096] = data[other : other + 4096]
+        case _:
+            del data[dice.randrange(1, len(data)) :]
+    return bytes(data)
+
+
+def try_lmdb(file: Path, data: bytes) -> bool:
+    """Whether the database was let through, and read by LMDB."""
+    file.write_bytes(data)
+    try:
+        _metapages.check_pages(file)
+    except _metapages.PageError as bad:
+        assert str(bad)
+        return False
+    FIND.parent.mkdir(exist_ok=True)
+    FIND.write_bytes(data)
+    with (
+        contextlib.suppress(lmdb.Error),
+        lmdb.open(str(file), subdir=False, readonly=True, lock=False, max_dbs=20) as env,
+        env.begin() as txn,
+    ):
+        for name, _ in txn.cursor():
+            sum(len(value) for _, value in txn.cursor(env.open_db(name, txn=txn, create=False)))
+    return True
+
+
+# ---- the run ----
+
+
+def keep(data: bytes) -> None:
+    FIND.parent.mkdir(exist_ok=True)
+    FIND.write_bytes(data)
+
+
+def run(what: str, runs: int, seed: int, folder: Path) -> int:
+    """How many of the inputs were read."""
+    dice = random.Random(seed)
+    files, pages = make_sound(folder / "sound")
+    attempt: Callable[[Case], bool]
+    if what == "json":
+        sound, change, attempt = files, damage_text, lambda case: try_json(*case)
+    else:
+        file = folder / "data.mdb"
+        sound, change = [("data.mdb", pages)], damage_pages
+        attempt = lambda case: try_lmdb(file, case[1])  # noqa: E731
+    kept = sorted((MUSEUM / what).glob("*/*"))  # museum/json/topics.json/what_was_wrong
+    cases = [(path.parent.name, path.read_bytes()) for path in kept]
+    read = 0
+    for i in range(-len(cases) - len(sound), runs):
+        if i >= 0:
+            name, data = dice.choice(sound)
+            case = (name, change(data, dice))
+        else:
+            case = (cases + sound)[i]
+        try:
+            read += attempt(case)
+        except Exception:
+            keep(case[1])
+            print(f"PS_SEED={seed}, {case[0]}: the input is in {FIND}")
+            raise
+    return read
+
+
+def main() -> None:
+    what, runs = sys.argv[1], int(os.environ.get("PS_FUZZ_RUNS", "1000"))
+    seed = int(os.environ.get("PS_SEED", time.time_ns()))
+    with tempfile.TemporaryDirectory(prefix="pystore-fuzz-") as folder:
+        print(f"{what}: PS_SEED={seed}", flush=True)
+        read = run(what, runs, seed, Path(folder))
+    print(f"{what}: {runs} inputs, {read} of them read")
+    FIND.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
