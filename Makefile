@@ -130,8 +130,8 @@ damage-meta: build ## 1,000 damaged metadata files: none ends a process
 campaign: build ## ten minutes of load and kills: official clients, a broker that is killed and restarted
 	@PS_CAMPAIGN_S=$${PS_CAMPAIGN_S:-600} $(PY) -m pytest tests/campaign/test_campaign.py -q -s $(HOURS)
 
-chaos: build ## ten minutes of Python clients that come and go beside a broker that is killed
-	@PS_CHAOS_S=$${PS_CHAOS_S:-600} $(PY) -m pytest tests/campaign/test_chaos.py -q -s $(HOURS)
+chaos: build ## ten minutes of Python clients that come and go beside Java members and kills
+	@PS_CHAOS_S=$${PS_CHAOS_S:-600} $(PY) -m pytest tests/campaign/test_chaos.py -q -s -m long $(HOURS)
 
 ##@ Measure
 

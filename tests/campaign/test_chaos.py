@@ -1,8 +1,8 @@
-"""Python clients that come and go beside a broker that is killed again and again: what was
-acknowledged is in the log, and is delivered to somebody.
+"""Python clients that come and go, beside Java members of the same groups, and a broker that is
+killed again and again: what was acknowledged is in the log, and is delivered to somebody.
 
-PS_CHAOS_S is how long it takes (4 seconds; `make chaos` takes ten minutes), PS_SEED repeats a run,
-PS_JUDGE=java lets Apache's broker prove the harness.
+PS_CHAOS_S is how long it takes (4 seconds; `make chaos` takes ten minutes, with Java members),
+PS_SEED repeats a run, PS_JUDGE=java lets Apache's broker prove the harness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
 
 import launch
-from waiting import BOUND_S
+from java_member import JavaMember
+from waiting import BOUND_S, until_async
 
 from broker import AsyncConsumer, AsyncProducer, AsyncTransactionProducer, LocalState, Message
 from broker.client import ClientError
@@ -32,8 +33,11 @@ pytestmark = [pytest.mark.slow]
 SECONDS = float(os.environ.get("PS_CHAOS_S", "4"))
 MAKES = os.environ.get("PS_JUDGE", "ours").split(",")
 LIVES = {"ours": (1.0, 5.0), "java": (14.0, 18.0)}
-TOPIC, GROUP = "chaos", "chaos-readers"
-SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
+TOPIC, GROUP, WRITERS = "chaos", "chaos-readers", "chaos-writers"
+SETTINGS = {
+    "transactionTimeOut": 1000, "transactionCheckInterval": 1000,
+    "flushConsumerOffsetInterval": 1000,
+}  # fmt: skip
 
 
 class Chaos:
@@ -47,6 +51,9 @@ class Chaos:
         #: Rolled back: nobody may see them.
         self.withdrawn: set[bytes] = set()
         self.got: Counter[bytes] = Counter()
+        #: By the Java consumer; what the Java producer was told is stored.
+        self.got_java: Counter[bytes] = Counter()
+        self.java: set[bytes] = set()
         self.refused = self.lives = 0
         #: No more is sent; then nothing is under way either.
         self.ending = self.over = False
@@ -61,7 +68,7 @@ class Chaos:
             kind = self.rng.choice((AsyncProducer, AsyncTransactionProducer))
             options = {"check": self.check} if kind is AsyncTransactionProducer else {}
             try:
-                async with kind("chaos-writers", self.namesrv, send_timeout_s=5.0, **options) as it:
+                async with kind(WRITERS, self.namesrv, send_timeout_s=5.0, **options) as it:
                     for _ in range(self.rng.randrange(20, 200)):
                         await self.send(it)
                         await asyncio.sleep(0.002)
@@ -114,26 +121,52 @@ class Chaos:
 
     @property
     def done(self) -> bool:
-        return self.over and self.acknowledged <= self.got.keys()
+        return self.over and self.acknowledged <= self.got.keys() | self.got_java.keys()
 
-    async def run(self, peer: launch.Peer) -> int:
+    async def run(self, peer: launch.Peer, with_java: bool) -> int:
         """How often the broker was killed."""
         # It lives to the end: somebody must answer for transactions whose producer is gone.
-        async with AsyncTransactionProducer(
-            "chaos-writers", self.namesrv, check=self.check
-        ) as witness:
+        async with AsyncTransactionProducer(WRITERS, self.namesrv, check=self.check) as witness:
             await witness.send(Message(TOPIC, b"first"))
             self.acknowledged.add(b"first")
             producers, consumers = (
                 [asyncio.create_task(each) for each in work]
                 for work in ((self.produce(), self.produce()), (self.consume(), self.consume()))
             )
-            kills = await asyncio.to_thread(self.batter, peer)
-            self.ending = True
-            await asyncio.wait_for(asyncio.gather(*producers), BOUND_S)
-            self.over = True
-            await asyncio.wait_for(asyncio.gather(*consumers), BOUND_S)
+            member = await self.join_java() if with_java else None
+            try:
+                kills = await asyncio.to_thread(self.batter, peer)
+                self.ending = True
+                await asyncio.wait_for(asyncio.gather(*producers), BOUND_S)
+                if member is not None:
+                    member.say()
+                    await until_async(lambda: "quiet" in member.lines, "the end of Java's sends")
+                    self.java = {body.encode() for body in member.acknowledged}
+                    self.acknowledged |= self.java
+                self.over = True
+                await asyncio.wait_for(asyncio.gather(*consumers), BOUND_S)
+                if member is not None:
+                    await member.stop()
+            finally:
+                if member is not None:
+                    member.kill()
         return kills
+
+    async def join_java(self) -> JavaMember:
+        """A Java producer and a Java consumer in the groups of the Python ones, at work."""
+
+        def got(line: str) -> None:
+            self.got_java[line.encode()] += 1
+
+        member = JavaMember(self.namesrv, TOPIC, GROUP, WRITERS, got=got)
+        try:
+            await until_async(
+                lambda: member.acknowledged and len(member.lines) > 1, "messages to and from Java"
+            )
+        except BaseException:
+            member.kill()
+            raise
+        return member
 
     def batter(self, peer: launch.Peer) -> int:
         kills, end = 0, time.monotonic() + SECONDS
@@ -147,8 +180,11 @@ class Chaos:
 
 
 @pytest.mark.parametrize("make", MAKES)
-def test_nothing_acknowledged_is_lost(make, tmp_path, request):
-    if make == "java":
+@pytest.mark.parametrize(
+    "members", ["python", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
+)
+def test_nothing_acknowledged_is_lost(members, make, tmp_path, request):
+    if "java" in (make, members):
         request.getfixturevalue("reference")
     given = os.environ.get("PS_SEED")
     seed = int(given) if given else random.SystemRandom().randrange(1 << 31)
@@ -158,13 +194,17 @@ def test_nothing_acknowledged_is_lost(make, tmp_path, request):
         launch.running(make, tmp_path / "peer", SETTINGS, namesrv=namesrv) as peer,
     ):
         chaos = Chaos(namesrv, random.Random(seed))
-        kills = uvloop.run(chaos.run(peer))
-    twice = sum(count > 1 for count in chaos.got.values())
+        kills = uvloop.run(chaos.run(peer, members == "java"))
+    got = chaos.got + chaos.got_java
+    twice = sum(count > 1 for count in got.values())
     print(
-        f"{kills} kills, {chaos.lives} lives, {len(chaos.acknowledged)} acknowledged,"
-        f" {chaos.refused} refused, {twice} delivered again"
+        f"{kills} kills, {chaos.lives} lives, {len(chaos.acknowledged)} acknowledged"
+        f" ({len(chaos.java)} of Java), {chaos.refused} refused, {twice} delivered again,"
+        f" {len(chaos.got_java)} to Java"
     )
     assert kills >= 1
     assert len(chaos.acknowledged) > 50
-    assert chaos.acknowledged <= chaos.got.keys()
-    assert not chaos.withdrawn & chaos.got.keys()
+    assert chaos.acknowledged <= got.keys()
+    assert not chaos.withdrawn & got.keys()
+    if members == "java":
+        assert chaos.java & chaos.got.keys() and chaos.got_java.keys() - chaos.java

@@ -2,40 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import threading
-
-import launch
 import pytest
+from java_member import JavaMember
 from loops import run, until
 
 from broker import AsyncConsumer, AsyncProducer, Message
-
-
-class JavaMember:
-    """The official push consumer in a process of its own."""
-
-    def __init__(self, *args):
-        self.process = subprocess.Popen(
-            [str(launch.SCRIPT), "member", *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-        self.lines = []
-        self.reader = threading.Thread(target=self._read)
-        self.reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.strip())
-
-    async def stop(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        await asyncio.to_thread(self.process.wait)
-        self.process.stdin.close()
-        await asyncio.to_thread(self.reader.join)
-        self.process.stdout.close()
 
 
 @pytest.mark.long
