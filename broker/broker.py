@@ -58,6 +58,7 @@ from broker.services.hooks import ConsumeMessageHook, SendMessageHook
 from broker.services.housekeeping import Housekeeping
 from broker.services.locks import Locks
 from broker.services.offsets import Offsets
+from broker.services.pop import Pop
 from broker.services.registration import Registration
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
@@ -212,6 +213,12 @@ class Broker:
         undo.callback(services.groups.write_now)
         undo.push_async_callback(services.groups.settled)
         undo.push_async_callback(services.topics.settled)
+        timers = await self._open_timers(store)
+        services.pop = pop = Pop(
+            store, core, services.settings, services.topics, services.groups, services.offsets
+        )
+        undo.callback(pop.save_now)
+        await pop.start(timers)
         services.access = await self._control_access(core)
         services.transactions = transactions = Transactions(
             store, core, services.settings, services.clients, services.topics, now_ms=self._now_ms
@@ -225,15 +232,16 @@ class Broker:
             await server.start()
             undo.push_async_callback(server.stop, self._drain_s)
         # What ends first: routes, then what waits; then connections, as pushed above.
+        undo.callback(pop.stop)
         undo.callback(core.notify_all)
         undo.push_async_callback(services.registration.stop)
         await services.registration.start()
-        timers = await self._open_timers(store)
         services.schedule = schedule = Schedule(
             store, core, timers=timers, max_tps=self.settings["deliveryMaxTps"]
         )
         schedule.start()
         undo.callback(schedule.stop)
+        pop.run(schedule)
         keeper = Housekeeping(services)
         keeper.start()
         keeper.save(
@@ -246,6 +254,12 @@ class Broker:
         )
         keeper.add(schedule.roll_timers, lambda: 600.0)
         keeper.add(transactions.tick, lambda: 1.0)
+        keeper.add(pop.tick, lambda: self.settings["reviveInterval"] / 1000)
+        keeper.save(
+            "batches of ordered groups",
+            pop.order.save,
+            lambda: self.settings["flushConsumerOffsetInterval"] / 1000,
+        )
         undo.push_async_callback(keeper.stop)
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
 

@@ -35,6 +35,7 @@ _log = logging.getLogger("pystore")
 _FOLLOW_SLICE_MS = 200  # a blocking wait wakes so often that Ctrl-C is felt
 _OPEN_POLL_S = 0.05
 _DAMAGE_LINES = 100  # lines about damaged queues that one handle logs
+_TAGS_KEPT = 1000  # parsed tag expressions
 _FILTERS_KEPT = 100  # compiled SQL92 filters, as many as upstream keeps
 _MOST_MESSAGES = 1 << 24  # a read gives at most
 _LIVE: weakref.WeakSet[Base] = weakref.WeakSet()
@@ -268,6 +269,8 @@ class Base:
         known = self._tags.get(tags)
         if known is None:
             known = tag_set(tags)
+            if len(self._tags) >= _TAGS_KEPT:
+                self._tags = {}
             self._tags[tags] = known
         return known
 

@@ -65,6 +65,7 @@ _log = logging.getLogger("pystore")
 
 #: What is done about a config file without taking its content.
 _WITHOUT_FILES = ("kept", "rebuilt")
+_OFFSETS_MARK = b"offsets/mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +354,23 @@ class Metadata(MetaStore):
             extra["forbiddenTable"] = {group: dict(topics) for group, topics in table.items()}
             txn.put(b"extra/groups", _metadb.compact(extra), db=self._dbs["info"])
             self._bump("groups", txn)
+
+    # ---- how far consumer offsets are kept ----
+
+    def offsets_mark(self) -> int:
+        """The offset of the log up to which the consumer offsets say what records of it did to
+        them; 0: nobody has noted it."""
+
+        def read(txn: Any, dbs: Mapping[str, Any]) -> int:
+            raw = txn.get(_OFFSETS_MARK, db=dbs["info"]) if "info" in dbs else None
+            return int(raw) if raw is not None and bytes(raw).isdigit() else 0
+
+        return self._read_pending(read)
+
+    def set_offsets_mark(self, offset: int) -> None:
+        """Together with the offsets, in one batch(). Raises: ReadOnly, StoreClosed, DiskFull."""
+        with self._write() as txn:
+            txn.put(_OFFSETS_MARK, str(offset).encode(), db=self._dbs["info"])
 
     # ---- topics that make themselves ----
 

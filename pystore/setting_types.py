@@ -19,6 +19,8 @@ class SettingValues(TypedDict, total=False):
     aclEnable: bool | str
     allAckInSyncStateSet: bool | str
     allowRecallWhenBrokerNotWriteable: bool | str
+    appendAckAsync: bool | str
+    appendCkAsync: bool | str
     authenticationEnabled: bool | str
     authenticationMetadataProvider: str | os.PathLike[str] | None
     authenticationProvider: str | os.PathLike[str] | None
@@ -50,6 +52,8 @@ class SettingValues(TypedDict, total=False):
     clusterTopicEnable: bool | str
     configBlackList: str | os.PathLike[str] | None
     consumerOffsetUpdateVersionStep: int | str
+    defaultMessageRequestMode: str | os.PathLike[str] | None
+    defaultPopShareQueueNum: int | str
     defaultQueryMaxNum: int | str
     defaultTopicQueueNums: int | str
     delayOffsetUpdateVersionStep: int | str
@@ -63,7 +67,12 @@ class SettingValues(TypedDict, total=False):
     enableControllerMode: bool | str
     enableDLegerCommitLog: bool | str
     enableMixedMessageType: bool | str
+    enablePopBatchAck: bool | str
+    enablePopBufferMerge: bool | str
+    enablePopMessageThreshold: bool | str
     enablePropertyFilter: bool | str
+    enableRetryTopicV2: bool | str
+    enableSkipLongAwaitingAck: bool | str
     enableSlaveActingMaster: bool | str
     enabledAppendPropCRC: bool | str
     fileReservedTime: int | str
@@ -83,6 +92,7 @@ class SettingValues(TypedDict, total=False):
     idempotentProduceWindow: int | str
     inSyncReplicas: int | str
     initAuthenticationUser: str | os.PathLike[str] | None
+    initPopOffsetByCheckMsgInMem: bool | str
     innerClientAuthenticationCredentials: str | os.PathLike[str] | None
     listenPort: int | str
     litePullMessageEnable: bool | str
@@ -97,6 +107,8 @@ class SettingValues(TypedDict, total=False):
     maxHeldPulls: int | str
     maxIndexNum: int | str
     maxMessageSize: int | str
+    maxOpenCheckPoints: int | str
+    maxPopPollingSize: int | str
     maxQueuesPerBroker: int | str
     maxQueuesPerTopic: int | str
     maxTransferBytesOnMessageInDisk: int | str
@@ -112,12 +124,21 @@ class SettingValues(TypedDict, total=False):
     namesrvAddr: str | os.PathLike[str] | None
     notifyConsumerIdsChangedEnable: bool | str
     paranoidRecovery: bool | str
+    popConsumerKVServiceEnable: bool | str
+    popConsumerKVServiceInit: bool | str
+    popFromRetryProbability: int | str
+    popInflightMessageThreshold: int | str
+    popPollingMapSize: int | str
+    popPollingSize: int | str
+    popResponseReturnActualRetryTopic: bool | str
     readOnlyCommitLogStorePaths: str | os.PathLike[str] | None
     recallMessageEnable: bool | str
     regionId: str | os.PathLike[str] | None
     registerBrokerTimeoutMills: int | str
     registerNameServerPeriod: int | str
     rejectTransactionMessage: bool | str
+    retrieveMessageFromPopRetryTopicV1: bool | str
+    reviveInterval: int | str
     reviveQueueNum: int | str
     rocketmqHome: str | os.PathLike[str] | None
     serverChannelMaxIdleTimeSeconds: int | str

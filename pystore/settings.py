@@ -375,7 +375,49 @@ _USED: dict[str, dict[str, Any]] = {
     "allowRecallWhenBrokerNotWriteable": _row(
         "broker", "", "clients may recall timers while the broker is not writable"
     ),
-    "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=65536),
+    "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=998),
+    "reviveInterval": _row(
+        "broker", "ms", "interval between commits of how far the revive topic is done with", low=1
+    ),
+    "popFromRetryProbability": _row(
+        "broker",
+        "percent",
+        "share of pops that look at the retry topic before the topic itself",
+        low=0,
+        high=100,
+    ),
+    "popPollingSize": _row(
+        "broker", "requests", "pops that wait at once for one topic, group and queue", low=0
+    ),
+    "popPollingMapSize": _row(
+        "broker", "places", "topics, groups and queues that pops wait for at once", low=0
+    ),
+    "maxPopPollingSize": _row("broker", "requests", "pops that wait at once", low=0),
+    "enablePopMessageThreshold": _row(
+        "broker", "", "bound the messages of a queue that a group has popped and not acknowledged"
+    ),
+    "popInflightMessageThreshold": _row("broker", "messages", "that bound", low=0),
+    "initPopOffsetByCheckMsgInMem": _row(
+        "broker", "", "a new group gets all of a young queue, even if it begins at the end"
+    ),
+    "enableRetryTopicV2": _row(
+        "broker", "", "name POP retry topics %RETRY%group+topic instead of %RETRY%group_topic"
+    ),
+    "retrieveMessageFromPopRetryTopicV1": _row(
+        "broker", "", "with enableRetryTopicV2, look at the topics of the older name, too"
+    ),
+    "popResponseReturnActualRetryTopic": _row(
+        "broker", "", "messages that come back name the retry topic and bring no handle"
+    ),
+    "defaultMessageRequestMode": _row(
+        "broker",
+        "",
+        "whether groups without a mode of their own pull or pop (QUERY_ASSIGNMENT)",
+        choices=("PULL", "POP"),
+    ),
+    "defaultPopShareQueueNum": _row(
+        "broker", "clients", "of how many other clients each pops the queues, too; 0 or less: all"
+    ),
     "flushConsumerOffsetInterval": _row(
         "metadata", "ms", "interval between exports of consumerOffset.json", low=0
     ),
@@ -406,6 +448,48 @@ _USED: dict[str, dict[str, Any]] = {
         "paths",
         "must be empty: list all directories in storePathCommitLog",
         check=_must_be("", why="list these directories in storePathCommitLog instead"),
+    ),
+    "enablePopBufferMerge": _row(
+        "store",
+        "",
+        "must be false: check points are in the log before messages are handed out",
+        check=_must_be(False, why="check points are in the log before messages are handed out"),
+    ),
+    "enablePopBatchAck": _row(
+        "store",
+        "",
+        "must be false: each acknowledgement is a record of its own",
+        check=_must_be(False, why="each acknowledgement is a record of its own"),
+    ),
+    "appendAckAsync": _row(
+        "store",
+        "",
+        "must be false: an acknowledgement is answered when it is in the log",
+        check=_must_be(False, why="an acknowledgement is answered when it is in the log"),
+    ),
+    "appendCkAsync": _row(
+        "store",
+        "",
+        "must be false: messages are handed out when their check point is in the log",
+        check=_must_be(False, why="messages are handed out when their check point is in the log"),
+    ),
+    "enableSkipLongAwaitingAck": _row(
+        "store",
+        "",
+        "must be false: acknowledgements need not wait for their check point",
+        check=_must_be(False, why="acknowledgements need not wait for their check point"),
+    ),
+    "popConsumerKVServiceEnable": _row(
+        "store",
+        "",
+        "must be false: the state of POP in RocksDB is not supported",
+        check=_must_be(False, why="the state of POP in RocksDB is not supported"),
+    ),
+    "popConsumerKVServiceInit": _row(
+        "store",
+        "",
+        "must be false: the state of POP in RocksDB is not supported",
+        check=_must_be(False, why="the state of POP in RocksDB is not supported"),
     ),
     "rejectTransactionMessage": _row("broker", "", "refuse half messages (code 16)"),
     "transactionTimeOut": _row(
@@ -589,6 +673,14 @@ _OURS: dict[str, dict[str, Any]] = {
         default=131072,
         low=1,
         high=1 << 24,
+    ),
+    "maxOpenCheckPoints": _row(
+        "broker",
+        "batches",
+        "POP batches that are not acknowledged altogether; more are not handed out",
+        type="int",
+        default=1_000_000,
+        low=1,
     ),
     "paranoidRecovery": _row(
         "store",

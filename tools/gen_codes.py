@@ -54,8 +54,8 @@ DIFFERS: dict[int, str] = {
     54: "as 50; secrets are not answered",
     3004: "passwords are not answered",
     3005: "as 3004",
-    401: "mode POP is refused with code 1",
-    402: "always empty: every mode is PULL",
+    200051: "[internals/pop.md](internals/pop.md)",
+    200053: "a delivery that is over is refused with 208",
 }
 
 #: Of the name server; docs/namesrv.md has the rest.

@@ -14,6 +14,8 @@ from broker.processors.clients import ClientProcessor
 from broker.processors.locks import LockProcessor
 from broker.processors.lookup import LookupProcessor
 from broker.processors.offsets import OffsetProcessor
+from broker.processors.pop import PopProcessor
+from broker.processors.popack import PopAckProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.recall import RecallProcessor
 from broker.processors.relay import RelayProcessor
@@ -37,6 +39,8 @@ def all_handlers(s: Services) -> dict[int, Handler]:
         ReplyProcessor(s, admission),
         TransactionProcessor(s),
         PullProcessor(s),
+        PopProcessor(s),
+        PopAckProcessor(s),
         OffsetProcessor(s),
         LookupProcessor(s),
         ClientProcessor(s),

@@ -1,7 +1,7 @@
 """Queues divided by the broker: QUERY_ASSIGNMENT (400) and the request modes (401, 402).
 
-Only clients with clientRebalance=false ask (docs/internals/wire.md#rebalance). Every mode is PULL
-until POP is served.
+Only clients with clientRebalance=false ask (docs/internals/wire.md#rebalance,
+docs/internals/pop.md#modes).
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from broker.remoting.mqjson import MessageQueue
 from broker.services.clients import BROADCASTING
 from broker.services.context import Services
 from broker.services.names import RETRY
+from broker.services.pop.modes import POP, PULL, Mode
 from broker.services.topics import READ
+from pystore.errors import StoreError
 
-__all__ = ["AssignmentProcessor", "divide"]
+__all__ = ["AssignmentProcessor", "divide", "shared"]
 
 
 class AssignmentProcessor:
@@ -49,14 +51,29 @@ class AssignmentProcessor:
         self, command: Command, topic: str, group: str, client: str, strategy: str, model: str
     ) -> Command:
         queues = await self._queues(topic)
+        mode = self._mode(topic, group)
         if model != BROADCASTING and queues is not None:
             found = self.s.clients.consumers.get(group)
             clients = sorted(found.client_ids()) if found is not None else []
-            queues = divide(queues, clients, client, strategy) if clients else None
+            if not clients:
+                queues = None
+            elif mode.mode == POP:
+                queues = shared(queues, clients, client, strategy, mode.share)
+            else:
+                queues = divide(queues, clients, client, strategy)
         listed = None
         if queues is not None:
-            listed = [{"attachments": None, "messageQueue": q, "mode": "PULL"} for q in queues]
+            listed = [{"attachments": None, "messageQueue": q, "mode": mode.mode} for q in queues]
         return command.reply(body=mqjson.dumps({"messageQueueAssignments": listed}))
+
+    def _mode(self, topic: str, group: str) -> Mode:
+        said = self.s.pop.modes.get(topic, group) if self.s.pop is not None else None
+        if said is not None:
+            return said
+        if topic.startswith(RETRY):
+            return Mode(PULL)
+        settings = self.s.settings
+        return Mode(settings["defaultMessageRequestMode"], settings["defaultPopShareQueueNum"])
 
     async def _queues(self, topic: str) -> list[MessageQueue] | None:
         """Of all brokers, as the name server has them; else ours. None: no such topic."""
@@ -73,19 +90,54 @@ class AssignmentProcessor:
             return None
         return [MessageQueue(topic, self.s.broker_name, i) for i in range(config.read_queue_nums)]
 
-    def set_mode(self, peer: Peer, command: Command) -> Command:
+    def set_mode(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         body = read(command, SET_MODE)
         topic, group = body["topic"], body["consumerGroup"]
         if topic.startswith(RETRY):
             raise Refused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self.s.topics.found(topic)
         self.s.groups.found(group)
-        if body["mode"] != "PULL":
-            raise Refused(ResponseCode.SYSTEM_ERROR, "this broker does not serve POP: mode is PULL")
+        pop = self.s.pop
+        if body["mode"] == POP and (pop is None or not pop.is_on):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, "POP needs timers, and timerWheelEnable is false"
+            )
+        return self._set_mode(command, topic, group, Mode(body["mode"], body["popShareQueueNum"]))
+
+    async def _set_mode(self, command: Command, topic: str, group: str, mode: Mode) -> Command:
+        if self.s.pop is not None:
+            try:
+                await self.s.pop.modes.put(topic, group, mode)
+            except StoreError as failed:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"kept in memory, and not on the disk yet: {failed.text}",
+                ) from failed
         return command.reply()
 
     def modes(self, peer: Peer, command: Command) -> Command:
-        return command.reply(body=mqjson.dumps({"messageRequestModeMap": {}}))
+        table = {} if self.s.pop is None else self.s.pop.modes.as_json()["messageRequestModeMap"]
+        return command.reply(body=mqjson.dumps({"messageRequestModeMap": table}))
+
+
+def shared(
+    queues: Sequence[MessageQueue], clients: Sequence[str], client: str, strategy: str, share: int
+) -> list[MessageQueue]:
+    """What one client of a group that pops asks for. Queue -1 stands for all queues of a broker.
+
+    share: of how many clients after it, in a ring, it takes the queues, too.
+    """
+    if client not in clients:
+        return []
+    if share <= 0 or share >= len(clients) - 1:
+        return sorted({each._replace(queue=-1) for each in queues})
+    at = clients.index(client)
+    if len(clients) > len(queues):
+        return [queues[at % len(queues)]] if queues else []
+    found: list[MessageQueue] = []
+    for i in range(share + 1):
+        found += divide(queues, clients, clients[(at + i) % len(clients)], strategy)
+    return found
 
 
 def divide(

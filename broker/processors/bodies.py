@@ -22,6 +22,7 @@ from broker.remoting.jsonbody import (
 )
 
 __all__ = [
+    "BATCH_ACK",
     "CLIENT_CONFIG",
     "CONSUMER_STATUS",
     "GROUP",
@@ -95,7 +96,29 @@ QUERY_ASSIGNMENT = Shape(
 )
 #: SetMessageRequestModeRequestBody (401).
 SET_MODE = Shape(
-    topic=required(TEXT), consumerGroup=required(TEXT), mode=Member(enum("PULL", "POP"), "PULL")
+    topic=required(TEXT),
+    consumerGroup=required(TEXT),
+    mode=Member(enum("PULL", "POP"), "PULL"),
+    popShareQueueNum=Member(INT, 0),
+)
+_ACKS_MAX = 4096
+#: BatchAckMessageRequestBody (200151). b: Base64 of a bit for each offset from so on.
+BATCH_ACK = Shape(
+    brokerName=TEXT,
+    acks=listed(
+        Shape(
+            c=required(TEXT),
+            t=required(TEXT),
+            r=Member(TEXT, "0"),
+            so=Member(LONG, -1),
+            q=Member(INT, -1),
+            rq=Member(INT, -1),
+            pt=Member(LONG, -1),
+            it=Member(LONG, 0),
+            b=Member(TEXT, ""),
+        ),
+        _ACKS_MAX,
+    ),
 )
 #: TopicConfig.
 TOPIC = Shape(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from broker.access.needs import Action, Asked, Kind, Need, bare_group, topic_need
 from broker.processors.bodies import (
+    BATCH_ACK,
     GROUP,
     GROUPS,
     HEARTBEAT,
@@ -22,6 +23,7 @@ from broker.processors.bodies import (
 )
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command
+from broker.services.pop.handles import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.pending import HALF_TOPIC
@@ -133,8 +135,32 @@ _SENDS: dict[int, Rule] = {
     Code.SEND_REPLY_MESSAGE_V2: _topic("b", PUB),
 }
 _CONSUMES = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
-#: POP_MESSAGE and what belongs to it: POP, ACK, BATCH_ACK, PEEK, CHANGE_INVISIBLE, NOTIFICATION.
-_POPS: dict[int, Rule] = dict.fromkeys((200050, 200051, 200151, 200052, 200053, 200054), _CONSUMES)
+
+
+def _pop_needs(group: str, topic: str) -> Needs:
+    """A retry topic needs the group and the topic that it brings back messages of."""
+    of = is_retry_of(topic, bare_group(group))
+    yield Need(Kind.GROUP, bare_group(group), (SUB,))
+    yield topic_need(of if of is not None else topic, SUB)
+
+
+def _delivered(command: Command) -> Needs:
+    """What was popped, by its topic or its retry topic."""
+    group, topic = command.ext.get("consumerGroup"), command.ext.get("topic")
+    return _pop_needs(group, topic) if group and topic else _CONSUMES(command)
+
+
+def _batch_ack(command: Command) -> Needs:
+    """Upstream looks at the header alone, which names nothing."""
+    for item in read(command, BATCH_ACK)["acks"] if len(command.body) else ():
+        yield from _pop_needs(item["c"], item["t"])
+
+
+_POPS: dict[int, Rule] = {
+    **dict.fromkeys((Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.NOTIFICATION), _CONSUMES),
+    **dict.fromkeys((Code.ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME), _delivered),
+    Code.BATCH_ACK_MESSAGE: _batch_ack,
+}
 
 
 def _of_half(topic_at: TopicAt) -> Rule:
@@ -229,7 +255,7 @@ _POLICY: dict[int, Rule] = {
     Code.CONSUMER_SEND_MSG_BACK: _group("group", SUB),
     Code.PULL_MESSAGE: _CONSUMES,
     Code.LITE_PULL_MESSAGE: _CONSUMES,
-    200055: _all_of(_topic("topic", GET), _group("consumerGroup", GET)),
+    Code.POLLING_INFO: _all_of(_topic("topic", GET), _group("consumerGroup", GET)),
     Code.QUERY_MESSAGE: _topic("topic", SUB, GET),
     Code.HEART_BEAT: _heartbeat,
     Code.UNREGISTER_CLIENT: _group("consumerGroup", SUB),

@@ -3,18 +3,16 @@ docs/internals/wire.md#first-offset)."""
 
 from __future__ import annotations
 
-import os
-
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
+from broker.services.offsets import is_young
 from pystore.errors import NotFound, StoreError
 
 __all__ = ["OffsetProcessor"]
 
-_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -50,18 +48,7 @@ class OffsetProcessor:
     def _first_offset(self, topic: str, queue: int) -> int | None:
         """A new group on a young queue begins at its beginning: 0 while the first message still
         lies in the hot part of the log."""
-        store = self.s.store
-        low, high = store.range(topic, queue)
-        if low > 0 or high <= 0:
-            return None
-        try:
-            units = store.units(topic, queue, 0, 1)
-        except StoreError:
-            return None
-        if not units:
-            return None
-        hot = _MEMORY * store.settings["accessMessageInMemoryMaxRatio"] // 100
-        return 0 if store.info().log_max - units[0][0] <= hot else None
+        return 0 if is_young(self.s.store, topic, queue) else None
 
     def update(self, peer: Peer, command: Command) -> Command:
         group, topic = command.ext.get("consumerGroup"), command.ext.get("topic")

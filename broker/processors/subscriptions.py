@@ -8,7 +8,7 @@ from broker.services.context import Services
 from pystore.errors import StoreError
 from pystore.sql92 import check_work, compiled
 
-__all__ = ["check_expression"]
+__all__ = ["check_expression", "check_syntax"]
 
 
 def check_expression(s: Services, kind: str, expression: str) -> None:
@@ -26,8 +26,13 @@ def check_expression(s: Services, kind: str, expression: str) -> None:
             f"The broker does not support consumer to filter message by {kind}:"
             " enablePropertyFilter is false",
         )
+    check_syntax(expression)
+
+
+def check_syntax(expression: str, *, whole: bool = False) -> None:
+    """Of an SQL92 filter. Raises: Refused with SUBSCRIPTION_PARSE_FAILED."""
     try:
-        check_work(compiled(expression, whole=False))
+        check_work(compiled(expression, whole=whole))
     except StoreError as bad:
         raise Refused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED,

@@ -41,6 +41,7 @@ _KEPT_CODES = HOT_CODES | {324, 325}
 _FLUSH_DISK_TIMEOUT = 10
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
+_NEWS = 256
 
 _buffer = ffi.buffer
 
@@ -156,6 +157,9 @@ class Core:
         self.on_levels: Callable[[Sequence[int]], None] | None = None
         #: Told when the watched queue of timers got messages.
         self.on_timers: Callable[[], None] | None = None
+        #: Told of each watched queue that got messages, by topic and number.
+        self.on_news: Callable[[str, int], None] | None = None
+        self._news = ffi.new("ps_news[]", _NEWS)
         self._on_pull: Callable[[Peer, Pulled], None] | None = None
         self._pulled = ffi.new("ps_pulled *")
         self._send = ffi.new("ps_send *")
@@ -296,6 +300,11 @@ class Core:
         found: int = lib.ps_core_offset(self.handle, *_name(group), *_name(topic), queue)
         return None if found < 0 else found
 
+    def take_reset(self, group: str, topic: str, queue: int) -> int | None:
+        """The offset that the next pull would be told to go to, taken back."""
+        found: int = lib.ps_core_take_reset(self.handle, *_name(group), *_name(topic), queue)
+        return None if found < 0 else found
+
     def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
         """All of them, or those of a group or a topic, in no order."""
         return [
@@ -393,7 +402,16 @@ class Core:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         if lib.ps_core_timers(self.handle) and self.on_timers is not None:
             self.on_timers()
+        self._tell_news()
         self.look_in(after[0])
+
+    def _tell_news(self) -> None:
+        rows = self._news
+        while count := lib.ps_core_news(self.handle, rows, _NEWS):
+            found = [(_text(row.topic, row.topic_len), row.queue_id) for row in rows[0:count]]
+            for topic, queue in found:
+                if self.on_news is not None:
+                    self.on_news(topic, queue)
 
     def watch_pulls(self, on_pull: Callable[[Peer, Pulled], None]) -> None:
         """From now on pulls all come up to Python; on_pull is told of those that have waited."""
@@ -482,6 +500,14 @@ class Core:
     def watch_timers(self, offset: int) -> bool:
         """The same for the queue of timers, and on_timers."""
         return bool(self._check(lib.ps_core_watch_timers(self.handle, offset, self._error)))
+
+    def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
+        """The same for any queue, and on_news. Raises: OutOfMemory, BadArgument."""
+        return bool(
+            self._check(
+                lib.ps_core_watch_queue(self.handle, *_name(topic), queue, offset, self._error)
+            )
+        )
 
     def look_in(self, in_ms: int) -> None:
         """Answers what is to be answered in so many milliseconds, if not earlier; -1: never."""

@@ -27,7 +27,7 @@ _FIXED = frozenset(
         "idempotentProduceTopics", "idempotentProduceWindow", "initAuthenticationUser",
         "innerClientAuthenticationCredentials", "listenPort", "longPollingEnable",
         "loopHeldWarnMillis", "maxConnections", "maxHeldPulls", "maxUnfinishedBytes",
-        "migrateAuthFromV1Enabled", "regionId", "rocketmqHome",
+        "migrateAuthFromV1Enabled", "regionId", "reviveQueueNum", "rocketmqHome",
         "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn", "trustedProxies",
     }
 )  # fmt: skip

@@ -16,6 +16,7 @@ from broker.services.hooks import ConsumeContext, Hooks, SendContext
 from broker.services.hotpath import HotPath
 from broker.services.locks import Locks
 from broker.services.offsets import Offsets
+from broker.services.pop import Pop
 from broker.services.registration import Registration
 from broker.services.schedule import Schedule
 from broker.services.statistics import Statistics
@@ -43,6 +44,7 @@ class Services:
     address: str
     schedule: Schedule | None = None
     transactions: Transactions | None = None
+    pop: Pop | None = None
     once: Dedup | None = None
     access: Access | None = None
     guard: Guard | None = None

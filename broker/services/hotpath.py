@@ -65,6 +65,12 @@ class HotPath(Protocol):
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
         """The next pull is told to go there; commits are ignored until then."""
 
+    def take_reset(self, group: str, topic: str, queue: int) -> int | None:
+        """A reset that no pull has been told of, and that none is told of from now on."""
+
+    def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
+        """Whether the queue reaches beyond `offset`; if not, on_news is called once it does."""
+
     def statistics(self) -> Iterable[tuple[str, str | None, int, int]]:
         """Topic, group, messages, bytes since the start; group None: puts of the topic."""
 

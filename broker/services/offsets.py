@@ -6,16 +6,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 
 from broker.remoting.hot import OffsetRow
 from broker.services.hotpath import HotPath
-from pystore.errors import BadArgument
+from pystore import Store
+from pystore.errors import BadArgument, StoreError
 from pystore.metadata import Metadata
 
-__all__ = ["Offsets"]
+__all__ = ["Offsets", "is_young"]
 
 log = logging.getLogger(__name__)
+
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def is_young(store: Store, topic: str, queue: int) -> bool:
+    """Whether a queue still has its first message, and that lies in the hot part of the log
+    (docs/internals/wire.md#first-offset)."""
+    low, high = store.range(topic, queue)
+    if low > 0 or high <= 0:
+        return False
+    try:
+        units = store.units(topic, queue, 0, 1)
+    except StoreError:
+        return False
+    hot = _MEMORY * store.settings["accessMessageInMemoryMaxRatio"] // 100
+    return bool(units) and bool(store.info().log_max - units[0][0] <= hot)
 
 
 class Offsets:
@@ -25,6 +43,11 @@ class Offsets:
         self._metadata = metadata
         self._core = core
         self._unsaved: dict[tuple[str, str, int], int] = {}
+        #: Told of each reset: group, topic, queue.
+        self.on_reset: Callable[[str, str, int], None] | None = None
+        #: The store whose log has to be on the disk before offsets are, since records there say
+        #: why they moved; None: none has to.
+        self.store: Store | None = None
 
     def start(self) -> None:
         """Fills the core's table."""
@@ -59,6 +82,8 @@ class Offsets:
         """Now, and for the consumer with its next pull."""
         self._core.commit_offset(group, topic, queue, target)
         self._core.reset_offset(group, topic, queue, target)
+        if self.on_reset is not None:
+            self.on_reset(group, topic, queue)
 
     def delete(self, group: str | None = None, topic: str | None = None) -> None:
         """Of a group, of a topic, or of both together."""
@@ -77,24 +102,34 @@ class Offsets:
 
     async def persist(self) -> None:
         """Brings what changed to the disk; what could not be stays for the next time."""
+        end = self._log_end()
         self._take()
         if self._unsaved:
             rows, self._unsaved = self._unsaved, {}
             try:
-                await asyncio.to_thread(self._write, list(rows.items()))
+                await asyncio.to_thread(self._write, list(rows.items()), end)
             except BaseException:
                 self._unsaved = rows | self._unsaved
                 raise
 
     def persist_now(self) -> None:
         """The same at the very end, when nothing else runs."""
+        end = self._log_end()
         self._take()
         rows, self._unsaved = self._unsaved, {}
         if rows:
-            self._write(rows.items())
+            self._write(rows.items(), end)
 
-    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]]) -> None:
+    def _log_end(self) -> int | None:
+        return self.store.info().log_max if self.store is not None else None
+
+    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], end: int | None) -> None:
+        """end: of the log when they were taken."""
+        if self.store is not None and end is not None and self.store.info().log_flushed < end:
+            self.store.flush()
         with self._metadata.batch():
+            if end is not None:
+                self._metadata.set_offsets_mark(end)
             for key, offset in rows:
                 # A name that no file could hold came from a hostile client, and goes with it.
                 with contextlib.suppress(BadArgument):

@@ -107,6 +107,7 @@ void ps_core_free(ps_core *c) {
     ps_buffer_free(&c->co_props);
     ps_buffer_free(&c->co_places);
     ps_buffer_free(&c->co_handle);
+    free(c->co_news);
     free(c->co_broker);
     free(c->co_open);
     free(c->co_scratch);

@@ -127,6 +127,8 @@ struct ps_core {
     char *co_broker;     /* name of the broker, in handles */
     ps_buffer co_handle; /* of the timer that was put last */
     bool co_timers;      /* the watched queue of timers got messages */
+    ps_queue **co_news;  /* other watched queues that got messages; room for all that are watched */
+    int32_t co_news_count, co_news_room, co_asked;
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
     ps_dedup *co_dedup; /* NULL: nothing is remembered */
@@ -202,7 +204,7 @@ void ps_send_read(const ps_command *command, ps_send *out);
 void ps_send_read_properties(ps_slice properties, ps_send *out);
 
 /* levels.c */
-void ps_levels_arrived(ps_core *c, const ps_queue *q); /* q was watched and got messages */
+void ps_levels_arrived(ps_core *c, ps_queue *q); /* q was watched and got messages */
 
 /* send.c, pull.c: 1 served, 0 for the broker to serve */
 int ps_core_send(ps_conn *conn, const ps_command *request);

@@ -232,6 +232,17 @@ int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const c
     return m != NULL ? m->mk_offset : -1;
 }
 
+int64_t ps_core_take_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t queue_id) {
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
+    if (m == NULL) return -1;
+    int64_t target = m->mk_reset;
+    m->mk_reset = -1;
+    return target;
+}
+
 int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t room) {
     int64_t n = 0;
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {

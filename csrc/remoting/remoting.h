@@ -70,6 +70,9 @@ int64_t ps_core_offset(ps_core *core, const char *group, int32_t group_len, cons
 /* The next pull is told PULL_OFFSET_MOVED and `offset`; it is committed at once. */
 int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
+/* Takes back the offset that the next pull would be told to go to; -1: none. */
+int64_t ps_core_take_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t queue_id);
 /* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they
  * were last taken, and only those written into `out` count as taken. */
 int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int64_t room);
@@ -102,6 +105,16 @@ uint64_t ps_core_levels(ps_core *core);
 /* The same of the queue of timers; ps_core_timers says once whether it got messages. */
 int ps_core_watch_timers(ps_core *core, int64_t offset, ps_error *error);
 int ps_core_timers(ps_core *core);
+
+/* The same of any queue, which is made when it is new; ps_core_news names, once, those that got
+ * messages: into `out` up to `room`, how many; what is left comes with the next call. */
+typedef struct ps_news {
+    const char *topic; /* as long as the store is open */
+    int32_t topic_len, queue_id;
+} ps_news;
+int ps_core_watch_queue(ps_core *core, const char *topic, int32_t topic_len, int32_t queue_id,
+                        int64_t offset, ps_error *error);
+int32_t ps_core_news(ps_core *core, ps_news *out, int32_t room);
 
 /* ---- statistics, since the core was made ---- */
 typedef struct ps_stat_row {

@@ -1,0 +1,7 @@
+"""POP consumption: see README.md."""
+
+from __future__ import annotations
+
+from broker.services.pop.service import Pop
+
+__all__ = ["Pop"]

@@ -1,0 +1,148 @@
+"""Acknowledgements, and other invisible times (docs/internals/pop.md#acknowledging; upstream
+AckMessageProcessor, ChangeInvisibleTimeProcessor)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.services.offsets import Offsets
+from broker.services.pop.checkpoints import CheckPoint, CheckPoints
+from broker.services.pop.handles import ORDER_QUEUE, Handle
+from broker.services.pop.order import Batch, OrderTable
+from broker.services.pop.records import ReviveLog
+
+__all__ = ["Acks", "Change", "Outcome"]
+
+
+class Outcome(enum.Enum):
+    """DONE: it counts. STALE: it was acknowledged before, came too late, or names a delivery that
+    never was. UNKNOWN: the ordered batch does not hold this offset."""
+
+    DONE = enum.auto()
+    STALE = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The delivery after its invisible time was changed. end: of the records in the log, 0: none
+    was put."""
+
+    outcome: Outcome
+    pop_ms: int = 0
+    invisible_ms: int = 0
+    revive_queue: int = 0
+    end: int = 0
+
+
+class Acks:
+    """Works on the check points, or on the batches of ordered groups."""
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        points: CheckPoints,
+        order: OrderTable,
+        log: ReviveLog,
+        now_ms: Callable[[], int],
+        added: Callable[[CheckPoint], None],
+        unblocked: Callable[[str, str, int], None],
+    ) -> None:
+        """added: told of each new check point. unblocked: told topic, group and queue when the
+        next batch of an ordered queue may be popped."""
+        self._offsets, self._points, self._order, self._log = offsets, points, order, log
+        self._now_ms, self._added, self._unblocked = now_ms, added, unblocked
+
+    def _found(self, topic: str, group: str, handle: Handle) -> CheckPoint | None:
+        return self._points.get((topic, group, handle.queue, handle.start, handle.pop_ms))
+
+    def ack(
+        self, topic: str, group: str, handle: Handle, offsets: Sequence[int]
+    ) -> tuple[Outcome, int]:
+        """These offsets of the handle's batch; the end of the record in the log, 0: none was put.
+
+        Raises: what putting raises; nothing counts then.
+        """
+        if handle.is_order:
+            outcomes = [self._ack_order(topic, group, handle, each) for each in offsets]
+            bad = [each for each in outcomes if each is not Outcome.DONE]
+            return (bad[0] if bad else Outcome.DONE), 0
+        ck = self._found(topic, group, handle)
+        wanted = set(offsets).intersection(ck.open_offsets()) if ck is not None else set()
+        if ck is None or not wanted:
+            return Outcome.STALE, 0
+        end = self._log.put_ack(ck, sorted(wanted))
+        self._points.acknowledge(ck, wanted)
+        return Outcome.DONE, end
+
+    def change(
+        self, topic: str, group: str, handle: Handle, offset: int, invisible_ms: int
+    ) -> Change:
+        """A message stays invisible for this long from now on. Raises: what putting raises; the
+        old delivery stands then."""
+        now = self._now_ms()
+        if handle.is_order:
+            return self._change_order(topic, group, handle, offset, now + invisible_ms)
+        ck = self._found(topic, group, handle)
+        if ck is None or offset not in ck.open_offsets():
+            return Change(Outcome.STALE)
+        while (topic, group, ck.queue, offset, now) in self._points:
+            now += 1  # the clock may stand still, and this is what tells deliveries apart
+        new = CheckPoint(
+            topic, group, ck.queue, offset, now, invisible_ms, ck.revive_queue, [offset]
+        )
+        # The new one first: a crash between them brings the message back once more, and loses none.
+        self._log.put_check_point(new)
+        self._points.add(new)
+        self._added(new)
+        end = self._log.put_ack(ck, [offset])
+        self._points.acknowledge(ck, [offset])
+        return Change(Outcome.DONE, now, invisible_ms, ck.revive_queue, end)
+
+    # ---- in order ----
+
+    def _batch(self, topic: str, group: str, handle: Handle) -> Batch | None:
+        batch = self._order.get((topic, group, handle.queue))
+        return batch if batch is not None and batch.pop_ms == handle.pop_ms else None
+
+    def _is_past(self, topic: str, group: str, queue: int, offset: int) -> bool:
+        return offset < (self._offsets.get(group, topic, queue) or 0)
+
+    def _ack_order(self, topic: str, group: str, handle: Handle, offset: int) -> Outcome:
+        queue = handle.queue
+        if self._is_past(topic, group, queue, offset):
+            return Outcome.STALE
+        batch = self._batch(topic, group, handle)
+        if batch is None:
+            return Outcome.STALE
+        if offset not in batch.offsets:
+            return Outcome.UNKNOWN
+        batch.acked |= 1 << batch.offsets.index(offset)
+        self._order.touch()
+        self._offsets.commit(
+            group,
+            topic,
+            queue,
+            max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0),
+        )
+        if not batch.blocked_until(None, self._now_ms()):
+            self._unblocked(topic, group, queue)
+        return Outcome.DONE
+
+    def _change_order(
+        self, topic: str, group: str, handle: Handle, offset: int, visible_ms: int
+    ) -> Change:
+        if self._is_past(topic, group, handle.queue, offset):
+            return Change(Outcome.STALE)
+        batch = self._batch(topic, group, handle)
+        if batch is None:
+            return Change(Outcome.STALE)
+        if offset not in batch.offsets:
+            return Change(Outcome.UNKNOWN)
+        batch.visible_ms[offset] = visible_ms
+        self._order.touch()
+        if not batch.blocked_until(None, self._now_ms()):
+            self._unblocked(topic, group, handle.queue)
+        return Change(Outcome.DONE, batch.pop_ms, visible_ms - batch.pop_ms, ORDER_QUEUE)

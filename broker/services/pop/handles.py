@@ -1,0 +1,89 @@
+"""Receipt handles and names of POP (docs/internals/pop.md#handles; upstream ExtraInfoUtil,
+KeyBuilder)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker.services.names import RETRY
+
+__all__ = [
+    "NORMAL",
+    "ORDER_QUEUE",
+    "RETRY_V1",
+    "RETRY_V2",
+    "Handle",
+    "is_retry_of",
+    "retry_topic",
+    "shown_offsets",
+]
+
+#: What a handle says of the topic: the one that was asked for, or its retry topic.
+NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+#: Stands for the revive queue where no check point is kept: ordered consumption.
+ORDER_QUEUE = 999
+
+_FIELDS = 8
+_LONGEST = 1024
+
+
+class Handle(NamedTuple):
+    """One delivery of one message, as its consumer names it: POP_CK, extraInfo.
+
+    start: offset that the batch began at. pop_ms: when it was popped. retry: NORMAL, RETRY_V1 or
+    RETRY_V2.
+    """
+
+    start: int
+    pop_ms: int
+    invisible_ms: int
+    revive_queue: int
+    retry: str
+    broker: str
+    queue: int
+    offset: int
+
+    @property
+    def text(self) -> str:
+        return " ".join(map(str, self))
+
+    @property
+    def is_order(self) -> bool:
+        return self.revive_queue == ORDER_QUEUE
+
+    @classmethod
+    def parse(cls, text: str) -> Handle:
+        """Raises: ValueError that says what is wrong."""
+        parts = text[:_LONGEST].split(" ")
+        if len(parts) != _FIELDS:
+            raise ValueError(f"the receipt handle has {len(parts)} fields, not {_FIELDS}")
+        start, pop_ms, invisible_ms, revive, retry, broker, queue, offset = parts
+        if retry not in (NORMAL, RETRY_V1, RETRY_V2):
+            raise ValueError("the receipt handle names no kind of topic")
+        numbers = (start, pop_ms, invisible_ms, revive, queue, offset)
+        if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in numbers):
+            raise ValueError("the receipt handle has a field that is not a number")
+        return cls(
+            int(start), int(pop_ms), int(invisible_ms), int(revive), retry, broker, int(queue),
+            int(offset),
+        )  # fmt: skip
+
+
+def retry_topic(group: str, topic: str, kind: str) -> str:
+    """The topic that messages of `topic` come back through to `group`."""
+    return f"{RETRY}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
+
+
+def is_retry_of(name: str, group: str) -> str | None:
+    """The topic whose messages this retry topic brings back to the group; None: it does not."""
+    for sign in "+_":
+        prefix = f"{RETRY}{group}{sign}"
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return name[len(prefix) :]
+    return None
+
+
+def shown_offsets(kind: str, queue: int, offsets: Iterable[int]) -> str:
+    """One element of msgOffsetInfo."""
+    return f"{kind} {queue} {','.join(map(str, offsets))}"

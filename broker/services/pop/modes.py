@@ -1,0 +1,87 @@
+"""Whether a group pops a topic or pulls it, as a tool has said (docs/internals/pop.md#modes;
+upstream MessageRequestModeManager)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.remoting import mqjson
+from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, enum
+from pystore import files
+
+__all__ = ["POP", "PULL", "Mode", "RequestModes"]
+
+log = logging.getLogger("broker.pop")
+
+PULL, POP = "PULL", "POP"
+_FILE = Shape(messageRequestModeMap=OBJECT)
+_MODE = Shape(
+    topic=TEXT, consumerGroup=TEXT, mode=Member(enum(PULL, POP), PULL),
+    popShareQueueNum=Member(INT, 0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """share: how many other clients' queues each client of a group pops, too; 0 or less: all pop
+    all."""
+
+    mode: str
+    share: int = 0
+
+
+class RequestModes:
+    """The modes by topic and group; changed at once, on the disk before a tool is answered."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table: dict[str, dict[str, Mode]] = {}
+        self._writing = asyncio.Lock()
+
+    def get(self, topic: str, group: str) -> Mode | None:
+        return self._table.get(topic, {}).get(group)
+
+    async def put(self, topic: str, group: str, mode: Mode) -> None:
+        """Raises: StoreError when it cannot be written; it is in force nevertheless."""
+        self._table.setdefault(topic, {})[group] = mode
+        async with self._writing:
+            await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
+
+    def _write(self, data: bytes) -> None:
+        files.replace_file(self._path, data, keep_old=True)
+
+    def as_json(self) -> dict[str, Any]:
+        table = {
+            topic: {
+                group: {
+                    "consumerGroup": group, "mode": each.mode, "popShareQueueNum": each.share,
+                    "topic": topic,
+                }
+                for group, each in groups.items()
+            }
+            for topic, groups in self._table.items()
+        }  # fmt: skip
+        return {"messageRequestModeMap": table}
+
+    def load(self) -> None:
+        """A file that cannot be read counts as none: groups pull."""
+        try:
+            table = _FILE.loads(self._path.read_bytes())["messageRequestModeMap"] or {}
+        except FileNotFoundError:
+            return
+        except ValueError as bad:
+            log.warning("Request modes are not read: %s: %s", self._path, bad)
+            return
+        for topic, groups in table.items():
+            for group, value in groups.items() if isinstance(groups, dict) else ():
+                try:
+                    said = _MODE(value)
+                except ValueError as bad:
+                    log.warning("The request mode of %s and %s is not read: %s", topic, group, bad)
+                    continue
+                mode = Mode(said["mode"], said["popShareQueueNum"])
+                self._table.setdefault(str(topic), {})[str(group)] = mode

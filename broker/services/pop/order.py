@@ -1,0 +1,222 @@
+"""Ordered consumption: which batch of a queue is out, and what of it is acknowledged
+(docs/internals/pop.md#order; upstream ConsumerOrderInfoManager).
+
+config/consumerOrderInfo.json is upstream's; members that it omits are null there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker.remoting import mqjson
+from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed
+from pystore import files
+
+__all__ = ["Batch", "OrderTable", "shown_counts"]
+
+log = logging.getLogger("broker.pop")
+
+_FILE = Shape(table=OBJECT)
+_BATCH = Shape(
+    popTime=Member(LONG, 0), i=Member(LONG, 0), l=Member(LONG, 0), o=listed(LONG, 64),
+    oc=OBJECT, ot=OBJECT, cm=Member(LONG, 0), a=TEXT,
+)  # fmt: skip
+_KEPT_MS = 24 * 3_600_000
+_MASK = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Batch:
+    """One queue's batch. offsets: ascending. times: how often a message was popped before this.
+    visible_ms: when one comes back that is not acknowledged, where that was changed. acked: bit i
+    for offsets[i]. used_ms: when it was last popped."""
+
+    attempt: str | None
+    pop_ms: int
+    invisible_ms: int
+    offsets: tuple[int, ...]
+    times: dict[int, int] = field(default_factory=dict)
+    visible_ms: dict[int, int] = field(default_factory=dict)
+    acked: int = 0
+    used_ms: int = 0
+
+    def is_open(self, i: int) -> bool:
+        return not self.acked >> i & 1
+
+    def returns_ms(self, offset: int) -> int:
+        """When a message is visible again unless it is acknowledged."""
+        return self.visible_ms.get(offset, self.pop_ms + self.invisible_ms)
+
+    def blocked_until(self, attempt: str | None, now_ms: int) -> int:
+        """When the next batch may be popped; 0: now. The attempt that got this one gets it
+        again."""
+        if attempt is not None and attempt == self.attempt:
+            return 0
+        waits = [self.returns_ms(each) for i, each in enumerate(self.offsets) if self.is_open(i)]
+        return max((until for until in waits if until > now_ms), default=0)
+
+    def next_offset(self) -> int:
+        """What is below it is acknowledged."""
+        for i, each in enumerate(self.offsets):
+            if self.is_open(i):
+                return each
+        return self.offsets[-1] + 1
+
+    def as_json(self) -> dict[str, Any]:
+        first = self.offsets[0]
+        distances = [first, *(each - first for each in self.offsets[1:])]
+        signed = self.acked & _MASK
+        return {
+            "a": self.attempt, "cm": signed - (1 << 64) if signed >> 63 else signed,
+            "i": self.invisible_ms, "l": self.used_ms, "o": distances,
+            "oc": self.times, "ot": self.visible_ms or None, "popTime": self.pop_ms,
+        }  # fmt: skip
+
+
+def _batch_of(value: Any) -> Batch:
+    """Raises: ValueError."""
+    said = _BATCH(value)
+    distances = said["o"]
+    offsets = tuple(distances[:1]) + tuple(distances[0] + each for each in distances[1:])
+    if not offsets or list(offsets) != sorted(set(offsets)) or offsets[0] < 0:
+        raise ValueError("its offsets do not ascend")
+    return Batch(
+        said["a"], said["popTime"], said["i"], offsets, _numbers(said["oc"]),
+        _numbers(said["ot"]), said["cm"] & _MASK, said["l"],
+    )  # fmt: skip
+
+
+def _numbers(table: dict[Any, Any] | None) -> dict[int, int]:
+    return {int(key): int(value) for key, value in (table or {}).items()}
+
+
+Queue = tuple[str, str, int]  # topic, group, queue
+
+
+class OrderTable:
+    """The batches that are out, by topic, group and queue; changed at once, on the disk soon
+    after, together with the offsets."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table: dict[Queue, Batch] = {}
+        self._changed = False
+
+    def get(self, place: Queue) -> Batch | None:
+        return self._table.get(place)
+
+    def pop(
+        self, place: Queue, attempt: str | None, pop_ms: int, invisible_ms: int,
+        offsets: Sequence[int], now_ms: int,
+    ) -> Batch:  # fmt: skip
+        """A batch was popped: what is out of this queue from now on."""
+        old = self._table.get(place)
+        times: dict[int, int] = {}
+        if old is not None and attempt is not None and attempt == old.attempt:
+            times = old.times
+        elif old is not None:
+            again = set(old.offsets).intersection(offsets)
+            times = {each: old.times.get(each, 0) + 1 for each in sorted(again)}
+        made = Batch(attempt, pop_ms, invisible_ms, tuple(offsets), times, used_ms=now_ms)
+        self._table[place] = made
+        self._changed = True
+        return made
+
+    def touch(self) -> None:
+        """A batch was changed by its user."""
+        self._changed = True
+
+    def forget(
+        self, topic: str | None = None, group: str | None = None, queue: int | None = None
+    ) -> None:
+        """Those of a topic, a group, a queue, or of what is given together."""
+        wanted = topic, group, queue
+        for place in list(self._table):
+            if all(want in (None, have) for want, have in zip(wanted, place, strict=True)):
+                del self._table[place]
+                self._changed = True
+
+    def expire(self, now_ms: int) -> None:
+        """Those that nobody has popped for a day."""
+        for place, batch in list(self._table.items()):
+            if now_ms - batch.used_ms > _KEPT_MS:
+                del self._table[place]
+                self._changed = True
+
+    # ---- the file ----
+
+    def load(self) -> None:
+        """A file that cannot be read counts as none: its batches come once more."""
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        try:
+            table = _FILE.loads(raw)["table"] or {}
+        except ValueError as bad:
+            log.warning("Batches of ordered groups are popped again: %s: %s", self._path, bad)
+            return
+        for name, queues in table.items():
+            topic, _, group = str(name).partition("@")
+            for queue, value in queues.items() if isinstance(queues, dict) else ():
+                try:
+                    self._table[topic, group, int(queue)] = _batch_of(value)
+                except (ValueError, TypeError, IndexError) as bad:
+                    log.warning("A batch of %s is popped again: %s", name, bad)
+
+    def text(self) -> bytes:
+        table: dict[str, dict[int, Any]] = {}
+        for (topic, group, queue), batch in self._table.items():
+            table.setdefault(f"{topic}@{group}", {})[queue] = batch.as_json()
+        queues = ",".join(
+            f"{mqjson.dumps(name).decode()}:{_unquoted(rows)}" for name, rows in table.items()
+        )
+        return f'{{"table":{{{queues}}}}}'.encode()
+
+    async def save(self) -> None:
+        """Raises: OSError, StoreError."""
+        if self._changed:
+            self._changed = False
+            try:
+                await asyncio.to_thread(self._write, self.text())
+            except BaseException:
+                self._changed = True
+                raise
+
+    def save_now(self) -> None:
+        """At the very end, when nothing else runs. Raises: OSError, StoreError."""
+        if self._changed:
+            self._changed = False
+            self._write(self.text())
+
+    def _write(self, data: bytes) -> None:
+        files.replace_file(self._path, data, keep_old=True)
+
+
+def _unquoted(table: dict[int, Any]) -> str:
+    """An object with its keys as bare numbers, as fastjson writes a map of them."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, dict) and all(type(key) is int for key in value):
+            return _unquoted(value)
+        if isinstance(value, dict):
+            members = [f'"{k}":{text(v)}' for k, v in value.items() if v is not None]
+            return "{" + ",".join(members) + "}"
+        return mqjson.dumps(value).decode()
+
+    return "{" + ",".join(f"{key}:{text(value)}" for key, value in table.items()) + "}"
+
+
+def shown_counts(kind: str, queue: int, batch: Batch) -> Iterable[str]:
+    """Elements of orderCountInfo: how often these messages were popped before."""
+    for each in batch.offsets:
+        count = batch.times.get(each, 0)
+        if count > 0:
+            yield f"{kind} qo{queue}%{each} {count}"
+    least = min((batch.times.get(each, 0) for each in batch.offsets), default=0)
+    yield f"{kind} {queue} {least}"

@@ -1,0 +1,213 @@
+"""Requests that wait for messages: by topic, group and queue, each answered in time
+(docs/internals/pop.md#long-polling; upstream PopLongPollingService)."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+__all__ = ["FULL", "PARKED", "TOO_LATE", "Place", "Polling", "Waiter"]
+
+#: What became of a request that was to be parked.
+PARKED, FULL, TOO_LATE = "parked", "full", "too late"
+#: An answer leaves so long before its client gives up.
+_MARGIN_MS = 50
+_LOOK_AGAIN_S = 5.0
+
+
+class Place(NamedTuple):
+    """What a request waits at. queue: -1 for any of the topic."""
+
+    topic: str
+    group: str
+    queue: int
+
+
+class Waiter:
+    """One request. resume: tries again; whether it was answered; `last`: it has to be. alike: two
+    with the same value find the same."""
+
+    __slots__ = ("alike", "alive", "deadline_ms", "done", "place", "resume")
+
+    def __init__(
+        self,
+        place: Place,
+        deadline_ms: int,
+        resume: Callable[[bool], bool],
+        alive: Callable[[], bool],
+        alike: Hashable = None,
+    ) -> None:
+        self.place, self.deadline_ms = place, deadline_ms
+        self.resume, self.alive, self.alike = resume, alive, alike
+        self.done = False
+
+
+_Entry = tuple[int, int, Waiter]
+
+
+class Polling:
+    """All that waits for one kind of request. Lives on the event loop.
+
+    limits: most requests at one place, most places, most requests altogether.
+    """
+
+    def __init__(
+        self, now_ms: Callable[[], int], limits: Callable[[], tuple[int, int, int]]
+    ) -> None:
+        self._now_ms = now_ms
+        self._limits = limits
+        self._places: dict[Place, list[_Entry]] = {}
+        #: Places by topic.
+        self._topics: dict[str, set[Place]] = {}
+        self._ends: list[_Entry] = []
+        self._count = 0
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def count(self, place: Place) -> int:
+        return sum(not waiter.done for _, _, waiter in self._places.get(place, ()))
+
+    def is_awaited(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def places(self, topic: str) -> list[Place]:
+        """Where requests wait for this topic."""
+        return list(self._topics.get(topic, ()))
+
+    # ---- parking ----
+
+    def deadline(self, born_ms: int, poll_ms: int) -> int:
+        """When a request is to be answered; its own clock may be wrong by any amount."""
+        now = self._now_ms()
+        return min(born_ms, now) + min(max(poll_ms, 0), 1 << 40) - _MARGIN_MS
+
+    def park(self, waiter: Waiter) -> str:
+        at_place, places, total = self._limits()
+        found = self._places.get(waiter.place)
+        if self._count >= total or (found is None and len(self._places) >= places):
+            return FULL
+        if self._now_ms() > waiter.deadline_ms:
+            return TOO_LATE
+        if found is not None and len(found) >= at_place and self.count(waiter.place) >= at_place:
+            return FULL
+        self._add(waiter)
+        return PARKED
+
+    def _add(self, waiter: Waiter) -> None:
+        self._turn += 1
+        entry = waiter.deadline_ms, self._turn, waiter
+        heapq.heappush(self._places.setdefault(waiter.place, []), entry)
+        self._topics.setdefault(waiter.place.topic, set()).add(waiter.place)
+        heapq.heappush(self._ends, entry)
+        self._count += 1
+        if len(self._ends) > 2 * self._count + 1024:
+            self._ends = [each for each in self._ends if not each[2].done]
+            heapq.heapify(self._ends)
+        self._arm()
+
+    def _take(self, place: Place, tried: set[Hashable]) -> Waiter | None:
+        """The one that ends first, of those that nobody like them has tried in vain for."""
+        heap = self._places.get(place, [])
+        passed: list[_Entry] = []
+        found = None
+        while heap and found is None:
+            entry = heapq.heappop(heap)
+            waiter = entry[2]
+            if waiter.done:
+                continue
+            if not waiter.alive():
+                self._end(waiter)
+            elif waiter.alike in tried:
+                passed.append(entry)
+            else:
+                found = waiter
+        for entry in passed:
+            heapq.heappush(heap, entry)
+        if not heap:
+            self._forget(place)
+        return found
+
+    def _forget(self, place: Place) -> None:
+        self._places.pop(place, None)
+        places = self._topics.get(place.topic)
+        if places is not None:
+            places.discard(place)
+            if not places:
+                del self._topics[place.topic]
+
+    def _end(self, waiter: Waiter) -> None:
+        if not waiter.done:
+            waiter.done = True
+            self._count -= 1
+
+    # ---- waking ----
+
+    def wake(self, place: Place, *, all_of_them: bool = False) -> bool:
+        """Lets one request try again, and others after it as long as they cannot find what it did
+        not; whether one was answered. all_of_them: as many as find something."""
+        answered = False
+        tried: set[Hashable] = set()
+        while (waiter := self._take(place, tried)) is not None:
+            self._end(waiter)
+            if waiter.resume(False):
+                answered = True
+                if not all_of_them:
+                    return True
+            else:
+                waiter.done = False
+                tried.add(waiter.alike)
+                self._add(waiter)
+        return answered
+
+    def wake_all(self) -> None:
+        """Answers everything: the broker stops."""
+        for waiter in list(self._all()):
+            self._end(waiter)
+            waiter.resume(True)
+        self._places, self._topics, self._ends = {}, {}, []
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _all(self) -> Iterator[Waiter]:
+        for heap in self._places.values():
+            yield from (waiter for _, _, waiter in heap if not waiter.done)
+
+    # ---- the end of waiting ----
+
+    def _arm(self) -> None:
+        while self._ends and self._ends[0][2].done:
+            heapq.heappop(self._ends)
+        if not self._ends or (self._timer is not None and self._timer_ms <= self._ends[0][0]):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = self._ends[0][0]
+        wait_s = max(0.0, (self._timer_ms - self._now_ms()) / 1000)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(wait_s, _LOOK_AGAIN_S), self.expire)
+
+    def expire(self) -> None:
+        """Answers what has waited long enough."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        now = self._now_ms()
+        while self._ends and (self._ends[0][2].done or self._ends[0][0] <= now):
+            waiter = heapq.heappop(self._ends)[2]
+            if waiter.done:
+                continue
+            self._end(waiter)
+            if waiter.alive():
+                waiter.resume(True)
+            heap = self._places.get(waiter.place, [])
+            while heap and heap[0][2].done:
+                heapq.heappop(heap)
+            if not heap:
+                self._forget(waiter.place)
+        self._arm()

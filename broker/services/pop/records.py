@@ -1,0 +1,150 @@
+"""The revive topic: check points and acknowledgements as records of the log, and what they tell
+after a start (docs/internals/pop.md#recovery; upstream PopReviveService)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from broker.services.pop.checkpoints import (
+    LEAD_MS,
+    Acknowledged,
+    CheckPoint,
+    ack_body,
+    parse_ack,
+    parse_ck,
+)
+from pystore import Message, Store
+from pystore.errors import StoreError
+from pystore.timers import Timers
+
+__all__ = ["REVIVE_GROUP", "Found", "ReviveLog", "revive_topic"]
+
+log = logging.getLogger("broker.pop")
+
+#: Whose offsets say how far the revive topic is done with.
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+_BATCH = 256
+
+
+def revive_topic(cluster: str) -> str:
+    return f"rmq_sys_REVIVE_LOG_{cluster}"
+
+
+@dataclass(slots=True)
+class Found:
+    """What the log says of check points. open: those with messages that are not acknowledged.
+    popped: next offset to pop of each (group, topic, queue), by the records after `since`."""
+
+    open: list[CheckPoint] = field(default_factory=list)
+    popped: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    records: int = 0
+    unreadable: int = 0
+
+
+class ReviveLog:
+    """Puts the records, and reads them."""
+
+    def __init__(self, store: Store, topic: str, broker: str) -> None:
+        self.topic = topic
+        self._store = store
+        self._broker = broker
+
+    # ---- writing ----
+
+    def put_check_point(self, ck: CheckPoint) -> int:
+        """The end of its record in the log. Raises: what putting raises."""
+        key = ck.unique_key(self._broker)
+        return self._put(ck, "ck", ck.body(self._broker), key, ck.revive_ms - LEAD_MS)
+
+    def put_ack(self, ck: CheckPoint, offsets: list[int]) -> int:
+        """The end of its record in the log. Raises: what putting raises."""
+        tag, body, key = ack_body(ck, offsets, self._broker)
+        return self._put(ck, tag, body, key, ck.revive_ms)
+
+    def _put(self, ck: CheckPoint, tag: str, body: bytes, key: str, deliver_ms: int) -> int:
+        put = self._store.put_message(
+            self.topic, body, queue=ck.revive_queue, block=False,
+            properties={"TIMER_DELIVER_MS": str(deliver_ms), "UNIQ_KEY": key, "TAGS": tag},
+        )  # fmt: skip
+        return put.physical_offset + put.size
+
+    # ---- reading ----
+
+    def find(self, timers: Timers, done: Callable[[int], int], since: int) -> Found:
+        """All that is open. done: the next offset of a revive queue that is not done with. since:
+        offset of the log up to which offsets of consumers are known to be on the disk.
+
+        Nothing may be delivered meanwhile. Raises: StoreError.
+        """
+        found = Found()
+        points: dict[object, CheckPoint] = {}
+        acks: list[Acknowledged] = []
+        for message in self._pending(timers, done):
+            found.records += 1
+            self._take(message, found, points, acks, since)
+        for ack in acks:
+            ck = points.get(ack.key)
+            for i, offset in enumerate(ck.offsets if ck is not None else ()):
+                if ck is not None and offset in ack.offsets:
+                    ck.acked |= 1 << i
+        found.open = [ck for ck in points.values() if ck.open]
+        return found
+
+    def _take(
+        self, message: Message, found: Found, points: dict[object, CheckPoint],
+        acks: list[Acknowledged], since: int,
+    ) -> None:  # fmt: skip
+        said = message.properties
+        try:
+            if said.get("TAGS") == "ck":
+                revive_queue = int(said.get("REAL_QID", message.queue))
+                ck = parse_ck(bytes(message.body), revive_queue)
+                points[ck.key] = ck
+                if message.physical_offset >= since:
+                    place = ck.group, ck.topic, ck.queue
+                    after = ck.offsets[-1] + 1
+                    found.popped[place] = max(after, found.popped.get(place, 0))
+            elif said.get("TAGS") in ("ack", "bAck"):
+                acks.append(parse_ack(bytes(message.body)))
+        except (ValueError, StoreError) as bad:
+            if not found.unreadable:
+                log.warning("Skipped a record of %s: %s", self.topic, bad)
+            found.unreadable += 1
+
+    def _pending(self, timers: Timers, done: Callable[[int], int]) -> Iterator[Message]:
+        """Records that wait for their time, then those whose time has come."""
+        while timers.run(most=1, now_ms=1).more:
+            pass  # it reads what came after its state was saved; nothing is due in 1970
+        for timer in timers.waiting(most=max(1, timers.count())):
+            if timer.physical >= 0:
+                message = self._store.message(timer.physical)
+                if message.properties.get("REAL_TOPIC") == self.topic:
+                    yield message
+        for queue in self._store.queues(self.topic):
+            yield from self.records(queue.queue, max(done(queue.queue), queue.min_offset))
+
+    def records(self, queue: int, offset: int, most: int | None = None) -> Iterator[Message]:
+        """Those of one revive queue from an offset on."""
+        at, end = offset, self._store.range(self.topic, queue)[1]
+        if most is not None:
+            end = min(end, offset + most)
+        while at < end:
+            batch = self._store.read(self.topic, queue, at, max_messages=_BATCH)
+            yield from (message for message in batch if message.queue_offset < end)
+            if batch.next_offset <= at:
+                return
+            at = batch.next_offset
+
+    def checkpoint_of(self, message: Message) -> CheckPoint | None:
+        """The check point that a record is; None: it is none."""
+        if message.properties.get("TAGS") != "ck":
+            return None
+        try:
+            return parse_ck(bytes(message.body), message.queue)
+        except (ValueError, StoreError):
+            return None
+
+    def range(self, queue: int) -> tuple[int, int]:
+        return self._store.range(self.topic, queue)

@@ -1,0 +1,218 @@
+"""What is not acknowledged in time comes back through the retry topic
+(docs/internals/pop.md#coming-back; upstream PopReviveService)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from broker.services.config import Config
+from broker.services.groups import Groups
+from broker.services.names import RETRY
+from broker.services.offsets import Offsets
+from broker.services.pop.checkpoints import CheckPoint, CheckPoints
+from broker.services.pop.handles import RETRY_V1, RETRY_V2, retry_topic
+from broker.services.pop.records import REVIVE_GROUP, ReviveLog
+from broker.services.topics import Topics
+from pystore import Message, Store
+from pystore.errors import MessageIllegal, StoreError
+from pystore.timers import ASKING
+
+__all__ = ["Revive"]
+
+log = logging.getLogger("broker.pop")
+
+#: Messages that come back before other work has its turn.
+_ROUND = 256
+#: The wall clock may jump, and timers do not see it.
+_LOOK_AGAIN_S = 5.0
+#: A copy that could not be written is tried again.
+_RETRY_MS = 1000
+#: Records of one revive queue that are looked through in one round of progress.
+_PROGRESS = 2048
+#: Properties of a delivery, which a copy must not have: it would wait once more, or name a handle
+#: that is over.
+_DROPPED = frozenset({"POP_CK", *ASKING})
+_FIRST_POP = "1ST_POP_TIME"
+_ADDRESS_FLAGS = 0x30
+
+
+class Revive:
+    """Brings messages back when their time is over, and moves the progress of the revive topic."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        points: CheckPoints,
+        revive_log: ReviveLog,
+        now_ms: Callable[[], int],
+        came_back: Callable[[str, str], None],
+        is_behind: Callable[[], bool],
+    ) -> None:
+        """came_back: told topic and group of messages that can be popped again. is_behind: whether
+        timers are late, so that check points may still be on their way to the revive topic."""
+        self._store, self._config = store, config
+        self._topics, self._groups, self._offsets = topics, groups, offsets
+        self._points, self._log = points, revive_log
+        self._now_ms, self._came_back, self._is_behind = now_ms, came_back, is_behind
+        self._handle: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._at_ms = 0
+        self._running = False
+        self._failing = False
+        #: Since the start: messages that came back; those that were gone, or have nowhere to go.
+        self.revived = 0
+        self.dropped = 0
+
+    def start(self) -> None:
+        self._running = True
+        self.look()
+
+    def stop(self) -> None:
+        self._running = False
+        if self._handle is not None:
+            self._handle.cancel()
+
+    # ---- when ----
+
+    def expect(self, ck: CheckPoint) -> None:
+        """A check point was added."""
+        if self._handle is None or ck.due_ms < self._at_ms:
+            self.look()
+
+    def look(self) -> None:
+        """Now: the clock was set, or something came that ends before everything else."""
+        if not self._running:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        ck = self._points.next_due()
+        if ck is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._at_ms = ck.due_ms
+        wait_s = (ck.due_ms - self._now_ms()) / 1000
+        if wait_s <= 0:
+            self._handle = loop.call_soon(self._round)
+        else:
+            self._handle = loop.call_later(min(wait_s, _LOOK_AGAIN_S), self._round)
+
+    def _round(self) -> None:
+        self._handle = None
+        now, left = self._now_ms(), _ROUND
+        back: set[tuple[str, str]] = set()
+        while left > 0:
+            ck = self._points.next_due()
+            if ck is None or ck.due_ms > now:
+                break
+            left -= max(1, ck.open)
+            if self._bring_back(ck):
+                back.add((ck.topic, ck.group))
+        for topic, group in back:
+            self._came_back(topic, group)
+        self.look()
+
+    # ---- bringing back ----
+
+    def _bring_back(self, ck: CheckPoint) -> bool:
+        """Whether some messages of it can be popped again. Those whose copy is written count as
+        acknowledged, in the log, too: they come back once, whatever happens next."""
+        done, revived, failed = [], 0, None
+        for offset in ck.open_offsets():
+            try:
+                revived += self._copy(ck, offset)
+            except StoreError as error:
+                failed = error
+                break
+            done.append(offset)
+        try:
+            if done:
+                self._log.put_ack(ck, done)
+        except StoreError as error:
+            failed = error
+        self._points.acknowledge(ck, done)
+        self.revived += revived
+        self.dropped += len(done) - revived
+        if ck.open:
+            self._points.postpone(ck, self._now_ms() + _RETRY_MS)
+        if failed is not None and not self._failing:
+            log.error("Messages of %s cannot be brought back now: %s", ck.topic, failed)
+        elif failed is None and self._failing:
+            log.info("Messages are brought back again")
+        self._failing = failed is not None
+        return revived > 0
+
+    def _copy(self, ck: CheckPoint, offset: int) -> bool:
+        """Whether there was something to copy. Raises: StoreError when it cannot be written."""
+        if ck.topic not in self._topics or self._groups.get(ck.group) is None:
+            return False
+        found = self._store.read(ck.topic, ck.queue, offset, max_messages=1)
+        if not found or found[0].queue_offset != offset:
+            return False
+        message = found[0]
+        properties = {k: v for k, v in message.properties.items() if k not in _DROPPED}
+        target = self._target(ck)
+        if message.reconsume_times == 0 or _FIRST_POP not in properties:
+            properties[_FIRST_POP] = str(ck.pop_ms)
+        try:
+            self._put(target, message, properties)
+        except MessageIllegal:
+            # It was legal until the property came on top.
+            del properties[_FIRST_POP]
+            self._put(target, message, properties)
+        return True
+
+    def _target(self, ck: CheckPoint) -> str:
+        """The retry topic, made when it is missing."""
+        if ck.topic.startswith(RETRY):
+            return ck.topic
+        kind = RETRY_V2 if self._config["enableRetryTopicV2"] else RETRY_V1
+        name = retry_topic(ck.group, ck.topic, kind)
+        if name not in self._topics:
+            self._topics.built_in(name)
+            self._offsets.commit(ck.group, name, 0, 0)
+        return name
+
+    def _put(self, topic: str, message: Message, properties: dict[str, str]) -> None:
+        self._store.put_message(
+            topic, bytes(message.raw_body), properties=properties, queue=0, flag=message.flag,
+            sys_flag=message.sys_flag & ~_ADDRESS_FLAGS,
+            reconsume_times=message.reconsume_times + 1, born_timestamp=message.born_timestamp,
+            block=False,
+        )  # fmt: skip
+
+    # ---- progress ----
+
+    def done(self, queue: int) -> int:
+        """The next offset of a revive queue that is not done with: upstream keeps the last one
+        that is, and nothing before the first."""
+        kept = self._offsets.get(REVIVE_GROUP, self._log.topic, queue)
+        return 0 if kept is None else kept + 1
+
+    def commit_progress(self) -> None:
+        """Moves the progress of each revive queue up to its first open check point."""
+        if self._is_behind():
+            return
+        now, config = self._now_ms(), self._topics.get(self._log.topic)
+        for queue in range(config.read_queue_nums if config is not None else 0):
+            low, high = self._log.range(queue)
+            begin = max(self.done(queue), low)
+            if begin >= high:
+                continue
+            end = high
+            if self._points.is_any_stored(queue, now):
+                end = self._first_open(queue, begin, high)
+            if end > begin:
+                self._offsets.commit(REVIVE_GROUP, self._log.topic, queue, end - 1)
+
+    def _first_open(self, queue: int, begin: int, high: int) -> int:
+        for message in self._log.records(queue, begin, _PROGRESS):
+            ck = self._log.checkpoint_of(message)
+            if ck is not None and ck.key in self._points:
+                return message.queue_offset
+        return min(high, begin + _PROGRESS)

@@ -1,0 +1,349 @@
+"""POP of one broker: consumers ask the broker for messages, not for queues, and acknowledge each of
+them. docs/internals/pop.md; upstream PopMessageProcessor, PopBufferMergeService.
+
+Everything runs on the event loop. What it knows stands in the log; offsets and the batches of
+ordered groups are brought to the disk every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from broker.remoting.hot import Core
+from broker.services.config import Config
+from broker.services.groups import Groups
+from broker.services.names import RETRY
+from broker.services.offsets import Offsets
+from broker.services.pop.acks import Acks
+from broker.services.pop.batches import Batches, Popped, PopRequest
+from broker.services.pop.checkpoints import CheckPoint, CheckPoints
+from broker.services.pop.handles import is_retry_of, retry_topic
+from broker.services.pop.modes import RequestModes
+from broker.services.pop.order import OrderTable
+from broker.services.pop.polling import FULL, PARKED, Place, Polling, Waiter
+from broker.services.pop.records import ReviveLog, revive_topic
+from broker.services.pop.revive import Revive
+from broker.services.schedule import Schedule
+from broker.services.topics import Topics
+from pystore import Store
+from pystore.errors import StoreError
+from pystore.timers import Timers
+
+__all__ = ["Pop"]
+
+log = logging.getLogger("broker.pop")
+
+#: Timers that are later than this have check points on their way.
+_BEHIND_MS = 500
+
+#: What a request that asked for messages is told: what was found, or why none can be handed out.
+Told = Callable[[Popped | StoreError], None]
+
+
+class Pop:
+    """What a broker does for consumers that pop. Lives on the event loop.
+
+    receive, acks, has_messages: for processors of any protocol. polling, notices: requests that
+    wait for messages, and for the news of some.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        core: Core,
+        config: Config,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+    ) -> None:
+        self._store, self._core, self._config = store, core, config
+        self._topics, self._offsets = topics, offsets
+        self._schedule: Schedule | None = None
+        self.points = CheckPoints()
+        self.order = OrderTable(store.path / "config" / "consumerOrderInfo.json")
+        self.modes = RequestModes(Path(store.path) / "config" / "messageRequestMode.json")
+        self.log = ReviveLog(store, revive_topic(config["brokerClusterName"]), config["brokerName"])
+        self.batches = Batches(
+            store, core, config, topics, offsets, self.points, self.order, self.log, self.now_ms
+        )
+        self.revive = Revive(
+            store, config, topics, groups, offsets, self.points, self.log, self.now_ms,
+            self._came_back, self._is_behind,
+        )  # fmt: skip
+        self.acks = Acks(
+            offsets, self.points, self.order, self.log, self.now_ms, self.revive.expect,
+            self._unblocked,
+        )  # fmt: skip
+        self.polling = Polling(self.now_ms, self._limits)
+        self.notices = Polling(self.now_ms, self._limits)
+        self._stopping = False
+        core.on_news = self._got_messages
+        offsets.on_reset = self._was_reset
+        offsets.store = store
+
+    def now_ms(self) -> int:
+        """The clock of invisible times: that of the timers."""
+        return self._schedule.now_ms() if self._schedule is not None else _clock()
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._config["timerWheelEnable"])
+
+    def _limits(self) -> tuple[int, int, int]:
+        config = self._config
+        return (
+            config["popPollingSize"], config["popPollingMapSize"], config["maxPopPollingSize"],
+        )  # fmt: skip
+
+    # ---- life ----
+
+    async def start(self, timers: Timers | None) -> None:
+        """Finds what is open. Before anybody is served, and before the first timer is delivered.
+
+        Raises: StoreError.
+        """
+        self.order.load()
+        self.modes.load()
+        if timers is None:
+            return
+        since = self._store.metadata.offsets_mark()
+        found = await asyncio.to_thread(self.log.find, timers, self.revive.done, since)
+        for ck in found.open:
+            self.points.add(ck)
+        for (group, topic, queue), offset in found.popped.items():
+            # An offset that moved just before a crash; nobody gets what was handed out already.
+            if offset > (self._offsets.get(group, topic, queue) or 0):
+                self._offsets.commit(group, topic, queue, offset)
+        if found.records:
+            log.info(
+                "%d check points are open, found in %d records", len(found.open), found.records
+            )
+
+    def run(self, schedule: Schedule) -> None:
+        """From now on messages come back when their time is over."""
+        self._schedule = schedule
+        self.revive.start()
+
+    def stop(self) -> None:
+        """Answers what waits, and brings nothing back any more. Raises: OSError, StoreError."""
+        self._stopping = True
+        self.revive.stop()
+        self.polling.wake_all()
+        self.notices.wake_all()
+        self._core.on_news = None
+
+    def save_now(self) -> None:
+        """At the very end. Raises: OSError, StoreError."""
+        self.order.save_now()
+
+    def tick(self) -> None:
+        """Every reviveInterval."""
+        self.order.expire(self.now_ms())
+        self.revive.commit_progress()
+
+    def look(self) -> None:
+        """After the clock was set."""
+        self.revive.look()
+        self.polling.expire()
+        self.notices.expire()
+
+    def _is_behind(self) -> bool:
+        schedule = self._schedule
+        if schedule is None or schedule.timers is None:
+            return True
+        return schedule.timers.timers.count(0, self.now_ms() - _BEHIND_MS) > 0
+
+    # ---- popping ----
+
+    def receive(
+        self,
+        request: PopRequest,
+        told: Told,
+        *,
+        born_ms: int,
+        poll_ms: int,
+        alive: Callable[[], bool],
+    ) -> None:
+        """Tells, once, what was found: now, or when there is something, at the latest poll_ms after
+        born_ms. alive: whether anybody still listens."""
+        one = _Receiving(self, request, told)
+        if one.resume(poll_ms <= 0 or self._stopping):
+            return
+        waiter = Waiter(
+            one.place, self.polling.deadline(born_ms, poll_ms), one.resume, alive,
+            (request.tags, request.sql, request.order, request.attempt),
+        )  # fmt: skip
+        parked = self.polling.park(waiter)
+        if parked == PARKED:
+            self._watch(one.place, one.seen)
+        else:
+            one.full = parked == FULL
+            one.resume(True)
+
+    # ---- waiting ----
+
+    def soon(self, place: Place) -> None:
+        """Whoever waits there tries again, after everything else that is to be done now."""
+        asyncio.get_running_loop().call_soon(self.polling.wake, place)
+
+    def _watch(self, place: Place, seen: Mapping[int, int]) -> None:
+        """Whoever waits there is woken by the next message after what was seen."""
+        for queue, end in seen.items():
+            if self._core.watch_queue(place.topic, queue, end):
+                asyncio.get_running_loop().call_soon(self._got_messages, place.topic, queue)
+
+    def _got_messages(self, topic: str, queue: int) -> None:
+        """News of a queue that is watched."""
+        end = self._store.range(topic, queue)[1]
+        for polling in (self.notices, self.polling):
+            for place in polling.places(topic):
+                if place.queue in (-1, queue):
+                    polling.wake(place)
+        for place in (*self.polling.places(topic), *self.notices.places(topic)):
+            if place.queue in (-1, queue):
+                self._watch(place, {queue: end})
+                return
+
+    def _came_back(self, topic: str, group: str) -> None:
+        """Messages can be popped again: of the topic itself, or of its retry topic."""
+        of = is_retry_of(topic, group) or topic
+        for polling in (self.notices, self.polling):
+            for place in polling.places(of):
+                if place.group == group:
+                    polling.wake(place, all_of_them=True)
+
+    def _unblocked(self, topic: str, group: str, queue: int) -> None:
+        loop = asyncio.get_running_loop()
+        for polling in (self.notices, self.polling):
+            for at in (queue, -1):
+                loop.call_soon(polling.wake, Place(topic, group, at))
+
+    def _was_reset(self, group: str, topic: str, queue: int) -> None:
+        self._unblocked(topic, group, queue)
+
+    # ---- asking ----
+
+    def peek(self, request: PopRequest) -> tuple[list[bytes], int]:
+        """Records that would be popped next, and how many messages are there; nothing is moved."""
+        records: list[bytes] = []
+        rest = 0
+        for queue in self.batches.queues(request.topic, request.queue, 0):
+            low, high = self._store.range(request.topic, queue)
+            offset = self._offsets.get(request.group, request.topic, queue)
+            at = low if offset is None else offset
+            rest += max(high - at, 0)
+            if len(records) < request.most:
+                found = self._store.read(
+                    request.topic, queue, at, max_messages=request.most - len(records),
+                    transfer_limits=True,
+                )  # fmt: skip
+                records += [bytes(message.record) for message in found]
+        return records, rest
+
+    def has_messages(self, request: PopRequest) -> bool:
+        """Whether there is something to pop; nothing is moved."""
+        luck = self.batches.random.randrange(100)
+        places = [(request.topic, q) for q in self.batches.queues(request.topic, request.queue, 0)]
+        if not request.order and not request.topic.startswith(RETRY):
+            for kind in self.batches.retry_kinds(luck):
+                name = retry_topic(request.group, request.topic, kind)
+                places += [(name, q) for q in self.batches.queues(name, -1, 0)]
+        return any(self._has(request, topic, queue) for topic, queue in places)
+
+    def _has(self, request: PopRequest, topic: str, queue: int) -> bool:
+        low, high = self._store.range(topic, queue)
+        offset = self._offsets.get(request.group, topic, queue)
+        if (low if offset is None else offset) >= high:
+            return False
+        batch = self.order.get((topic, request.group, queue)) if request.order else None
+        return batch is None or not batch.blocked_until(request.attempt, self.now_ms())
+
+    def notify(
+        self,
+        request: PopRequest,
+        told: Callable[[bool, bool], None],
+        *,
+        born_ms: int,
+        poll_ms: int,
+        alive: Callable[[], bool],
+    ) -> None:
+        """Tells, once, whether there is something to pop, and whether too many wait for it."""
+
+        def look(last: bool) -> bool:
+            has = self.has_messages(request)
+            if has or last:
+                told(has, False)
+            return has or last
+
+        queues = self.batches.queues(request.topic, request.queue, 0)
+        seen = {queue: self._store.range(request.topic, queue)[1] for queue in queues}
+        if look(poll_ms <= 0 or self._stopping):
+            return
+        place = Place(request.topic, request.group, request.queue)
+        parked = self.notices.park(
+            Waiter(place, self.notices.deadline(born_ms, poll_ms), look, alive)
+        )
+        if parked == PARKED:
+            self._watch(place, seen)
+        else:
+            told(False, parked == FULL)
+
+    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """A topic or a group was deleted: nothing of it comes back."""
+        self.order.forget(topic, group)
+        for ck in [each for each in self.points if _is_of(each, topic, group)]:
+            self.points.acknowledge(ck, ck.offsets)
+
+
+class _Receiving:
+    """One request for messages, from its first try to its answer. full: it may not wait. seen: the
+    ends of the queues at its last try."""
+
+    __slots__ = ("full", "place", "pop", "request", "seen", "told")
+
+    def __init__(self, pop: Pop, request: PopRequest, told: Told) -> None:
+        self.pop, self.request, self.told = pop, request, told
+        self.place = Place(request.topic, request.group, request.queue)
+        self.full = False
+        self.seen: dict[int, int] = {}
+
+    def resume(self, last: bool) -> bool:
+        """Whether it told something; `last`: it has to."""
+        pop = self.pop
+        try:
+            popped = pop.batches.pop(self.request)
+        except StoreError as failed:
+            self.told(failed)
+            return True
+        self.seen = popped.seen
+        if not popped.records and not last and not popped.full:
+            self._again_later(popped)
+            return False
+        popped.full = not popped.records and (self.full or popped.full)
+        ck = pop.points.next_due()
+        if ck is not None:
+            pop.revive.expect(ck)
+        self.told(popped)
+        if popped.records and popped.rest > 0:
+            pop.soon(self.place)
+        return True
+
+    def _again_later(self, popped: Popped) -> None:
+        """It waits, although not only for new messages."""
+        if popped.more:
+            self.pop.soon(self.place)
+        if popped.blocked_until:
+            wait_s = max(0.0, (popped.blocked_until - self.pop.now_ms()) / 1000)
+            asyncio.get_running_loop().call_later(wait_s, self.pop.polling.wake, self.place)
+
+
+def _clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _is_of(ck: CheckPoint, topic: str | None, group: str | None) -> bool:
+    return topic in (None, ck.topic) and group in (None, ck.group)
