@@ -1,5 +1,5 @@
 /* Looking past damage. See resync.h. */
-#define _GNU_SOURCE
+#define _GNU_SOURCE /* SEEK_DATA */
 #include "log/resync.h"
 
 #include <errno.h>
@@ -30,6 +30,17 @@ bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t
     return true;
 }
 
+/* The first of them in [p, p + n), NULL when there is none. Most of what is searched is the zeros
+ * of room made ahead, which memchr passes a vector at a time and memmem byte by byte. */
+static const uint8_t *find_magic_head(const uint8_t *p, int64_t n) {
+    const uint8_t *end = p + n - (int64_t)sizeof magic_head;
+    while (p <= end && (p = memchr(p, magic_head[0], (size_t)(end + 1 - p))) != NULL) {
+        if (memcmp(p, magic_head, sizeof magic_head) == 0) return p;
+        p++;
+    }
+    return NULL;
+}
+
 int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out) {
     const int checks = PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF;
     int64_t data, end;
@@ -37,9 +48,7 @@ int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_
         /* A record may begin some bytes before the part, in a hole. */
         int64_t at = data - AT_MAGIC > from ? data - AT_MAGIC : from;
         for (; at + PS_RECORD_FIXED <= end; at++) {
-            const uint8_t *p = mf->mf_map + at;
-            const uint8_t *hit = memmem(p + AT_MAGIC, (size_t)(end - at - AT_MAGIC), magic_head,
-                                        sizeof magic_head);
+            const uint8_t *hit = find_magic_head(mf->mf_map + at + AT_MAGIC, end - at - AT_MAGIC);
             if (hit == NULL) break;
             at = hit - mf->mf_map - AT_MAGIC;
             if (at + PS_RECORD_FIXED > mf->mf_size) break;
