@@ -55,12 +55,14 @@ help: ## this list
 setup: .venv/.stamp ## make .venv and install everything that developers need into it
 
 # The core is left out here and compiled once, by `build`. compat: every folder of the tree can be
-# imported, those that come later too.
+# imported, those that come later too. --no-compile: most modules of the libraries are never loaded,
+# and those that are get compiled once when they are.
 .venv/.stamp: pyproject.toml setup.py
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"'
-	$(PY) -m pip install -q --disable-pip-version-check "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
-	PS_SKIP_EXT=1 $(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
+	$(PY) -m pip install -q --no-compile --disable-pip-version-check \
+	  "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
+	PS_SKIP_EXT=1 $(PY) -m pip install -q --no-compile --disable-pip-version-check --no-build-isolation \
 	  --config-settings editable_mode=compat -e '.[dev]'
 	@touch $@
 
@@ -75,8 +77,9 @@ demo: build ## the round trip of the README, on the flights of 2013
 
 ##@ Test
 
-test: build ## everything: C under sanitizers, threads, then the Python suite
-	@$(MAKE) -s -j$$(($(JOBS) + 1)) prepare $(C_RUNS) $(C_TSAN_RUNS)
+# The C tests need no .venv: they are built and run while it is made.
+test: ## everything: C under sanitizers, threads, then the Python suite
+	@$(MAKE) -s -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS)
 	@$(PYTEST)
 
 test-py: build ## the Python suite alone
@@ -227,7 +230,8 @@ $(C_RUNS) $(C_TSAN_RUNS): run/%: build/ctests/%
 
 # What tests fetch once into the user's caches is fetched while the C tests run; tests that need it
 # skip, or fetch it themselves, where this fails.
-prepare: .venv/.stamp
+prepare:
+	@mkdir -p build
 	@if command -v mvn java >/dev/null; then \
 	  for version in 5.3.3 4.9.7; do RMQ_VERSION=$$version tests/reference/reference setup || true; done; \
 	fi >build/prepare.log 2>&1

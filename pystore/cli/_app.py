@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -252,6 +253,12 @@ def _make_app() -> typer.Typer:
 app = _make_app()
 
 
+@functools.cache
+def _program_command() -> Any:
+    """click's command of the whole program, which typer makes again each time it is asked."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; returns the exit code. arguments: None takes those of the process."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -259,9 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # Text that the terminal's encoding has no letter for is shown escaped.
             stream.reconfigure(errors="backslashreplace")
-    command = typer.main.get_command(app)
     try:
-        result = command.main(args=given, prog_name="pystore", standalone_mode=False)
+        result = _program_command().main(args=given, prog_name="pystore", standalone_mode=False)
     except _ClickError as error:
         if "--json" in given and error.format_message():
             step = f"see pystore {' '.join(given[:1])} --help"

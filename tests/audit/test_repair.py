@@ -41,6 +41,12 @@ def in_log(root: Path) -> dict[Key, int]:
         }
 
 
+@pytest.fixture(scope="module")
+def whole(sample: Sample) -> dict[Key, int]:
+    """What the log of the sound store has."""
+    return in_log(sample.root)
+
+
 def in_queues(root: Path) -> dict[Key, int]:
     """What consumers get."""
     found: dict[Key, int] = {}
@@ -68,9 +74,12 @@ def content(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE, ids=[d[0] for d in DAMAGE])
 def test_what_is_whole_is_delivered_again(
-    sample: Sample, copy: Path, name: str, damage: Callable[[Sample, Path], object]
+    sample: Sample,
+    whole: dict[Key, int],
+    copy: Path,
+    name: str,
+    damage: Callable[[Sample, Path], object],
 ):
-    whole = in_log(sample.root)
     damage(sample, copy)
     done = repair(copy)
     assert done.after is not None
@@ -178,7 +187,11 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_an_interrupted_repair_is_finished_by_the_next(
-    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    sample: Sample,
+    whole: dict[Key, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
 ):
     """Ends the repair at its n-th sync or rename, for n after n, then repairs again."""
     original = getattr(os, call)
@@ -208,8 +221,9 @@ def test_an_interrupted_repair_is_finished_by_the_next(
         done = repair(root)
         assert done.after is not None
         assert done.after.sound, (n, done.after.findings)
-        assert in_queues(root) == in_log(root)
-        assert len(in_log(root)) == len(in_log(sample.root)) - 1
+        found = in_log(root)
+        assert in_queues(root) == found
+        assert len(found) == len(whole) - 1
         shutil.rmtree(root)
         if left > 0:
             break
