@@ -316,6 +316,8 @@ class Consumer:
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """Raises: Misuse, InvalidMessage (an illegal group)."""
+        if handler is not None and not callable(handler):
+            raise Misuse(f"the handler is {type(handler).__name__}; pass a function")
         if handler is not None and inspect.iscoroutinefunction(handler):
             raise Misuse("the handler is a coroutine function; use AsyncConsumer, or a plain one")
         self._function = handler
@@ -332,7 +334,10 @@ class Consumer:
     async def _call(self, message: ReceivedMessage) -> object:
         assert self._pool is not None and self._function is not None
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._function, message)
+        try:
+            return await loop.run_in_executor(self._pool, self._function, message)
+        except (SystemExit, KeyboardInterrupt) as ended:  # would end the loop of all clients
+            raise RuntimeError(f"the handler raised {type(ended).__name__}") from ended
 
     @property
     def group(self) -> str:

@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterable,
@@ -32,7 +31,13 @@ from broker.client.errors import (
     Misuse,
     Unreachable,
 )
-from broker.client.handling import ConcurrentHandling, Handling, OrderlyHandling, RetryLater
+from broker.client.handling import (
+    ConcurrentHandling,
+    Handling,
+    OrderlyHandling,
+    RetryLater,
+    awaitable,
+)
 from broker.client.inquiries import consumer_handlers
 from broker.client.member import RETRY, Changed, ConsumerOptions, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
@@ -71,7 +76,8 @@ class AsyncConsumer:
 
     group: its members divide the queues, and share how far they are. topics: one, several, or a
     mapping to expressions (tags as ``"a || b"``, ``Sql(...)``); none: use assign(). handler: called
-    with each message; without one, iterate or poll.
+    with each message, one that is not a coroutine function holds the loop meanwhile; without one,
+    iterate or poll.
 
     >>> import asyncio
     >>> from broker import AsyncConsumer, AsyncProducer, Message
@@ -91,7 +97,7 @@ class AsyncConsumer:
         topics: str | Iterable[str] | Mapping[str, str] = (),
         *,
         namesrv: str | Sequence[str] | None = None,
-        handler: Callable[[ReceivedMessage], Awaitable[object]] | None = None,
+        handler: Callable[[ReceivedMessage], object] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """Raises: Misuse, InvalidMessage (an illegal group)."""
@@ -121,14 +127,14 @@ class AsyncConsumer:
         self._closed_event: asyncio.Event | None = None
         self._offsets: OffsetFile | None = None
         self._tracer: Tracer | None = None
-        if client.trace and handler is not None:
+        self._handler = awaitable(handler) if handler is not None else None
+        if client.trace and self._handler is not None:
             self._tracer = Tracer(self.network, self.group, "CONSUME")
-            handler = self._tracer.around(handler)
-        self._handler = handler
+            self._handler = self._tracer.around(self._handler)
         self._handling: Handling | None = None
-        if handler is not None:
+        if self._handler is not None:
             kind = OrderlyHandling if self.settings.orderly else ConcurrentHandling
-            self._handling = kind(self, handler)
+            self._handling = kind(self, self._handler)
         elif self.settings.orderly:
             raise Misuse("orderly needs a handler; a loop over the consumer has an order anyway")
         for topic, expression in parse_topics(topics).items():

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from broker.client.errors import ClientError, HandlerStuck
+from broker.client.errors import ClientError, HandlerStuck, Misuse
 from broker.client.member import Member
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.retrying import FIRST_LEVEL, republish
 
-__all__ = ["ConcurrentHandling", "Handling", "OrderlyHandling", "RetryLater"]
+__all__ = [
+    "ConcurrentHandling", "Handling", "OrderlyHandling", "RetryLater", "awaitable",
+]  # fmt: skip
 
 log = logging.getLogger("broker.client")
 
@@ -24,6 +27,20 @@ AGAIN_S = 5.0
 #: An orderly queue waits so long after a failure.
 ORDERLY_PAUSE_S = 1.0
 SWEEP_S = 1.0
+
+
+def awaitable(handler: Callable[[ReceivedMessage], object]) -> HandlerFunction:
+    """A handler that need not be a coroutine function, as one. Raises: Misuse."""
+    if inspect.iscoroutinefunction(handler):
+        return handler
+    if not callable(handler):
+        raise Misuse(f"the handler is {type(handler).__name__}; pass a function")
+
+    async def called(message: ReceivedMessage) -> object:
+        working = handler(message)
+        return await working if inspect.isawaitable(working) else working
+
+    return called
 
 
 class RetryLater(Exception):
@@ -122,9 +139,9 @@ class ConcurrentHandling:
                 await self._handler(message)
             except RetryLater as later:
                 await self._failed(message, later.delay_level)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
+            except (Exception, asyncio.CancelledError):
+                if task.cancelling():  # else something that the handler waited for was cancelled
+                    raise
                 log.exception("Handler of %s failed for %s", consumer.network.name, message)
                 await self._failed(message, 0)
             else:
@@ -280,13 +297,17 @@ class OrderlyHandling:
         """Whether it is done: worked on, or a dead letter by now."""
         consumer = self._consumer
         which = (message.queue, message.queue_offset)
+        task = asyncio.current_task()
+        assert task is not None
         try:
             await self._handler(message)
             self._tries.pop(which, None)
             return True
         except RetryLater:
             pass
-        except Exception:
+        except (Exception, asyncio.CancelledError):
+            if task.cancelling():
+                raise
             log.exception("Handler of %s failed for %s", consumer.network.name, message)
         tries = self._tries[which] = self._tries.get(which, message.attempt) + 1
         most = consumer.settings.max_retries

@@ -11,7 +11,7 @@ from broker.client.allocation import Strategy, strategy_of
 from broker.client.errors import Misuse
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
-from broker.client.options import ClientOptions
+from broker.client.options import ClientOptions, check_settings
 from broker.client.progress import QueueProgress
 from broker.client.subscription import Subscription
 
@@ -80,9 +80,20 @@ class ConsumerSettings:
         strategy_of(self.strategy)
         if isinstance(self.start, str) and self.start not in ("first", "last"):
             raise Misuse(f"start '{self.start}' is not first, last or a time")
-        for name in ("concurrency", "pull_batch", "buffer_messages"):
-            if getattr(self, name) < 1:
-                raise Misuse(f"{name} is at least 1")
+        check_settings(
+            self,
+            at_least={
+                "concurrency": 1, "pull_batch": 1, "buffer_messages": 1, "max_retries": -1,
+                "auto_commit_s": 0, "poll_wait_s": 0, "stop_timeout_s": 0,
+            },
+            more_than_0=("handler_timeout_s", "rebalance_s"),
+        )  # fmt: skip
+        start = self.start
+        if not isinstance(start, str | int | dt.datetime) or (isinstance(start, int) and start < 0):
+            raise Misuse(f"start {start!r} is not first, last, a datetime or milliseconds")
+        for name in ("on_assigned", "on_revoked"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise Misuse(f"{name} is {getattr(self, name)!r}; pass a function")
         if self.orderly and self.broadcast:
             raise Misuse("orderly and broadcast exclude each other: nobody locks queues for all")
 

@@ -346,6 +346,11 @@ class Network:
         answer = await self.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise Unreachable(
+                f"{self._servers[0]} knows no routes: it is a broker, not a name server; those"
+                " listen on port 9876 by default"
+            )
         if answer.code:
             raise BrokerRefused(
                 f"the route of {topic}", answer.code, answer.remark, self._servers[0]

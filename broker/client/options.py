@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol, TypedDict
 
 from broker.client.credentials import Credentials, credentials_of_environment
@@ -94,12 +94,42 @@ class ClientSettings:
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
 
     def __post_init__(self) -> None:
+        check_settings(self, more_than_0=("request_timeout_s", "heartbeat_s", "route_poll_s"))
+        if not isinstance(self.tls, bool | ssl.SSLContext):
+            raise Misuse(f"tls is {type(self.tls).__name__}; pass True or an ssl.SSLContext")
+        if not isinstance(self.credentials, Credentials | None):
+            raise Misuse("credentials are not Credentials(access_key, secret_key)")
         object.__setattr__(self, "credentials", self.credentials or credentials_of_environment())
 
     def tls_context(self) -> ssl.SSLContext | None:
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         return client_context() if self.tls else None
+
+
+#: What a field of settings may hold, by its annotation; others are checked where they are used.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "int": (int,), "float": (int, float), "str": (str,), "bool": (bool,),
+    "str | None": (str, type(None)), "Sequence[RequestHook]": (Sequence,),
+}  # fmt: skip
+
+
+def check_settings(
+    settings: object, at_least: Mapping[str, int] | None = None, more_than_0: Sequence[str] = ()
+) -> None:
+    """Types of all fields, and the least values of some. Raises: Misuse."""
+    for field in fields(settings):  # type: ignore[arg-type]
+        kinds, value = _KINDS.get(str(field.type)), getattr(settings, field.name)
+        if kinds is not None and (
+            not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        ):
+            raise Misuse(f"{field.name} is {value!r}, which is not {field.type!s}")
+    for name, least in (at_least or {}).items():
+        if getattr(settings, name) < least:
+            raise Misuse(f"{name} is {getattr(settings, name)}; it is at least {least}")
+    for name in more_than_0:
+        if not getattr(settings, name) > 0:
+            raise Misuse(f"{name} is {getattr(settings, name)}; it is more than 0")
 
 
 def name_servers(given: str | Sequence[str] | None, settings: ClientSettings) -> tuple[str, ...]:
@@ -111,7 +141,9 @@ def name_servers(given: str | Sequence[str] | None, settings: ClientSettings) ->
         return ()
     if given is None:
         given = os.environ.get("NAMESRV_ADDR", "")
-    parts = given.split(";") if isinstance(given, str) else list(given)
+    parts = given.split(";") if isinstance(given, str) else given
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise Misuse(f"namesrv is {given!r}; write for example '127.0.0.1:9876'")
     found = tuple(p.strip().removeprefix("http://") for p in parts if p.strip())
     if not found:
         raise Misuse(

@@ -29,6 +29,7 @@ from broker.client.options import (
     INNER_PRODUCER,
     ClientOptions,
     ClientSettings,
+    check_settings,
     checked_group,
     name_servers,
 )
@@ -84,7 +85,7 @@ class ProducerSettings:
     other brokers where there are any. max_in_flight: sends under way; whoever sends more waits.
     compression: zlib, lz4 or zstd, of bodies from compress_over bytes on (0: never). message_max:
     bytes of a body. batch_max: bytes of one request of send_batch(). create_queues: of a topic that
-    the broker creates on the first send."""
+    the broker creates on the first send; 0: none is created."""
 
     send_timeout_s: float = 3.0
     retries: int = 2
@@ -96,10 +97,14 @@ class ProducerSettings:
     create_queues: int = 4
 
     def __post_init__(self) -> None:
-        if self.max_in_flight < 1 or self.retries < 0 or self.send_timeout_s <= 0:
-            raise Misuse(
-                "max_in_flight is at least 1, retries at least 0, and send_timeout_s more than 0"
-            )
+        check_settings(
+            self,
+            at_least={
+                "max_in_flight": 1, "retries": 0, "compress_over": 0, "message_max": 1,
+                "batch_max": 1, "create_queues": 0,
+            },
+            more_than_0=("send_timeout_s",),
+        )  # fmt: skip
 
 
 def settings_of(kind: type[_T], options: Mapping[str, Any]) -> _T:
@@ -276,6 +281,8 @@ class AsyncProducer:
         Raises: as send(); a SendFailed may leave other requests of the same call stored.
         """
         self.network.check()
+        if not isinstance(messages, Sequence):
+            raise Misuse(f"send_batch() takes a list of messages, not {type(messages).__name__}")
         results: list[SendResult | None] = [None] * len(messages)
         cuts = list(cut_batches(messages, self._rules, self.settings.batch_max))
 
@@ -369,7 +376,15 @@ class AsyncProducer:
     # ---- how ----
 
     def _choice(self, key: str | None, queue: MessageQueue | None) -> Choice:
+        if key is not None and queue is not None:
+            raise Misuse("key and queue exclude each other: a queue leaves nothing to choose")
+        if key is not None and not isinstance(key, str):
+            raise Misuse(f"key is {type(key).__name__}; pass a text")
         if queue is not None:
+            if not isinstance(queue, MessageQueue):
+                raise Misuse(
+                    f"queue is {type(queue).__name__}; pass one of those that queues(topic) lists"
+                )
             fixed = queue
             return Choice(lambda route, topic, failed: fixed, False)
         if key is not None:
@@ -522,6 +537,8 @@ class AsyncProducer:
     ) -> _T:
         """One message or batch to a broker, with further attempts where they make sense. before:
         attempts that were made already."""
+        if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
+            raise Misuse(f"timeout_s is {timeout_s!r}; pass seconds, more than 0")
         began = time.monotonic()
         end = began + (timeout_s or self.settings.send_timeout_s)
         attempts = list(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -105,6 +105,8 @@ class SendRules:
 
 def check_name(what: str, name: str, longest: int) -> None:
     """Raises: InvalidMessage for a topic or group that no broker takes."""
+    if not isinstance(name, str):
+        raise InvalidMessage(f"the {what} is {type(name).__name__}; pass its name as text")
     if not _LEGAL_TOPIC.fullmatch(name):
         raise InvalidMessage(
             f"the {what} {name[:60]!r} is blank or holds other characters than letters, digits and"
@@ -177,6 +179,7 @@ def properties_of(message: Message, key: str) -> str:
         message.wait_stored and message.deliver_at_ms is None
     ):
         return f"UNIQ_KEY\x01{key}{_PLAIN}"
+    _check_types(message)
     text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if message.wait_stored else 'false'}\x02"
     count = 2
     if message.tags:
@@ -198,6 +201,8 @@ def properties_of(message: Message, key: str) -> str:
         for name, value in message.properties.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidMessage(f"names and values of properties are texts, {name!r} is not")
+            if not name:
+                raise InvalidMessage("a property has an empty name, which brokers refuse")
             if name in _RESERVED:
                 raise InvalidMessage(
                     f"the property {name} belongs to the protocol; use the fields of Message, or"
@@ -206,6 +211,29 @@ def properties_of(message: Message, key: str) -> str:
             text += f"{name}\x01{value}\x02"
         count += len(message.properties)
     return checked_properties(text, count)
+
+
+def _check_types(message: Message) -> None:
+    """Of what would else be sent as whatever text Python makes of it. Raises: InvalidMessage."""
+    given: dict[str, tuple[object, type]] = {
+        "tags": (message.tags or "", str),
+        "properties": (message.properties, Mapping),
+        "delay_level": (message.delay_level, int),
+        "deliver_at_ms": (0 if message.deliver_at_ms is None else message.deliver_at_ms, int),
+        "wait_stored": (message.wait_stored, bool),
+    }
+    keys = message.keys
+    for index, key in enumerate((keys,) if isinstance(keys, str) else _listed(keys)):
+        given[f"keys[{index}]"] = (key, str)
+    for name, (value, kind) in given.items():
+        if not isinstance(value, kind):
+            raise InvalidMessage(
+                f"{name} of the message is {type(value).__name__}, not {kind.__name__}"
+            )
+
+
+def _listed(keys: object) -> Iterable[object]:
+    return keys if isinstance(keys, Iterable) else (keys,)
 
 
 def encoded(properties: Mapping[str, str]) -> str:
@@ -231,22 +259,25 @@ _legal_topics: set[str] = set()
 
 def check_message(message: Message, rules: SendRules) -> str:
     """The full topic of a message that may be sent. Raises: InvalidMessage."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"{type(message).__name__} is sent; send Message(topic, body)")
     topic = message.topic
-    if rules.namespace:
+    if rules.namespace and isinstance(topic, str):
         topic = with_namespace(topic, rules.namespace)
-    if topic not in _legal_topics:
+    if not isinstance(topic, str) or topic not in _legal_topics:
         check_name("topic", topic, TOPIC_MAX)
         if topic in _NOT_FOR_CLIENTS:
             raise InvalidMessage(f"the topic {topic} belongs to the broker; choose another")
         if len(_legal_topics) < 10_000:
             _legal_topics.add(topic)
-    if message.flag and not -(1 << 31) <= message.flag < 1 << 31:
-        raise InvalidMessage(f"the flag {message.flag} does not fit into 32 bits")
+    flag = message.flag
+    if flag and not (isinstance(flag, int) and -(1 << 31) <= flag < 1 << 31):
+        raise InvalidMessage(f"the flag {flag!r} is not a number of 32 bits")
     body = message.body
-    if not body:
-        raise InvalidMessage(f"the message to {topic} has an empty body; brokers refuse it")
     if not isinstance(body, bytes):
         raise InvalidMessage(f"the body is {type(body).__name__}; encode it to bytes")
+    if not body:
+        raise InvalidMessage(f"the message to {topic} has an empty body; brokers refuse it")
     if len(body) > rules.message_max:
         raise InvalidMessage(
             f"the body has {len(body)} bytes, {rules.message_max} are allowed; raise message_max"
@@ -361,14 +392,15 @@ def cut_batches(
 def _plain_part(messages: Sequence[Message], rules: SendRules) -> _Part | None:
     """All of them, when they have one topic and nothing of their own but a body that may be sent:
     then most of what has to be looked at can be looked at once."""
-    if not messages:
+    if not messages or type(messages[0]) is not Message:
         return None
-    first = messages[0]
-    topic = first.topic
-    if topic.startswith(_RETRY):
+    topic = messages[0].topic
+    if not isinstance(topic, str) or topic.startswith(_RETRY):
         return None
     bodies = []
     for message in messages:
+        if type(message) is not Message:
+            return None
         body = message.body
         if (
             message.topic != topic or type(body) is not bytes or message.tags or message.keys

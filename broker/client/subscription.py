@@ -57,8 +57,12 @@ class Subscription:
     @classmethod
     def of(cls, topic: str, expression: str = "*") -> Subscription:
         """Raises: Misuse for a blank topic or SQL expression."""
-        if not topic.strip():
+        if not isinstance(topic, str) or not topic.strip():
             raise Misuse("a subscription needs the name of a topic")
+        if not isinstance(expression, str):
+            raise Misuse(
+                f"the expression for {topic} is {expression!r}; pass tags, '*' or Sql(...)"
+            )
         version = time.time_ns() // 1_000_000
         if isinstance(expression, Sql):
             if not expression.strip():
@@ -83,11 +87,13 @@ class Subscription:
 
 
 def parse_topics(given: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Expressions by topic."""
+    """Expressions by topic. Raises: Misuse."""
     if isinstance(given, str):
-        return {given: "*"} if given else {}
+        return {given: "*"}
     if isinstance(given, Mapping):
         return dict(given)
+    if not isinstance(given, Iterable):
+        raise Misuse(f"topics are {given!r}; pass a name, several, or a mapping to expressions")
     return dict.fromkeys(given, "*")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from loops import run, until
 from waiting import BOUND_S
+from waiting import until as wait_until
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Consumer, Message, Producer
 from broker.client import (
@@ -72,6 +73,52 @@ def test_a_send_that_nobody_resumes_leaves_no_slot_behind():
         await asyncio.wait_for(slots.all_free(), BOUND_S)
 
     run(scenario())
+
+
+def test_a_handler_that_ends_its_own_way_does_not_end_the_consumer(server, name):
+    """It is told to exit, or something that it waits for was cancelled: its message comes again,
+    and as many others as there are workers are handled after it."""
+    topic = name("topic")
+    bodies = {b"%d" % n for n in range(6)}
+    with Producer("p", server.namesrv) as producer:
+        producer.send_batch([Message(topic, b"exit")] * 4 + [Message(topic, b) for b in bodies])
+    seen = set()
+
+    def exits(message):
+        if message.body == b"exit":
+            raise SystemExit(3)
+        seen.add(message.body)
+
+    options = {"namesrv": server.namesrv, "start": "first", "concurrency": 2}
+    with Consumer(name("threads"), topic, handler=exits, **options):
+        wait_until(lambda: seen == bodies)
+    seen.clear()
+
+    async def cancelled(message):
+        if message.body == b"exit":
+            future = asyncio.get_running_loop().create_future()
+            future.cancel()
+            await future
+        seen.add(message.body)
+
+    async def scenario():
+        async with AsyncConsumer(name("tasks"), topic, handler=cancelled, **options):
+            await until(lambda: seen == bodies)
+        seen.clear()
+        plain = lambda message: seen.add(message.body)  # noqa: E731
+        async with AsyncConsumer(name("plain"), topic, handler=plain, **options):
+            await until(lambda: seen == bodies | {b"exit"})
+
+    run(scenario())
+
+
+def test_a_broker_in_the_place_of_a_name_server_is_named(tmp_path, small):
+    with (
+        Broker(tmp_path / "store", listenPort=0, **small) as broker,
+        Producer("p", broker.address) as producer,
+        pytest.raises(Unreachable, match="a broker, not a name server"),
+    ):
+        producer.send(Message("t", b"x"))
 
 
 def test_another_event_loop_is_refused(server, name):

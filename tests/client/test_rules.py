@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import broker.client
+from broker import Consumer, Message, Producer
 from broker.client import MessageQueue, Misuse, by_config, machine_room, machine_room_nearby
 from broker.client.allocation import STRATEGIES, average, strategy_of
 from broker.client.consumer import ConsumerOptions, ConsumerSettings
-from broker.client.errors import ClientError
+from broker.client.errors import ClientError, InvalidMessage
 from broker.client.faults import FaultTable, QueueChooser
 from broker.client.ids import new_unique_key, offset_id_of
 from broker.client.options import ClientOptions, ClientSettings
@@ -22,7 +23,13 @@ from broker.client.producer import ProducerOptions, ProducerSettings
 from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
 from broker.client.routes import parse_route
-from broker.client.sending import with_namespace, without_namespace
+from broker.client.sending import (
+    SendRules,
+    cut_batches,
+    prepare,
+    with_namespace,
+    without_namespace,
+)
 from broker.client.subscription import tag_hash
 
 FOLDER = Path(broker.client.__file__).parent
@@ -223,3 +230,50 @@ def test_slow_and_lost_brokers_are_avoided_for_a_while():
     assert chosen(19) == {"a", "b"}  # when all are to be avoided, none is
     faults.report("a", 0.001, 19)
     assert chosen(19) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "hello", None,
+        Message(None, b"x"), Message(5, b"x"), Message("t", None), Message("t", "x"),
+        Message("t", bytearray(b"x")), Message("t", b"x", tags=5), Message("t", b"x", keys=5),
+        Message("t", b"x", tags=["a"]), Message("t", b"x", keys=[5]), Message("t", b"x", keys=b"k"),
+        Message("t", b"x", properties=["a"]), Message("t", b"x", properties={"a": 1}),
+        Message("t", b"x", properties={"": "1"}), Message("t", b"x", delay_level="1"),
+        Message("t", b"x", delay_level=1.5), Message("t", b"x", deliver_at_ms=1.5),
+        Message("t", b"x", flag="1"), Message("t", b"x", flag=1.5),
+        Message("t", b"x", flag=1 << 31),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_not_a_message_is_named(message):
+    """One by one and in batches: nothing is sent as whatever text Python makes of it."""
+    rules = SendRules("p")
+    with pytest.raises(InvalidMessage):
+        prepare(message, rules)
+    with pytest.raises(InvalidMessage):
+        list(cut_batches([Message("t", b"x"), message], rules, 1 << 20))
+    with pytest.raises(InvalidMessage):
+        list(cut_batches([message], rules, 1 << 20))
+
+
+WRONG_SETTINGS = (
+    (Producer, {"max_in_flight": "5"}), (Producer, {"max_in_flight": 0}),
+    (Producer, {"retries": None}), (Producer, {"retries": -1}), (Producer, {"batch_max": 0}),
+    (Producer, {"send_timeout_s": "x"}), (Producer, {"send_timeout_s": 0}),
+    (Producer, {"compression": None}), (Producer, {"tls": "yes"}), (Producer, {"namespace": 5}),
+    (Producer, {"hooks": 5}), (Producer, {"credentials": "k:s"}), (Producer, {"nonsense": 1}),
+    (Producer, {"heartbeat_s": 0}), (Producer, {"request_timeout_s": 0}), (Producer, {"trace": 1}),
+    (Producer, {"namesrv": 5}), (Producer, {"namesrv": b"h:1"}), (Producer, {"namesrv": "h"}),
+    (Consumer, {"handler": 5}), (Consumer, {"topics": 5}), (Consumer, {"topics": {"t": None}}),
+    (Consumer, {"topics": ""}), (Consumer, {"topics": [5]}), (Consumer, {"start": 1.5}),
+    (Consumer, {"start": "now"}), (Consumer, {"start": -1}), (Consumer, {"on_assigned": 5}),
+    (Consumer, {"strategy": 5}), (Consumer, {"concurrency": True}), (Consumer, {"pull_batch": 0}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options"), WRONG_SETTINGS, ids=repr)
+def test_settings_that_cannot_work_are_named(kind, options):
+    with pytest.raises(Misuse):
+        kind("group", **({"namesrv": "127.0.0.1:9876"} | options))
