@@ -76,7 +76,8 @@ class Broker:
 
     def queues(self) -> int:
         """How many queues of the topic hold messages."""
-        return len(list((self.store / "consumequeue" / TOPIC).glob("*/0*")))
+        files = (self.store / "consumequeue" / TOPIC).glob("*/0*")
+        return len({file.parent for file in files})
 
     def segments(self) -> int:
         return len(list((self.store / "commitlog").iterdir()))
