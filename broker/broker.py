@@ -253,6 +253,7 @@ class Broker:
             "timers", schedule.save_timers, lambda: self.settings["timerFlushIntervalMs"] / 1000
         )
         keeper.add(schedule.roll_timers, lambda: 600.0)
+        keeper.add(schedule.sample_timers, lambda: 1.0)
         keeper.add(transactions.tick, lambda: 1.0)
         keeper.add(pop.tick, lambda: self.settings["reviveInterval"] / 1000)
         keeper.save(

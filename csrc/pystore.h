@@ -326,6 +326,17 @@ typedef struct ps_timer_row {
     int32_t size, topic_hash; /* of the record; Java's hash of the real topic */
 } ps_timer_row;
 
+#define PS_TIMER_DELAYS 7
+typedef struct ps_timer_tally {
+    const char *topic; /* ends with 0x00; good as long as the store */
+    uint32_t topic_hash;
+    int64_t waiting;
+    int64_t read, delivered;         /* since the start */
+    int64_t delays[PS_TIMER_DELAYS]; /* of those read: asked for up to 60, 600, 3600, 43200, 86400,
+                                      * 259200 s ahead, and more */
+    int64_t delay_ms;                /* their sum */
+} ps_timer_tally;
+
 /* Finds again what waits: state of the folder `timers`, then the topic's queue, then, in the log,
  * what was delivered since. A store of readers may be asked, too; it delivers nothing. Close it
  * before the store. */
@@ -338,6 +349,11 @@ int ps_timers_run(ps_timers *timers, int64_t now_ms, int32_t most, ps_timer_roun
  * them at most are written. */
 int64_t ps_timers_list(ps_timers *timers, int64_t from_ms, int64_t to_ms, ps_timer_row *out,
                        int64_t room, ps_error *error);
+/* Timers of each topic: how many topics there are; `room` of them at most are written. Of those
+ * that were saved before, the ones that ps_timers_count_more has not reached are missing. */
+int64_t ps_timers_tallies(ps_timers *timers, ps_timer_tally *out, int64_t room);
+/* Counts some of them, a few ms of work: 1, there are more; 0, all are counted. */
+int ps_timers_count_more(ps_timers *timers);
 /* The one with this real topic, UNIQ_KEY and TIMER_OUT_MS: 1, 0, or an error. */
 int ps_timers_find(ps_timers *timers, const char *topic, int32_t topic_len, const char *key,
                    int32_t key_len, int64_t out_ms, ps_timer_row *out, ps_error *error);

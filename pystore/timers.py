@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ASKING",
+    "DELAY_BOUNDS_S",
     "TIMER_TOPIC",
     "Handle",
     "Timer",
     "TimerRound",
+    "TimerTally",
     "Timers",
     "delete_mark",
     "save_timers",
@@ -31,6 +33,9 @@ __all__ = [
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 #: Properties that ask for a time, in the order in which they count.
 ASKING = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+
+#: Upstream's of rocketmq_delay_message_latency, as the core counts them.
+DELAY_BOUNDS_S = (60, 600, 3600, 43200, 86400, 259200)
 
 _FOREVER = (1 << 63) - 1
 #: Timers that `Timers.each` asks for at once.
@@ -83,6 +88,19 @@ class Timer(NamedTuple):
     physical: int
     size: int = 0
     topic_hash: int = 0
+
+
+class TimerTally(NamedTuple):
+    """Timers of one topic. waiting: now; of those saved before the start, as many as are counted.
+    read, delivered: since the start. delays: of those read, how many asked for a time up to each of
+    DELAY_BOUNDS_S ahead, and more. delay_ms: the sum of what they asked for."""
+
+    topic: str
+    waiting: int
+    read: int
+    delivered: int
+    delays: tuple[int, ...]
+    delay_ms: int
 
 
 class Handle(NamedTuple):
@@ -189,6 +207,24 @@ class Timers:
         if count < 0:
             raise_error(self._error)
         return int(count)
+
+    def tallies(self) -> list[TimerTally]:
+        """Of each topic that a timer went to."""
+        room = lib.ps_timers_tallies(self._handle, ffi.NULL, 0)
+        rows = ffi.new("ps_timer_tally[]", max(1, room))
+        count = min(room, lib.ps_timers_tallies(self._handle, rows, room))
+        return [
+            TimerTally(
+                ffi.string(row.topic).decode("utf-8", "replace"), row.waiting, row.read,
+                row.delivered, tuple(row.delays), row.delay_ms,
+            )
+            for row in (rows[i] for i in range(count))
+        ]  # fmt: skip
+
+    def count_more(self) -> bool:
+        """Counts, topic by topic, some of the timers that were saved before the start: a few ms of
+        work. Whether there are more."""
+        return bool(lib.ps_timers_count_more(self._handle))
 
     def find(self, topic: str, key: str, out_ms: int) -> Timer | None:
         """The one with this real topic, UNIQ_KEY and TIMER_OUT_MS."""

@@ -234,22 +234,49 @@ class StatisticsProcessor:
 
     def runtime(self, peer: Peer, command: Command) -> Command:
         """What upstream's brokers say, as many entries however many topics there are. A field that
-        only `pystore tx` sends asks for the metrics of transactions instead."""
-        if command.text("metrics", "") == "transactions":
-            samples = self.s.transactions.metrics.samples() if self.s.transactions else {}
-            return command.reply(body=mqjson.dumps({"table": samples}))
+        only `pystore tx stats` and `pystore timers stats` send asks for metrics instead."""
+        if asked := command.text("metrics", ""):
+            return command.reply(body=mqjson.dumps({"table": self._metrics(asked)}))
         table = {
             **self._fixed(),
             **self._counters(),
             **self._disk(),
             **self._schedule(),
+            **self._timers(),
             **self._once(),
             **self._guarded(),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 
+    def _metrics(self, of: str) -> dict[str, Any]:
+        """Raises: Refused for what has none."""
+        if of == "transactions":
+            return dict(self.s.transactions.metrics.samples()) if self.s.transactions else {}
+        if of != "timers":
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"there are no metrics of <{of:.60}>")
+        schedule = self.s.schedule
+        if schedule is None or schedule.timers is None:
+            return {}
+        return dict(schedule.timers.metrics.samples(schedule.now_ms()))
+
+    def _timers(self) -> dict[str, Any]:
+        """timerReadBehind is in seconds, upstream's too."""
+        schedule = self.s.schedule
+        unread, late_ms, waiting, rates = 0, 0, 0, (0.0, 0.0)
+        if schedule is not None and schedule.timers is not None:
+            figures = schedule.timers.metrics
+            unread, _, late_ms = figures.behind(schedule.now_ms())
+            waiting, rates = figures.timers.count(), figures.rates()
+        return {
+            "timerCongestNum": waiting,
+            "timerDequeueTps": f"{rates[1]:.1f}",
+            "timerEnqueueTps": f"{rates[0]:.1f}",
+            "timerOffsetBehind": unread,
+            "timerReadBehind": late_ms // 1000,
+        }
+
     def _fixed(self) -> dict[str, Any]:
-        """Who we are, and what this broker has nothing of: pools, pages, timers."""
+        """Who we are, and what this broker has nothing of: pools, pages."""
         seconds = max(0, time.time_ns() // 1_000_000 - self.s.started_ms) // 1000
         days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
         table: dict[str, Any] = {
@@ -263,11 +290,6 @@ class StatisticsProcessor:
             "remainTransientStoreBufferNumbs": (1 << 31) - 1,
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]",
             "startAcceptSendRequestTimeStamp": self.s.settings["startAcceptSendRequestTimeStamp"],
-            "timerCongestNum": 0,
-            "timerDequeueTps": "0.0",
-            "timerEnqueueTps": "0.0",
-            "timerOffsetBehind": 0,
-            "timerReadBehind": 0,
         }
         for pool, capacity in _POOLS.items():
             table[f"{pool}ThreadPoolQueueSize"] = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import time
-from collections import Counter
 
 from broker.processors.refusals import put_refusal
 from broker.remoting import mqjson
@@ -118,29 +117,20 @@ class RecallProcessor:
         schedule = self.s.schedule
         if schedule is None or schedule.timers is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        last = schedule.timers.last
-        offset, now = last.offset if last is not None else 0, schedule.now_ms()
+        offset, now = schedule.timers.metrics.offset, schedule.now_ms()
         return command.reply(body=_CHECKPOINT.pack(now, 0, offset, offset, 0, now, 0))
 
     def metrics(self, peer: Peer, command: Command) -> Command:
-        """How many of the first _COUNTED wait for each topic."""
+        """How many wait for each topic."""
         schedule = self.s.schedule
         if schedule is None or schedule.timers is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
-        counts: Counter[str] = Counter()
-        for timer in schedule.timers.timers.waiting(most=_COUNTED):
-            if timer.physical >= 0:
-                message = self.s.store.message(timer.physical)
-                counts[message.properties.get("REAL_TOPIC", "")] += 1
         now = schedule.now_ms()
         body = {
             "dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": now},
             "timingCount": {
-                topic: {"count": count, "timeStamp": now} for topic, count in counts.items()
+                tally.topic: {"count": tally.waiting, "timeStamp": now}
+                for tally in schedule.timers.timers.tallies()
             },
         }
         return command.reply(body=mqjson.dumps(body))
-
-
-#: Timers whose topic is looked up for one request, the first ones to be due.
-_COUNTED = 5_000

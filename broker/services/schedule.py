@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from broker.remoting.hot import Core
+from broker.services.timer_metrics import TimerMetrics
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
 from pystore.native import lib
 from pystore.timer_files import HANDED_OVER, hand_over
-from pystore.timers import TimerRound, Timers, save_timers
+from pystore.timers import TIMER_TOPIC, TimerRound, Timers, save_timers
 
 __all__ = ["Schedule"]
 
@@ -36,6 +37,8 @@ _PAUSE_S = 0.01
 _LOOK_AGAIN_S = 5.0
 _PENDING_MAX = 64
 _PROGRESS_S = 10.0
+#: Pause between the windows of timers that are counted after a start, some ms of work each.
+_COUNT_PAUSE_S = 0.02
 
 _log = logging.getLogger("broker.schedule")
 
@@ -98,9 +101,7 @@ class _Timers(_Source):
         super().__init__()
         self.schedule, self.timers = schedule, timers
         self.last: TimerRound | None = None
-        self.delivered = self.skipped = self.recalled = 0
-        #: Of the deliveries since the start, the largest and the sum, ms after their time.
-        self.late_max_ms = 0
+        self.metrics = TimerMetrics(timers, lambda: schedule.store.range(TIMER_TOPIC, 0)[1])
         self.saved: tuple[int, int, int] | None = None
         self._told = 0.0
 
@@ -124,10 +125,12 @@ class _Timers(_Source):
         if done is None:
             return
         self.last = done
-        self.delivered += done.delivered
-        self.skipped += done.skipped
-        self.recalled += done.recalled
-        self.late_max_ms = max(self.late_max_ms, done.late_ms)
+        figures = self.metrics
+        figures.offset, figures.next_ms = done.offset, done.next_ms
+        figures.delivered += done.delivered
+        figures.skipped += done.skipped
+        figures.recalled += done.recalled
+        figures.late_max_ms = max(figures.late_max_ms, done.late_ms)
         self.schedule.delivered += done.delivered
         self.schedule.skipped += done.skipped
 
@@ -139,12 +142,12 @@ class _Timers(_Source):
         self._told = time.monotonic()
         _log.info(
             "Timers are %.0f s behind; %d wait, %d were delivered",
-            behind_s, done.pending, self.delivered,
+            behind_s, done.pending, self.metrics.delivered,
         )  # fmt: skip
 
     def mark(self) -> tuple[int, int, int]:
         """Changes whenever there is something to save."""
-        return self.delivered, self.skipped, self.last.offset if self.last else 0
+        return self.metrics.delivered, self.metrics.skipped, self.metrics.offset
 
 
 class Schedule:
@@ -186,6 +189,7 @@ class Schedule:
         if self.timers is not None:
             self.core.on_timers = self.look_at_timers
             self._later(self.timers, 0.0)
+            self._loop.call_soon(self._count_timers)
 
     def _clock(self) -> int:
         return time.time_ns() // 1_000_000 + self._shift_ms
@@ -195,6 +199,17 @@ class Schedule:
         self._shift_ms = ms
         lib.ps_timers_shift_clock(self.store.c_handle(), ms)
         self.look_at_timers()
+
+    def _count_timers(self) -> None:
+        """Topic by topic, those that waited at the start: for metrics alone."""
+        timers = self.timers
+        if self._loop is not None and timers is not None and timers.timers.count_more():
+            self._loop.call_later(_COUNT_PAUSE_S, self._count_timers)
+
+    def sample_timers(self) -> None:
+        """Once a second, for the rates of the metrics."""
+        if self.timers is not None:
+            self.timers.metrics.sample()
 
     def look_at_timers(self) -> None:
         """Now: something came, or the clock was set."""
@@ -212,7 +227,7 @@ class Schedule:
             self.persist()
         if self.timers is not None and self._loop is not None:
             save_timers(self.store, self.timers.timers.capture()[0])
-            read = self.timers.last.offset if self.timers.last is not None else 0
+            read = self.timers.metrics.offset
             if not hand_over(self.store, self.timers.timers, read, self.now_ms()):
                 _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
         self._levels, self._loop = {}, None
@@ -312,6 +327,8 @@ class Schedule:
         except StoreError as failed:
             if not source.failing:
                 _log.error("%s cannot deliver: %s", source.name, failed)
+            if self.timers is source:
+                self.timers.metrics.errors += 1
             source.failing = True
             self._later(source, _RETRY_S)
             return

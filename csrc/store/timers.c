@@ -16,6 +16,7 @@
 
 #include "files/replace.h"
 #include "store/deliver.h"
+#include "store/timertally.h"
 #include "timers/pending.h"
 
 #define FOLDER "timers"
@@ -41,6 +42,11 @@ struct ps_timers {
     taken *tm_taken;
     int64_t tm_taken_count, tm_taken_room;
     ps_pending_entry tm_found[SAME_SLOT];
+    ps_tallies tm_tallies;
+    bool tm_opened;       /* what is read from now on is new since the start */
+    int64_t tm_first_new; /* offset: from here on timers are counted when they are read */
+    int64_t tm_counted;   /* ms: those of before that wait up to this time are counted, too */
+    int64_t tm_width;     /* of the next window of time that is counted */
 };
 
 struct ps_timers_state {
@@ -119,12 +125,94 @@ static bool find_timer(ps_timers *t, const wanted *w, ps_pending_entry *out) {
     return false;
 }
 
+/* ---- how many wait for each topic ---- */
+
+/* NULL: a reader counts nothing, and what goes nowhere is not counted. */
+static ps_timer_tally *tally_of(ps_timers *t, const ps_record *r) {
+    ps_topic *topic;
+    int32_t queue_id;
+    if (t->tm_store->st_readonly || !ps_deliver_place(t->tm_store, r, &topic, &queue_id))
+        return NULL;
+    return ps_tally_of(&t->tm_tallies, topic);
+}
+
+static void count_read(ps_timers *t, const ps_record *r, int64_t due, bool again) {
+    ps_timer_tally *row = tally_of(t, r);
+    if (row == NULL) return;
+    row->waiting++;
+    if (t->tm_opened && !again) ps_tally_asked(row, due - r->store_timestamp);
+}
+
+/* One that no longer waits. */
+static void count_gone(ps_timers *t, const ps_record *r, const ps_pending_entry *x,
+                       bool delivered) {
+    ps_timer_tally *row = tally_of(t, r);
+    if (row == NULL) return;
+    row->delivered += delivered;
+    if (ps_pending_offset(x->id) >= t->tm_first_new || x->due_ms <= t->tm_counted) row->waiting--;
+}
+
+static int64_t entries_of(const ps_timers *t) {
+    int64_t most = t->tm_pending.pd_count;
+    for (int32_t i = 0; i < t->tm_pending.pd_run_count; i++)
+        most += t->tm_pending.pd_runs[i].rn_count;
+    return most;
+}
+
+/* Those with from < time <= to that were saved before the start. */
+static bool count_window(ps_timers *t, int64_t from, int64_t to) {
+    ps_pending_entry *found = t->tm_found, *many = NULL;
+    int64_t n = ps_pending_find(&t->tm_pending, from, to, -1, found, SAME_SLOT);
+    if (n < 0) { /* more of one ms */
+        int64_t most = entries_of(t);
+        found = many = malloc((size_t)(most + 1) * sizeof *many);
+        if (many == NULL) return false;
+        n = ps_pending_find(&t->tm_pending, from, to, -1, many, most);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ps_mapfile *mf;
+        ps_record record;
+        if (ps_pending_offset(found[i].id) >= t->tm_first_new) continue;
+        const ps_record *r = record_at(t, ps_pending_offset(found[i].id), &mf, &record);
+        ps_timer_tally *row = r != NULL ? tally_of(t, r) : NULL;
+        if (row != NULL) row->waiting++;
+        ps_mapfile_unref(mf);
+    }
+    free(many);
+    return true;
+}
+
+static int count_more(ps_timers *t) {
+    ps_pending *p = &t->tm_pending;
+    ps_pending_entry first;
+    if (!ps_pending_first(p, &first) || ps_pending_count(p, t->tm_counted, INT64_MAX) == 0)
+        t->tm_counted = INT64_MAX;
+    if (t->tm_counted == INT64_MAX) return 0;
+    if (t->tm_counted < first.due_ms - 1) t->tm_counted = first.due_ms - 1;
+    int64_t from = t->tm_counted, to, n;
+    for (;; t->tm_width = t->tm_width / 16 + 1) {
+        to = from > INT64_MAX - t->tm_width ? INT64_MAX : from + t->tm_width;
+        n = ps_pending_count(p, from, to);
+        if (n <= SAME_SLOT || t->tm_width == 1) break;
+    }
+    if (!count_window(t, from, to)) return 1;
+    t->tm_counted = to;
+    if (n < SAME_SLOT / 16 && t->tm_width < INT64_MAX / 4) t->tm_width *= 4;
+    return 1;
+}
+
 static int cancel(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
     ps_pending_entry found;
+    ps_mapfile *mf;
+    ps_record record;
     if (!find_timer(t, w, &found)) return 0;
     int code = ps_pending_cancel(&t->tm_pending, found, e);
-    if (code == 0) ++*count;
-    return code;
+    if (code < 0) return code;
+    ++*count;
+    const ps_record *r = record_at(t, ps_pending_offset(found.id), &mf, &record);
+    if (r != NULL) count_gone(t, r, &found, false);
+    ps_mapfile_unref(mf);
+    return 0;
 }
 
 /* ---- reading the queue ---- */
@@ -176,18 +264,22 @@ static int apply_mark(ps_timers *t, const ps_record *r, ps_text value, int64_t o
 
 static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t *recalled,
                        ps_error *e) {
-    int64_t out_ms, due, repeated = 0;
+    int64_t out_ms, due, repeated = 0, live;
     if (!ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) return 0;
     ps_text mark = property(r, "TIMER_DEL_UNIQKEY"), key = property(r, "UNIQ_KEY");
+    bool again = property(r, "TIMER_ROLL_TIMES").data != NULL;
     int code = 0;
     if (mark.data != NULL) return apply_mark(t, r, mark, out_ms, recalled, e);
-    if (property(r, "TIMER_ROLL_TIMES").data != NULL) {
+    if (again) {
         wanted w = {out_ms, key, property(r, "REAL_TOPIC"), r};
         code = cancel(t, &w, &repeated, e);
         if (code == 0 && repeated == 0 && was_taken(t, &w)) return 0;
     }
-    return code < 0 ? code
-                    : ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash_of(key)), e);
+    if (code < 0) return code;
+    live = t->tm_pending.pd_live;
+    code = ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash_of(key)), e);
+    if (t->tm_pending.pd_live > live) count_read(t, r, due, again);
+    return code;
 }
 
 /* Up to `most` records: 1 when there are more, 0, or an error. */
@@ -273,8 +365,12 @@ static int recover(ps_timers *t, ps_error *e) {
     if (code > 0 && (p->pd_log_end > end || p->pd_seen > max)) code = 0;
     if (code == 0) ps_pending_restart(p, 0);
     int64_t from = p->pd_log_end;
+    t->tm_first_new = p->pd_next;
+    t->tm_counted = INT64_MIN;
+    t->tm_width = 60000;
     code = read_queue(t, INT64_MAX, &recalled, e);
     if (code == 0) code = settle_log(t, from, e);
+    t->tm_opened = true;
     return code;
 }
 
@@ -312,6 +408,7 @@ void ps_timers_close(ps_timers *t) {
     pthread_mutex_destroy(&t->tm_lock);
     free(t->tm_properties);
     free(t->tm_taken);
+    ps_tallies_free(&t->tm_tallies);
     ps_store_unref(t->tm_store);
     free(t);
 }
@@ -362,6 +459,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
         out->delivered += code == 0;
+        if (code == 0) count_gone(t, r, x, true);
         if (code == 0 && now - due > out->late_ms) out->late_ms = now - due;
     }
     ps_mapfile_unref(mf);
@@ -502,11 +600,11 @@ int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, ps_timer_ro
     if (ps_enter(t->tm_store) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     pthread_mutex_lock(&t->tm_lock);
-    int64_t most = t->tm_pending.pd_count, count;
-    for (int32_t i = 0; i < t->tm_pending.pd_run_count; i++)
-        most += t->tm_pending.pd_runs[i].rn_count;
+    int64_t most = room > 0 ? entries_of(t) : 0, count;
     ps_pending_entry *all = malloc((size_t)(most + 1) * sizeof *all);
-    if (all == NULL) {
+    if (room <= 0) {
+        count = ps_pending_count(&t->tm_pending, from_ms, to_ms);
+    } else if (all == NULL) {
         count = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a list of timers");
     } else {
         count = ps_pending_find(&t->tm_pending, from_ms, to_ms, -1, all, most);
@@ -535,6 +633,23 @@ int ps_timers_find(ps_timers *t, const char *topic, int32_t topic_len, const cha
         describe(t, &found, out);
         code = 1;
     }
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
+    return code;
+}
+
+int64_t ps_timers_tallies(ps_timers *t, ps_timer_tally *out, int64_t room) {
+    pthread_mutex_lock(&t->tm_lock);
+    int64_t count = t->tm_tallies.ta_count, n = count < room ? count : room;
+    if (n > 0) memcpy(out, t->tm_tallies.ta_rows, (size_t)n * sizeof *out);
+    pthread_mutex_unlock(&t->tm_lock);
+    return count;
+}
+
+int ps_timers_count_more(ps_timers *t) {
+    if (ps_enter(t->tm_store) < 0) return 0;
+    pthread_mutex_lock(&t->tm_lock);
+    int code = count_more(t);
     pthread_mutex_unlock(&t->tm_lock);
     ps_leave(t->tm_store);
     return code;

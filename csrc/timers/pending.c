@@ -30,7 +30,8 @@
 #define ROW 32
 #define STATE_MAX (HEAD + ROW * PS_PENDING_RUNS)
 #define CHUNK 8192 /* entries that are written at once */
-#define MERGED 8   /* runs that become one when there are too many */
+#define MERGED 8   /* runs that become one */
+#define MERGE_AT 16 /* when there are so many */
 /* The clock was set back by more than this: the heap is written out, so that times before the old
  * one can be told from delivered ones. Within it a timer counts as due when the last one was. */
 #define SET_BACK_MS 1000
@@ -118,6 +119,7 @@ static int flush_chunk(writing *w, ps_error *e) {
     int64_t at = w->run.rn_count * (int64_t)sizeof *w->chunk;
     w->run.rn_crc = ps_crc32(w->run.rn_crc, bytes, (size_t)len);
     w->run.rn_count += w->filled;
+    for (int64_t i = 0; i < w->filled; i++) w->run.rn_cancels |= !is_timer(&w->chunk[i]);
     w->filled = 0;
     for (int64_t done = 0; done < len;) {
         ssize_t n =
@@ -157,26 +159,35 @@ static int begin_run(ps_pending *p, writing *w, ps_error *e) {
     w->chunk = malloc(CHUNK * sizeof *w->chunk);
     if (w->chunk == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
     w->fd = p->pd_io->open(p->pd_io, w->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (w->fd < 0)
-        return ps_fail(e, ps_errno_code(errno), errno, -1, w->path, "cannot make it: %s",
-                       strerror(errno));
+    if (w->fd < 0) {
+        int err = errno;
+        free(w->chunk);
+        return ps_fail(e, ps_errno_code(err), err, -1, w->path, "cannot make it: %s",
+                       strerror(err));
+    }
     p->pd_next_run++;
     return 0;
 }
 
-/* Adds the run that was written, unless it is empty or `code` says that writing failed. */
+/* Maps the run that was written, unless `code` says that writing failed. An empty one is deleted,
+ * as one that failed. */
 static int end_run(ps_pending *p, writing *w, int code, ps_error *e) {
     if (code == 0 && w->filled > 0) code = flush_chunk(w, e);
     if (w->fd >= 0) p->pd_io->close(p->pd_io, w->fd);
     free(w->chunk);
     if (code == 0 && w->run.rn_count > 0) code = map_run(p, &w->run, e);
-    if (code < 0 || w->run.rn_count == 0) {
-        if (w->fd >= 0) p->pd_io->unlink(p->pd_io, w->path);
-        return code;
-    }
-    p->pd_runs[p->pd_run_count++] = w->run;
-    return 0;
+    if ((code < 0 || w->run.rn_count == 0) && w->fd >= 0) p->pd_io->unlink(p->pd_io, w->path);
+    return code;
 }
+
+/* ---- merging ---- */
+
+/* Sources are read here with cursors of their own; delivery goes on from the runs themselves. */
+typedef struct ps_merge {
+    writing mg_to;
+    ps_run mg_from[MERGED];
+    int64_t mg_left; /* entries to copy */
+} ps_merge;
 
 static int64_t left_in(const ps_run *r) {
     return r->rn_count - r->rn_at;
@@ -187,43 +198,125 @@ static int by_size(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static int merge_runs(ps_pending *p, ps_error *e) {
-    writing w;
-    ps_run old[MERGED];
-    int64_t at[MERGED];
+static int begin_merge(ps_pending *p, ps_error *e) {
+    ps_merge *m = calloc(1, sizeof *m);
+    if (m == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a merge");
+    int code = begin_run(p, &m->mg_to, e);
+    if (code < 0) {
+        free(m);
+        return code;
+    }
     qsort(p->pd_runs, (size_t)p->pd_run_count, sizeof *p->pd_runs, by_size);
     for (int i = 0; i < MERGED; i++) {
-        old[i] = p->pd_runs[i];
-        at[i] = old[i].rn_at;
+        p->pd_runs[i].rn_merging = true;
+        m->mg_from[i] = p->pd_runs[i];
+        m->mg_left += left_in(&p->pd_runs[i]);
     }
-    int code = begin_run(p, &w, e);
-    while (code == 0) {
-        int best = -1;
-        for (int i = 0; i < MERGED; i++)
-            if (at[i] < old[i].rn_count &&
-                (best < 0 || before(&old[i].rn_map[at[i]], &old[best].rn_map[at[best]])))
-                best = i;
-        if (best < 0) break;
-        code = write_entry(&w, &old[best].rn_map[at[best]++], e);
-    }
-    code = end_run(p, &w, code, e);
-    if (code < 0) return code;
-    for (int i = MERGED - 1; i >= 0; i--) unmap_run(p, i);
+    p->pd_merge = m;
     return 0;
+}
+
+/* Without one in progress nothing happens. */
+static void abandon_merge(ps_pending *p) {
+    ps_merge *m = p->pd_merge;
+    if (m == NULL) return;
+    end_run(p, &m->mg_to, PS_E_ARGUMENT, NULL);
+    for (int32_t i = 0; i < p->pd_run_count; i++) p->pd_runs[i].rn_merging = false;
+    p->pd_merge = NULL;
+    free(m);
+}
+
+/* The first entry not before x. */
+static int64_t place_of(const ps_run *r, const ps_pending_entry *x) {
+    int64_t low = 0, high = r->rn_count;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        if (before(&r->rn_map[mid], x)) low = mid + 1;
+        else high = mid;
+    }
+    return low;
+}
+
+/* The merged run takes the place of its sources. What they have delivered meanwhile lies before the
+ * first entry that any of them has left. */
+static int end_merge(ps_pending *p, ps_error *e) {
+    ps_merge *m = p->pd_merge;
+    const ps_pending_entry *first = NULL;
+    int code = end_run(p, &m->mg_to, 0, e);
+    for (int32_t i = p->pd_run_count - 1; i >= 0; i--) {
+        ps_run *r = &p->pd_runs[i];
+        if (!r->rn_merging) continue;
+        r->rn_merging = false;
+        if (left_in(r) > 0 && (first == NULL || before(&r->rn_map[r->rn_at], first)))
+            first = &r->rn_map[r->rn_at];
+    }
+    ps_run made = m->mg_to.run;
+    if (code == 0 && made.rn_map != NULL)
+        made.rn_at = first == NULL ? made.rn_count : place_of(&made, first);
+    p->pd_merge = NULL;
+    if (code == 0) {
+        for (int i = 0; i < MERGED; i++)
+            for (int32_t k = p->pd_run_count - 1; k >= 0; k--)
+                if (p->pd_runs[k].rn_number == m->mg_from[i].rn_number) unmap_run(p, k);
+        if (made.rn_map != NULL) p->pd_runs[p->pd_run_count++] = made;
+    }
+    free(m);
+    return code;
+}
+
+/* So many entries more. One that fails is abandoned: its sources are still there. */
+static int merge_some(ps_pending *p, int64_t most, ps_error *e) {
+    ps_merge *m = p->pd_merge;
+    int code = 0;
+    for (; code == 0 && most > 0; most--) {
+        ps_run *best = NULL;
+        for (ps_run *r = m->mg_from; r < m->mg_from + MERGED; r++)
+            if (left_in(r) > 0 &&
+                (best == NULL || before(&r->rn_map[r->rn_at], &best->rn_map[best->rn_at])))
+                best = r;
+        if (best == NULL) return end_merge(p, e);
+        code = write_entry(&m->mg_to, &best->rn_map[best->rn_at++], e);
+        m->mg_left--;
+    }
+    if (code < 0) abandon_merge(p);
+    return code;
+}
+
+/* What a new timer does for the merge, so that it is done when the table of runs is full. A merge
+ * that fails keeps no timer out: it is tried again when there is a run more. */
+static void share_merge(ps_pending *p) {
+    if (p->pd_merge == NULL) return;
+    int64_t free_runs = PS_PENDING_RUNS - 1 - p->pd_run_count;
+    int64_t pushes = (free_runs > 0 ? free_runs * p->pd_room : 0) + p->pd_room - p->pd_count + 1;
+    int64_t share = p->pd_merge->mg_left / pushes + 1;
+    if (merge_some(p, share, NULL) < 0) p->pd_merge_at = p->pd_run_count + 1;
+}
+
+/* Makes room for one run more. */
+static int finish_merge(ps_pending *p, ps_error *e) {
+    int code = p->pd_merge != NULL ? 0 : begin_merge(p, e);
+    while (code == 0 && p->pd_merge != NULL) code = merge_some(p, INT64_MAX, e);
+    return code;
 }
 
 static int write_heap(ps_pending *p, ps_error *e) {
     writing w;
     if (p->pd_count == 0) return 0;
-    int code = p->pd_run_count < PS_PENDING_RUNS - 1 ? 0 : merge_runs(p, e);
+    int code = p->pd_run_count < PS_PENDING_RUNS ? 0 : finish_merge(p, e);
     if (code == 0) code = begin_run(p, &w, e);
     if (code < 0) return code;
     qsort(p->pd_heap, (size_t)p->pd_count, sizeof *p->pd_heap, compare); /* sorted is a heap, too */
     for (int64_t i = 0; code == 0 && i < p->pd_count; i++)
         code = write_entry(&w, &p->pd_heap[i], e);
     code = end_run(p, &w, code, e);
-    if (code == 0) p->pd_count = 0;
-    return code;
+    if (code < 0) return code;
+    if (w.run.rn_count > 0) p->pd_runs[p->pd_run_count++] = w.run;
+    p->pd_count = 0;
+    if (p->pd_merge == NULL && p->pd_run_count >= p->pd_merge_at) {
+        bool begun = begin_merge(p, NULL) == 0;
+        p->pd_merge_at = begun ? MERGE_AT : p->pd_run_count + 1;
+    }
+    return 0;
 }
 
 /* Everything that waits is in runs afterwards. */
@@ -237,21 +330,24 @@ static int empty_heap(ps_pending *p, ps_error *e) {
 
 /* ---- opening ---- */
 
-static void count_run(ps_pending *p, const ps_run *r) {
+static void count_run(ps_pending *p, ps_run *r) {
     for (int64_t i = r->rn_at; i < r->rn_count; i++) p->pd_live += is_timer(&r->rn_map[i]) ? 1 : -1;
+    for (int64_t i = r->rn_at; i < r->rn_count && !r->rn_cancels; i++)
+        r->rn_cancels = !is_timer(&r->rn_map[i]);
 }
 
 static bool load_runs(ps_pending *p, const uint8_t *rows, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         const uint8_t *row = rows + i * ROW;
         ps_run r = {(int64_t)be64_get(row), (int64_t)be64_get(row + 8),
-                    (int64_t)be64_get(row + 16), (uint32_t)be64_get(row + 24), NULL};
+                    (int64_t)be64_get(row + 16), (uint32_t)be64_get(row + 24), false, false,
+                    NULL};
         if (r.rn_count <= 0 || r.rn_at < 0 || r.rn_at > r.rn_count || map_run(p, &r, NULL) < 0)
             return false;
         p->pd_runs[p->pd_run_count++] = r;
         size_t size = (size_t)r.rn_count * sizeof *r.rn_map;
         if (ps_crc32(0, r.rn_map, size) != r.rn_crc) return false;
-        count_run(p, &r);
+        count_run(p, &p->pd_runs[p->pd_run_count - 1]);
     }
     return true;
 }
@@ -272,16 +368,21 @@ static bool load_state(ps_pending *p, const uint8_t *b, int64_t len) {
 }
 
 void ps_pending_restart(ps_pending *p, int64_t from) {
+    abandon_merge(p);
     while (p->pd_run_count > 0) unmap_run(p, 0);
     p->pd_count = p->pd_live = p->pd_seen = p->pd_log_end = 0;
     p->pd_from = p->pd_next = from;
     p->pd_delivered = INT64_MIN;
+    p->pd_merge_at = MERGE_AT;
 }
 
 int ps_pending_open(ps_pending *p, ps_io *io, const char *folder, bool readonly, ps_error *e) {
     char path[PATH_MAX];
     uint8_t bytes[STATE_MAX + 1];
-    *p = (ps_pending){.pd_io = io, .pd_readonly = readonly, .pd_delivered = INT64_MIN};
+    *p = (ps_pending){.pd_io = io,
+                      .pd_readonly = readonly,
+                      .pd_merge_at = MERGE_AT,
+                      .pd_delivered = INT64_MIN};
     p->pd_folder = strdup(folder);
     p->pd_room = PS_PENDING_HEAP;
     p->pd_heap = malloc((size_t)p->pd_room * sizeof *p->pd_heap);
@@ -301,6 +402,7 @@ int ps_pending_open(ps_pending *p, ps_io *io, const char *folder, bool readonly,
 }
 
 void ps_pending_close(ps_pending *p) {
+    abandon_merge(p);
     while (p->pd_run_count > 0) unmap_run(p, 0);
     free(p->pd_heap);
     free(p->pd_folder);
@@ -310,6 +412,7 @@ void ps_pending_close(ps_pending *p) {
 /* ---- changes ---- */
 
 static int push(ps_pending *p, ps_pending_entry x, ps_error *e) {
+    share_merge(p);
     if (p->pd_count == p->pd_room) {
         if (!p->pd_readonly) {
             int code = empty_heap(p, e);
@@ -373,7 +476,8 @@ static int first_source(const ps_pending *p, const ps_pending_entry **out) {
 static void drop(ps_pending *p, int source) {
     if (source == -1) {
         if (--p->pd_count > 0) sift_down(p->pd_heap, p->pd_count);
-    } else if (++p->pd_runs[source].rn_at == p->pd_runs[source].rn_count) {
+    } else if (++p->pd_runs[source].rn_at == p->pd_runs[source].rn_count &&
+               !p->pd_runs[source].rn_merging) {
         unmap_run(p, source);
     }
 }
@@ -449,6 +553,24 @@ int64_t ps_pending_find(ps_pending *p, int64_t from_ms, int64_t to_ms, int64_t h
     return kept;
 }
 
+static int64_t count_of(const ps_pending_entry *e, int64_t n, int64_t from_ms, int64_t to_ms) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (e[i].due_ms > from_ms && e[i].due_ms <= to_ms) count += is_timer(&e[i]) ? 1 : -1;
+    return count;
+}
+
+int64_t ps_pending_count(const ps_pending *p, int64_t from_ms, int64_t to_ms) {
+    int64_t count = count_of(p->pd_heap, p->pd_count, from_ms, to_ms);
+    for (int32_t i = 0; i < p->pd_run_count; i++) {
+        const ps_run *r = &p->pd_runs[i];
+        int64_t low = bisect(r, from_ms), high = bisect(r, to_ms);
+        if (high <= low) continue;
+        count += r->rn_cancels ? count_of(r->rn_map + low, high - low, from_ms, to_ms) : high - low;
+    }
+    return count;
+}
+
 static void take_before(const ps_pending_entry *e, int64_t n, int64_t offset,
                         ps_pending_entry *out, int64_t room, int64_t *count) {
     for (int64_t i = 0; i < n && *count < room; i++)
@@ -469,28 +591,32 @@ int64_t ps_pending_before(ps_pending *p, int64_t offset, ps_pending_entry *out, 
 
 int ps_pending_capture(ps_pending *p, int64_t log_end, ps_pending_state *out, ps_error *e) {
     ps_pending_entry first;
-    *out = (ps_pending_state){NULL, 0};
+    *out = (ps_pending_state){NULL, 0, -1};
     int code = 0;
     if (ps_pending_first(p, &first) && first.due_ms <= p->pd_delivered) code = empty_heap(p, e);
     if (code < 0) return code;
     uint8_t *b = malloc(STATE_MAX);
     if (b == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the state");
-    int64_t head[] = {p->pd_from, p->pd_next, p->pd_delivered,
-                      log_end,    p->pd_next_run, p->pd_run_count};
-    be32_put(b, MAGIC);
-    for (int i = 0; i < 6; i++) be64_put(b + 8 + 8 * i, (uint64_t)head[i]);
+    int64_t rows = 0;
     for (int32_t i = 0; i < p->pd_run_count; i++) {
         const ps_run *r = &p->pd_runs[i];
         int64_t row[] = {r->rn_number, r->rn_count, r->rn_at, r->rn_crc};
-        for (int k = 0; k < 4; k++) be64_put(b + HEAD + ROW * i + 8 * k, (uint64_t)row[k]);
+        if (left_in(r) == 0) continue; /* the source of a merge, wholly delivered */
+        for (int k = 0; k < 4; k++) be64_put(b + HEAD + ROW * rows + 8 * k, (uint64_t)row[k]);
+        rows++;
     }
-    *out = (ps_pending_state){b, HEAD + (int64_t)ROW * p->pd_run_count};
+    int64_t head[] = {p->pd_from, p->pd_next, p->pd_delivered, log_end, p->pd_next_run, rows};
+    be32_put(b, MAGIC);
+    for (int i = 0; i < 6; i++) be64_put(b + 8 + 8 * i, (uint64_t)head[i]);
+    *out = (ps_pending_state){b, HEAD + ROW * rows,
+                              p->pd_merge != NULL ? p->pd_merge->mg_to.run.rn_number : -1};
     be32_put(b + 4, ps_crc32(0, b + 8, (size_t)out->len - 8));
     return 0;
 }
 
 static bool names_run(const ps_pending_state *s, int64_t number) {
     if (number >= (int64_t)be64_get(s->bytes + 40)) return true; /* made since */
+    if (number == s->writing) return true;
     for (int64_t at = HEAD; at < s->len; at += ROW)
         if ((int64_t)be64_get(s->bytes + at) == number) return true;
     return false;

@@ -1,6 +1,7 @@
 /* The timers that wait, ordered by time, equal times by arrival: 16 bytes each, derived from the
  * queue of the timer topic. New ones are in a heap in memory; a full heap becomes a sorted file
- * (a run), of which only a cursor is kept; runs of a like size are merged. docs/adr says why.
+ * (a run), of which only a cursor is kept; small runs are merged, some entries with each new timer,
+ * so that none waits for a merge. docs/adr says why.
  *
  * A folder `timers` holds run files and `state`, which is replaced as a whole. State is believed
  * only if its sums and those of all runs agree; else the caller reads the queue from its beginning.
@@ -15,8 +16,8 @@
 #include "base/error.h"
 #include "files/io.h"
 
-#define PS_PENDING_HEAP 65536 /* entries in memory */
-#define PS_PENDING_RUNS 16
+#define PS_PENDING_HEAP 8192 /* entries in memory */
+#define PS_PENDING_RUNS 32
 
 /* id: queue offset << 25, 24 bits of the message key's hash, 1 bit: 0 takes the timer with the
  * same time and offset away, 1 is a timer. */
@@ -38,6 +39,8 @@ typedef struct ps_run {
     int64_t rn_number;       /* its file's name */
     int64_t rn_count, rn_at; /* entries; the first that is not delivered */
     uint32_t rn_crc;
+    bool rn_cancels; /* it may have cancellations */
+    bool rn_merging; /* it stays mapped until the merge is done */
     const ps_pending_entry *rn_map;
 } ps_run;
 
@@ -49,6 +52,8 @@ typedef struct ps_pending {
     int64_t pd_count, pd_room;
     ps_run pd_runs[PS_PENDING_RUNS];
     int32_t pd_run_count;
+    struct ps_merge *pd_merge; /* in progress; NULL: none is */
+    int32_t pd_merge_at;  /* runs that begin one */
     int64_t pd_next_run;  /* number of the next file */
     int64_t pd_live;      /* timers that wait */
     int64_t pd_from;      /* queue offset: everything before it is in runs */
@@ -74,6 +79,8 @@ void ps_pending_pop(ps_pending *p); /* that one is done */
  * `room` into `out`. Returns how many; -1: there are more, or no memory. */
 int64_t ps_pending_find(ps_pending *p, int64_t from_ms, int64_t to_ms, int64_t hash,
                         ps_pending_entry *out, int64_t room);
+/* How many there are with from_ms < time <= to_ms. */
+int64_t ps_pending_count(const ps_pending *p, int64_t from_ms, int64_t to_ms);
 
 /* Timers before this queue offset, unordered, cancelled ones as well: at most `room`. */
 int64_t ps_pending_before(ps_pending *p, int64_t offset, ps_pending_entry *out, int64_t room);
@@ -81,6 +88,7 @@ int64_t ps_pending_before(ps_pending *p, int64_t offset, ps_pending_entry *out, 
 typedef struct ps_pending_state {
     uint8_t *bytes;
     int64_t len;
+    int64_t writing; /* number of the run that a merge is writing; -1: none */
 } ps_pending_state;
 /* What is to be written once the log is on the disk up to `log_end`: free its bytes. */
 int ps_pending_capture(ps_pending *p, int64_t log_end, ps_pending_state *out, ps_error *e);

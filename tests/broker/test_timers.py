@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from broker.broker import Broker
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
+from pystore import Store
 from pystore.properties import encode_properties
 from pystore.timers import TIMER_TOPIC, Handle
 
@@ -202,7 +204,7 @@ def test_recalled_ones_do_not_come(store_path):
         out = Handle.parse(handles[1]).out_ms
         for key in ("T+K0002", "K0003"):
             await t.send({"TIMER_DEL_UNIQKEY": key, "TIMER_DELIVER_MS": str(out + 1)})
-        await until(lambda: t.schedule.timers.recalled == 3)
+        await until(lambda: t.schedule.timers.metrics.recalled == 3)
         assert (await t.recall(handles[0])).code == 604
         t.schedule.shift_clock(HOUR_MS)
         await until(t.arrived)
@@ -296,3 +298,64 @@ def test_the_pending_set_is_found_again_from_the_log_alone(store_path):
     for file in (store_path / "timers").iterdir():
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     timed(store_path, second)
+
+
+def of_topic(t, topic="T"):
+    (tally,) = [each for each in t.schedule.timers.timers.tallies() if each.topic == topic]
+    return tally
+
+
+def test_metrics_under_upstreams_names(store_path):
+    async def work(t):
+        for seconds in (3, 30, 30, 4000, 100_000):
+            await t.send({"TIMER_DELAY_SEC": str(seconds)})
+        last = await t.send({"TIMER_DELAY_SEC": "50"}, topic="U")
+        await t.recall(last.ext["recallHandle"], topic="U")
+        t.schedule.shift_clock(5000)
+        await until(lambda: len(t.arrived()) == 1)
+        answer = await t.ask(RequestCode.GET_BROKER_RUNTIME_INFO, metrics="timers")
+        said = json.loads(answer.body)["table"]
+        assert said["rocketmq_timer_pending"] == said['rocketmq_timing_messages{topic="T"}'] == 4
+        assert said['rocketmq_timing_messages{topic="U"}'] == 0
+        assert said['rocketmq_timer_enqueue_total{topic="T"}'] == 5
+        assert said['rocketmq_timer_dequeue_total{topic="T"}'] == 1
+        assert said["rocketmq_timer_recalled_total"] == 1
+        assert said['rocketmq_timer_message_snapshot{timer_bound_s="60"}'] == 2
+        name = "rocketmq_delay_message_latency_seconds_bucket"
+        buckets = [said[f'{name}{{topic="T",le="{le}"}}'] for le in (60, 3600, 43200, "+Inf")]
+        assert buckets == [3, 3, 4, 5]
+        assert said["rocketmq_timer_dequeue_lag"] == said["rocketmq_timer_enqueue_lag"] == 0
+        table = json.loads((await t.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        assert (table["timerCongestNum"], table["timerReadBehind"]) == ("4", "0")
+        by_topic = json.loads((await t.ask(RequestCode.GET_TIMER_METRICS)).body)["timingCount"]
+        assert {name: row["count"] for name, row in by_topic.items()} == {"T": 4, "U": 0}
+        assert (await t.ask(RequestCode.GET_BROKER_RUNTIME_INFO, metrics="x")).code == 1
+
+    timed(store_path, work)
+
+
+def test_what_waits_for_a_topic_is_counted_again_after_a_start(store_path):
+    """In runs and in the heap, recalled and delivered in between."""
+    with Store(store_path, **SMALL) as store:
+        now = time.time_ns() // 1_000_000
+        for i in range(20_000):
+            at = str(now + HOUR_MS + i % 7000 * 100)
+            store.put_message(
+                "T" if i % 4 else "U", b"", properties={"TIMER_DELIVER_MS": at, "UNIQ_KEY": f"{i}"}
+            )
+
+    async def first(t):
+        await until(lambda: t.schedule.timers.last and t.schedule.timers.last.pending == 20_000)
+        assert (of_topic(t).waiting, of_topic(t, "U").waiting) == (15_000, 5_000)
+
+    async def second(t):
+        t.schedule.shift_clock(HOUR_MS + 1000)
+        await until(lambda: t.arrived("U"))
+        await until(lambda: not t.schedule.timers.timers.count_more())
+        left = t.schedule.timers.timers.count()
+        assert of_topic(t).waiting + of_topic(t, "U").waiting == left < 20_000
+        assert of_topic(t).delivered == len(t.arrived())
+        assert of_topic(t, "U").waiting == 5_000 - len(t.arrived("U"))
+
+    timed(store_path, first, mappedFileSizeCommitLog=8 << 20)
+    timed(store_path, second, mappedFileSizeCommitLog=8 << 20)

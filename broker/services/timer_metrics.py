@@ -1,0 +1,88 @@
+"""What upstream counts of timers, under its names (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+
+from pystore.timers import DELAY_BOUNDS_S, Timers
+
+__all__ = ["SNAPSHOT_BOUNDS_S", "TimerMetrics"]
+
+#: Upstream's of rocketmq_timer_message_snapshot.
+SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3600, 14400, 28800, 86400)
+_RATE_S = 10.0
+
+
+class TimerMetrics:
+    """Figures of one broker's timers, since its start; the schedule adds up what its rounds did."""
+
+    def __init__(
+        self, timers: Timers, end: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """end: of the timer topic's queue. clock: seconds, of the rates."""
+        self.timers = timers
+        self._end, self._clock = end, clock
+        self.offset = 0  # of the queue: everything before it was read
+        self.next_ms = -1  # when the first that waits is due
+        self.delivered = self.recalled = self.skipped = self.errors = 0
+        #: Of the deliveries, the largest, ms after their time.
+        self.late_max_ms = 0
+        self._kept: deque[tuple[float, int, int]] = deque()
+
+    def sample(self) -> None:
+        """Once a second: what the rates are made of."""
+        now = self._clock()
+        self._kept.append((now, self.offset, self.delivered))
+        while len(self._kept) > 1 and now - self._kept[0][0] > _RATE_S:
+            self._kept.popleft()
+
+    def rates(self) -> tuple[float, float]:
+        """Timers read and delivered a second, over the last ten."""
+        if not self._kept:
+            return 0.0, 0.0
+        when, offset, delivered = self._kept[0]
+        seconds = max(1.0, self._clock() - when)
+        return (self.offset - offset) / seconds, (self.delivered - delivered) / seconds
+
+    def behind(self, now_ms: int) -> tuple[int, int, int]:
+        """Records that were not read; timers that are due; ms by which the first of them is
+        late."""
+        due = self.timers.count(0, now_ms)
+        late_ms = max(0, now_ms - self.next_ms) if due and self.next_ms >= 0 else 0
+        return max(0, self._end() - self.offset), due, late_ms
+
+    def samples(self, now_ms: int) -> dict[str, float]:
+        """Names and labels as an exporter prints them, and the values. Gauges are of now, counters
+        since the start; a bucket of the histogram has all up to its seconds."""
+        unread, due, late_ms = self.behind(now_ms)
+        enqueued, dequeued = self.rates()
+        found: dict[str, float] = {
+            "rocketmq_timer_enqueue_lag": unread,
+            "rocketmq_timer_dequeue_lag": due,
+            "rocketmq_timer_dequeue_latency_milliseconds": late_ms,
+            "rocketmq_timer_lateness_max_milliseconds": self.late_max_ms,
+            "rocketmq_timer_pending": self.timers.count(),
+            "rocketmq_timer_enqueue_tps": round(enqueued, 2),
+            "rocketmq_timer_dequeue_tps": round(dequeued, 2),
+            "rocketmq_timer_recalled_total": self.recalled,
+            "rocketmq_timer_skipped_total": self.skipped,
+            "rocketmq_timer_errors_total": self.errors,
+        }
+        for low, high in pairwise((0, *SNAPSHOT_BOUNDS_S)):
+            name = f'rocketmq_timer_message_snapshot{{timer_bound_s="{high}"}}'
+            found[name] = self.timers.count(now_ms + low * 1000, now_ms + high * 1000)
+        for tally in sorted(self.timers.tallies()):
+            label = f'topic="{tally.topic}"'
+            found[f"rocketmq_timing_messages{{{label}}}"] = tally.waiting
+            found[f"rocketmq_timer_enqueue_total{{{label}}}"] = tally.read
+            found[f"rocketmq_timer_dequeue_total{{{label}}}"] = tally.delivered
+            name, sum_of = "rocketmq_delay_message_latency_seconds", 0
+            for bound, number in zip((*DELAY_BOUNDS_S, "+Inf"), tally.delays, strict=True):
+                sum_of += number
+                found[f'{name}_bucket{{{label},le="{bound}"}}'] = sum_of
+            found[f"{name}_sum{{{label}}}"] = tally.delay_ms / 1000
+            found[f"{name}_count{{{label}}}"] = sum_of
+        return found
