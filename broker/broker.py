@@ -35,6 +35,7 @@ from broker.client.producer import AsyncProducer, ProducerOptions
 from broker.client.routes import Route, route_of_queues
 from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
+from broker.processors.bodies import beside
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
 from broker.processors.pull import waited
 from broker.remoting.client import RemotingClient
@@ -424,6 +425,7 @@ class Broker:
             policies = NeedsOfPolicies(services.cluster, topic_at)
             guard = services.guard = access.guard(NeedsOfPlain(topic_at), policies, core.grant)
             handlers = guard.before(handlers)
+        handlers = beside(handlers)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
         proxies = _proxies(self.settings)
         limits = Limits(

@@ -10,10 +10,13 @@ import json
 from pathlib import Path
 
 from pystore import javajson
-from pystore.errors import RecordDamaged
+from pystore.errors import BadArgument, RecordDamaged
 from pystore.files import read_file, replace_file, sync_folder
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
+
+#: All of it is written at each change, and answered at once.
+CHARACTERS_MAX = 2 << 20
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 
@@ -32,7 +35,19 @@ class KvConfig:
         return self.tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
+        """Raises: BadArgument when all of it would be too large."""
+        more = len(namespace) + len(key) + len(value)
+        if more + self._size() > CHARACTERS_MAX:
+            raise BadArgument(
+                f"the key-value configuration may have {CHARACTERS_MAX} characters: delete some"
+            )
         self.tables.setdefault(namespace, {})[key] = value
+
+    def _size(self) -> int:
+        """Characters of all that is there."""
+        return sum(
+            len(key) + len(value) for table in self.tables.values() for key, value in table.items()
+        )
 
     def delete(self, namespace: str, key: str) -> None:
         self.tables.get(namespace, {}).pop(key, None)

@@ -33,7 +33,11 @@ from pystore.javaproperties import parse_java_properties
 __all__ = ["Processor"]
 
 #: Longest registration that is read within a turn of the event loop.
-_AT_ONCE = 32 << 10
+_AT_ONCE = 8 << 10
+#: Longest body of any other request.
+_OTHER_MAX = 32 << 10
+#: Topics whose rights change within a turn of the event loop.
+_A_TURN = 1000
 
 #: MQVersion.V4_9_4: callers from here on read JSON with quoted keys alone.
 V4_9_4 = 401
@@ -211,6 +215,7 @@ class Processor:
     def query_data_version(self, peer: Peer, command: Command) -> Command:
         cluster, address = command.text("clusterName"), command.text("brokerAddr")
         asked = None
+        _check_size(command)
         if command.body:
             try:
                 asked = data_version(bytes(command.body))
@@ -223,13 +228,21 @@ class Processor:
         body = compact(version_to_json(known)) if known is not None else b""
         return command.reply(ext={"changed": changed}, body=body)
 
-    def wipe_write_perm(self, peer: Peer, command: Command) -> Command:
-        count = self._routes.change_write_perm(command.text("brokerName"), False)
+    async def wipe_write_perm(self, peer: Peer, command: Command) -> Command:
+        count = await self._change_write_perm(command.text("brokerName"), False)
         return command.reply(ext={"wipeTopicCount": count})
 
-    def add_write_perm(self, peer: Peer, command: Command) -> Command:
-        count = self._routes.change_write_perm(command.text("brokerName"), True)
+    async def add_write_perm(self, peer: Peer, command: Command) -> Command:
+        count = await self._change_write_perm(command.text("brokerName"), True)
         return command.reply(ext={"addTopicCount": count})
+
+    async def _change_write_perm(self, name: str, may_write: bool) -> int:
+        """Others have their turn in between."""
+        count, topics = 0, self._routes.topics()
+        for at in range(0, len(topics), _A_TURN):
+            count += self._routes.change_write_perm(name, may_write, topics[at : at + _A_TURN])
+            await asyncio.sleep(0)
+        return count
 
     # ---- topics ----
 
@@ -270,6 +283,7 @@ class Processor:
 
     def register_topic(self, peer: Peer, command: Command) -> Command:
         topic = command.text("topic")
+        _check_size(command)
         try:
             rows = route_rows(bytes(command.body)) if command.body else {}
         except ValueError as bad:
@@ -284,7 +298,10 @@ class Processor:
         names = [command.ext.get(name) for name in ("namespace", "key", "value")]
         if not names[0] or not names[1] or names[2] is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "namespace or key is null")
-        self._kv.put(names[0], names[1], names[2])
+        try:
+            self._kv.put(names[0], names[1], names[2])
+        except BadArgument as bad:
+            raise Refused(ResponseCode.SYSTEM_ERROR, bad.text) from None
         await self._kv_changed(names[0])
         return command.reply()
 
@@ -324,6 +341,7 @@ class Processor:
         return command.reply(body=self._settings.dumped().encode())
 
     async def update_config(self, peer: Peer, command: Command) -> Command:
+        _check_size(command)
         try:
             given = parse_java_properties(bytes(command.body).decode())
             changes = {name: text for name, (_, text) in given.items()}
@@ -340,6 +358,16 @@ class Processor:
             async with self._saving:
                 await asyncio.to_thread(_save, Path(path), self._settings.dumped().encode())
         return command.reply()
+
+
+def _check_size(command: Command) -> None:
+    """Of a body that is no registration. Raises: Refused."""
+    if len(command.body) > _OTHER_MAX:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the body of request {command.code} has {len(command.body)} bytes,"
+            f" {_OTHER_MAX} are allowed",
+        )
 
 
 def _parsed(data: bytes, compressed: bool, version: int) -> Body:

@@ -355,10 +355,11 @@ class Routes:
         for name in [name for name in names if name in at]:
             self._drop(topic, name)
 
-    def change_write_perm(self, name: str, may_write: bool) -> int:
-        """Of all topics of a broker; how many there are."""
+    def change_write_perm(self, name: str, may_write: bool, topics: Iterable[str]) -> int:
+        """Of those of the topics that a broker serves; how many these are."""
         count = 0
-        for topic, at in self._topics.items():
+        for topic in topics:
+            at = self._topics.get(topic, {})
             row = at.get(name)
             if row is None:
                 continue

@@ -21,10 +21,13 @@ from broker.remoting.connection import Connection, Limits
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
+from broker.remoting.watchdog import Watchdog
 
 __all__ = ["NameServer"]
 
 NOTIFY_S = 0.3
+#: A request that holds the event loop longer is logged.
+LOOP_HELD_MS = 50
 
 _log = logging.getLogger("broker.namesrv")
 
@@ -58,6 +61,7 @@ class NameServer:
         self.kv = KvConfig(Path(path) if path else None)
         self.routes = Routes(lambda: time.monotonic_ns() // 1_000_000)
         self._tls = tls if tls is not None else self.settings.tls()
+        self.watchdog = Watchdog(LOOP_HELD_MS)
         self._server: RemotingServer | None = None
         self._client: RemotingClient | None = None
         self._scan: asyncio.TimerHandle | None = None
@@ -86,6 +90,7 @@ class NameServer:
             limits=Limits(idle_s=number("serverChannelMaxIdleTimeSeconds")),
             backlog=number("serverSocketBacklog"),
             on_close=self._closed,
+            watchdog=self.watchdog,
         )
         try:
             await self._server.start()

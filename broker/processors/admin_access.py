@@ -5,16 +5,19 @@ Secrets are taken, but never answered. docs/internals/access.md#admin-requests
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.access.addresses import parse_pattern
+from broker.access.addresses import Pattern, parse_pattern
 from broker.access.plain import Account, parse_right
 from broker.access.plain_file import plain_json
 from broker.access.policies import User
+from broker.processors.bodies import ANY, read
+from broker.processors.turns import reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command, Refused
@@ -75,8 +78,11 @@ class AccessProcessor:
 
     def put_account(self, peer: Peer, command: Command) -> Work:
         plain = self._plain(command)
-        account = _changed_account(plain, command)
-        return _done(command, plain.put(account), _UPDATE_FAILED)
+
+        async def put() -> None:
+            await plain.put(await asyncio.to_thread(_changed_account, plain, command))
+
+        return _done(command, put(), _UPDATE_FAILED)
 
     def remove_account(self, peer: Peer, command: Command) -> Work:
         plain, key = self._plain(command), command.ext.get("accessKey", "")
@@ -94,12 +100,15 @@ class AccessProcessor:
         plain, given = self._plain(command), command.ext.get("globalWhiteAddrs", "")
         problem = f"The globalWhiteAddresses[{given}] has been updated failed."
         named = command.ext.get("aclFileFullPath")
-        try:
-            patterns = [parse_pattern(text) for text in _split(given)]
-        except ValueError as bad:
-            raise Refused(_WHITE_FAILED, f"{problem} {bad}") from None
+
+        def patterns_of() -> list[Pattern]:
+            try:
+                return [parse_pattern(text) for text in _split(given)]
+            except ValueError as bad:
+                raise Refused(_WHITE_FAILED, f"{problem} {bad}") from None
 
         async def change() -> None:
+            patterns = await asyncio.to_thread(patterns_of)
             if not await plain.set_white(patterns, Path(named) if named else None):
                 raise Refused(_WHITE_FAILED, f"{problem} {named} is not a file of the access list")
 
@@ -118,13 +127,16 @@ class AccessProcessor:
         }
         return command.reply(ext=ext)
 
-    def accounts(self, peer: Peer, command: Command) -> Command:
+    def accounts(self, peer: Peer, command: Command) -> Work:
         """Upstream answers the secrets, too."""
         rules = self._plain(command).rules
-        listed = [_account_json(account) for account in rules.accounts.values()]
-        white = [pattern.text for pattern in rules.white]
-        body = {"globalWhiteAddrs": white, "plainAccessConfigs": listed}
-        return command.reply(body=mqjson.dumps(body))
+        return reply_with(
+            command,
+            lambda: {
+                "globalWhiteAddrs": [pattern.text for pattern in rules.white],
+                "plainAccessConfigs": [_account_json(each) for each in rules.accounts.values()],
+            },
+        )
 
     # ---- users ----
 
@@ -151,10 +163,14 @@ class AccessProcessor:
             return command.reply()
         return command.reply(body=mqjson.dumps(found.as_json(secret=False)))
 
-    def users(self, peer: Peer, command: Command) -> Command:
+    def users(self, peer: Peer, command: Command) -> Work:
         users, part = self._policies(command).rules.users, command.ext.get("filter", "")
-        found = [user.as_json(secret=False) for name, user in sorted(users.items()) if part in name]
-        return command.reply(body=mqjson.dumps(found) if found else b"")
+        return reply_with(
+            command,
+            lambda: [
+                user.as_json(secret=False) for name, user in sorted(users.items()) if part in name
+            ],
+        )
 
     # ---- policies ----
 
@@ -174,12 +190,10 @@ class AccessProcessor:
             raise Refused(rejected.code, rejected.remark) from None
         return command.reply(body=mqjson.dumps(found) if found else b"")
 
-    def acls(self, peer: Peer, command: Command) -> Command:
-        ext = command.ext
-        found = self._policies(command).acls(
-            ext.get("subjectFilter", ""), ext.get("resourceFilter", "")
-        )
-        return command.reply(body=mqjson.dumps(found) if found else b"")
+    def acls(self, peer: Peer, command: Command) -> Work:
+        policies, ext = self._policies(command), command.ext
+        wanted = ext.get("subjectFilter", ""), ext.get("resourceFilter", "")
+        return reply_with(command, lambda: policies.acls(*wanted))
 
 
 async def _done(command: Command, work: Awaitable[None], code: int = 1) -> Command:
@@ -194,14 +208,8 @@ async def _done(command: Command, work: Awaitable[None], code: int = 1) -> Comma
 
 
 def _body(command: Command) -> dict[str, Any]:
-    """Raises: Refused."""
-    try:
-        found = mqjson.loads(bytes(command.body)) if command.body else {}
-    except ValueError as bad:
-        raise Refused(1, f"the body of request {command.code}: {bad}") from None
-    if not isinstance(found, dict):
-        raise Refused(1, f"the body of request {command.code} is not an object")
-    return found
+    """Raises: Refused, LongBody."""
+    return read(command, ANY) if command.body else {}
 
 
 # ---- an account as a request has it ----

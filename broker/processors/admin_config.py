@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from broker.access.guard import is_loopback
+from broker.processors.bodies import check_size
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -28,6 +29,10 @@ _DANGEROUS = RETENTION | {
 }  # fmt: skip
 
 
+#: Bytes of a change of settings. Upstream's whole broker.conf has some thousand.
+_BODY_MAX = 16 << 10
+
+
 class ConfigProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
@@ -43,6 +48,7 @@ class ConfigProcessor:
         }
 
     def update(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        check_size(command, _BODY_MAX)
         try:
             changes = {
                 name: value

@@ -6,10 +6,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import GROUP, GROUPS, read
+from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.services.clients import Channel
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
 from pystore.configfiles import version_to_json
@@ -42,9 +44,16 @@ class GroupProcessor:
         self.s.groups.update(self.s.groups.from_json(read(command, GROUP)))
         return command.reply()
 
-    def update_list(self, peer: Peer, command: Command) -> Command:
-        wanted = read(command, GROUPS)["groupConfigList"]
-        for group in [self.s.groups.from_json(one) for one in wanted]:
+    def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        return self._update_list(command, read(command, GROUPS)["groupConfigList"])
+
+    async def _update_list(self, command: Command, wanted: list[object]) -> Command:
+        turns, groups = Turns(), []
+        for one in wanted:
+            await turns.next()
+            groups.append(self.s.groups.from_json(one))
+        for group in groups:
+            await turns.next()
             self.s.groups.update(group)
         return command.reply()
 
@@ -52,24 +61,29 @@ class GroupProcessor:
         name = command.text("groupName")
         check_offsets_may_change(name)
         self.s.groups.delete(name)
-        if command.flag_of("cleanOffset"):
-            self.s.offsets.delete(group=name)
         self.s.statistics.forget(group=name)
-        return self._kept(command.reply())
+        return self._deleted(command, name)
+
+    async def _deleted(self, command: Command, name: str) -> Command:
+        if command.flag_of("cleanOffset"):
+            await self.s.offsets.delete(group=name)
+        return await self._kept(command.reply())
 
     async def _kept(self, answer: Command) -> Command:
         await self.s.groups.keep_forbidden()
         return answer
 
-    def all(self, peer: Peer, command: Command) -> Command:
-        body = {
-            "dataVersion": version_to_json(self.s.groups.version),
-            "forbiddenTable": self.s.groups.forbidden,
-            "subscriptionGroupTable": {
-                g.name: self.s.groups.to_json(g) for g in self.s.groups.all()
+    def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        version, rows = version_to_json(self.s.groups.version), self.s.groups.all()
+        forbidden = {group: dict(topics) for group, topics in self.s.groups.forbidden.items()}
+        return reply_with(
+            command,
+            lambda: {
+                "dataVersion": version,
+                "forbiddenTable": forbidden,
+                "subscriptionGroupTable": {g.name: self.s.groups.to_json(g) for g in rows},
             },
-        }
-        return command.reply(body=mqjson.dumps(body))
+        )
 
     def one(self, peer: Peer, command: Command) -> Command:
         name = command.text("group")
@@ -117,8 +131,16 @@ class GroupProcessor:
         body = {"connectionSet": [c.as_connection() for c in channels.values()]}
         return command.reply(body=mqjson.dumps(body))
 
-    def all_producers(self, peer: Peer, command: Command) -> Command:
-        data = {
+    def all_producers(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
+        found = [
+            (group, list(channels.values()))
+            for group, channels in sorted(self.s.clients.producers.items())
+        ]
+        return reply_with(command, lambda: {"data": self._producers_json(found)})
+
+    @staticmethod
+    def _producers_json(found: list[tuple[str, list[Channel]]]) -> dict[str, object]:
+        return {
             group: [
                 {
                     "clientId": c.client_id,
@@ -127,11 +149,10 @@ class GroupProcessor:
                     "remoteIP": f"/{c.address}",
                     "version": c.version,
                 }
-                for c in channels.values()
+                for c in channels
             ]
-            for group, channels in sorted(self.s.clients.producers.items())
+            for group, channels in found
         }
-        return command.reply(body=mqjson.dumps({"data": data}))
 
     def topics_of(self, peer: Peer, command: Command) -> Command:
         topics = self.s.offsets.topics_of(command.text("group"))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ONEWAY, Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.hot import OffsetRow
 from broker.remoting.mqjson import MessageQueue
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
@@ -30,7 +36,7 @@ class OffsetAdminProcessor:
 
     # ---- reset ----
 
-    def reset(self, peer: Peer, command: Command) -> Command:
+    def reset(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         topic, group = command.text("topic"), command.text("group")
         config = self.s.topics.found(topic)
         check_offsets_may_change(group)
@@ -45,14 +51,23 @@ class OffsetAdminProcessor:
                 f"{topic} has {config.read_queue_nums} queues, there is no queue {only}",
             )
         queues = [only] if only >= 0 else list(range(config.read_queue_nums))
+        return self._reset(command, config, group, queues)
+
+    async def _reset(
+        self, command: Command, config: TopicConfig, group: str, queues: list[int]
+    ) -> Command:
+        topic, turns = config.name, Turns()
         if self.s.settings["useServerSideResetOffset"]:
-            targets = {queue: self._target(command, config, queue) for queue in queues}
+            targets = {}
+            for queue in queues:
+                await turns.next()
+                targets[queue] = self._target(command, config, queue)
             for queue, target in targets.items():
                 self.s.offsets.reset(group, topic, queue, target)
         else:
-            targets = self._by_client(command, config, group, queues)
+            targets = await self._by_client(command, config, group, queues, turns)
         table = {MessageQueue(topic, self.s.broker_name, q): t for q, t in targets.items()}
-        return command.reply(body=mqjson.dumps({"offsetTable": table}))
+        return await reply_with(command, lambda: {"offsetTable": table})
 
     def _target(self, command: Command, config: TopicConfig, queue: int) -> int:
         """Where the queue is to go: the offset that is given, or the one at the timestamp."""
@@ -73,14 +88,14 @@ class OffsetAdminProcessor:
         except NotFound:
             return 0
 
-    def _by_client(
-        self, command: Command, config: TopicConfig, group: str, queues: list[int]
+    async def _by_client(
+        self, command: Command, config: TopicConfig, group: str, queues: list[int], turns: Turns
     ) -> dict[int, int]:
         """The older way: the clients are notified, and commit it themselves. Raises: Refused."""
-        online = self.s.clients.consumers.get(group)
         force = command.flag_of("isForce")
         targets = {}
         for queue in queues:
+            await turns.next()
             now = self.s.offsets.get(group, config.name, queue)
             if now is None:
                 raise Refused(
@@ -89,6 +104,7 @@ class OffsetAdminProcessor:
                 )
             target = self._target(command, config, queue)
             targets[queue] = target if force or target < now else now
+        online = self.s.clients.consumers.get(group)
         if online is None:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
@@ -96,10 +112,10 @@ class OffsetAdminProcessor:
                 f" Group: {group} Topic: {config.name}",
             )
         table = {MessageQueue(config.name, self.s.broker_name, q): t for q, t in targets.items()}
-        body = mqjson.dumps({"offsetTable": table})
+        body = await asyncio.to_thread(mqjson.dumps, {"offsetTable": table})
         ext = {"topic": config.name, "group": group, "isForce": str(force).lower()}
         ext["timestamp"] = str(command.number("timestamp", -1))
-        for channel in online.channels.values():
+        for channel in list(online.channels.values()):
             channel.peer.send(
                 Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body, flag=ONEWAY)
             )
@@ -107,37 +123,43 @@ class OffsetAdminProcessor:
 
     # ---- others ----
 
-    def clone(self, peer: Peer, command: Command) -> Command:
+    def clone(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         source, target = command.text("srcGroup"), command.text("destGroup")
         topic = command.text("topic", "") or None
         check_offsets_may_change(target)
         if topic is not None:
             self.s.topics.found(topic)
-        for _, of_topic, queue, offset in list(self.s.offsets.all(source, topic)):
-            self.s.offsets.commit(target, of_topic, queue, offset)
+        return self._clone(command, self.s.offsets.all(source, topic), target)
+
+    async def _clone(self, command: Command, rows: Sequence[OffsetRow], target: str) -> Command:
+        turns = Turns()
+        for _, topic, queue, offset in rows:
+            await turns.next()
+            self.s.offsets.commit(target, topic, queue, offset)
         return command.reply()
 
-    def correction(self, peer: Peer, command: Command) -> Command:
+    async def correction(self, peer: Peer, command: Command) -> Command:
         """The smallest offset of each queue over all groups but these."""
         topic = command.text("topic")
         leave_out = set(filter(None, command.text("filterGroups", "").split(",")))
         compared = command.text("compareGroup", "")
         smallest: dict[int, int] = {}
+        turns = Turns()
         for group, _, queue, offset in self.s.offsets.all(topic=topic):
+            await turns.next()
             if group not in leave_out:
                 smallest[queue] = min(offset, smallest.get(queue, offset))
         if compared:
             for queue in smallest:
+                await turns.next()
                 offset = self.s.offsets.get(compared, topic, queue) or 0
                 smallest[queue] = min(offset, smallest[queue])
-        return command.reply(body=mqjson.dumps({"correctionOffsets": smallest}))
+        return await reply_with(command, lambda: {"correctionOffsets": smallest})
 
-    def consumer_offsets(self, peer: Peer, command: Command) -> Command:
-        table: dict[str, dict[int, int]] = {}
-        for group, topic, queue, offset in self.s.offsets.all():
-            table.setdefault(f"{topic}@{group}", {})[queue] = offset
+    def consumer_offsets(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         version = version_to_json(self.s.store.metadata.version("offsets"))
-        return command.reply(body=mqjson.dumps({"dataVersion": version, "offsetTable": table}))
+        rows = self.s.offsets.all()
+        return reply_with(command, lambda: {"dataVersion": version, "offsetTable": _table(rows)})
 
     def delay_offsets(self, peer: Peer, command: Command) -> Command:
         metadata = self.s.store.metadata
@@ -146,3 +168,11 @@ class OffsetAdminProcessor:
             "offsetTable": metadata.delay_offsets.all(),
         }
         return command.reply(body=mqjson.dumps(body))
+
+
+def _table(rows: Sequence[OffsetRow]) -> dict[str, dict[int, int]]:
+    """ConsumerOffsetManager's table: queue to offset by ``topic@group``."""
+    table: dict[str, dict[int, int]] = {}
+    for group, topic, queue, offset in rows:
+        table.setdefault(f"{topic}@{group}", {})[queue] = offset
+    return table

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from broker.processors.offsets import queue_id, store_time
+from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import VERSION, Command, Refused
@@ -24,6 +25,9 @@ _VERSION_NAME = "V5_3_3"
 _UNITS_MAX = 4096
 #: Pools that a Java broker has; here everything runs on one loop, and nothing waits.
 _POOLS = {"send": 10000, "pull": 100000, "litePull": 100000, "query": 20000, "ack": 100000}
+
+
+Work = Coroutine[Any, Any, Command]
 
 
 def _bytes(count: int) -> str:
@@ -55,10 +59,13 @@ class StatisticsProcessor:
 
     # ---- topics ----
 
-    def topic(self, peer: Peer, command: Command) -> Command:
-        config = self.s.topics.found(command.text("topic"))
-        table = {}
+    def topic(self, peer: Peer, command: Command) -> Work:
+        return self._topic(command, self.s.topics.found(command.text("topic")))
+
+    async def _topic(self, command: Command, config: TopicConfig) -> Command:
+        turns, table = Turns(), {}
         for queue in range(max(config.read_queue_nums, config.write_queue_nums)):
+            await turns.next()
             low, high = self.s.store.range(config.name, queue)
             last = store_time(self.s, config.name, queue, high - 1) if high > low else 0
             table[self._queue(config.name, queue)] = {
@@ -67,13 +74,16 @@ class StatisticsProcessor:
                 "minOffset": low,
             }
         tps = self.s.statistics.tps("TOPIC_PUT_NUMS")(config.name)
-        return command.reply(body=mqjson.dumps({"offsetTable": table, "topicPutTps": tps}))
+        return await reply_with(command, lambda: {"offsetTable": table, "topicPutTps": tps})
 
-    def time_span(self, peer: Peer, command: Command) -> Command:
+    def time_span(self, peer: Peer, command: Command) -> Work:
         topic, group = command.text("topic"), command.text("group")
-        config = self.s.topics.found(topic)
-        spans = []
+        return self._time_span(command, self.s.topics.found(topic), group)
+
+    async def _time_span(self, command: Command, config: TopicConfig, group: str) -> Command:
+        topic, turns, spans = config.name, Turns(), []
         for queue in range(config.write_queue_nums):
+            await turns.next()
             low, high = self.s.store.range(topic, queue)
             first = store_time(self.s, topic, queue, low) if high > low else -1
             last = store_time(self.s, topic, queue, high - 1) if high > low else -1
@@ -92,9 +102,9 @@ class StatisticsProcessor:
                     "minTimeStamp": first,
                 }
             )
-        return command.reply(body=mqjson.dumps({"consumeTimeSpanSet": spans}))
+        return await reply_with(command, lambda: {"consumeTimeSpanSet": spans})
 
-    def units(self, peer: Peer, command: Command) -> Command:
+    def units(self, peer: Peer, command: Command) -> Command | Work:
         topic, queue = command.text("topic"), queue_id(command)
         index = max(0, command.number("index", 0))
         count = max(1, min(command.number("count", 10), _UNITS_MAX))
@@ -108,17 +118,20 @@ class StatisticsProcessor:
         if not found:
             text = f"Index {index} of {queue}@{topic:.260} is not exist!"
             return command.reply(ResponseCode.SUCCESS, text)
-        body: dict[str, Any] = {
-            "maxQueueIndex": high,
-            "minQueueIndex": low,
-            # Upstream evaluates a filter for units with a bit map, which it does not write either.
-            "queueData": [
-                {"eval": False, "physicOffset": at, "physicSize": size, "tagsCode": tag}
-                for at, size, tag in found
-            ],
-        }
-        group = command.text("consumerGroup", "")
-        return command.reply(body=mqjson.dumps(body | self._filter(group, topic)))
+        wanted = self._filter(command.text("consumerGroup", ""), topic)
+        return reply_with(
+            command,
+            lambda: {
+                "maxQueueIndex": high,
+                "minQueueIndex": low,
+                # Upstream evaluates a filter for units with a bit map, which it does not write.
+                "queueData": [
+                    {"eval": False, "physicOffset": at, "physicSize": size, "tagsCode": tag}
+                    for at, size, tag in found
+                ],
+                **wanted,
+            },
+        )
 
     def _filter(self, name: str, topic: str) -> dict[str, Any]:
         """What the group wants of the topic; filterData is a text, JSON within JSON."""
@@ -145,10 +158,13 @@ class StatisticsProcessor:
 
     # ---- groups ----
 
-    def _offsets(self, group: str, config: TopicConfig) -> dict[MessageQueue, dict[str, int]]:
+    async def _offsets(
+        self, group: str, config: TopicConfig, turns: Turns
+    ) -> dict[MessageQueue, dict[str, int]]:
         """OffsetWrapper of each read queue of a topic."""
         table = {}
         for queue in range(config.read_queue_nums):
+            await turns.next()
             high = self.s.store.range(config.name, queue)[1]
             offset = max(0, self.s.offsets.get(group, config.name, queue) or 0)
             last = store_time(self.s, config.name, queue, offset - 1) if offset > 0 else 0
@@ -171,27 +187,31 @@ class StatisticsProcessor:
                 found.append(config)
         return found
 
-    def consumption(self, peer: Peer, command: Command) -> Command:
+    def consumption(self, peer: Peer, command: Command) -> Work:
         group = command.text("consumerGroup")
         named = command.text("topicList", "") or command.text("topic", "")
         topics = set(filter(None, named.split(";"))) or self.s.offsets.topics_of(group)
-        table: dict[MessageQueue, dict[str, int]] = {}
+        return self._consumption(command, group, topics)
+
+    async def _consumption(self, command: Command, group: str, topics: set[str]) -> Command:
+        turns, table = Turns(), {}
         tps, of = 0.0, self.s.statistics.tps("GROUP_GET_NUMS")
         for config in self._consumed(group, topics):
-            table |= self._offsets(group, config)
+            table.update(await self._offsets(group, config, turns))
             tps += of(f"{config.name}@{group}")
-        return command.reply(body=mqjson.dumps({"consumeTps": tps, "offsetTable": table}))
+        return await reply_with(command, lambda: {"consumeTps": tps, "offsetTable": table})
 
-    def all_consumption(self, peer: Peer, command: Command) -> Command:
+    async def all_consumption(self, peer: Peer, command: Command) -> Command:
         only_ordered = command.flag_of("isOrder")
-        total, listed = 0, []
+        turns, total, listed = Turns(), 0, []
         topics, tps = self.s.offsets.topics_by_group(), self.s.statistics.tps("GROUP_GET_NUMS")
         for group in self.s.groups.all():
+            await turns.next()
             stats = []
             for config in self._consumed(group.name, topics.get(group.name, ())):
                 if only_ordered and not config.order:
                     continue
-                table = self._offsets(group.name, config)
+                table = await self._offsets(group.name, config, turns)
                 total += sum(w["brokerOffset"] - w["consumerOffset"] for w in table.values())
                 rate = tps(f"{config.name}@{group.name}")
                 stats.append({"consumeTps": rate, "offsetTable": table})
@@ -202,7 +222,7 @@ class StatisticsProcessor:
             "totalDiff": total,
             "totalInflightDiff": 0,
         }
-        return command.reply(body=mqjson.dumps(body))
+        return await reply_with(command, lambda: body)
 
     # ---- the broker ----
 

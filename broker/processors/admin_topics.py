@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import TOPICS, read
+from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -63,13 +64,19 @@ class TopicProcessor:
         return command.reply()
 
     def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        configs = [self.s.topics.from_json(one) for one in read(command, TOPICS)["topicConfigList"]]
+        return self._update_list(command, read(command, TOPICS)["topicConfigList"])
+
+    async def _update_list(self, command: Command, wanted: list[object]) -> Command:
+        turns, configs = Turns(), []
+        for one in wanted:
+            await turns.next()
+            configs.append(self.s.topics.from_json(one))
+            self.s.topics.check_updatable(configs[-1].name)
         for config in configs:
-            self.s.topics.check_updatable(config.name)
-        for config in configs:
+            await turns.next()
             changes = ",".join(f"+{k.lstrip('+')}={v}" for k, v in config.attributes.items())
             self.s.topics.update(config, changes)
-        return self._registered(command)
+        return await self._registered(command)
 
     def delete(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("topic", "")
@@ -80,27 +87,30 @@ class TopicProcessor:
                 names += [f"{RETRY}{group}{sign}{name}" for sign in "_+"]
         for each in names:
             self.s.topics.delete(each)
-            self.s.offsets.delete(topic=each)
             self.s.statistics.forget(topic=each)
         return self._deleted(command, names)
 
     async def _deleted(self, command: Command, names: list[str]) -> Command:
         for each in names:
+            await self.s.offsets.delete(topic=each)
             await asyncio.to_thread(self.s.store.delete_queues, each)
         return await self._registered(command)
 
     # ---- questions ----
 
-    def all(self, peer: Peer, command: Command) -> Command:
+    def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         no_mapping = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
-        body = {
-            "dataVersion": version_to_json(self.s.topics.version),
-            "mappingDataVersion": no_mapping,
-            "topicConfigTable": self.s.topics.table(),
-            "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
-        }
-        return command.reply(body=mqjson.dumps(body))
+        version, rows = version_to_json(self.s.topics.version), self.s.topics.all()
+        return reply_with(
+            command,
+            lambda: {
+                "dataVersion": version,
+                "mappingDataVersion": no_mapping,
+                "topicConfigTable": self.s.topics.table(rows),
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            },
+        )
 
     def one(self, peer: Peer, command: Command) -> Command:
         name = command.text("topic")

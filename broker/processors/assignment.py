@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from broker.processors.bodies import QUERY_ASSIGNMENT, SET_MODE, read
+from broker.processors.turns import reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -61,10 +62,9 @@ class AssignmentProcessor:
                 queues = shared(queues, clients, client, strategy, mode.share)
             else:
                 queues = divide(queues, clients, client, strategy)
-        listed = None
-        if queues is not None:
-            listed = [{"attachments": None, "messageQueue": q, "mode": mode.mode} for q in queues]
-        return command.reply(body=mqjson.dumps({"messageQueueAssignments": listed}))
+        return await reply_with(
+            command, lambda: {"messageQueueAssignments": _listed(queues, mode.mode)}
+        )
 
     def _mode(self, topic: str, group: str) -> Mode:
         said = self.s.pop.modes.get(topic, group) if self.s.pop is not None else None
@@ -138,6 +138,12 @@ def shared(
     for i in range(share + 1):
         found += divide(queues, clients, clients[(at + i) % len(clients)], strategy)
     return found
+
+
+def _listed(queues: Sequence[MessageQueue] | None, mode: str) -> list[dict[str, Any]] | None:
+    if queues is None:
+        return None
+    return [{"attachments": None, "messageQueue": q, "mode": mode} for q in queues]
 
 
 def divide(

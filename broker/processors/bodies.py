@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Handlers, Peer, Result
 from broker.remoting.jsonbody import (
     BOOLEAN,
     INT,
@@ -22,6 +24,7 @@ from broker.remoting.jsonbody import (
 )
 
 __all__ = [
+    "ANY",
     "BATCH_ACK",
     "CLIENT_CONFIG",
     "CONSUMER_STATUS",
@@ -33,11 +36,22 @@ __all__ = [
     "SET_MODE",
     "TOPIC",
     "TOPICS",
+    "LongBody",
+    "beside",
+    "check_size",
+    "heartbeat",
     "read",
 ]
 
+#: Bytes of a body of JSON: of any; of one that is not strict, which takes longer; of one that is
+#: read within a turn of the event loop.
+BODY_MAX, LAX_MAX, AT_ONCE = 512 << 10, 64 << 10, 8 << 10
 #: Of one heartbeat: groups of a client, and topics of a group. Clients have a handful of each.
 GROUPS_MAX, SUBSCRIPTIONS_MAX = 1024, 1024
+#: Of one heartbeat in all.
+SUBSCRIPTIONS_OF_CLIENT = 4096
+#: Of one request: queues that a client locks, and topics or groups that a tool makes.
+LOCKS_MAX, MADE_MAX = 8192, 4096
 
 _MODEL = enum("BROADCASTING", "CLUSTERING")
 
@@ -84,7 +98,9 @@ CLIENT_CONFIG = Shape(
 )
 #: LockBatchRequestBody (41), UnlockBatchRequestBody (42).
 QUEUES_OF_CLIENT = Shape(
-    consumerGroup=required(TEXT), clientId=required(TEXT), mqSet=listed(MESSAGE_QUEUE)
+    consumerGroup=required(TEXT),
+    clientId=required(TEXT),
+    mqSet=listed(MESSAGE_QUEUE, LOCKS_MAX),
 )
 #: QueryAssignmentRequestBody (400).
 QUERY_ASSIGNMENT = Shape(
@@ -120,6 +136,8 @@ BATCH_ACK = Shape(
         _ACKS_MAX,
     ),
 )
+#: Whatever it says.
+ANY = Shape.of_any()
 #: TopicConfig.
 TOPIC = Shape(
     topicName=required(TEXT),
@@ -132,7 +150,7 @@ TOPIC = Shape(
     attributes=mapping(TEXT),
 )
 #: CreateTopicListRequestBody (18).
-TOPICS = Shape(topicConfigList=listed(TOPIC))
+TOPICS = Shape(topicConfigList=listed(TOPIC, MADE_MAX))
 #: SubscriptionGroupConfig (200).
 GROUP = Shape(
     groupName=required(TEXT),
@@ -152,16 +170,82 @@ GROUP = Shape(
     attributes=mapping(TEXT),
 )
 #: SubscriptionGroupList (225).
-GROUPS = Shape(groupConfigList=listed(GROUP))
+GROUPS = Shape(groupConfigList=listed(GROUP, MADE_MAX))
 #: GetConsumerStatusBody, which a client answers (221).
 CONSUMER_STATUS = Shape(messageQueueTable=Member(mapping(LONG), {}))
 
 
+class LongBody(Exception):
+    """A body that takes too long to be read within a turn of the event loop."""
+
+    def __init__(self, command: Command, shape: Shape) -> None:
+        super().__init__(f"the body of request {command.code} is to be read beside the loop")
+        self._command, self._shape = command, shape
+
+    def read(self) -> None:
+        """Reads it, so that read() has it from now on. Raises: Refused."""
+        self._command.value = _parsed(self._command, self._shape)
+
+
 def read(command: Command, shape: Shape) -> dict[str, Any]:
-    """The body, every member of the shape in it. Raises: Refused that names what is wrong."""
+    """The body, every member of the shape in it. Raises: Refused that names what is wrong, LongBody
+    for beside() to catch."""
+    if command.value is None:
+        if len(command.body) > AT_ONCE:
+            raise LongBody(command, shape)
+        command.value = _parsed(command, shape)
+    value: dict[str, Any] = command.value
+    return value
+
+
+def _parsed(command: Command, shape: Shape) -> dict[str, Any]:
+    check_size(command, BODY_MAX)
     try:
-        return shape.loads(command.body)
+        return shape.loads(command.body, LAX_MAX)
     except ValueError as problem:
         raise Refused(
             ResponseCode.SYSTEM_ERROR, f"the body of request {command.code}: {problem}"
         ) from None
+
+
+def check_size(command: Command, most: int) -> None:
+    """most: bytes of the body. Raises: Refused."""
+    if len(command.body) > most:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the body of request {command.code} has {len(command.body)} bytes, {most} are allowed",
+        )
+
+
+def heartbeat(command: Command) -> dict[str, Any]:
+    """HEARTBEAT. Raises: Refused, LongBody."""
+    body = read(command, HEARTBEAT)
+    count = sum(len(item["subscriptionDataSet"]) for item in body["consumerDataSet"])
+    if count > SUBSCRIPTIONS_OF_CLIENT:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"a heartbeat has {count} subscriptions, {SUBSCRIPTIONS_OF_CLIENT} are allowed",
+        )
+    return body
+
+
+def beside(handlers: Handlers) -> dict[int, Handler]:
+    """The same handlers; where a body is long, it is read in a thread, and the handler is called
+    once more after that."""
+    return {code: _beside(handler) for code, handler in handlers.items()}
+
+
+def _beside(handler: Handler) -> Handler:
+    def call(peer: Peer, command: Command) -> Result:
+        try:
+            return handler(peer, command)
+        except LongBody as long:
+            return _later(handler, peer, command, long)
+
+    return call
+
+
+async def _later(handler: Handler, peer: Peer, command: Command, long: LongBody) -> Command | None:
+    await asyncio.to_thread(long.read)
+    answer = handler(peer, command)
+    return answer if answer is None or isinstance(answer, Command) else await answer

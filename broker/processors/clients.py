@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from broker.processors.bodies import CLIENT_CONFIG, HEARTBEAT, read
+from broker.processors.bodies import CLIENT_CONFIG, heartbeat, read
 from broker.processors.subscriptions import check_expression
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -39,7 +39,7 @@ class ClientProcessor:
     def heartbeat(
         self, peer: Peer, command: Command
     ) -> Command | Coroutine[Any, Any, Command | None]:
-        body = read(command, HEARTBEAT)
+        body = heartbeat(command)
         channel = Channel(peer, body["clientID"], command.language, command.version)
         fingerprint = body["heartbeatFingerprint"]
         changed = fingerprint == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from broker.processors.bodies import QUEUES_OF_CLIENT, read
-from broker.remoting import mqjson
+from broker.processors.turns import reply_with
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer
@@ -19,10 +22,10 @@ class LockProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
-    def lock(self, peer: Peer, command: Command) -> Command:
+    def lock(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         body = read(command, QUEUES_OF_CLIENT)
         held = self.s.locks.lock(body["consumerGroup"], body["clientId"], body["mqSet"])
-        return command.reply(body=mqjson.dumps({"lockOKMQSet": held}))
+        return reply_with(command, lambda: {"lockOKMQSet": held})
 
     def unlock(self, peer: Peer, command: Command) -> Command:
         body = read(command, QUEUES_OF_CLIENT)

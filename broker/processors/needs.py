@@ -14,11 +14,11 @@ from broker.processors.bodies import (
     BATCH_ACK,
     GROUP,
     GROUPS,
-    HEARTBEAT,
     QUERY_ASSIGNMENT,
     QUEUES_OF_CLIENT,
     SET_MODE,
     TOPICS,
+    heartbeat,
     read,
 )
 from broker.remoting.codes import RequestCode as Code
@@ -87,7 +87,7 @@ def _nothing(command: Command) -> Needs:
 
 
 def _heartbeat(command: Command) -> Needs:
-    for item in read(command, HEARTBEAT)["consumerDataSet"]:
+    for item in heartbeat(command)["consumerDataSet"]:
         yield Need(Kind.GROUP, bare_group(item["groupName"]), (SUB,))
         for subscription in item["subscriptionDataSet"]:
             yield topic_need(subscription["topic"], SUB)
@@ -96,8 +96,8 @@ def _heartbeat(command: Command) -> Needs:
 def _locks(command: Command) -> Needs:
     body = read(command, QUEUES_OF_CLIENT)
     yield Need(Kind.GROUP, bare_group(body["consumerGroup"]), (SUB,))
-    for queue in body["mqSet"] or ():
-        yield topic_need(queue.topic, SUB)
+    for topic in dict.fromkeys(queue.topic for queue in body["mqSet"]):
+        yield topic_need(topic, SUB)
 
 
 def _topics_made(command: Command) -> Needs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 __all__ = ["BINARY", "JSON", "ONEWAY", "RESPONSE", "VERSION", "Command", "Refused"]
 
@@ -49,6 +50,8 @@ class Command:
     version: int = VERSION
     serialize: int = JSON
     raw: bytes | None = None
+    #: The body's value, for a long one that was read beside the event loop.
+    value: Any = None
 
     @property
     def is_response(self) -> bool:

@@ -39,6 +39,8 @@ WRITES, WORK, FULL = 1, 2, 4
 BUSY = WRITES | WORK
 #: Then nothing is read.
 PAUSED = WRITES | FULL
+#: Characters of a refusal's remark: it may quote what was asked, which may be long.
+REMARK_MAX = 4096
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
 GO_AWAY_VERSION = 476
 
@@ -298,10 +300,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refusal(self, request: Command, error: Exception) -> Command:
         if isinstance(error, Refused):
-            return request.reply(error.code, error.remark)
+            return request.reply(error.code, error.remark[:REMARK_MAX])
         kind = (request.code, type(error))
         _quiet.error(kind, error, "Request %d from %s failed", request.code, self)
-        return request.reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:4096])
+        remark = f"{type(error).__name__}: {error}"[:REMARK_MAX]
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark)
 
     def _start(self, command: Command, work: Awaitable[Command | None]) -> None:
         task = self._loop.create_task(self._work(command, work))

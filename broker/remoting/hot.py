@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -42,6 +44,10 @@ _FLUSH_DISK_TIMEOUT = 10
 _SERVICE_NOT_AVAILABLE = 14
 _ROWS = 4096
 _NEWS = 256
+#: Seconds that answering held pulls takes before others have their turn.
+_A_TURN_S = 0.01
+#: ps_offset_row: two addresses, two lengths, queue, offset.
+_OFFSET_ROW = struct.Struct("@PPiiiq")
 
 _buffer = ffi.buffer
 
@@ -307,11 +313,10 @@ class Core:
 
     def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
         """All of them, or those of a group or a topic, in no order."""
-        return [
-            row
-            for row in self._offset_rows(changed=False)
-            if group in (None, row[0]) and topic in (None, row[1])
-        ]
+        rows = self._offset_rows(changed=False)
+        if group is None and topic is None:
+            return rows
+        return [row for row in rows if group in (None, row[0]) and topic in (None, row[1])]
 
     def take_changed_offsets(self) -> list[OffsetRow]:
         """Those that moved since the last call."""
@@ -323,15 +328,15 @@ class Core:
         while True:
             room, rows = count, ffi.new("ps_offset_row[]", count)
             count = lib.ps_core_offsets(self.handle, changed, rows, room)
-            found += [
-                (
-                    _text(rows[i].group, rows[i].group_len),
-                    _text(rows[i].topic, rows[i].topic_len),
-                    rows[i].queue_id,
-                    rows[i].offset,
-                )
-                for i in range(min(count, room))
-            ]
+            size = min(count, room) * _OFFSET_ROW.size
+            last, names = None, ("", "")
+            for at, (*pair, queue, offset) in enumerate(
+                _OFFSET_ROW.iter_unpack(ffi.buffer(rows, size))
+            ):
+                if pair != last:  # rows of one pair follow each other
+                    row, last = rows[at], pair
+                    names = _text(row.group, row.group_len), _text(row.topic, row.topic_len)
+                found.append((*names, queue, offset))
             if count <= room:
                 return found
             if changed:
@@ -390,6 +395,7 @@ class Core:
         if self.handle is None:
             return
         step, after = self._step, self._next_ms
+        end, more = time.monotonic() + _A_TURN_S, False
         while lib.ps_core_next(self.handle, everything, step, after):
             framer = self._connections.get(step.conn_id)
             if framer is not None and step.out_len:
@@ -397,13 +403,16 @@ class Core:
                 if self._on_pull is not None and (pulled := self._take_pulled()) is not None:
                     self._on_pull(framer._connection, pulled)
             everything = False
+            if self._loop is not None and time.monotonic() > end:
+                more = True  # after others had their turn
+                break
         levels = lib.ps_core_levels(self.handle)
         if levels and self.on_levels is not None:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         if lib.ps_core_timers(self.handle) and self.on_timers is not None:
             self.on_timers()
         self._tell_news()
-        self.look_in(after[0])
+        self.look_in(0 if more else after[0])
 
     def _tell_news(self) -> None:
         rows = self._news

@@ -21,6 +21,7 @@ A number out of its range, an ordinal that no name has and a value of another ki
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ _FALSE = {"false", "0", "f", "n"}
 
 
 def _shown(value: object) -> str:
-    return repr(value)[:60]
+    return reprlib.repr(value)[:60]
 
 
 def TEXT(value: Any) -> str | None:
@@ -205,6 +206,7 @@ class Shape:
     """
 
     def __init__(self, **members: Member | Kind) -> None:
+        self._takes_all = False
         self._members = {
             name: one if isinstance(one, Member) else Member(one) for name, one in members.items()
         }
@@ -215,10 +217,19 @@ class Shape:
         self._needed = [name for name, one in self._members.items() if one.needed]
         self._spelled = {_plain(name): name for name in self._members}
 
+    @classmethod
+    def of_any(cls) -> Shape:
+        """An object that is taken as it is."""
+        made = cls()
+        made._takes_all = True
+        return made
+
     def __call__(self, value: Any) -> dict[str, Any]:
         """Raises: ValueError that names the member."""
         if not isinstance(value, Mapping):
             raise ValueError(f"{_shown(value)} is not an object")
+        if self._takes_all:
+            return dict(value)
         made = dict(self._defaults)
         for given, one in value.items():
             name = given if given in self._members else self._other_spelling(given, value)
@@ -241,9 +252,12 @@ class Shape:
         name = self._spelled.get(_plain(given)) if isinstance(given, str) else None
         return None if name in value else name
 
-    def loads(self, data: bytes | bytearray | memoryview) -> dict[str, Any]:
-        """Of a whole body. Raises: ValueError that says what is wrong, and where."""
-        return self(mqjson.loads(data))
+    def loads(
+        self, data: bytes | bytearray | memoryview, lax_max: int | None = None
+    ) -> dict[str, Any]:
+        """Of a whole body. lax_max: as mqjson.loads. Raises: ValueError that says what is wrong,
+        and where."""
+        return self(mqjson.loads(data, lax_max))
 
 
 _QUEUE = Shape(

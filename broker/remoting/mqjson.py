@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 __all__ = ["MessageQueue", "dumps", "loads"]
@@ -21,6 +21,7 @@ _SCALAR = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null
 _WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _SINGLE = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPE = re.compile(r'\\.|"', re.DOTALL)
+_quoted: Callable[[str], str] = json.encoder.encode_basestring
 _string: Any = json.decoder.scanstring  # type: ignore[attr-defined]
 
 
@@ -50,6 +51,10 @@ def dumps(value: object) -> bytes:
 
 
 def _text(value: object) -> str:
+    if type(value) is str:
+        return _quoted(value)
+    if type(value) is int:
+        return str(value)
     if isinstance(value, MessageQueue):
         value = value.as_json()
     if isinstance(value, Mapping):
@@ -61,12 +66,13 @@ def _text(value: object) -> str:
 
 
 def _key(key: object) -> str:
-    return _text(key) if isinstance(key, MessageQueue) else json.dumps(str(key), ensure_ascii=False)
+    return _text(key) if isinstance(key, MessageQueue) else _quoted(str(key))
 
 
-def loads(data: bytes | bytearray | memoryview) -> Any:
+def loads(data: bytes | bytearray | memoryview, lax_max: int | None = None) -> Any:
     """The value of a body: strict JSON, or what fastjson takes besides: objects, bare numbers and
-    words as keys, single quotes, comments, a comma before the closing bracket.
+    words as keys, single quotes, comments, a comma before the closing bracket. lax_max: longest
+    body that is read so, since that is slow; None: any.
 
     A key that is a message queue comes as MessageQueue, any other as text.
     Raises: ValueError that says what is wrong.
@@ -79,7 +85,11 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("the body is nested too deeply") from None
-    except ValueError:
+    except ValueError as strict:
+        if lax_max is not None and len(text) > lax_max:
+            raise ValueError(
+                f"a body over {lax_max} bytes has to be strict JSON: {strict}"
+            ) from None
         value, end = _value(text, _skip(text, 0), 0)
         if _skip(text, end) != len(text):
             raise ValueError(

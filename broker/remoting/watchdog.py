@@ -1,11 +1,13 @@
-"""Which requests hold the event loop: while a handler runs, no other connection is served."""
+"""Which requests hold the event loop: while a handler runs, no other connection is served. One that
+waits is measured from one wait to the next."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, cast
 
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer, Result
@@ -20,7 +22,7 @@ class Watchdog:
     """limit_ms: a handler that takes longer is logged, once a minute a request code, and counted.
     clock: in seconds, monotonic.
 
-    counts: by request code. What a handler does after it first waited is not measured.
+    counts: by request code.
     """
 
     def __init__(self, limit_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,13 +35,25 @@ class Watchdog:
         """What the handler returns or raises."""
         began = self._clock()
         try:
-            return handler(peer, command)
+            result = handler(peer, command)
         finally:
-            took = self._clock() - began
-            if took > self._limit_s:
-                self._note(command.code, took, peer)
+            self._look(began, command.code, peer)
+        if result is None or isinstance(result, Command):
+            return result
+        return _Watched(self, result, peer, command.code)
 
-    def _note(self, code: int, took: float, peer: Peer) -> None:
+    def step(self, work: Callable[[Any], object], value: object, code: int, peer: Peer) -> object:
+        """What work(value) returns or raises: a piece of a handler, up to where it waits."""
+        began = self._clock()
+        try:
+            return work(value)
+        finally:
+            self._look(began, code, peer)
+
+    def _look(self, began: float, code: int, peer: Peer) -> None:
+        took = self._clock() - began
+        if took <= self._limit_s:
+            return
         took_ms = round(took * 1000)
         self.counts[code] += 1
         self.longest_ms = max(self.longest_ms, took_ms)
@@ -50,3 +64,25 @@ class Watchdog:
             peer.address[0],
             took_ms,
         )
+
+
+class _Watched:
+    """A handler's coroutine, each piece of it measured."""
+
+    def __init__(
+        self, dog: Watchdog, work: Awaitable[Command | None], peer: Peer, code: int
+    ) -> None:
+        self._dog, self._work, self._peer, self._code = dog, work, peer, code
+
+    def __await__(self) -> Generator[Any, Any, Command | None]:
+        running = self._work.__await__()
+        step, given = running.send, None
+        while True:
+            try:
+                waits_for = self._dog.step(step, given, self._code, self._peer)
+            except StopIteration as done:
+                return cast(Command | None, done.value)
+            try:
+                step, given = running.send, (yield waits_for)
+            except BaseException as thrown:  # noqa: BLE001 - it is the handler's to deal with
+                step, given = running.throw, thrown

@@ -48,6 +48,7 @@ class Offsets:
         #: The store whose log has to be on the disk before offsets are, since records there say
         #: why they moved; None: none has to.
         self.store: Store | None = None
+        self._writing = asyncio.Lock()
 
     def start(self) -> None:
         """Fills the core's table."""
@@ -85,14 +86,15 @@ class Offsets:
         if self.on_reset is not None:
             self.on_reset(group, topic, queue)
 
-    def delete(self, group: str | None = None, topic: str | None = None) -> None:
-        """Of a group, of a topic, or of both together."""
-        self._take()
-        self._core.delete_offsets(group, topic)
-        for key in list(self._unsaved):
-            if group in (None, key[0]) and topic in (None, key[1]):
-                del self._unsaved[key]
-        self._metadata.offsets.delete(group, topic)
+    async def delete(self, group: str | None = None, topic: str | None = None) -> None:
+        """Of a group, of a topic, or of both together. Raises: StoreError."""
+        async with self._writing:  # what is written meanwhile would stay
+            self._take()
+            self._core.delete_offsets(group, topic)
+            for key in list(self._unsaved):
+                if group in (None, key[0]) and topic in (None, key[1]):
+                    del self._unsaved[key]
+            await asyncio.to_thread(self._metadata.offsets.delete, group, topic)
 
     # ---- to the disk ----
 
@@ -102,9 +104,11 @@ class Offsets:
 
     async def persist(self) -> None:
         """Brings what changed to the disk; what could not be stays for the next time."""
-        end = self._log_end()
-        self._take()
-        if self._unsaved:
+        async with self._writing:
+            end = self._log_end()
+            self._take()
+            if not self._unsaved:
+                return
             rows, self._unsaved = self._unsaved, {}
             try:
                 await asyncio.to_thread(self._write, list(rows.items()), end)

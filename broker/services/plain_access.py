@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class PlainAccess:
                 "aclEnable is true, but there is no access list; make one, see docs/access.md",
                 str(self.main),
             )
-        self._swap(self._read(self._seen))
+        self._swap(_Taken(self._read(self._seen)))
 
     def start(self) -> None:
         """Watches the files from now on."""
@@ -94,11 +94,10 @@ class PlainAccess:
     def _read(seen: _Seen) -> tuple[PlainFile, ...]:
         return tuple(plain_file.load(Path(path)) for path, *_ in seen)
 
-    def _swap(self, files: tuple[PlainFile, ...]) -> None:
-        rules, warnings = plain_file.joined(files)
-        for line in [*warnings, *_readable_by_all(files)]:
+    def _swap(self, taken: _Taken) -> None:
+        for line in taken.warnings:
             log.warning("%s", line)
-        self.files, self.rules, self.problem = files, rules, ""
+        self.files, self.rules, self.problem = taken.files, taken.rules, ""
 
     async def _watch(self) -> None:
         while True:
@@ -115,13 +114,13 @@ class PlainAccess:
             self._seen = seen
             if str(self.main) not in [path for path, *_ in seen]:
                 raise BadArgument("the access list is gone", str(self.main))
-            files = await asyncio.to_thread(self._read, seen)
+            taken = await asyncio.to_thread(lambda: _Taken(self._read(seen)))
         except StoreError as bad:
             if str(bad) != self.problem:
                 log.error("The access list did not change, the old rules hold: %s", bad)
             self.problem = str(bad)
             return
-        self._swap(files)
+        self._swap(taken)
         self._changed()
         log.info("The access list has %d accounts now", len(self.rules.accounts))
 
@@ -179,20 +178,33 @@ class PlainAccess:
 
     async def _write(self, file: PlainFile) -> None:
         """Writes a file and takes its rules over in the same step."""
-        made = replace(file, version=file.version.bumped())
-        text = plain_file.written(made)
-        read = plain_file.parse(file.path, text)  # what nobody could load again is not written
-        try:
-            await asyncio.to_thread(write_whole, file.path, text.encode())
-        except OSError as failed:
-            raise os_error(failed, file.path) from failed
-        self._seen = await asyncio.to_thread(self._look)
-        self._swap(tuple(read if each.path == file.path else each for each in self.files))
+
+        def write() -> tuple[_Taken, _Seen]:
+            text = plain_file.written(replace(file, version=file.version.bumped()))
+            read = plain_file.parse(file.path, text)  # what nobody could load again is not written
+            taken = _Taken(read if each.path == file.path else each for each in self.files)
+            try:
+                write_whole(file.path, text.encode())
+            except OSError as failed:
+                raise os_error(failed, file.path) from failed
+            return taken, self._look()
+
+        taken, self._seen = await asyncio.to_thread(write)
+        self._swap(taken)
         self._changed()
 
     def versions(self) -> dict[str, Version]:
         """By path."""
         return {str(file.path): file.version for file in self.files}
+
+
+class _Taken:
+    """Files as they were read, and all that follows from them."""
+
+    def __init__(self, files: Iterable[PlainFile]) -> None:
+        self.files = tuple(files)
+        self.rules, found = plain_file.joined(self.files)
+        self.warnings = [*found, *_readable_by_all(self.files)]
 
 
 def _readable_by_all(files: Sequence[PlainFile]) -> list[str]:

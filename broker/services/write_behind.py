@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
@@ -49,7 +50,7 @@ class WriteBehindTable(Generic[_Row]):
 
     def list(self) -> list[_Row]:
         """All of them, by name."""
-        return [self._rows[name] for name in sorted(self._rows)]
+        return sorted(self._rows.values(), key=attrgetter("name"))
 
     # ---- changes ----
 

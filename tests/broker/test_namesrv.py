@@ -254,13 +254,13 @@ def test_the_slave_with_the_smallest_id_brings_topics_without_the_right_to_write
 def test_the_right_to_write_is_taken_and_given_back(routes):
     routes.register(broker(topics=TWO | {"c": Topic(1, 1, 4, 0)}))
     routes.register(broker("other"))
-    assert routes.change_write_perm("broker-a", False) == 3
+    assert routes.change_write_perm("broker-a", False, routes.topics()) == 3
     assert shown(routes, "a")[1] == {"broker-a": 4, "other": 6}
     routes.register(broker(topics=TWO))  # the same version changes nothing
     assert shown(routes, "a")[1] == {"broker-a": 4, "other": 6}
-    assert routes.change_write_perm("broker-a", True) == 3
+    assert routes.change_write_perm("broker-a", True, routes.topics()) == 3
     assert shown(routes, "c")[1] == {"broker-a": 6}
-    assert routes.change_write_perm("unknown", True) == 0
+    assert routes.change_write_perm("unknown", True, routes.topics()) == 0
 
 
 def test_a_topic_is_deleted_everywhere_or_in_a_cluster(routes):
@@ -320,7 +320,7 @@ def test_encoded_routes_are_those_of_the_moment(routes, rng):
             case 3:
                 routes.unregister([("c1", f"{name}:{number}", name, number)])
             case 4:
-                routes.change_write_perm(name, rng.random() < 0.5)
+                routes.change_write_perm(name, rng.random() < 0.5, routes.topics())
             case 5:
                 routes.delete_topic(rng.choice(names), rng.choice(("", "c1")))
             case 6:

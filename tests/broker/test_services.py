@@ -231,7 +231,7 @@ def test_offsets_survive(tmp_path, small):
         assert s.offsets.groups_of("orders") == {"readers"}
         assert not s.core.changed
         s.offsets.commit("readers", "orders", 0, 9)
-        s.offsets.delete(group="readers")
+        asyncio.run(s.offsets.delete(group="readers"))
         asyncio.run(s.offsets.persist())
         assert s.offsets.get("readers", "orders", 0) is None
         assert not s.store.metadata.offsets.all()
