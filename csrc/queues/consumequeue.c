@@ -571,17 +571,52 @@ static bool offset_possible(const ps_queue *q, int64_t offset, int64_t physical,
     return max == 0 || before < 0 || offset - max <= (physical - before) / least;
 }
 
+/* Whether the unit that stands at `offset` names another record than the one at `physical`, and that
+ * one says so, too. */
+static bool is_of_another(ps_queue *q, int64_t offset, int64_t physical) {
+    const ps_queues_shared *shared = q->cq_shared;
+    const ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
+    int64_t at = mf != NULL ? offset * PS_UNIT - mf->mf_base : -1;
+    uint8_t p[PS_UNIT];
+    ps_unit u;
+    if (at >= 0 && at < mf->mf_size)
+        memcpy(p, mf->mf_map + at, PS_UNIT);
+    else if (ps_segments_peek(&q->cq_files, offset * PS_UNIT, p, PS_UNIT, NULL) <= 0)
+        return false;
+    ps_unit_get(p, &u);
+    return u.physical != physical && unit_valid(p) && u.size != PS_UNIT_NONE &&
+           shared->qs_confirms(shared->qs_confirms_arg, q, offset, &u);
+}
+
+/* Whether a record that would take the queue from `max` to `offset` is at odds with what stood there
+ * before the recovery. */
+static bool is_rival(ps_queue *q, int64_t max, int64_t offset, int64_t physical) {
+    int64_t end = offset < q->cq_was ? offset + 1 : q->cq_was;
+    for (int64_t at = max; at < end; at++)
+        if (is_of_another(q, at, physical)) return true;
+    return false;
+}
+
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e) {
     int64_t max = atomic_load_explicit(&q->cq_max, memory_order_relaxed);
-    if (offset < max) return offset < 0 ? PS_UNIT_IMPLAUSIBLE : 0;
-    if (__builtin_expect(offset > max, 0)) {
-        bool empty = max == 0 && ps_segments_count(&q->cq_files) == 0;
+    if (offset < max) {
+        if (offset < 0) return PS_UNIT_IMPLAUSIBLE;
+        bool rival = q->cq_shared->qs_strict && is_of_another(q, offset, unit->physical);
+        return rival ? PS_UNIT_RIVAL : 0;
+    }
+    bool gap = __builtin_expect(offset > max, 0);
+    bool empty = gap && max == 0 && ps_segments_count(&q->cq_files) == 0;
+    if (gap) {
         if (!offset_possible(q, offset, unit->physical, max, atomic_load(&q->cq_max_physical)))
             return PS_UNIT_IMPLAUSIBLE;
         if (q->cq_shared->qs_strict && (!empty || q->cq_shared->qs_log_before)) {
             q->cq_hole = true;
             return 0;
         }
+    }
+    if (__builtin_expect(max < q->cq_was, 0) && is_rival(q, max, offset, unit->physical))
+        return PS_UNIT_RIVAL;
+    if (gap) {
         /* Only where the log's beginning was deleted may a queue begin in its middle. */
         bool begins = empty && atomic_load(q->cq_shared->qs_log_min) > 0;
         int code = begins ? 0 : fill_gap(q, offset, unit->physical, e);
@@ -703,13 +738,9 @@ static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
     return 0;
 }
 
-int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
-    if (q->cq_files.ss_count == 0) return 0;
-    int64_t ends = atomic_load(&q->cq_max_physical);
-    if (ends >= 0 && ends <= physical) return 0;
-    int64_t was = atomic_load(&q->cq_max), keep = first_at_or_behind(q, physical);
+/* Takes away the units [keep, was). */
+static int discard(ps_queue *q, int64_t keep, int64_t was, ps_error *e) {
     int64_t max_physical = -1, end = keep * PS_UNIT;
-    if (keep == was) return 0;
     int code = drop_files(q, end, e);
     if (code < 0) return code;
     if (q->cq_files.ss_count > 0) {
@@ -732,7 +763,41 @@ int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
     }
     if (atomic_load(&q->cq_min) > atomic_load(&q->cq_max))
         atomic_store(&q->cq_min, atomic_load(&q->cq_max));
+    return 0;
+}
+
+/* The first offset that is cut at `physical`; cq_max: none is. */
+static int64_t cut_from(ps_queue *q, int64_t physical) {
+    int64_t max = atomic_load(&q->cq_max), ends = atomic_load(&q->cq_max_physical);
+    if (q->cq_files.ss_count == 0 || (ends >= 0 && ends <= physical)) return max;
+    return first_at_or_behind(q, physical);
+}
+
+int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
+    int64_t was = atomic_load(&q->cq_max), keep = cut_from(q, physical);
+    int code = keep < was ? discard(q, keep, was, e) : 0;
+    return code < 0 ? code : was - keep;
+}
+
+int64_t ps_queue_rewind(ps_queue *q, int64_t physical, ps_error *e) {
+    int64_t was = atomic_load(&q->cq_max), keep = cut_from(q, physical);
+    uint8_t p[PS_UNIT];
+    if (keep >= was) return 0;
+    /* A queue that is to begin in its middle is made from its first file on. */
+    if (keep == q->cq_files.ss_items[0].sg_base / PS_UNIT && keep > 0)
+        return ps_queue_cut(q, physical, e);
+    int found = keep == 0 ? 0 : ps_segments_peek(&q->cq_files, (keep - 1) * PS_UNIT, p, PS_UNIT, e);
+    if (found < 0) return found;
+    q->cq_was = was;
+    queue_set_end(q, keep * PS_UNIT, found > 0 ? unit_end(p) : -1);
+    if (atomic_load(&q->cq_min) > keep) atomic_store(&q->cq_min, keep);
     return was - keep;
+}
+
+int ps_queue_settle(ps_queue *q, ps_error *e) {
+    int64_t keep = atomic_load(&q->cq_max), was = q->cq_was;
+    q->cq_was = 0;
+    return keep < was ? discard(q, keep, was, e) : 0;
 }
 
 bool ps_queue_begins_before(ps_queue *q, int64_t physical) {

@@ -60,6 +60,7 @@ typedef struct ps_queue {
     _Atomic int64_t cq_max_physical; /* end of the last record indexed, -1 none */
     int32_t cq_held_slot;            /* in qs_held; dispatch lock */
     int64_t cq_held_max;             /* cq_max when its hand passed */
+    int64_t cq_was;                  /* cq_max before ps_queue_rewind, 0 when it is settled */
     int64_t cq_next;                 /* next offset to be assigned; append lock */
     int64_t cq_last_start;           /* as opened: start of the last record indexed, -1 none */
     int64_t cq_first_start;          /* as opened: of the first unit's record, -1 none */
@@ -110,13 +111,21 @@ void ps_queues_shared_free(ps_queues_shared *shared);
  * marked (cq_hole), so that recovery can look at the log before it; else the log has lost messages,
  * and the gap is filled with units of no record. Offsets that cannot be, since the log before the
  * record has no room for so many messages, are passed over. Returns 1 written, 0 not,
- * PS_UNIT_IMPLAUSIBLE, PS_E_DISK_FULL or PS_E_IO. */
+ * PS_UNIT_IMPLAUSIBLE, PS_UNIT_RIVAL, PS_E_DISK_FULL or PS_E_IO. */
 #define PS_UNIT_IMPLAUSIBLE 2
+#define PS_UNIT_RIVAL 3 /* recovery: the offset is that of another record, which is sound */
 int ps_queue_append(ps_queue *q, int64_t offset, const ps_unit *unit, ps_error *e);
 
 /* Takes back every unit whose record is at or after `physical`, or from the first unit on that is
  * not ascending. Returns units discarded, or an error code. */
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e);
+
+/* Recovery: the queue ends before its first unit whose record is at or after `physical`, and
+ * what follows stays until it is written again: it says which of two records an offset is of.
+ * Returns units discarded, or an error code. */
+int64_t ps_queue_rewind(ps_queue *q, int64_t physical, ps_error *e);
+/* Ends that: what was not written again is taken away. */
+int ps_queue_settle(ps_queue *q, ps_error *e);
 
 /* First offset whose unit points at or after `physical` (the log's min), by bisection. */
 /* With e, a file that cannot be opened is an error; without, one that is not there counts as

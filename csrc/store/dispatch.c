@@ -62,9 +62,9 @@ static ps_topic *topic_of(ps_store *s, const ps_record *r) {
     return t;
 }
 
-static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_error *e) {
+static int dispatch_unit(ps_store *s, const ps_record *r, ps_dispatched *done, ps_error *e) {
     if (__builtin_expect(!ps_record_names_queue(r), 0)) {
-        counts[2]++;
+        done->implausible++;
         return 0;
     }
     ps_topic *t = topic_of(s, r);
@@ -76,11 +76,12 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
     ps_unit u = {r->physical_offset, r->size, ps_record_tags_code(r, &s->st_levels)};
     int code = ps_queue_append(q, r->queue_offset, &u, e);
     if (code < 0) return code;
-    if (__builtin_expect(code == PS_UNIT_IMPLAUSIBLE, 0)) {
-        counts[2]++;
+    if (__builtin_expect(code > 1, 0)) {
+        done->implausible += code == PS_UNIT_IMPLAUSIBLE;
+        done->rivals += code == PS_UNIT_RIVAL;
         return 0;
     }
-    counts[0] += code;
+    done->units += code;
     if (code > 0 && s->st_arrivals.ar_listened && ps_arrivals_watched(q))
         ps_arrivals_add(&s->st_arrivals, q);
     atomic_store_explicit(&s->st_dispatcher.ds_logic_stamp, r->store_timestamp,
@@ -88,13 +89,13 @@ static int dispatch_unit(ps_store *s, const ps_record *r, int64_t counts[3], ps_
     return 0;
 }
 
-int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
-                       ps_error *e) {
+int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
+                       ps_dispatched *done, ps_error *e) {
     int code = 0;
-    if (queues && ps_record_has_unit(r)) code = dispatch_unit(s, r, counts, e);
+    if (queues && ps_record_has_unit(r)) code = dispatch_unit(s, r, done, e);
     if (code == 0 && index && s->st_index != NULL && r->properties_len > 0) {
         code = ps_index_put(s->st_index, r, e);
-        if (code > 0) counts[1] += code;
+        if (code > 0) done->entries += code;
     }
     return code < 0 ? code : 0;
 }
@@ -111,7 +112,8 @@ static void tell_waiters(ps_store *s) {
 
 /* Records of one segment from `at` on; stops at the bound, at the file's end or at a failure. */
 static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound, ps_error *e) {
-    int64_t end = mf->mf_base + mf->mf_size, counts[3] = {0, 0, 0};
+    int64_t end = mf->mf_base + mf->mf_size;
+    ps_dispatched done = {0};
     int64_t stop = bound < end ? bound : end;
     while (*at < stop) {
         ps_record r;
@@ -126,7 +128,7 @@ static int dispatch_file(ps_store *s, ps_mapfile *mf, int64_t *at, int64_t bound
         if (o != PS_REC_OK || r.physical_offset != *at)
             return ps_fail(e, PS_E_DAMAGED, 0, *at, mf->mf_path,
                            "the log was damaged while open: %s", ps_rec_outcome_name(o));
-        int code = ps_dispatch_record(s, &r, true, true, counts, e);
+        int code = ps_dispatch_record(s, &r, true, true, &done, e);
         if (code < 0) return code;
         *at += r.size;
         atomic_store_explicit(&s->st_dispatcher.ds_end, *at, memory_order_release);

@@ -92,7 +92,8 @@ bool ps_recover_confirms(void *store, ps_queue *q, int64_t offset, const ps_unit
     int64_t avail;
     if (u->physical < atomic_load(&s->st_log.lg_min)) return true;
     const uint8_t *p = ps_log_at(&s->st_log, u->physical, INT64_MAX, &avail, &mf);
-    bool good = p != NULL && ps_record_check(p, avail, u->physical, 0, &r) == PS_REC_OK &&
+    bool good = p != NULL &&
+                ps_record_check(p, avail, u->physical, checks_of(s), &r) == PS_REC_OK &&
                 ps_queue_is_of(q, &r);
     /* A unit of a lost message names the next record of the queue. */
     good = good && (u->size == PS_UNIT_NONE ? r.queue_offset > offset
@@ -265,30 +266,33 @@ static int scan_reading(scan *c, const ps_record *r) {
 }
 
 /* The second pass: units of queues that have a hole, and nothing else. */
-static int scan_healing(scan *c, const ps_record *r, int64_t counts[3], ps_error *e) {
+static int scan_healing(scan *c, const ps_record *r, ps_dispatched *done, ps_error *e) {
     if (c->reading) return scan_reading(c, r);
     if (!ps_record_has_unit(r) || !ps_record_names_queue(r)) return 0;
     ps_topic *t = ps_topic_find(&c->s->st_topics, (const char *)r->topic, r->topic_len);
     ps_queue *q = t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
     if (q == NULL || !q->cq_hole) return 0;
-    return ps_dispatch_record(c->s, r, true, false, counts, e);
+    return ps_dispatch_record(c->s, r, true, false, done, e);
 }
 
 static int scan_record(scan *c, const ps_record *r, ps_error *e) {
-    int64_t counts[3] = {0, 0, 0};
+    ps_dispatched done = {0};
     bool queues = c->at >= c->queues_from && c->at > c->queues_after;
     int code;
     if (c->healing)
-        code = scan_healing(c, r, counts, e);
+        code = scan_healing(c, r, &done, e);
     else if (c->reading)
         code = queues ? scan_reading(c, r) : 0;
     else
-        code = ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, counts, e);
-    c->report->units_written += counts[0];
-    c->report->entries_written += counts[1];
-    if (counts[2] > 0)
+        code = ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, &done, e);
+    c->report->units_written += done.units;
+    c->report->entries_written += done.entries;
+    if (done.implausible > 0)
         ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
                       "a record whose topic, queue id or queue offset cannot be");
+    if (done.rivals > 0)
+        ps_report_add(c->report, PS_ACTION_SKIPPED, c->at, c->at + r->size, 1, "commitlog",
+                      "a record that claims the queue offset of another, sound one");
     c->report->records += !c->healing;
     c->last_start = c->at;
     c->last_stamp = r->store_timestamp;
@@ -477,7 +481,7 @@ static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, cons
         report->units_cut += code;
         snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name,
                  queues[i]->cq_id);
-        if (why != NULL) ps_report_add(report, PS_ACTION_CUT, was - code, was, code, what, why);
+        ps_report_add(report, PS_ACTION_CUT, was - code, was, code, what, why);
     }
     free(queues);
     return code;
@@ -488,6 +492,30 @@ static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error 
     if (s->st_index == NULL) return 0;
     int code = ps_index_cut(s->st_index, physical, &cut, e);
     report->entries_cut += cut;
+    return code;
+}
+
+/* What a crash may have left of the queues after the place where their checking starts is written
+ * again from the log; where two records claim one offset, what stood there decides. */
+static int rewind_queues(ps_store *s, int64_t physical, ps_report *report, ps_error *e) {
+    ps_queue **queues;
+    int64_t code = 0;
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n && code >= 0; i++) {
+        code = ps_queue_rewind(queues[i], physical, e);
+        report->units_cut += code > 0 ? code : 0;
+    }
+    free(queues);
+    return code < 0 ? (int)code : 0;
+}
+
+/* What was not written again goes. */
+static int settle_queues(ps_store *s, ps_error *e) {
+    ps_queue **queues;
+    int code = 0;
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    for (int32_t i = 0; i < n && code == 0; i++) code = ps_queue_settle(queues[i], e);
+    free(queues);
     return code;
 }
 
@@ -631,11 +659,12 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (abnormal) distrust_cache(c);
     s->st_topics.tt_shared.qs_strict = true;
     s->st_topics.tt_shared.qs_log_before = c->queues_from > atomic_load(&s->st_log.lg_min);
-    if (code >= 0 && abnormal) code = cut_queues(s, c->queues_from, c->report, NULL, e);
+    if (code >= 0 && abnormal) code = rewind_queues(s, c->queues_from, c->report, e);
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
     if (code >= 0) code = start_index(c, e);
     if (code >= 0) code = scan_log(c, e);
     if (code >= 0) code = heal(c, e);
+    if (code >= 0) code = settle_queues(s, e);
     if (code >= 0)
         code = cut_queues(s, c->at, c->report, "the records are beyond the end of the log", e);
     if (code >= 0) code = abnormal ? sync_scanned(c, e) : 0;

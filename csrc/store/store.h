@@ -135,10 +135,14 @@ void ps_dispatcher_stop(ps_dispatcher *d);
 int64_t ps_dispatch_bound(ps_store *s);
 int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e);
 int ps_dispatch_catch_up(ps_store *s, ps_error *e);
-/* Unit and index entries of one record; counts grow by units written, entries written, and records
- * that can belong to no queue. */
-int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index, int64_t counts[3],
-                       ps_error *e);
+typedef struct ps_dispatched {
+    int64_t units, entries; /* written */
+    int64_t implausible;    /* records that can belong to no queue */
+    int64_t rivals;         /* records that claim the offset of another, which the queue names */
+} ps_dispatched;
+/* Unit and index entries of one record; *done grows. */
+int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
+                       ps_dispatched *done, ps_error *e);
 void ps_dispatch_wake(ps_store *s);
 void *ps_dispatch_main(void *store);
 void ps_dispatch_listen(ps_store *s, int fd); /* ps_arrivals_listen_locked */

@@ -417,10 +417,6 @@ QUIET = {
     "index entry's time",
 }  # fmt: skip
 
-#: Flipped bits that no sum covers, by which a record claims the offset of an undamaged one. The
-#: first of the two is delivered, both are found by key and named by verify.
-RIVALS = {"queue id", "queue offset"}
-
 
 @dataclass(frozen=True)
 class Kind:

@@ -210,6 +210,26 @@ def test_whole_records_after_damage_are_kept(store_path, tiny, kind, place):
     assert before[: record.at] == record.file.read_bytes()[: record.at]
 
 
+@pytest.mark.parametrize("claim", ["queue id", "next offset", "later offset"])
+def test_two_records_that_claim_one_offset(store_path, tiny, claim):
+    """Bits that no sum covers; the unit that stood there says whose the offset is."""
+    fill(store_path, tiny)
+    (store_path / "checkpoint").write_bytes(bytes(4096))
+    damage.crash(store_path)
+    log = list(damage.records(store_path))
+    record = log[0] if claim == "queue id" else log[300]
+    at, value = {
+        "queue id": (12, (record.queue + 1).to_bytes(4, "big")),
+        "next offset": (20, (record.queue_offset + 1).to_bytes(8, "big")),
+        "later offset": (20, (record.queue_offset + 2).to_bytes(8, "big")),
+    }[claim]
+    damage.write(record.file, record.at + at, value)
+    with pystore.open(store_path) as store:
+        assert delivered(store) == expected({log.index(record)})
+        assert [i.start for i in store.report.items if "of another" in i.why] == [record.physical]
+    assert "same-offset" in verify(store_path).counts()
+
+
 def test_a_closed_segment_whose_last_record_is_damaged_is_sound_again(store_path, tiny):
     fill(store_path, tiny)
     damage.crash(store_path)
