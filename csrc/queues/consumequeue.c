@@ -571,8 +571,8 @@ static bool offset_possible(const ps_queue *q, int64_t offset, int64_t physical,
     return max == 0 || before < 0 || offset - max <= (physical - before) / least;
 }
 
-/* Whether the unit that stands at `offset` names another record than the one at `physical`, and that
- * one says so, too. */
+/* Whether the unit that stands at `offset` names another record than the one at `physical`, and
+ * that one says so, too. */
 static bool is_of_another(ps_queue *q, int64_t offset, int64_t physical) {
     const ps_queues_shared *shared = q->cq_shared;
     const ps_mapfile *mf = atomic_load_explicit(&q->cq_last, memory_order_relaxed);
@@ -588,8 +588,8 @@ static bool is_of_another(ps_queue *q, int64_t offset, int64_t physical) {
            shared->qs_confirms(shared->qs_confirms_arg, q, offset, &u);
 }
 
-/* Whether a record that would take the queue from `max` to `offset` is at odds with what stood there
- * before the recovery. */
+/* Whether a record that would take the queue from `max` to `offset` is at odds with what stood
+ * there before the recovery. */
 static bool is_rival(ps_queue *q, int64_t max, int64_t offset, int64_t physical) {
     int64_t end = offset < q->cq_was ? offset + 1 : q->cq_was;
     for (int64_t at = max; at < end; at++)
