@@ -62,6 +62,8 @@ class GroupProcessor:
         check_offsets_may_change(name)
         self.s.groups.delete(name)
         self.s.statistics.forget(group=name)
+        if self.s.pop is not None:
+            self.s.pop.forget(group=name)
         return self._deleted(command, name)
 
     async def _deleted(self, command: Command, name: str) -> Command:

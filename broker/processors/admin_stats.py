@@ -168,9 +168,10 @@ class StatisticsProcessor:
             high = self.s.store.range(config.name, queue)[1]
             offset = max(0, self.s.offsets.get(group, config.name, queue) or 0)
             last = store_time(self.s, config.name, queue, offset - 1) if offset > 0 else 0
+            flight = self.s.pop.in_flight(config.name, group, queue) if self.s.pop else 0
             table[self._queue(config.name, queue)] = {
                 "brokerOffset": high,
-                "consumerOffset": offset,
+                "consumerOffset": max(offset - flight, 0),
                 "lastTimestamp": max(last, 0),
                 "pullOffset": offset,
             }
@@ -203,7 +204,7 @@ class StatisticsProcessor:
 
     async def all_consumption(self, peer: Peer, command: Command) -> Command:
         only_ordered = command.flag_of("isOrder")
-        turns, total, listed = Turns(), 0, []
+        turns, total, flight, listed = Turns(), 0, 0, []
         topics, tps = self.s.offsets.topics_by_group(), self.s.statistics.tps("GROUP_GET_NUMS")
         for group in self.s.groups.all():
             await turns.next()
@@ -213,6 +214,7 @@ class StatisticsProcessor:
                     continue
                 table = await self._offsets(group.name, config, turns)
                 total += sum(w["brokerOffset"] - w["consumerOffset"] for w in table.values())
+                flight += sum(w["pullOffset"] - w["consumerOffset"] for w in table.values())
                 rate = tps(f"{config.name}@{group.name}")
                 stats.append({"consumeTps": rate, "offsetTable": table})
             listed.append({group.name: stats})
@@ -220,7 +222,7 @@ class StatisticsProcessor:
             "brokerAddr": self.s.address,
             "consumeStatsList": listed,
             "totalDiff": total,
-            "totalInflightDiff": 0,
+            "totalInflightDiff": flight,
         }
         return await reply_with(command, lambda: body)
 

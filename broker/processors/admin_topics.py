@@ -88,6 +88,8 @@ class TopicProcessor:
         for each in names:
             self.s.topics.delete(each)
             self.s.statistics.forget(topic=each)
+            if self.s.pop is not None:
+                self.s.pop.forget(topic=each)
         return self._deleted(command, names)
 
     async def _deleted(self, command: Command, names: list[str]) -> Command:

@@ -15,7 +15,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision
 from broker.services.context import Services
-from broker.services.names import NOT_FOR_CLIENTS, RETRY, check_topic
+from broker.services.names import NOT_FOR_CLIENTS, RETRY, REVIVE_PREFIX, check_topic
 from broker.services.topics import UNIT, UNIT_SUB, WRITE
 from broker.services.uniq_ids import UniqIds
 from pystore.configfiles import TopicConfig
@@ -132,7 +132,7 @@ class Admission:
                 ResponseCode.NO_PERMISSION, f"the broker[{s.host}] sending message is forbidden"
             )
         check_topic(topic)
-        if topic in NOT_FOR_CLIENTS:
+        if topic in NOT_FOR_CLIENTS or topic.startswith(REVIVE_PREFIX):
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{topic}] is forbidden.",

@@ -13,6 +13,7 @@ __all__ = [
     "NOT_FOR_CLIENTS",
     "RESERVED_GROUPS",
     "RETRY",
+    "REVIVE_PREFIX",
     "TEMPLATE",
     "check_group",
     "check_offsets_may_change",
@@ -40,6 +41,8 @@ NOT_FOR_CLIENTS = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
+#: And with this, check points of POP: a forged one would bring messages back to anybody.
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 _SYSTEM = NOT_FOR_CLIENTS | {TEMPLATE, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
 
 #: Groups that are always there.

@@ -601,11 +601,14 @@ int ps_topic_check(const uint8_t *topic, int64_t len, const char **why) {
     if (len > PS_TOPIC_MAX) {
         return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 255 bytes");
     }
-    if (len > PS_TOPIC_MAX_V1 && memcmp(topic, RETRY_PREFIX, TEXT_LEN(RETRY_PREFIX)) != 0) {
+    bool retry = len > TEXT_LEN(RETRY_PREFIX) &&
+                 memcmp(topic, RETRY_PREFIX, TEXT_LEN(RETRY_PREFIX)) == 0;
+    if (len > PS_TOPIC_MAX_V1 && !retry) {
         return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is longer than 127 bytes");
     }
     for (int64_t i = 0; i < len; i++) {
-        if (!topic_char(topic[i])) {
+        /* The plus sign divides group and topic in retry topics of POP (KeyBuilder, version 2). */
+        if (!topic_char(topic[i]) && !(retry && topic[i] == '+')) {
             return refuse(why, PS_E_TOPIC_ILLEGAL,
                           "the topic has a character other than letters, digits and % | _ -");
         }

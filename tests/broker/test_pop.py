@@ -3,7 +3,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
 from popping import popping, records, run
+from waiting import until_async
+
+from broker.processors.assignment import shared
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode as Code
+from broker.remoting.mqjson import MessageQueue
+from broker.services.pop.modes import Mode
+from broker.services.pop.polling import Place
 
 
 def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
@@ -56,3 +70,429 @@ def test_a_restart_forgets_nothing(store_path):
             assert [body for _, _, body in back] == [b"b"]
 
     run(second(run(first())))
+
+
+def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out_twice(store_path):
+    """The offsets of the last seconds are lost with the process; the log has the check points."""
+
+    async def first():
+        async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
+            p.make_topic()
+            p.put("a", "b", "c")
+            found = await p.handles(most=2, invisible=20_000)
+            await p.ack(found[0][0])
+            p.broker.store.flush()
+            copy = store_path.with_name("crashed")
+            shutil.copytree(store_path, copy)
+            return copy, found
+
+    async def second(copy, found):
+        async with popping(copy) as p:
+            assert p.broker.services.offsets.get("g", "T", 0) == 2
+            assert [body for _, _, body in await p.handles()] == [b"c"]
+            assert (await p.ack(found[1][0])).code == 0
+            p.shift(30_000)
+            assert (await p.pop()).code == 210
+
+    run(second(*run(first())))
+
+
+def test_a_reset_is_not_undone_by_a_crash(store_path):
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a", "b", "c")
+            await p.handles(invisible=20_000)
+            offsets = p.broker.services.offsets
+            offsets.reset("g", "T", 0, 1)
+            await offsets.persist()
+            assert p.broker.store.metadata.offsets_mark() > 0
+            shutil.copytree(store_path, store_path.with_name("crashed"))
+
+    async def second():
+        async with popping(store_path.with_name("crashed")) as p:
+            assert [body for _, _, body in await p.handles()] == [b"b", b"c"]
+
+    run(first())
+    run(second())
+
+
+def test_an_invisible_time_is_changed_for_one_message(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a", "b")
+            found = await p.handles(invisible=10_000)
+            changed = await p.change(found[0][0], 40_000)
+            assert (changed.code, changed.remark) == (0, "not set any response code")
+            assert changed.ext["invisibleTime"] == "40000"
+            new = found[0][0]._replace(
+                start=0, pop_ms=int(changed.ext["popTime"]), invisible_ms=40_000,
+                revive_queue=int(changed.ext["reviveQid"]),
+            )  # fmt: skip
+            assert (await p.ack(found[0][0])).code == 0  # the old handle does nothing
+            assert (await p.change(found[0][0], 1000)).code == 208
+            p.shift(10_100)
+            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
+            assert (await p.ack(new)).code == 0
+            p.shift(61_000)
+            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
+
+    run(work())
+
+
+def test_batches_are_acknowledged_at_once(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a", "b", "c", "d")
+            handle = (await p.handles(invisible=10_000))[0][0]
+            one = {
+                "c": "g", "t": "T", "r": "0", "so": handle.start, "q": 0, "it": 10_000,
+                "rq": handle.revive_queue, "pt": handle.pop_ms, "b": "Cg==",
+            }  # fmt: skip
+            gone = one | {"t": "nobody"}
+            body = mqjson.dumps({"acks": [gone, one], "brokerName": "DEFAULT_BROKER"})
+            assert (await p.ask(Code.BATCH_ACK_MESSAGE, body)).code == 0
+            p.shift(10_100)
+            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"c"]
+            for empty in (b"", b"{}", b'{"acks":[]}'):
+                answer = await p.ask(Code.BATCH_ACK_MESSAGE, empty)
+                assert (answer.code, answer.remark) == (208, None)
+            wild = mqjson.dumps({"acks": [one | {"b": "/" * 40_000}]})
+            assert (await p.ask(Code.BATCH_ACK_MESSAGE, wild)).code == 13
+
+    run(work())
+
+
+def test_ordered_groups_get_one_batch_at_a_time(store_path):
+    """As a 5.3.3 broker answered the same requests."""
+
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put(*"012345")
+            one = dict(order="true", queue=0, most=3, invisible=8_000)
+            first = await p.pop(**one, attemptId="1")
+            assert first.ext["orderCountInfo"] == "0 0 0" and first.ext["reviveQid"] == "999"
+            blocked = await p.pop(**one, attemptId="2")
+            assert (blocked.code, blocked.ext["orderCountInfo"]) == (210, "")
+            again = await p.pop(**one, attemptId="1")
+            assert again.ext["msgOffsetInfo"] == "0 0 0,1,2"
+            assert again.ext["orderCountInfo"] == "0 0 0"
+            handles = [handle for handle, _, _ in p.handles_of(again)]
+            assert (await p.ack(handles[1])).code == (await p.ack(handles[0])).code == 0
+            assert p.broker.services.offsets.get("g", "T", 0) == 2
+            unknown = await p.ack(handles[2]._replace(offset=5))
+            assert unknown.code == 13 and "next:-1" in unknown.remark
+            changed = await p.change(handles[2], 3_000)
+            assert changed.ext["popTime"] == again.ext["popTime"]
+            assert 3_000 <= int(changed.ext["invisibleTime"]) < 8_000
+            waiting = asyncio.ensure_future(p.pop(**one, attemptId="3", poll=30_000))
+            await until_async(lambda: len(p.pop_service.polling) == 1)
+            p.shift(3_100)
+            p.pop_service.polling.wake(Place("T", "g", 0))
+            third = await waiting
+            assert third.ext["startOffsetInfo"] == "0 0 2"
+            assert third.ext["msgOffsetInfo"] == "0 0 2,3,4"
+            assert third.ext["orderCountInfo"] == "0 qo0%2 1;0 0 0"
+            waiting = asyncio.ensure_future(p.pop(**one, poll=30_000))
+            await until_async(lambda: len(p.pop_service.polling) == 1)
+            for handle, _, _ in p.handles_of(third):
+                await p.ack(handle)
+            assert (await waiting).ext["msgOffsetInfo"] == "0 0 5"
+            assert b'"T@g":{0:{' in p.pop_service.order.text()
+
+    run(work())
+
+
+def test_an_ordered_batch_outlives_a_restart(store_path):
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put(*"0123")
+            found = await p.handles(order="true", most=3, attemptId="1")
+            await p.ack(found[1][0])
+            return found
+
+    async def second(found):
+        async with popping(store_path) as p:
+            assert (await p.pop(order="true")).code == 210
+            for handle, _, _ in found:
+                await p.ack(handle)
+            assert [body for _, _, body in await p.handles(order="true")] == [b"3"]
+
+    run(second(run(first())))
+
+
+def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic(queues=3)
+            blue = asyncio.ensure_future(p.pop(poll=60_000, exp="blue"))
+            await until_async(lambda: len(p.pop_service.polling) == 1)
+            red = asyncio.ensure_future(p.pop(poll=60_000, exp="red || green", queue=1))
+            notice = asyncio.ensure_future(
+                p.ask(
+                    Code.NOTIFICATION,
+                    consumerGroup="other",
+                    topic="T",
+                    queueId=-1,
+                    pollTime=60_000,
+                    bornTime=0,
+                    order="false",
+                )  # fmt: skip
+            )
+            await until_async(lambda: len(p.pop_service.polling) == 2)
+            await until_async(lambda: len(p.pop_service.notices) == 1)
+            asked = dict(consumerGroup="g", topic="T")
+            for queue, count in ((-1, 1), (0, 0), (1, 1)):
+                info = await p.ask(Code.POLLING_INFO, queueId=queue, **asked)
+                assert info.ext == {"pollingNum": str(count)}
+            p.put("x", queue=1, tags="red")
+            assert (await red).ext["msgOffsetInfo"] == "0 1 0"
+            assert (await notice).ext == {"hasMsg": "true", "pollingFull": "false"}
+            assert not blue.done()
+            p.put("y", queue=2, tags="blue")
+            assert [r[1] for r in records((await blue).body)] == [b"y"]
+
+    run(work())
+
+
+def test_waiting_is_bounded_and_ends_in_time(store_path):
+    async def work():
+        bounds = dict(popPollingSize=2, popPollingMapSize=2, maxPopPollingSize=3)
+        async with popping(store_path, **bounds) as p:
+            p.make_topic(queues=2)
+            held = [asyncio.ensure_future(p.pop(poll=60_000, queue=0)) for _ in range(2)]
+            await until_async(lambda: len(p.pop_service.polling) == 2)
+            full = await p.pop(poll=60_000, queue=0)
+            assert (full.code, full.ext["restNum"]) == (209, "0")
+            held.append(asyncio.ensure_future(p.pop(poll=60_000, queue=1)))
+            await until_async(lambda: len(p.pop_service.polling) == 3)
+            assert (await p.pop(poll=60_000, queue=-1)).code == 209
+            p.shift(60_000)
+            for each in held:
+                assert (await each).code == 210
+            assert len(p.pop_service.polling) == 0
+            gone = await p.pop(poll=1000, bornTime=1)
+            assert gone.code == 210 and "timeout too much" in gone.remark
+            assert gone.ext == dict.fromkeys(
+                ("popTime", "invisibleTime", "reviveQid", "restNum"), "0"
+            )
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"topic": "none"}, 17),
+        ({"most": 33}, 29),
+        ({"most": 0}, 29),
+        ({"most": -5}, 29),
+        ({"most": 1 << 40}, 29),
+        ({"queue": 9}, 29),
+        ({"queue": -2}, 29),
+        ({"invisible": 0}, 29),
+        ({"invisible": -1}, 29),
+        ({"invisible": 1 << 62}, 29),
+        ({"exp": "a = = 1", "expType": "SQL92"}, 23),
+        ({"expType": "XML"}, 23),
+        ({"group": "g" * 250}, 29),
+        ({"group": "a b"}, 29),
+        ({"most": "many"}, 1),
+        ({"pollTime": "-9223372036854775808", "bornTime": 0}, 210),
+    ],
+)
+def test_what_cannot_be_popped_is_refused_with_all_numbers(store_path, asked, code):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            answer = await p.pop(**asked)
+            assert answer.code == code and answer.remark
+            assert {"popTime", "invisibleTime", "reviveQid", "restNum"} <= answer.ext.keys()
+
+    run(work())
+
+
+def test_forged_and_stale_handles_do_nothing(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.make_topic("U")
+            p.put("a", "b")
+            p.put("u", topic="U")
+            (one, _, _), (two, _, _) = await p.handles(invisible=10_000)
+            for wrong in (
+                one._replace(start=1), one._replace(pop_ms=one.pop_ms + 1),
+                one._replace(revive_queue=999),
+            ):  # fmt: skip
+                assert (await p.ack(wrong)).code == 0
+            assert (await p.ack(one, group="other")).code == 0
+            assert (await p.ack(one, topic="U")).code == 0
+            assert (await p.ack(one._replace(offset=99))).code == 208
+            assert (await p.ack(one._replace(queue=7))).code == 13
+            assert (await p.ack(one, topic="none")).code == 17
+            for text in ("", "1 2 3", "x" * 100_000, "0 0 0 0 0 b 0 -1", one.text + " 9"):
+                bad = await p.ask(
+                    Code.ACK_MESSAGE, consumerGroup="g", topic="T", queueId=0, offset=0,
+                    extraInfo=text,
+                )  # fmt: skip
+                assert bad.code in (1, 13) and bad.remark
+            for wrong_ms in (-1, 1 << 62):
+                assert (await p.change(two, wrong_ms)).code == 29
+            assert [ck.open for ck in p.pop_service.points] == [2]
+            p.shift(10_100)
+            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"b"]
+
+    run(work())
+
+
+def test_two_consumers_share_a_queue_and_nothing_is_handed_out_twice(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic(queues=2)
+            for queue in (0, 1):
+                p.put(*(f"{queue}-{n}" for n in range(100)), queue=queue)
+
+            async def consume(seen):
+                while found := await p.handles(most=7, invisible=60_000):
+                    for handle, topic, body in found:
+                        seen.append(body)
+                        await p.ack(handle, topic)
+
+            seen: list[list[bytes]] = [[], [], []]
+            await asyncio.gather(*map(consume, seen))
+            bodies = [body for each in seen for body in each]
+            assert len(bodies) == len(set(bodies)) == 200
+            assert not p.pop_service.points.in_flight
+            p.pop_service.tick()
+
+    run(work())
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_names_of_retry_topics(store_path, v2):
+    async def work():
+        named = dict(enableRetryTopicV2=v2, popFromRetryProbability=100)
+        async with popping(store_path, **named, retrieveMessageFromPopRetryTopicV1=not v2) as p:
+            p.make_topic()
+            p.put("a", tags="x", keys="k")
+            await p.handles(invisible=10_000, exp="x")
+            p.shift(10_100)
+            back = await p.pop(poll=10_000, exp="x", invisible=5_000)
+            kind, sign = ("2", "+") if v2 else ("1", "_")
+            assert back.ext["startOffsetInfo"] == f"{kind} 0 0"
+            ((_, _, said, topic, times),) = records(back.body)
+            ((handle, name, _),) = p.handles_of(back)
+            assert (topic, times, name) == ("T", 1, f"%RETRY%g{sign}T")
+            assert said["POP_CK"] == handle.text and said["TAGS"] == "x"
+            assert said["1ST_POP_TIME"].isdigit() and said["KEYS"] == "k"
+            stored = p.broker.store.read(name, 0, 0)[0]
+            assert "POP_CK" not in stored.properties
+            p.shift(5_100)
+            again = await p.pop(poll=10_000, exp="x")
+            assert again.ext["msgOffsetInfo"] == f"{kind} 0 1"
+            ((_, _, more, _, times),) = records(again.body)
+            assert times == 2 and more["1ST_POP_TIME"] == said["1ST_POP_TIME"]
+            for topic in ("T", "%RETRY%g+T", "%RETRY%g_T"):
+                await p.ask(Code.DELETE_TOPIC_IN_BROKER, topic=topic)
+            assert not list(p.pop_service.points)
+
+    run(work())
+
+
+def test_pops_may_be_bound_by_what_is_in_flight(store_path):
+    async def work():
+        bound = dict(enablePopMessageThreshold=True, popInflightMessageThreshold=2)
+        async with popping(store_path, **bound) as p:
+            p.make_topic()
+            p.put(*"0123456")
+            found = await p.handles(most=3)
+            over = await p.pop(most=3)
+            assert (over.code, over.ext["restNum"]) == (210, "4")
+            stats = await p.ask(Code.GET_CONSUME_STATS, consumerGroup="g", topic="T")
+            (row,) = mqjson.loads(stats.body)["offsetTable"].values()
+            assert (row["consumerOffset"], row["pullOffset"], row["brokerOffset"]) == (0, 3, 7)
+            await p.ack(found[0][0])
+            assert len(await p.handles(most=3)) == 3
+
+    run(work())
+
+
+def test_assignment_of_groups_that_pop(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            given = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+            answer = await p.ask(Code.SET_MESSAGE_REQUEST_MODE, mqjson.dumps(given))
+            assert answer.code == 0
+            table = await p.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE)
+            assert mqjson.loads(table.body) == {"messageRequestModeMap": {"T": {"g": given}}}
+            queues = [MessageQueue("T", "b", i) for i in range(8)]
+            whole = [MessageQueue("T", "b", -1)]
+            assert shared(queues, ["1", "2", "3"], "2", "AVG", 0) == whole
+            assert shared(queues, ["1", "2", "3"], "2", "AVG", 2) == whole
+            four = ["1", "2", "3", "4"]
+            assert [q.queue for q in shared(queues, four, "4", "AVG", 1)] == [6, 7, 0, 1]
+            assert [q.queue for q in shared(queues[:2], four, "4", "AVG", 1)] == [1]
+            assert shared(queues, four, "5", "AVG", 1) == []
+        async with popping(store_path) as p:
+            assert p.pop_service.modes.get("T", "g") == Mode("POP", 0)
+
+    run(work())
+
+
+def test_the_revive_topic_is_the_brokers_own(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            assert (await p.send(b"{}", topic="rmq_sys_REVIVE_LOG_DefaultCluster")).code == 16
+
+    run(work())
+
+
+def test_progress_of_the_revive_topic_stops_at_the_first_open_check_point(store_path):
+    async def work():
+        async with popping(store_path, reviveQueueNum=1) as p:
+            p.make_topic()
+            p.put("a", "b")
+            name, store = p.pop_service.log.topic, p.broker.store
+            first = (await p.handles(most=1, invisible=20_000))[0][0]
+            await p.handles(most=1, invisible=90_000)
+            p.shift(19_500)
+            await until_async(lambda: store.range(name, 0)[1] == 1)
+            p.pop_service.tick()
+            done = p.pop_service.revive.done
+            assert done(0) == 0 and first.start == 0
+            p.shift(600)
+            await until_async(lambda: p.pop_service.revive.revived == 1)
+            await until_async(lambda: store.range(name, 0)[1] == 2)
+            p.pop_service.tick()
+            assert done(0) == 2
+
+    run(work())
+
+
+def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
+    """tests/golden: killed with check points and acknowledgements open; m4, m5, n1 and m2 are
+    to come back, the others are done."""
+    golden = Path(__file__).resolve().parents[1] / "golden" / "killed-pop.tar.xz"
+    with tarfile.open(golden) as packed:
+        packed.extractall(store_path.parent, filter="data")
+    sizes = dict(
+        mappedFileSizeCommitLog=4 << 20, mappedFileSizeConsumeQueue=6000, maxHashSlotNum=512,
+        maxIndexNum=1024, brokerName="broker-a",
+    )  # fmt: skip
+
+    async def work():
+        async with popping(store_path.parent / "store", **sizes) as p:
+            found = []
+            while len(found) < 4:
+                answer = await p.pop(topic="pop_raw", group="pop_g", poll=60_000)
+                assert answer.code == 0
+                found += [(r[1], r[4]) for r in records(answer.body)]
+            assert sorted(found) == [(b"m2", 1), (b"m4", 1), (b"m5", 1), (b"n1", 1)]
+            assert (await p.pop(topic="pop_raw", group="pop_g")).code == 210
+
+    run(work())

@@ -52,6 +52,7 @@ class RequestModes:
             await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
 
     def _write(self, data: bytes) -> None:
+        self._path.parent.mkdir(exist_ok=True)
         files.replace_file(self._path, data, keep_old=True)
 
     def as_json(self) -> dict[str, Any]:

@@ -195,6 +195,7 @@ class OrderTable:
             self._write(self.text())
 
     def _write(self, data: bytes) -> None:
+        self._path.parent.mkdir(exist_ok=True)
         files.replace_file(self._path, data, keep_old=True)
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from broker.services.names import REVIVE_PREFIX
 from broker.services.pop.checkpoints import (
     LEAD_MS,
     Acknowledged,
@@ -29,7 +30,7 @@ _BATCH = 256
 
 
 def revive_topic(cluster: str) -> str:
-    return f"rmq_sys_REVIVE_LOG_{cluster}"
+    return REVIVE_PREFIX + cluster
 
 
 @dataclass(slots=True)

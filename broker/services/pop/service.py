@@ -227,6 +227,10 @@ class Pop:
 
     # ---- asking ----
 
+    def in_flight(self, topic: str, group: str, queue: int) -> int:
+        """Messages that the group has popped, and neither acknowledged nor got back."""
+        return self.points.in_flight.get((topic, group, queue), 0)
+
     def peek(self, request: PopRequest) -> tuple[list[bytes], int]:
         """Records that would be popped next, and how many messages are there; nothing is moved."""
         records: list[bytes] = []
