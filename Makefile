@@ -40,7 +40,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge \
-        crash crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
+        crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
         bench-peers bench-broker lint format typecheck errors codes logs docs docs-check \
         wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -113,6 +113,9 @@ museum: build ## every kind of damage of the museum, over stores of ours and of 
 museum-java: build ## the same stores before Apache's own: fills tests/museum/apache.json and docs/damage.md
 	@PS_MUSEUM_JAVA=1 $(PY) -m pytest -q $(HOURS) tests/museum/test_apache.py -k reads_every
 	@$(PY) -m pytest -q tests/museum/test_apache.py
+
+crash-pop: build ## consumers that pop, and a broker that is killed 100 times
+	@PS_POP_KILLS=$${PS_POP_KILLS:-100} $(PY) -m pytest tests/crash/test_pop_kill.py -q -s $(HOURS)
 
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)

@@ -23,7 +23,7 @@ from broker.processors.bodies import (
 )
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command
-from broker.services.pop.handles import is_retry_of
+from broker.remoting.receipts import is_retry_of
 from pystore import Store
 from pystore.errors import StoreError
 from pystore.pending import HALF_TOPIC

@@ -13,10 +13,10 @@ from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, Result, host_text
+from broker.remoting.receipts import NORMAL, Handle, retry_topic
 from broker.services.context import Services
 from broker.services.pop import Pop
 from broker.services.pop.acks import Outcome
-from broker.services.pop.handles import NORMAL, Handle, retry_topic
 from pystore import PutStatus
 from pystore.errors import StoreError
 

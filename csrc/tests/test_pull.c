@@ -538,7 +538,7 @@ static void test_watched_queues(void) {
     CHECK(news[0].topic_len == 1 && news[0].topic[0] == 'W' && news[0].queue_id == 0);
     CHECK_EQ(0, ps_core_news(kit_core, news, 4));
     CHECK_EQ(1, ps_core_watch_queue(kit_core, "W", 1, 0, 1, &e)); /* it is there already */
-    char name[8];
+    char name[16];
     for (int i = 0; i < 200; i++) { /* more than the first room, taken in parts */
         int len = snprintf(name, sizeof name, "W%d", i);
         CHECK_EQ(0, ps_core_watch_queue(kit_core, name, len, 0, 0, &e));

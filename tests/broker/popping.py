@@ -10,7 +10,7 @@ from broker.broker import Broker
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode as Code
 from broker.remoting.command import Command
-from broker.services.pop.handles import Handle
+from broker.remoting.receipts import Handle
 from pystore.properties import encode_properties, parse_properties
 
 __all__ = ["SMALL", "Popper", "popping", "records", "run"]

@@ -172,7 +172,7 @@ def test_ordered_groups_get_one_batch_at_a_time(store_path):
         async with popping(store_path) as p:
             p.make_topic()
             p.put(*"012345")
-            one = dict(order="true", queue=0, most=3, invisible=8_000)
+            one = {"order": "true", "queue": 0, "most": 3, "invisible": 8_000}
             first = await p.pop(**one, attemptId="1")
             assert first.ext["orderCountInfo"] == "0 0 0" and first.ext["reviveQid"] == "999"
             blocked = await p.pop(**one, attemptId="2")
@@ -241,11 +241,11 @@ def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
                     pollTime=60_000,
                     bornTime=0,
                     order="false",
-                )  # fmt: skip
+                )
             )
             await until_async(lambda: len(p.pop_service.polling) == 2)
             await until_async(lambda: len(p.pop_service.notices) == 1)
-            asked = dict(consumerGroup="g", topic="T")
+            asked = {"consumerGroup": "g", "topic": "T"}
             for queue, count in ((-1, 1), (0, 0), (1, 1)):
                 info = await p.ask(Code.POLLING_INFO, queueId=queue, **asked)
                 assert info.ext == {"pollingNum": str(count)}
@@ -261,7 +261,7 @@ def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
 
 def test_waiting_is_bounded_and_ends_in_time(store_path):
     async def work():
-        bounds = dict(popPollingSize=2, popPollingMapSize=2, maxPopPollingSize=3)
+        bounds = {"popPollingSize": 2, "popPollingMapSize": 2, "maxPopPollingSize": 3}
         async with popping(store_path, **bounds) as p:
             p.make_topic(queues=2)
             held = [asyncio.ensure_future(p.pop(poll=60_000, queue=0)) for _ in range(2)]
@@ -277,9 +277,8 @@ def test_waiting_is_bounded_and_ends_in_time(store_path):
             assert len(p.pop_service.polling) == 0
             gone = await p.pop(poll=1000, bornTime=1)
             assert gone.code == 210 and "timeout too much" in gone.remark
-            assert gone.ext == dict.fromkeys(
-                ("popTime", "invisibleTime", "reviveQid", "restNum"), "0"
-            )
+            numbers = ("popTime", "invisibleTime", "reviveQid", "restNum")
+            assert gone.ext == dict.fromkeys(numbers, "0")
 
     run(work())
 
@@ -375,7 +374,7 @@ def test_two_consumers_share_a_queue_and_nothing_is_handed_out_twice(store_path)
 @pytest.mark.parametrize("v2", [False, True])
 def test_names_of_retry_topics(store_path, v2):
     async def work():
-        named = dict(enableRetryTopicV2=v2, popFromRetryProbability=100)
+        named = {"enableRetryTopicV2": v2, "popFromRetryProbability": 100}
         async with popping(store_path, **named, retrieveMessageFromPopRetryTopicV1=not v2) as p:
             p.make_topic()
             p.put("a", tags="x", keys="k")
@@ -405,7 +404,7 @@ def test_names_of_retry_topics(store_path, v2):
 
 def test_pops_may_be_bound_by_what_is_in_flight(store_path):
     async def work():
-        bound = dict(enablePopMessageThreshold=True, popInflightMessageThreshold=2)
+        bound = {"enablePopMessageThreshold": True, "popInflightMessageThreshold": 2}
         async with popping(store_path, **bound) as p:
             p.make_topic()
             p.put(*"0123456")
@@ -480,10 +479,10 @@ def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
     golden = Path(__file__).resolve().parents[1] / "golden" / "killed-pop.tar.xz"
     with tarfile.open(golden) as packed:
         packed.extractall(store_path.parent, filter="data")
-    sizes = dict(
-        mappedFileSizeCommitLog=4 << 20, mappedFileSizeConsumeQueue=6000, maxHashSlotNum=512,
-        maxIndexNum=1024, brokerName="broker-a",
-    )  # fmt: skip
+    sizes = {
+        "mappedFileSizeCommitLog": 4 << 20, "mappedFileSizeConsumeQueue": 6000,
+        "maxHashSlotNum": 512, "maxIndexNum": 1024, "brokerName": "broker-a",
+    }  # fmt: skip
 
     async def work():
         async with popping(store_path.parent / "store", **sizes) as p:

@@ -96,7 +96,7 @@ def text(remark):
 @pytest.mark.parametrize("part", PARTS, ids=["unordered", "ordered"])
 def test_answers_are_those_of_5_3_3(store_path, part):
     async def work():
-        settings = dict(listenPort=0, brokerName="broker-a", brokerIP1="127.0.0.1")
+        settings = {"listenPort": 0, "brokerName": "broker-a", "brokerIP1": "127.0.0.1"}
         opened = Broker(store_path, mappedFileSizeCommitLog=1 << 20, **settings)
         async with opened as broker, RemotingClient() as client:
             broker.services.topics.update(TopicConfig("pop_raw", 1, 1))

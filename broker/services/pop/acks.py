@@ -7,9 +7,9 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from broker.remoting.receipts import ORDER_QUEUE, Handle
 from broker.services.offsets import Offsets
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
-from broker.services.pop.handles import ORDER_QUEUE, Handle
 from broker.services.pop.order import Batch, OrderTable
 from broker.services.pop.records import ReviveLog
 

@@ -7,13 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker.services.config import Config
-from broker.services.hotpath import HotPath
-from broker.services.names import RETRY
-from broker.services.offsets import Offsets, is_young
-from broker.services.pop.checkpoints import CheckPoint, CheckPoints
-from broker.services.pop.composing import with_handle
-from broker.services.pop.handles import (
+from broker.remoting.receipts import (
     NORMAL,
     ORDER_QUEUE,
     RETRY_V1,
@@ -22,6 +16,12 @@ from broker.services.pop.handles import (
     retry_topic,
     shown_offsets,
 )
+from broker.services.config import Config
+from broker.services.hotpath import HotPath
+from broker.services.names import RETRY
+from broker.services.offsets import Offsets, is_young
+from broker.services.pop.checkpoints import CheckPoint, CheckPoints
+from broker.services.pop.composing import with_handle
 from broker.services.pop.order import OrderTable, shown_counts
 from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics

@@ -7,12 +7,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from broker.remoting.receipts import RETRY_V1, RETRY_V2, retry_topic
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
 from broker.services.offsets import Offsets
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
-from broker.services.pop.handles import RETRY_V1, RETRY_V2, retry_topic
 from broker.services.pop.records import REVIVE_GROUP, ReviveLog
 from broker.services.topics import Topics
 from pystore import Message, Store

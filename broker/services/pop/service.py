@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from broker.remoting.hot import Core
+from broker.remoting.receipts import is_retry_of, retry_topic
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
@@ -21,7 +22,6 @@ from broker.services.offsets import Offsets
 from broker.services.pop.acks import Acks
 from broker.services.pop.batches import Batches, Popped, PopRequest
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
-from broker.services.pop.handles import is_retry_of, retry_topic
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
 from broker.services.pop.polling import FULL, PARKED, Place, Polling, Waiter

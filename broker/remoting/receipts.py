@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.services.names import RETRY
-
 __all__ = [
     "NORMAL",
     "ORDER_QUEUE",
@@ -19,6 +17,7 @@ __all__ = [
     "shown_offsets",
 ]
 
+_RETRY = "%RETRY%"
 #: What a handle says of the topic: the one that was asked for, or its retry topic.
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 #: Stands for the revive queue where no check point is kept: ordered consumption.
@@ -72,13 +71,13 @@ class Handle(NamedTuple):
 
 def retry_topic(group: str, topic: str, kind: str) -> str:
     """The topic that messages of `topic` come back through to `group`."""
-    return f"{RETRY}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
+    return f"{_RETRY}{group}{'+' if kind == RETRY_V2 else '_'}{topic}"
 
 
 def is_retry_of(name: str, group: str) -> str | None:
     """The topic whose messages this retry topic brings back to the group; None: it does not."""
     for sign in "+_":
-        prefix = f"{RETRY}{group}{sign}"
+        prefix = f"{_RETRY}{group}{sign}"
         if name.startswith(prefix) and len(name) > len(prefix):
             return name[len(prefix) :]
     return None
