@@ -231,7 +231,7 @@ def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
             p.make_topic(queues=3)
             blue = asyncio.ensure_future(p.pop(poll=60_000, exp="blue"))
             await until_async(lambda: len(p.pop_service.polling) == 1)
-            red = asyncio.ensure_future(p.pop(poll=60_000, exp="red || green", queue=1))
+            red = asyncio.ensure_future(p.pop(poll=60_000, exp="red || green", queue=1, group="h"))
             notice = asyncio.ensure_future(
                 p.ask(
                     Code.NOTIFICATION,
@@ -245,9 +245,8 @@ def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
             )
             await until_async(lambda: len(p.pop_service.polling) == 2)
             await until_async(lambda: len(p.pop_service.notices) == 1)
-            asked = {"consumerGroup": "g", "topic": "T"}
-            for queue, count in ((-1, 1), (0, 0), (1, 1)):
-                info = await p.ask(Code.POLLING_INFO, queueId=queue, **asked)
+            for queue, group, count in ((-1, "g", 1), (1, "g", 0), (1, "h", 1), (-1, "h", 0)):
+                info = await p.ask(Code.POLLING_INFO, queueId=queue, topic="T", consumerGroup=group)
                 assert info.ext == {"pollingNum": str(count)}
             p.put("x", queue=1, tags="red")
             assert (await red).ext["msgOffsetInfo"] == "0 1 0"
