@@ -28,9 +28,9 @@ C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h)
 C_RUNS := $(patsubst build/ctests/%,run/%,$(C_TESTS) $(C_FUZZERS))
 C_TSAN_RUNS := $(patsubst build/ctests/%,run/%,$(C_TSAN_TESTS))
 
-# The Python suite: files go to this many workers side by side (tests/conftest.py says how). One more
+# The Python suite: files go to this many workers side by side (tests/conftest.py says how). Two more
 # than there are cores: official clients and brokers wait more than they work.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PYTEST := $(PY) -m pytest -q -n $(WORKERS)
 # A single test of these lasts as long as it is told to, or minutes beside the other make.
 HOURS := -o faulthandler_timeout=14400

@@ -46,18 +46,24 @@ HERE = Path(__file__).resolve().parent
 
 # ---- the order of tests, and who runs them ----
 
-#: Files that take longest, first: with workers side by side they are what the others wait for.
+#: Files that last longest, first: with workers side by side they are what the others wait for.
 LONGEST = (
-    "interop/test_clients.py",
     "spark/",
-    "interop/test_one_of_everything.py",
-    "interop/test_orders_java.py",
-    "interop/test_go.py",
+    "java/test_interop.py",
+    "interop/test_mqadmin.py",
+    "docs/",
+    "interop/test_clients.py",
+    "audit/test_repair.py",
+    "unit/test_cli.py",
+    "campaign/",
+    "crash/test_faults.py",
     "interop/",
+    "broker/test_transactions.py",
     "java/",
     "crash/",
-    "docs/",
 )
+#: Of spark/: they wait for processes of their own, so a second worker has them, and a session.
+SPARK_APART = ("test_java_broker", "test_options", "test_spark_kill", "test_wheel")
 
 
 def _rank(item: pytest.Item) -> int:
@@ -94,13 +100,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With workers side by side: a file is one worker's, and so are all that share Spark."""
+    """With workers side by side: a file is one worker's, and so are those that share Spark."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "tests/spark" if file.startswith("tests/spark/") else file
+            if not file.startswith("tests/spark/"):
+                return file
+            return "tests/spark apart" if Path(file).stem in SPARK_APART else "tests/spark"
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

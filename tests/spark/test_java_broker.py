@@ -19,8 +19,9 @@ import pystore
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
 
 TOPIC = "under-load"
-BODY = b"x" * 500
-RATE = 1500
+#: Large and few: segments fill at the same pace with a third of the rows for everybody to handle.
+BODY = b"x" * 2000
+RATE = 500
 #: Of a topic that the official client makes by sending to it.
 QUEUES = 4
 SCHEMA = "queueId int, queueOffset long, body binary, commitLogOffset long"
@@ -146,6 +147,8 @@ def test_scans_and_a_stream_while_the_broker_writes(spark, load, broker, tmp_pat
             .writeStream.format("parquet")
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            # Batch upon batch without a pause would take the processors from the broker.
+            .trigger(processingTime="1 second")
         )
         stream = writer.start()
         while len(counts) < 4 or counts[-1] == counts[0] or broker.segments() < begun + 2:
