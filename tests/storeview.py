@@ -78,6 +78,34 @@ def of_dump(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return log + ordered_units(line for line in lines if line["at"] == "cq")
 
 
+def delivered(
+    store: pystore.Store | pystore.Reader,
+) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """What consumers get: (queue offset, place in the log) of each message, by topic and queue."""
+    found = {}
+    for q in store.queues():
+        at, got = q.min_offset, []
+        while at < q.max_offset:
+            batch = store.read(q.topic, q.queue, at, max_messages=5000)
+            got += [(m.queue_offset, m.physical_offset) for m in batch]
+            assert batch.next_offset > at, (q, batch)
+            at = batch.next_offset
+        found[q.topic, q.queue] = got
+    return found
+
+
+def sizes_of(root: Path) -> dict[str, int]:
+    """The settings that Apache's store must be told, as the files have them."""
+    with pystore.Reader(root) as reader:
+        info = reader.info()
+    return {
+        "mappedFileSizeCommitLog": info.commitlog_file_size,
+        "mappedFileSizeConsumeQueue": info.consumequeue_file_size,
+        "maxHashSlotNum": info.index_slots,
+        "maxIndexNum": info.index_entries,
+    }
+
+
 def cli_dump(path: Path, **settings: object) -> list[str]:
     """The lines of ``pystore dump --json``, from a process of its own."""
     program = "import sys; from pystore.cli import main; sys.exit(main())"

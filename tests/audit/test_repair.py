@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import storeview
 from damages import CASES, QUEUE, SIZES, WARNINGS, Sample, copy, in_record, poke, sample
 
 import pystore
@@ -49,17 +50,9 @@ def whole(sample: Sample) -> dict[Key, int]:
 
 def in_queues(root: Path) -> dict[Key, int]:
     """What consumers get."""
-    found: dict[Key, int] = {}
     with pystore.Reader(root) as reader:
-        for q in reader.queues():
-            at = q.min_offset
-            while at < q.max_offset:
-                batch = reader.read(q.topic, q.queue, at, max_messages=5000)
-                for m in batch:
-                    found[q.topic, q.queue, m.queue_offset] = m.physical_offset
-                assert batch.next_offset > at
-                at = batch.next_offset
-    return found
+        found = storeview.delivered(reader).items()
+    return {(*queue, offset): place for queue, got in found for offset, place in got}
 
 
 def content(root: Path) -> dict[str, bytes]:

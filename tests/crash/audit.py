@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pystore
+from tests.storeview import delivered
 
 PREPARED, ROLLBACK = 0x4, 0xC
 #: Where delayed messages wait; the place of damaged bytes in the log.
@@ -55,17 +56,7 @@ def check_delivered(store: pystore.Store | pystore.Reader) -> set[int]:
             places.add(m.physical_offset)
         if m.sys_flag & 0xC not in (PREPARED, ROLLBACK):
             expected.setdefault((m.topic, m.queue), []).append((m.queue_offset, m.physical_offset))
-    found = {}
-    for q in store.queues():
-        at, got = q.min_offset, []
-        while at < q.max_offset:
-            batch = store.read(q.topic, q.queue, at, max_messages=1000)
-            got += [(m.queue_offset, m.physical_offset) for m in batch]
-            assert batch.next_offset > at, (q, batch)
-            at = batch.next_offset
-        if got:
-            found[q.topic, q.queue] = got
-    assert found == expected
+    assert {queue: got for queue, got in delivered(store).items() if got} == expected
     return places
 
 

@@ -25,18 +25,6 @@ NAMES = ["magic", "page of zeros", "early blank", "zero queue file", "queue gone
 GOLDEN = "a hole in a killed store of Java"
 
 
-def settings_of(root: Path) -> dict[str, Any]:
-    """Sizes that Java must be told, as the files have them."""
-    with pystore.Reader(root) as reader:
-        info = reader.info()
-    return {
-        "mappedFileSizeCommitLog": info.commitlog_file_size,
-        "mappedFileSizeConsumeQueue": info.consumequeue_file_size,
-        "maxHashSlotNum": info.index_slots,
-        "maxIndexNum": info.index_entries,
-    }
-
-
 Judged = dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], list[tuple[str, str]]]]
 
 
@@ -65,7 +53,7 @@ def judged(
             for key in storeview.keys_of(line["props"]) if line["sys_flag"] & 0xC == 0
         })[::97]  # fmt: skip
         ours.append((view, keys))
-        jobs.append(reference.job(root, settings_of(root), keys))
+        jobs.append(reference.job(root, storeview.sizes_of(root), keys))
     dumps = reference.dumps(tmp / "java", jobs)
     yield {
         name: (view, dump, keys)

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import storeview
+
 import pystore
 from pystore.repair import repair
 from tests.museum import kinds
-from tests.museum.test_kinds import damaged, delivered
+from tests.museum.test_kinds import damaged
 
 ROWS = Path(__file__).with_name("apache.json")
 BATCH = 48  # stores of one Java process
@@ -78,7 +80,7 @@ def kept_by_ours(case: Case) -> tuple[set[Place], set[Place]]:
 def _opened(case: Case) -> set[Place]:
     try:
         with pystore.open(case.ours) as store:
-            there = delivered(store)
+            there = storeview.delivered(store)
     except pystore.StoreError:
         return set()
     found = {(topic, queue, *m) for (topic, queue), got in there.items() for m in got}
@@ -108,25 +110,13 @@ def dump(reference: Any, folder: Path, cases: list[Case]) -> list[tuple[str, lis
 def _dump(reference: Any, folder: Path, numbered: list[tuple[int, Case]]) -> None:
     parts = []
     for i, case in numbered:
-        settings = settings_of(case.sample.root)
+        settings = storeview.sizes_of(case.sample.root)
         told = "\t".join(f"{name}={value}" for name, value in settings.items())
         parts.append(f"{case.java}\t{folder / str(i)}\t{told}\n")
     (folder / "list").write_text("".join(parts), encoding="utf-8")
     # Those that have no end after it are asked again, one by one.
     with contextlib.suppress(subprocess.TimeoutExpired):
         reference.run("dump-list", folder / "list", LIMIT_S, timeout=BATCH_LIMIT_S, check=False)
-
-
-def settings_of(root: Path) -> dict[str, int]:
-    """Sizes that Apache's store must be told."""
-    with pystore.Reader(root) as reader:
-        info = reader.info()
-    return {
-        "mappedFileSizeCommitLog": info.commitlog_file_size,
-        "mappedFileSizeConsumeQueue": info.consumequeue_file_size,
-        "maxHashSlotNum": info.index_slots,
-        "maxIndexNum": info.index_entries,
-    }
 
 
 def kept_by_apache(case: Case, lines: list[dict[str, Any]]) -> set[Place]:

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import storeview
 
 import pystore
 from pystore.audit import verify
@@ -76,22 +77,9 @@ def stamps(root: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def delivered(store: pystore.Store) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    found = {}
-    for q in store.queues():
-        at, got = q.min_offset, []
-        while at < q.max_offset:
-            batch = store.read(q.topic, q.queue, at, max_messages=1000)
-            got += [(m.queue_offset, m.physical_offset) for m in batch]
-            assert batch.next_offset > at
-            at = batch.next_offset
-        found[q.topic, q.queue] = got
-    return found
-
-
 def lacks(store: pystore.Store, sample: kinds.Sample, touched: set[int]) -> list[object]:
     """What is undamaged and is not delivered by its queue, or not found by its key."""
-    there = delivered(store)
+    there = storeview.delivered(store)
     least = store.info().log_min
     lost: list[object] = []
     sound = [w for w in sample.whole if w.physical not in touched and w.physical >= least]
