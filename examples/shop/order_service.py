@@ -4,12 +4,13 @@ python order_service.py DATABASE PRODUCT QUANTITY...   places one order for each
 """
 
 import json
-import sqlite3
 import sys
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
+
+from database import make_tables, transaction
 
 from broker import LocalState, Message, ReceivedMessage, TransactionProducer
 
@@ -19,7 +20,7 @@ TOPIC = "shop-orders"
 GRACE_S = 60.0
 TABLES = """
 CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, product TEXT, quantity INTEGER);
-CREATE TABLE IF NOT EXISTS transaction_log (order_id TEXT PRIMARY KEY, at REAL);
+CREATE TABLE IF NOT EXISTS transaction_log (order_id TEXT PRIMARY KEY, at DOUBLE PRECISION);
 """
 
 
@@ -28,30 +29,24 @@ class OrderService:
         self._database = database
         self._grace_s = grace_s
         self.producer = TransactionProducer(GROUP, namesrv, check=self.check)
-        with self._connect() as connection:
-            connection.executescript(TABLES)
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._database, timeout=10)
+        make_tables(database, TABLES)
 
     def place(self, product: str, quantity: int) -> str:
         """The order's id. An exception of the database rolls everything back."""
         order = uuid.uuid4().hex
         body = json.dumps({"order": order, "product": product, "quantity": quantity}).encode()
         message = Message(TOPIC, body, keys=order, properties={"OrderId": order})
-        with self.producer.transaction(message), self._connect() as connection:
+        with self.producer.transaction(message), transaction(self._database) as connection:
             self.store(connection, order, product, quantity)
         return order
 
-    def store(
-        self, connection: sqlite3.Connection, order: str, product: str, quantity: int
-    ) -> None:
+    def store(self, connection: Any, order: str, product: str, quantity: int) -> None:
         connection.execute("INSERT INTO orders VALUES (?, ?, ?)", (order, product, quantity))
         connection.execute("INSERT INTO transaction_log VALUES (?, ?)", (order, time.time()))
 
     def check(self, message: ReceivedMessage) -> LocalState:
         """From the durable log: the process that placed the order may be gone."""
-        with self._connect() as connection:
+        with transaction(self._database) as connection:
             found = connection.execute(
                 "SELECT 1 FROM transaction_log WHERE order_id = ?", (message.keys[0],)
             ).fetchone()

@@ -5,11 +5,12 @@ python product_service.py DATABASE   until Ctrl-C
 
 import contextlib
 import json
-import sqlite3
 import sys
 import threading
 from collections.abc import Sequence
 from typing import Self
+
+from database import make_tables, transaction
 
 from broker import Consumer, ReceivedMessage
 
@@ -31,21 +32,17 @@ class ProductService:
             concurrency=1, max_retries=max_retries,
         )  # fmt: skip
         self.repeats = 0
-        with self._connect() as connection:
-            connection.executescript(TABLES)
-
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._database, timeout=10)
+        make_tables(database, TABLES)
 
     def apply(self, message: ReceivedMessage) -> None:
         """An exception brings the message again; a repeat is done at once."""
         order = json.loads(message.body)
-        with contextlib.closing(self._connect()) as connection, connection:
-            try:
-                connection.execute(
-                    "INSERT INTO message_apply VALUES (?, ?)", (GROUP, order["order"])
-                )
-            except sqlite3.IntegrityError:
+        with transaction(self._database) as connection:
+            applied = connection.execute(
+                "INSERT INTO message_apply VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (GROUP, order["order"]),
+            )
+            if applied.rowcount == 0:
                 self.repeats += 1
                 return
             connection.execute(
@@ -54,15 +51,19 @@ class ProductService:
             )
 
     def stock(self, product: str) -> int:
-        with contextlib.closing(self._connect()) as connection:
+        with transaction(self._database) as connection:
             (amount,) = connection.execute(
                 "SELECT amount FROM stock WHERE product = ?", (product,)
             ).fetchone()
         return int(amount)
 
     def fill(self, product: str, amount: int) -> None:
-        with contextlib.closing(self._connect()) as connection, connection:
-            connection.execute("INSERT OR REPLACE INTO stock VALUES (?, ?)", (product, amount))
+        with transaction(self._database) as connection:
+            connection.execute(
+                "INSERT INTO stock VALUES (?, ?)"
+                " ON CONFLICT (product) DO UPDATE SET amount = excluded.amount",
+                (product, amount),
+            )
 
     def __enter__(self) -> Self:
         self.consumer.start()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import launch
 import pytest
+from ports import free_port
 from waiting import until
 
 from broker import Broker, Consumer, LocalState, Message, Producer
@@ -94,11 +98,66 @@ def test_the_web_application_publishes(namesrv, monkeypatch):
 # ---- the shop: the scenarios of two services that must agree ----
 
 
+class Postgres:
+    """A server of PostgreSQL in a folder of its own. Raises: FileNotFoundError, ImportError."""
+
+    def __init__(self, folder):
+        import psycopg
+
+        self._connect = psycopg.connect
+        programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+        if not programs:
+            raise FileNotFoundError("PostgreSQL's server is not installed (Debian: postgresql)")
+        # It refuses to run as root; Debian's package brings a user for it.
+        self._user = {"user": "postgres"} if os.getuid() == 0 else {}
+        if self._user:
+            shutil.chown(folder, "postgres")
+        data = str(folder / "data")
+        words = [str(programs[-1].with_name("initdb")), "-D", data, "-U", "shop", "-A", "trust"]
+        quiet = {"stdout": subprocess.DEVNULL, "cwd": folder}
+        subprocess.run([*words, "--no-sync"], check=True, **quiet, **self._user)
+        self.port, self._numbers = free_port(), itertools.count()
+        words = [str(programs[-1]), "-D", data, "-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
+        self.process = subprocess.Popen(
+            [*words, "-F"], stderr=subprocess.DEVNULL, **quiet, **self._user
+        )
+
+    def _address(self, name):
+        return f"postgresql://shop@127.0.0.1:{self.port}/{name}"
+
+    def make(self, count):
+        """So many new databases."""
+
+        def connected():
+            with contextlib.suppress(Exception):
+                return self._connect(self._address("postgres"), autocommit=True)
+
+        names = [f"shop{next(self._numbers)}" for _ in range(count)]
+        with until(connected, "PostgreSQL") as connection:
+            for name in names:
+                connection.execute(f"CREATE DATABASE {name}")
+        return [self._address(name) for name in names]
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    folder = Path(tempfile.mkdtemp(prefix="shop-postgres-"))
+    try:
+        server = Postgres(folder)
+    except (ImportError, FileNotFoundError, LookupError) as missing:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"no PostgreSQL here: {missing}")
+    yield server
+    server.process.send_signal(signal.SIGQUIT)
+    server.process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 class Shop:
     """A broker whose clock a test sets on, and the two services over two databases."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, databases):
+        self.order_database, self.product_database = databases
         self.ahead_ms = 0
         self.broker = Broker(
             folder / "store", listenPort=0, with_namesrv=True, drain_s=0.1,
@@ -107,10 +166,10 @@ class Shop:
         )  # fmt: skip
 
     def orders(self, **options):
-        return OrderService(str(self.folder / "orders.db"), self.namesrv, **options)
+        return OrderService(self.order_database, self.namesrv, **options)
 
     def products(self):
-        return ProductService(str(self.folder / "products.db"), self.namesrv, max_retries=1)
+        return ProductService(self.product_database, self.namesrv, max_retries=1)
 
     @property
     def namesrv(self):
@@ -135,9 +194,12 @@ class Shop:
         return self.broker.run(count())
 
 
-@pytest.fixture
-def shop(tmp_path):
-    made = Shop(tmp_path)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shop(tmp_path, request):
+    databases = [str(tmp_path / f"{name}.db") for name in ("orders", "products")]
+    if request.param == "postgresql":
+        databases = request.getfixturevalue("postgres").make(2)
+    made = Shop(tmp_path, databases)
     with made.broker:
         made.broker.create_topic(TOPIC, 1)
         yield made
@@ -211,7 +273,7 @@ def test_another_instance_answers_for_one_that_was_killed(shop, when, left):
         products.fill("apples", 10)
         folder = str(EXAMPLES / "shop")
         done = subprocess.run(
-            [sys.executable, "-c", DYING, str(shop.folder / "orders.db"), when],
+            [sys.executable, "-c", DYING, shop.order_database, when],
             env=os.environ | {"NAMESRV_ADDR": shop.namesrv, "PYTHONPATH": f"{ROOT}:{folder}"},
             check=False, timeout=300,
         )  # fmt: skip
