@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BOUND_S
 
 import pystore
 from broker import Broker, Message
@@ -80,7 +81,7 @@ def test_a_stream_reaches_the_broker(spark, broker, store_path, make, tmp_path):
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(BOUND_S)
     found = stored(store_path, "t")
     assert len({bytes(m.body) for m in found}) == len(found) == 80
     assert {m.properties["SPARK_BATCH"] for m in found} == {"0"}

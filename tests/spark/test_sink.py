@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from waiting import BOUND_S, until
 
 import pystore
-from tests.spark.conftest import said
+from tests.spark.conftest import alive, said
 
 pytestmark = pytest.mark.spark
 
@@ -312,7 +312,7 @@ def stream(spark: Any, tmp_path: Path, store_path: Path) -> Iterator[Callable[..
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        assert query.awaitTermination(BOUND_S)
 
     yield run
 
@@ -350,7 +350,8 @@ def test_source_and_sink_together_while_messages_come(spark, make, small, tmp_pa
             time.sleep(0.5)
             store.put("t", "late", queue=0)
             store.flush()
-            until(lambda: (store_path / "commitlog").exists() and "LATE" in bodies(store_path))
+            log = store_path / "commitlog"
+            until(lambda: alive(query) and log.exists() and "LATE" in bodies(store_path))
     finally:
         query.stop()
     assert len(bodies(store_path)) == 6

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BOUND_S
 
 import pystore
 from spark_ext import schema, sink
@@ -140,7 +141,7 @@ def test_a_stream_from_a_log_on_other_disks(spark, spread, disks, tmp_path):
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(60)
+    assert query.awaitTermination(BOUND_S)
     assert sum(counts) == COUNT
     assert len(counts) > 1
 

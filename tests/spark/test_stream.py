@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from waiting import BOUND_S, until
 
 import pystore
-from tests.spark.conftest import put, said
+from tests.spark.conftest import alive, put, said
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +37,7 @@ def run(spark: Any, tmp_path: Path) -> Callable[..., list[int]]:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        assert query.awaitTermination(BOUND_S)
         return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
 
     return make
@@ -127,10 +127,10 @@ def test_a_live_query_sees_messages_as_they_are_put(spark, store_path, small, tm
         )
         try:
             count = lambda: spark.table("live").count()  # noqa: E731
-            until(lambda: count() == 3)
+            until(lambda: alive(query) and count() == 3)
             put(store, "t", 0, 4, first=3)
             put(store, "new", 1, 2)
-            until(lambda: count() == 9)
+            until(lambda: alive(query) and count() == 9)
             latest = json.loads(query.lastProgress["sources"][0]["latestOffset"])
             assert latest["o"]["t"]["broker-a"]["0"] == 7
         finally:
