@@ -274,7 +274,7 @@ class Broker:
         self._undo.push_async_callback(access.stop)
         await access.start()
         if access.is_on:
-            core.guard()
+            core.guard(_first_frame_max(self.settings))
             # A pull that waits was let in by the rules of before: its client asks again.
             access.changed += [core.revoke, core.notify_all]
         return access
@@ -644,6 +644,12 @@ def _proxies(settings: Settings) -> list[Pattern]:
         return [parse_pattern(text) for text in settings["trustedProxies"].split(";")]
     except ValueError as bad:
         raise BadArgument(f"trustedProxies: {bad}", settings.source("trustedProxies")) from None
+
+
+def _first_frame_max(settings: Settings) -> int:
+    """Bytes of a frame before the first request of a connection was let in."""
+    given: int = settings["maxFirstFrameBytes"]
+    return given or settings["maxMessageSize"] + (1 << 20)
 
 
 def _bind_address(told: str) -> str:

@@ -103,6 +103,7 @@ class SettingValues(TypedDict, total=False):
     mappedFileSizeTimerLog: int | str
     mappedFilesMax: int | str
     maxConnections: int | str
+    maxFirstFrameBytes: int | str
     maxHashSlotNum: int | str
     maxHeldPulls: int | str
     maxIndexNum: int | str

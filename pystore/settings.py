@@ -625,6 +625,15 @@ _OURS: dict[str, dict[str, Any]] = {
         default=65536,
         low=1,
     ),
+    "maxFirstFrameBytes": _row(
+        "broker",
+        "bytes",
+        "with access control: a larger frame closes a connection none of whose requests was let in"
+        " yet; 0: maxMessageSize and 1 MiB",
+        type="int",
+        default=0,
+        low=0,
+    ),
     "maxHeldPulls": _row(
         "broker",
         "pulls",

@@ -340,6 +340,7 @@ class StatisticsProcessor:
             table["loopHeldLongestMillis"] = dog.longest_ms
         if self.s.guard is not None:
             table["accessRefused"] = self.s.guard.refused
+            table["firstFramesRefused"] = self.s.core.first_frames_refused
         if access is not None and access.plain is not None:
             table["accessProblem"] = access.plain.problem
         return table

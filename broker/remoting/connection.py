@@ -523,6 +523,9 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_soon()
         return True
 
+    def know(self) -> None:
+        self._framer.know()
+
     def read_send(self, command: Command) -> AskedSend:
         return self._framer.read_send(command)
 

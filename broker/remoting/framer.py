@@ -80,6 +80,9 @@ class Framer(Protocol):
         """Serves a pull that received() had given to Python; its answer comes at once, or later:
         the framer then calls Link.flush(). False: it cannot."""
 
+    def know(self) -> None:
+        """See Peer.know."""
+
     def read_send(self, command: Command) -> AskedSend:
         """See Peer.read_send."""
 
@@ -165,6 +168,9 @@ class PlainFramer:
         self._own[:left] = view[at:end]
         self._filled = left
         self._total = size
+
+    def know(self) -> None:
+        """Its frames are limited alike, whoever sends them."""
 
     def serve_raw(self, command: Command) -> bool:
         return False

@@ -39,6 +39,9 @@ class Peer(Protocol):
     def serve_raw(self, command: Command) -> bool:
         """Gives a pull back to the core, which now may serve it: whether it did."""
 
+    def know(self) -> None:
+        """Access control has let a request of it in: its frames may be larger from now on."""
+
     def read_send(self, command: Command) -> AskedSend:
         """What a send asks for. Raises: BadFrame."""
 

@@ -453,9 +453,11 @@ class Core:
 
     # ---- access control ----
 
-    def guard(self) -> None:
+    def guard(self, first_frame_max: int = 0) -> None:
         """From now on only requests that are granted are served here; all others come up to
-        Python. Raises: OutOfMemory."""
+        Python. first_frame_max: bytes of a frame on connections that are not known yet; 0: as on
+        others. Raises: OutOfMemory."""
+        lib.ps_core_limit_first(self.handle, first_frame_max)
         functions = digest_functions()
         if functions is None:
             lib.ps_core_hand_on(self.handle, lib.PS_UP_ALL)
@@ -476,6 +478,11 @@ class Core:
     def revoke(self) -> None:
         """Every request comes up to Python again, and is decided by the rules of now."""
         lib.ps_core_revoke(self.handle)
+
+    @property
+    def first_frames_refused(self) -> int:
+        """Frames that were too large for a connection that is not known yet."""
+        return int(lib.ps_core_first_refused(self.handle))
 
     @property
     def let_in(self) -> int:
@@ -706,6 +713,10 @@ class HotFramer:
             core.last_pull = core._take_pulled()
         self._take(self._step)
         return bool(served)
+
+    def know(self) -> None:
+        if self._conn is not None:
+            lib.ps_conn_know(self._conn)
 
     def read_send(self, command: Command) -> AskedSend:
         core, raw = self._core, command.raw

@@ -127,6 +127,8 @@ class Access:
             key = command.ext.get(ACCESS_KEY)
             secret = self.rules.secret_of(key) if key else None
             asked = subject_of(command)
+            if secret or self.plain is not None:
+                peer.know()
             if key and secret and asked is not None:
                 grant(peer.address, command.code, key, secret, *asked)
 

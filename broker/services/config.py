@@ -26,9 +26,10 @@ _FIXED = frozenset(
         "channelExpiredTimeout", "enableControllerMode", "idempotentProduceKey",
         "idempotentProduceTopics", "idempotentProduceWindow", "initAuthenticationUser",
         "innerClientAuthenticationCredentials", "listenPort", "longPollingEnable",
-        "loopHeldWarnMillis", "maxConnections", "maxHeldPulls", "maxUnfinishedBytes",
-        "migrateAuthFromV1Enabled", "regionId", "reviveQueueNum", "rocketmqHome",
-        "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn", "trustedProxies",
+        "loopHeldWarnMillis", "maxConnections", "maxFirstFrameBytes", "maxHeldPulls",
+        "maxUnfinishedBytes", "migrateAuthFromV1Enabled", "regionId", "reviveQueueNum",
+        "rocketmqHome", "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
+        "trustedProxies",
     }
 )  # fmt: skip
 

@@ -90,5 +90,9 @@ class HotPath(Protocol):
         """Answers every held pull."""
 
     @property
+    def first_frames_refused(self) -> int:
+        """Frames that were too large for a connection that is not known yet."""
+
+    @property
     def last_pull(self) -> Pulled | None:
         """What became of the pull that was given back last; None: it waits."""

@@ -88,6 +88,18 @@ void ps_core_revoke(ps_core *c) {
     if (c->co_access != NULL) clear(c->co_access);
 }
 
+void ps_core_limit_first(ps_core *c, int64_t bytes) {
+    c->co_first_max = bytes;
+}
+
+void ps_conn_know(ps_conn *n) {
+    n->cn_known = true;
+}
+
+int64_t ps_core_first_refused(const ps_core *c) {
+    return c->co_first_refused;
+}
+
 int64_t ps_core_let_in(const ps_core *c) {
     return c->co_access != NULL ? c->co_access->ac_let_in : 0;
 }
@@ -175,6 +187,7 @@ bool ps_access_granted(ps_conn *n, const ps_command *r) {
     const grant *g = find_grant(a, &q, hash_asked(&q));
     if (g == NULL || !is_signed(a, g->gr_signer, r, q.signature)) return false;
     a->ac_let_in++;
+    n->cn_known = true;
     return true;
 }
 

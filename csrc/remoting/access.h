@@ -16,6 +16,12 @@ int ps_core_guard(ps_core *core, const ps_digest_functions *functions, ps_error 
 void ps_core_grant(ps_core *core, const char *key, int32_t key_len, const char *secret,
                    int32_t secret_len, const uint8_t *host, int32_t host_len, int32_t code,
                    const char *topic, int32_t topic_len, const char *group, int32_t group_len);
+/* Frames of a connection have `bytes` at most until ps_conn_know; larger ones are malformed. 0: as
+ * any others. */
+void ps_core_limit_first(ps_core *core, int64_t bytes);
+void ps_conn_know(ps_conn *conn);
+/* Frames that were larger. */
+int64_t ps_core_first_refused(const ps_core *core);
 /* Forgets all grants and secrets. */
 void ps_core_revoke(ps_core *core);
 /* Requests that were let in here. */

@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "remoting/access.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
@@ -267,6 +268,18 @@ static bool goes_up(const ps_conn *n, const ps_command *request) {
     }
 }
 
+/* Refuses a frame by its length, if nobody knows yet who sends it. */
+static int check_first(ps_conn *n, const uint8_t *data, int64_t len, ps_error *e) {
+    ps_core *c = n->cn_core;
+    if (n->cn_known || c->co_first_max == 0 || len < 4) return 0;
+    int64_t total = (int64_t)(int32_t)be32_get(data) + 4;
+    if (total <= c->co_first_max) return 0;
+    c->co_first_refused++;
+    return ps_fail(e, PS_E_FRAME, 0, -1, NULL,
+                   "a frame of %lld bytes before any signed request was let in: %lld are allowed",
+                   (long long)total, (long long)c->co_first_max);
+}
+
 /* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
  * far it got. */
 static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
@@ -279,6 +292,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
             c->co_more = true;
             break;
         }
+        if ((code = check_first(n, data + *used, len - *used, e)) < 0) return code;
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;

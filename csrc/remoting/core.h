@@ -84,6 +84,7 @@ struct ps_conn {
     int64_t cn_from;   /* bytes of it that are done with */
     int64_t cn_wanted; /* size of that frame, 0: not known yet */
     int32_t cn_up;     /* PS_UP_: what is handed on, beside co_up */
+    bool cn_known;     /* a request of it was let in by access control */
     ps_parked *cn_parked;
 };
 
@@ -94,6 +95,8 @@ struct ps_core {
     char *co_region;
     bool co_trace_on;
     int64_t co_frame_max;
+    int64_t co_first_max;     /* of connections that are not known yet; 0: the same */
+    int64_t co_first_refused; /* frames that were larger */
     bool co_long_polling;
     int32_t co_short_polling_ms, co_parked_max;
     int32_t co_up;       /* PS_UP_: what is handed on */

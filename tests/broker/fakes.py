@@ -64,6 +64,9 @@ class FakePeer:
         self.raw.append(command)
         return self.serves
 
+    def know(self):
+        pass
+
     def framer(self, command):
         """The framer of a connection to the real core, for a command that came on it."""
         if self._framer is None:

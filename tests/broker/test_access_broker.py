@@ -404,6 +404,46 @@ def test_unfinished_frames_share_one_budget(tmp_path):
         assert core.unfinished_bytes == 0
 
 
+def test_a_large_frame_of_somebody_unknown_closes_the_connection(tmp_path, rules, caplog):
+    """By its length alone, before the rest is read; counted. Whoever was let in may send it."""
+    settings = {"aclEnable": True, "maxFirstFrameBytes": 100_000}
+    with Broker(
+        tmp_path / "store", listenPort=0, bindAddress="127.0.0.1", **settings
+    ) as broker:  # fmt: skip
+        broker.create_topic("orders", 1)
+        small, large = frame(send()), frame(send(body="x" * 200_000))
+        for refused in (False, True):  # before the large one: a request that is not let in
+            with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
+                if refused:
+                    sock.sendall(frame(send(secret="another-secret")))
+                    assert b"Check signature failed" in sock.recv(1 << 16)
+                sock.sendall(large[:8])
+                assert sock.recv(1 << 16) == b""
+        assert "before any signed request was let in: 100000 are allowed" in caplog.text
+        assert broker.run(runtime(broker))["firstFramesRefused"] == "2"
+        for _ in range(2):  # let in by Python, then by the core
+            with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
+                for sent in (small, large):
+                    sock.sendall(sent)
+                    assert b'"code":0' in sock.recv(1 << 16)
+
+
+def test_frames_before_the_first_request_are_limited_as_messages_are(tmp_path, rules):
+    settings = {"aclEnable": True, "maxMessageSize": 1 << 20}
+    with Broker(
+        tmp_path / "store", listenPort=0, bindAddress="127.0.0.1", **settings
+    ) as broker:  # fmt: skip
+        core = broker.services.core
+        for size, taken in (((2 << 20) - 4, True), ((2 << 20) - 3, False)):
+            with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
+                sock.sendall(struct.pack(">iI", size, 2) + b"{}")
+                if taken:
+                    until(lambda: sock.send(b"x") and core.unfinished_bytes)
+                else:
+                    assert sock.recv(1) == b""
+                assert core.first_frames_refused == (not taken)
+
+
 def test_a_pull_over_the_limit_does_not_wait(tmp_path):
     with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1", maxHeldPulls=0) as broker:
         broker.create_topic("orders", 1)
