@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import inspect
 import logging
 import os
@@ -335,7 +336,8 @@ class Consumer:
         assert self._pool is not None and self._function is not None
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._pool, self._function, message)
+            run = contextvars.copy_context().run
+            return await loop.run_in_executor(self._pool, run, self._function, message)
         except (SystemExit, KeyboardInterrupt) as ended:  # would end the loop of all clients
             raise RuntimeError(f"the handler raised {type(ended).__name__}") from ended
 

@@ -61,6 +61,7 @@ from broker.client.subscription import (
     heartbeat_body,
     parse_topics,
 )
+from broker.client.telemetry import Spans
 from broker.client.tracing import Tracer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
@@ -131,6 +132,9 @@ class AsyncConsumer:
         if client.trace and self._handler is not None:
             self._tracer = Tracer(self.network, self.group, "CONSUME")
             self._handler = self._tracer.around(self._handler)
+        if client.spans and self._handler is not None:
+            spans = Spans(client, self.group, self.network.client_id)
+            self._handler = spans.around(self._handler)
         self._handling: Handling | None = None
         if self._handler is not None:
             kind = OrderlyHandling if self.settings.orderly else ConcurrentHandling

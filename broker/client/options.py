@@ -65,6 +65,7 @@ class ClientOptions(TypedDict, total=False):
     connector: Connector | None
     trace: bool
     trace_topic: str
+    spans: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class ClientSettings:
     often brokers hear of us, and name servers are asked. find_route: knows routes in the place of
     name servers. connector: makes connections without a socket, as Broker.producer() has it. trace:
     what is sent, and what handlers get, is written to trace_topic, where upstream's tools look for
-    it."""
+    it. spans: of OpenTelemetry, for the same (telemetry.py)."""
 
     instance_name: str | None = None
     unit_name: str | None = None
@@ -92,6 +93,7 @@ class ClientSettings:
     connector: Connector | None = None
     trace: bool = False
     trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    spans: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self, more_than_0=("request_timeout_s", "heartbeat_s", "route_poll_s"))

@@ -49,6 +49,7 @@ from broker.client.sending import (
     with_namespace,
 )
 from broker.client.subscription import heartbeat_body, tag_hash
+from broker.client.telemetry import Spans
 from broker.client.tracing import Tracer
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import RequestCode
@@ -158,6 +159,8 @@ class AsyncProducer:
             masters_only=True,
         )  # fmt: skip
         self._tracer = Tracer(self.network, self.group, "PRODUCE") if client.trace else None
+        if client.spans:
+            Spans(client, self.group, self.network.client_id).instrument(self)
         self._choosers: dict[str, QueueChooser] = {}
         self._at_once = 0
         #: The quick way of single messages and of batches, by topic.
