@@ -475,6 +475,10 @@ class Consumer:
         """As AsyncConsumer.nack()."""
         self.runner.run(self._twin.nack(message, delay_level))
 
+    def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """As AsyncConsumer.extend()."""
+        self.runner.run(self._twin.extend(message, invisible_s))
+
     # ---- queues and offsets ----
 
     def subscribe(self, topic: str, expression: str = "*") -> None:

@@ -48,6 +48,7 @@ from broker.client.options import (
     checked_group,
     name_servers,
 )
+from broker.client.popping import Popping
 from broker.client.producer import refuse_unknown, settings_of
 from broker.client.progress import QueueProgress
 from broker.client.pulling import Puller
@@ -119,7 +120,8 @@ class AsyncConsumer:
         self._pullers: dict[MessageQueue, Puller] = {}
         self._ready: deque[ReceivedMessage] = deque()
         self._arrived: deque[asyncio.Future[None]] = deque()
-        self._rebalancer = Rebalancer(self)
+        self._popping = Popping(self) if self.settings.mode == "pop" else None
+        self._rebalancer: Rebalancer | Popping = self._popping or Rebalancer(self)
         self._assigned_by_user = False
         self._started = False
         self._stopping = False
@@ -298,6 +300,10 @@ class AsyncConsumer:
         if self._assigned_by_user:
             raise Misuse(f"{what} and assign() exclude each other; use one of them")
 
+    def _pulled_only(self, what: str) -> None:
+        if self._popping is not None:
+            raise Misuse(f'{what} needs queues of one\'s own; with mode="pop" there are none')
+
     async def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
         """Takes these queues and no others, whoever else reads them (lite pull). A mapping says at
         which offset each begins; else it is what the group has committed, or as `start` says.
@@ -305,6 +311,7 @@ class AsyncConsumer:
         Raises: Misuse when topics are subscribed to, Unreachable, BrokerRefused.
         """
         self.network.check()
+        self._pulled_only("assign()")
         if self.subscriptions:
             raise Misuse("assign() and topics exclude each other; use one of them")
         self._assigned_by_user = True
@@ -457,11 +464,13 @@ class AsyncConsumer:
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Brings no more of these queues, all by default, until resume(). What was pulled before
         still comes. Raises: Misuse."""
+        self._pulled_only("pause()")
         for queue in list(queues) if queues is not None else list(self.progress):
             self._ours(queue).paused = True
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Ends a pause. Raises: Misuse."""
+        self._pulled_only("resume()")
         for queue in list(queues) if queues is not None else list(self.progress):
             progress = self._ours(queue)
             progress.paused = False
@@ -624,9 +633,23 @@ class AsyncConsumer:
         self.network.check()
         if self.settings.broadcast or self._assigned_by_user:
             raise Misuse("nothing comes again in broadcasting, or after assign(); seek() instead")
+        if self._popping is not None:
+            await self._popping.nack(message, delay_level)
+            return
         if message.progress.is_open(message.queue_offset):
             await send_back(self, message, delay_level)
             message.progress.done(message.queue_offset)
+
+    async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """With mode="pop": the message stays ours for so long from now on.
+
+        Raises: Misuse for a message that is done or was pulled; BrokerRefused when it has gone back
+        to the group already; ClientError.
+        """
+        self.network.check()
+        if self._popping is None:
+            raise Misuse('extend() is for consumers with mode="pop"')
+        await self._popping.extend(message, invisible_s)
 
     # ---- what brokers ask ----
 

@@ -18,6 +18,7 @@ from broker.client.subscription import Subscription
 __all__ = ["RETRY", "Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
 
 Start = Literal["first", "last"] | dt.datetime | int
+Mode = Literal["pull", "pop"]
 Changed = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
 RETRY = "%RETRY%"
 
@@ -26,6 +27,8 @@ class ConsumerOptions(ClientOptions, total=False):
     """Keyword arguments of every consumer: those of ClientOptions, and the fields of
     ConsumerSettings."""
 
+    mode: Mode
+    invisible_s: float
     start: Start
     strategy: str | Strategy
     broadcast: bool
@@ -46,19 +49,23 @@ class ConsumerOptions(ClientOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """start: where a group that has committed nothing begins: first, last, or a time (a datetime,
-    or milliseconds since 1970). strategy: how members divide queues, by upstream's name (AVG,
-    AVG_BY_CIRCLE, CONSISTENT_HASH) or one of broker.client.allocation. broadcast: every member
-    gets every message, and offsets are kept in a file below offsets_folder. orderly: a handler gets
-    each queue's messages one after the other. concurrency: handlers at once. max_retries: how often
-    a message comes again before it is a dead letter; of an orderly consumer, -1: for ever.
-    auto_commit_s: how often offsets are committed; 0: only by commit(). pull_batch: messages asked
-    for at once. buffer_messages: of each queue, pulled and not done. poll_wait_s: how long a broker
-    holds a pull. handler_timeout_s: after it a message is given to somebody else.
-    stop_timeout_s: how long close() waits for handlers. rebalance_s: how often queues are divided
-    without cause. on_assigned, on_revoked: called with queues that came and that go; revoked
-    queues are still ours while it runs."""
+    """mode: pull divides queues among the members; pop has brokers hand messages out, one
+    acknowledgement each, and divides nothing. invisible_s: how long a popped message is ours before
+    it goes to somebody else, unless extend() says so. start: where a group that has committed
+    nothing begins: first, last, or a time (a datetime, or milliseconds since 1970). strategy: how
+    members divide queues, by upstream's name (AVG, AVG_BY_CIRCLE, CONSISTENT_HASH) or one of
+    broker.client.allocation. broadcast: every member gets every message, and offsets are kept in a
+    file below offsets_folder. orderly: a handler gets each queue's messages one after the other.
+    concurrency: handlers at once. max_retries: how often a message comes again before it is a dead
+    letter; of an orderly consumer, -1: for ever. auto_commit_s: how often offsets are committed; 0:
+    only by commit(). pull_batch: messages asked for at once. buffer_messages: of each queue, pulled
+    and not done. poll_wait_s: how long a broker holds a pull. handler_timeout_s: after it a message
+    is given to somebody else. stop_timeout_s: how long close() waits for handlers. rebalance_s: how
+    often queues are divided without cause. on_assigned, on_revoked: called with queues that came
+    and that go; revoked queues are still ours while it runs."""
 
+    mode: Mode = "pull"
+    invisible_s: float = 60.0
     start: Start = "last"
     strategy: str | Strategy = "AVG"
     broadcast: bool = False
@@ -94,8 +101,21 @@ class ConsumerSettings:
         for name in ("on_assigned", "on_revoked"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise Misuse(f"{name} is {getattr(self, name)!r}; pass a function")
+        if self.mode not in ("pull", "pop"):
+            raise Misuse(f"mode '{self.mode}' is neither pull nor pop")
+        if self.mode == "pop":
+            self._check_pop()
         if self.orderly and self.broadcast:
             raise Misuse("orderly and broadcast exclude each other: nobody locks queues for all")
+
+    def _check_pop(self) -> None:
+        for name in ("broadcast", "orderly"):
+            if getattr(self, name):
+                raise Misuse(f"{name} needs queues of one's own; leave mode at pull")
+        if self.start not in ("first", "last"):
+            raise Misuse("with mode pop a group starts first or last; a time is for mode pull")
+        if not self.invisible_s >= 0.001:
+            raise Misuse("invisible_s is at least a millisecond")
 
     @property
     def retries(self) -> int:

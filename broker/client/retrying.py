@@ -16,26 +16,30 @@ from broker.client.options import INNER_PRODUCER
 from broker.client.sending import STORED, encoded
 from broker.remoting.codes import RequestCode
 
-__all__ = ["republish", "send_back"]
+__all__ = ["give_back", "republish", "send_back"]
 
 #: The first retry takes level 3, the second level 4, and so on.
 FIRST_LEVEL = 3
 
 
-async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
-    """Raises: ClientError when no broker takes it."""
-    head = message.head
+async def give_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
+    """To the broker that it came from. Raises: ClientError."""
     fields = {
         "offset": message.physical_offset, "group": consumer.group, "delayLevel": delay_level,
         "originMsgId": message.message_id, "originTopic": message.queue.topic, "unitMode": False,
         "maxReconsumeTimes": consumer.settings.retries, "bname": message.queue.broker,
     }  # fmt: skip
+    await consumer.network.request(
+        consumer.broker_of(message.queue), RequestCode.CONSUMER_SEND_MSG_BACK, fields
+    )
+
+
+async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
+    """Raises: ClientError when no broker takes it."""
     try:
-        await consumer.network.request(
-            consumer.broker_of(message.queue), RequestCode.CONSUMER_SEND_MSG_BACK, fields
-        )
+        await give_back(consumer, message, delay_level)
     except (BrokerRefused, Unreachable, RequestTimeout):
-        await republish(consumer, message, FIRST_LEVEL + head.reconsume_times)
+        await republish(consumer, message, FIRST_LEVEL + message.head.reconsume_times)
 
 
 async def republish(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:

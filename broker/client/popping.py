@@ -1,0 +1,283 @@
+"""Consuming by POP: the broker keeps where the group is, and each message is acknowledged by itself
+(docs/internals/pop.md). No queues are divided: every member asks every broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Collection
+
+from broker.client.errors import BrokerRefused, ClientError, Misuse
+from broker.client.member import RETRY, Member
+from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.progress import QueueProgress
+from broker.client.pulling import BACKOFF_S, GRACE_S
+from broker.client.records import received
+from broker.client.retrying import give_back
+from broker.client.routes import Route
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command
+from broker.remoting.receipts import NORMAL, Handle, retry_topic
+
+__all__ = ["PoppedBatch", "Popping"]
+
+log = logging.getLogger("broker.client")
+
+#: Invisible seconds of a message that failed, by its attempt; as the delays of upstream's client.
+_AGAIN_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+_ROUTES_S = 20.0
+
+
+class PoppedBatch(QueueProgress):
+    """Messages of one answer and one queue; done() acknowledges. handles: of those that are not
+    done, by offset. real_topic: the queue's, which may be of a retry topic."""
+
+    __slots__ = ("_ended", "handles", "real_topic")
+
+    def __init__(
+        self, queue: MessageQueue, real_topic: str, shown: Callable[[str], str],
+        ended: Callable[[PoppedBatch, Handle], None],
+    ) -> None:  # fmt: skip
+        super().__init__(queue, 0, shown)
+        self.real_topic = real_topic
+        self.handles: dict[int, Handle] = {}
+        self._ended = ended
+
+    def done(self, offset: int) -> None:
+        handle = self.handles.pop(offset, None)
+        if handle is not None:
+            self._ended(self, handle)
+
+    def is_open(self, offset: int) -> bool:
+        return offset in self.handles
+
+
+class Popping:
+    """In the place of a rebalancer: one request waits at each broker of each topic."""
+
+    def __init__(self, consumer: Member) -> None:
+        self._consumer = consumer
+        self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._keeper: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+        self._acks: set[asyncio.Task[None]] = set()
+        #: Messages that are here and not done, and who waits until they are fewer.
+        self._open = 0
+        self._room = asyncio.Event()
+
+    # ---- as a rebalancer ----
+
+    async def start(self) -> None:
+        """Asks for all topics that are subscribed to, and goes on with their routes."""
+        await self._look()
+        if self._keeper is None:
+            self._keeper = self._consumer.network.spawn(self._keep())
+
+    def soon(self) -> None:
+        self._due.set()
+
+    async def stop(self) -> None:
+        """What was handed out and is not done comes back to the group by itself."""
+        tasks = [*self._asking.values(), *([self._keeper] if self._keeper is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._asking, self._keeper = {}, None
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Acknowledgements that are under way are the last thing."""
+        if self._acks:
+            await asyncio.wait(self._acks)
+
+    async def _keep(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), _ROUTES_S)
+            self._due.clear()
+            try:
+                await self._look()
+            except ClientError as failed:
+                log.info("%s has no routes; will retry: %s", self._consumer.network.name, failed)
+
+    async def _look(self) -> None:
+        """One task for each topic and broker, and none for those that are gone."""
+        consumer, wanted = self._consumer, set()
+        for topic in [each for each in consumer.subscriptions if not each.startswith(RETRY)]:
+            route = await consumer.network.route(topic)
+            wanted |= {(topic, broker) for broker in _readable(route)}
+        for place in self._asking.keys() - wanted:
+            self._asking.pop(place).cancel()
+        asked = {place for place, task in self._asking.items() if not task.done()}
+        for place in wanted - asked:
+            self._asking[place] = consumer.network.spawn(self._ask(*place))
+
+    # ---- popping ----
+
+    async def _ask(self, topic: str, broker: str) -> None:
+        pause_s = BACKOFF_S[0]
+        while topic in self._consumer.subscriptions:
+            while self._open >= self._consumer.settings.pull_batch:
+                self._room.clear()
+                await self._room.wait()
+            try:
+                answer = await self._pop(topic, broker)
+                if answer.code == ResponseCode.SUCCESS:
+                    messages = self._received(topic, broker, answer)
+            except ClientError as failed:
+                log.warning("%s cannot pop %s; will retry: %s", self._consumer.group, topic, failed)
+                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(pause_s * 2, BACKOFF_S[1])
+                continue
+            pause_s = BACKOFF_S[0]
+            if answer.code == ResponseCode.SUCCESS:
+                self._open += len(messages)
+                self._consumer.arrived(messages)
+            elif answer.code == ResponseCode.POLLING_FULL:
+                await asyncio.sleep(BACKOFF_S[0])
+
+    async def _pop(self, topic: str, broker: str) -> Command:
+        """Raises: ClientError."""
+        consumer = self._consumer
+        settings, wanted = consumer.settings, consumer.subscriptions[topic]
+        fields = {
+            "consumerGroup": consumer.group, "topic": topic, "queueId": -1,
+            "maxMsgNums": min(settings.pull_batch, 32),
+            "invisibleTime": int(settings.invisible_s * 1000),
+            "pollTime": int(settings.poll_wait_s * 1000), "bornTime": time.time_ns() // 1_000_000,
+            "initMode": 0 if settings.start == "first" else 1, "expType": wanted.kind,
+            "exp": wanted.expression, "order": False, "bname": broker,
+        }  # fmt: skip
+        return await consumer.network.request(
+            consumer.broker_of(MessageQueue(topic, broker, 0)), RequestCode.POP_MESSAGE, fields,
+            fine=(0, ResponseCode.POLLING_FULL, ResponseCode.POLLING_TIMEOUT),
+            timeout=settings.poll_wait_s + GRACE_S,
+        )  # fmt: skip
+
+    def _received(self, topic: str, broker: str, answer: Command) -> list[ReceivedMessage]:
+        """The messages of an answer, each with its batch. Raises: BrokerRefused for an answer that
+        does not say which deliveries they are."""
+        consumer, said = self._consumer, answer.ext
+        tags = consumer.subscriptions[topic].tags
+        wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
+        batches: dict[tuple[str, int], PoppedBatch] = {}
+        nowhere = PoppedBatch(MessageQueue(topic, broker, -1), topic, consumer.shown, self._done)
+        try:
+            messages = received(bytes(answer.body), nowhere, None)
+            starts = _starts(said.get("startOffsetInfo", ""))
+            numbers = [int(said[name]) for name in ("popTime", "invisibleTime", "reviveQid")]
+            for message in messages:
+                handle = _handle_of(message, broker, starts, numbers)
+                place = handle.retry, handle.queue
+                if place not in batches:
+                    real = topic
+                    if handle.retry != NORMAL:
+                        real = retry_topic(consumer.group, topic, handle.retry)
+                    queue = MessageQueue(topic, broker, handle.queue)
+                    batches[place] = PoppedBatch(queue, real, consumer.shown, self._done)
+                message.progress = batches[place]
+                batches[place].handles[message.queue_offset] = handle
+        except (KeyError, ValueError) as bad:
+            raise BrokerRefused(
+                f"popping {topic}", 0, f"a malformed answer: {bad}", broker
+            ) from bad
+        found = []
+        for message in messages:
+            # Brokers compare hashes of tags, which may collide: such a message is not for us.
+            if wanted is not None and (message.tags or "").encode() not in wanted:
+                self._open += 1
+                message.progress.done(message.queue_offset)
+            else:
+                found.append(message)
+        return found
+
+    # ---- what becomes of a message ----
+
+    def _done(self, batch: PoppedBatch, handle: Handle) -> None:
+        self._open -= 1
+        self._room.set()
+        task = self._consumer.network.spawn(self._ack(batch, handle))
+        self._acks.add(task)
+        task.add_done_callback(self._acks.discard)
+
+    def _delivery(self, batch: PoppedBatch, handle: Handle) -> dict[str, object]:
+        return {
+            "consumerGroup": self._consumer.group, "topic": batch.real_topic,
+            "queueId": handle.queue, "offset": handle.offset, "extraInfo": handle.text,
+            "bname": batch.queue.broker,
+        }  # fmt: skip
+
+    async def _ack(self, batch: PoppedBatch, handle: Handle) -> None:
+        fields = self._delivery(batch, handle)
+        try:
+            await self._consumer.network.request(
+                self._consumer.broker_of(batch.queue), RequestCode.ACK_MESSAGE, fields
+            )
+        except ClientError as failed:
+            log.warning("Cannot acknowledge %s; it comes again: %s", handle.text, failed)
+
+    async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """The message stays with us for so long from now on. Raises: Misuse, ClientError."""
+        batch = message.progress
+        handle = batch.handles.get(message.queue_offset) if isinstance(batch, PoppedBatch) else None
+        if not isinstance(batch, PoppedBatch) or handle is None:
+            raise Misuse(f"{message} is done already, or was not popped")
+        fields = self._delivery(batch, handle) | {"invisibleTime": int(invisible_s * 1000)}
+        answer = await self._consumer.network.request(
+            self._consumer.broker_of(batch.queue), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields
+        )
+        if message.queue_offset not in batch.handles:
+            return  # it was acknowledged meanwhile, by the old handle
+        batch.handles[message.queue_offset] = handle._replace(
+            start=handle.offset, pop_ms=int(answer.ext["popTime"]),
+            invisible_ms=int(answer.ext["invisibleTime"]),
+            revive_queue=int(answer.ext["reviveQid"]),
+        )  # fmt: skip
+
+    async def nack(self, message: ReceivedMessage, delay_level: int) -> None:
+        """The message comes again, to any member: after the delay of the level, by its attempt when
+        that is 0. A dead letter when it came too often, or for -1. Raises: Misuse, ClientError."""
+        batch = message.progress
+        if not isinstance(batch, PoppedBatch) or not batch.is_open(message.queue_offset):
+            return
+        if delay_level < 0 or message.attempt >= self._consumer.settings.retries:
+            await give_back(self._consumer, message, -1)
+            batch.done(message.queue_offset)
+            return
+        step = delay_level - 3 if delay_level else message.attempt
+        await self.extend(message, _AGAIN_S[max(0, min(step, len(_AGAIN_S) - 1))])
+        if batch.handles.pop(message.queue_offset, None) is not None:
+            self._open -= 1
+            self._room.set()
+
+
+def _readable(route: Route) -> set[str]:
+    return {queue.broker for queue in route.read}
+
+
+def _starts(text: str) -> dict[int, int]:
+    """Start offset by queue, of those that are not of a retry topic. Raises: ValueError."""
+    found = {}
+    for part in filter(None, text.split(";")):
+        kind, queue, start = part.split(" ")
+        if kind == NORMAL:
+            found[int(queue)] = int(start)
+    return found
+
+
+def _handle_of(
+    message: ReceivedMessage, broker: str, starts: dict[int, int], numbers: list[int]
+) -> Handle:
+    """Messages of a retry topic bring theirs. Raises: KeyError, ValueError."""
+    text = message.properties.get("POP_CK")
+    if text:
+        return Handle.parse(text)
+    queue = message.head.queue
+    pop_ms, invisible_ms, revive_queue = numbers
+    return Handle(
+        starts[queue], pop_ms, invisible_ms, revive_queue, NORMAL, broker, queue,
+        message.queue_offset,
+    )  # fmt: skip
