@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from waiting import BOUND_S
 
 from broker.broker import Broker
 from broker.namesrv.server import NameServer
@@ -74,7 +75,7 @@ def test_a_forked_child_leaves_the_block(tmp_path):
     """The thread of the loop is the parent's: the child must not wait for it."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LEAVES, tmp_path / "s"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=BOUND_S,
     )  # fmt: skip
     assert done.stdout == f"child {7 << 8}\nparent left\n", done.stderr
 

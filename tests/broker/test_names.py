@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import BOUND_S
 
 import broker
 
@@ -20,7 +21,7 @@ def python(*arguments: str, path: Path | None = None) -> subprocess.CompletedPro
     """Runs the interpreter with `path` before everything else."""
     places = [str(p) for p in (path, ROOT) if p is not None]
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120,
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=BOUND_S,
         cwd=path, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import struct
 
 import pytest
 from fakes import FakePeer, answer_of, beat, send_command, services
+from waiting import BOUND_S
 
 from broker.processors import all_handlers
 from broker.processors.assignment import divide
@@ -44,7 +45,7 @@ class Desk:
         self.s.store.flush()
         found = self.stored(topic, queue)
         while len(found) < count:
-            next(self.s.store.follow(topic, queue, len(found), timeout=5))
+            next(self.s.store.follow(topic, queue, len(found), timeout=BOUND_S))
             found = self.stored(topic, queue)
         return found
 

@@ -8,6 +8,7 @@ import json
 import time
 
 import pytest
+from waiting import until_async as until
 
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
@@ -19,14 +20,6 @@ from pystore.timers import TIMER_TOPIC, Handle
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "recallMessageEnable": True}
 HOUR_MS = 3_600_000
-
-
-async def until(what, seconds=60.0):
-    """Waits for a condition, a minute at most."""
-    ends = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < ends, "it never came true"
-        await asyncio.sleep(0.005)
 
 
 class Timed:

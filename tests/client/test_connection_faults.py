@@ -13,6 +13,7 @@ import time
 
 import pytest
 from loops import run, until
+from waiting import BOUND_S
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Message, NameServer, Producer
 from broker.client import NoRoute, RequestTimeout, SendFailed, Unreachable
@@ -175,7 +176,7 @@ def test_clients_outlive_their_name_server(tmp_path, small):
         address = first.enter_context(NameServer.in_thread(listenPort=0)).address
         broker = Broker(tmp_path / "store", namesrvAddr=address, **settings)
         undo.enter_context(broker).create_topic("orders")
-        options = {"route_poll_s": 0.1, "request_timeout_s": 1.0}
+        options = {"route_poll_s": 0.1, "request_timeout_s": BOUND_S}
         producer = undo.enter_context(Producer("p", address, **options))
         producer.send(Message("orders", b"x"))
         first.close()

@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from waiting import BOUND_S
 
 from pystore import _metapages
 from pystore.metadata import Metadata, TopicConfig
@@ -137,7 +138,7 @@ except pystore.RecordDamaged as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=BOUND_S
     )
     assert done.returncode == 0, done.stderr
     assert "cut off" in done.stdout

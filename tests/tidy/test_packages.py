@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import BOUND_S
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Methods of every named tuple, whose names begin with an underscore by its own rule.
@@ -120,7 +121,11 @@ def test_only_native_loads_the_core() -> None:
 def test_contracts_break_when_an_import_breaks_them(tmp_path: Path) -> None:
     """The contract of ours finds a private import, and passes without one."""
     done = subprocess.run(
-        [sys.executable, "-c", SELF_CHECK], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", SELF_CHECK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=BOUND_S,
     )
     assert done.stdout.split() == ["True", "False"], done.stderr
 

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from waiting import BOUND_S
+from waiting import BOUND_S, until
 
 import pystore
 from pystore import GetStatus
@@ -500,6 +500,7 @@ def test_follow_with_tags(store):
     """follow() with tags yields only those, and steps over the rest."""
     for i in range(20):
         store.put("T", b"%d" % i, tags="ab"[i % 2], queue=0)
+    until(lambda: store.range("T", 0)[1] == 20)
     got = [bytes(m.body) for m in store.follow("T", 0, 0, tags="b", timeout=0.2)]
     assert got == [b"%d" % i for i in range(1, 20, 2)]
 

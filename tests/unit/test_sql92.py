@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import until
 
 import pystore
 from pystore import ExpressionIllegal, GetStatus
@@ -90,6 +91,7 @@ def test_many_filters(store):
 
 def test_follow(store):
     """follow() yields what matches and steps over the rest; follow_async() does the same."""
+    until(lambda: store.range("T", 0)[1] == 30)
     assert numbers(store.follow("T", 0, 0, sql="n > 26", timeout=0.1)) == [27, 28, 29]
 
     async def run():
