@@ -279,27 +279,31 @@ class PolicyRules:
         user = self.users.get(key)
         return user.password if user is not None else None
 
-    def _authenticated(self, command: Command, name: str | None) -> Verdict | None:
+    def _user(self, name: str | None, word: str) -> User | Verdict:
+        """The user, or why there is none. word: what a missing name is called."""
         if not name:
-            return _refused("username cannot be null.", "no credential")
+            return _refused(f"{word} cannot be null.", "no credential")
         user = self.users.get(name)
         if user is None:
             return _refused(f"User:{name} is not found.", "no such user")
         if not user.enabled:
             return _refused(f"User:{name} is disabled.", f"User:{name} is disabled")
+        return user
+
+    def _authenticated(self, command: Command, name: str | None) -> Verdict | None:
+        user = self._user(name, "username")
+        if isinstance(user, Verdict):
+            return user
         if not is_signed_by(command, user.password):
             return _refused("check signature failed.", f"password of User:{name}")
         return None
 
     def authorized(self, name: str | None, asked: Asked, host: str) -> Verdict:
         """What somebody may do who is who he says."""
-        if not name:
-            return _refused("subject cannot be null.", "no credential")
-        user = self.users.get(name)
-        if user is None:
-            return _refused(f"User:{name} is not found.", "no such user")
-        if not user.enabled:
-            return _refused(f"User:{name} is disabled.", f"User:{name} is disabled")
+        user = self._user(name, "subject")
+        if isinstance(user, Verdict):
+            return user
+        name = user.name
         if user.superuser:
             return Verdict(True, f"User:{name} is Super")
         rule = f"User:{name} is known"
