@@ -411,8 +411,8 @@ class Core:
             self.on_levels([bit + 1 for bit in range(levels.bit_length()) if levels >> bit & 1])
         if lib.ps_core_timers(self.handle) and self.on_timers is not None:
             self.on_timers()
-        self._tell_news()
         self.look_in(0 if more else after[0])
+        self._tell_news()
 
     def _tell_news(self) -> None:
         rows = self._news

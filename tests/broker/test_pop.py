@@ -13,8 +13,10 @@ from popping import popping, records, run
 from waiting import until_async
 
 from broker.processors.assignment import shared
+from broker.processors.needs import NeedsOfPolicies
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode as Code
+from broker.remoting.command import Command
 from broker.remoting.mqjson import MessageQueue
 from broker.services.pop.modes import Mode
 from broker.services.pop.polling import Place
@@ -494,3 +496,59 @@ def test_pop_takes_over_a_store_that_apaches_broker_left(store_path):
             assert (await p.pop(topic="pop_raw", group="pop_g")).code == 210
 
     run(work())
+
+
+def test_synced_answers_wait_for_the_disk(store_path):
+    async def work():
+        async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+            p.make_topic()
+            p.put("a", "b")
+            (one, _, _), (two, _, _) = await p.handles(invisible=10_000)
+            flushed = p.broker.store.info().log_flushed
+            assert flushed > 0
+            assert (await p.ack(one)).code == 0
+            assert p.broker.store.info().log_flushed > flushed
+            assert (await p.change(two, 20_000)).code == 0
+
+    run(work())
+
+
+def test_thousands_may_wait_and_one_message_wakes_one_of_each_group(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            held = {
+                (group, n): asyncio.ensure_future(p.pop(poll=90_000, group=f"g{group}"))
+                for group in range(4)
+                for n in range(250)
+            }
+            await until_async(lambda: len(p.pop_service.polling) == 1000)
+            p.put("x")
+            done = lambda: [key for key, each in held.items() if each.done()]  # noqa: E731
+            await until_async(lambda: len(done()) == 4)
+            assert {group for group, _ in done()} == set(range(4))
+            p.shift(90_000)
+            await asyncio.gather(*held.values())
+            assert len(p.pop_service.polling) == 0
+
+    run(work())
+
+
+def test_what_pops_and_acknowledgements_need(store_path):
+    """A retry topic needs the group and the topic whose messages it brings back."""
+    needs = NeedsOfPolicies("C", lambda offset, half: None)
+
+    def of(code, body=b"", **ext):
+        return {str(need) for need in needs(Command(code, ext, body=body)).needs}
+
+    both = {"Sub on Group:g", "Sub on Topic:T"}
+    for code in (Code.POP_MESSAGE, Code.PEEK_MESSAGE, Code.NOTIFICATION, Code.ACK_MESSAGE):
+        assert of(code, consumerGroup="g", topic="T") == both
+    for name in ("%RETRY%g_T", "%RETRY%g+T"):
+        assert of(Code.ACK_MESSAGE, consumerGroup="g", topic=name) == both
+        assert of(Code.CHANGE_MESSAGE_INVISIBLETIME, consumerGroup="g", topic=name) == both
+    other = of(Code.ACK_MESSAGE, consumerGroup="g", topic="%RETRY%victim_T")
+    assert other == {"Sub on Group:g", "Sub on Group:victim_T"}
+    body = b'{"acks":[{"c":"g","t":"T"},{"c":"h","t":"U"}]}'
+    asked = of(Code.BATCH_ACK_MESSAGE, body, consumerGroup="g", topic="T")
+    assert asked == both | {"Sub on Group:h", "Sub on Topic:U"}

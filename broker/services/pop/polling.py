@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 __all__ = ["FULL", "PARKED", "TOO_LATE", "Place", "Polling", "Waiter"]
+
+log = logging.getLogger("broker.pop")
 
 #: What became of a request that was to be parked.
 PARKED, FULL, TOO_LATE = "parked", "full", "too late"
@@ -155,7 +158,7 @@ class Polling:
         tried: set[Hashable] = set()
         while (waiter := self._take(place, tried)) is not None:
             self._end(waiter)
-            if waiter.resume(False):
+            if self._resume(waiter, last=False):
                 answered = True
                 if not all_of_them:
                     return True
@@ -165,11 +168,20 @@ class Polling:
                 self._add(waiter)
         return answered
 
+    @staticmethod
+    def _resume(waiter: Waiter, *, last: bool) -> bool:
+        """Whether it was answered; one that fails is not asked again, and holds up nobody."""
+        try:
+            return waiter.resume(last)
+        except Exception:
+            log.exception("A request that waits for %s failed", waiter.place.topic)
+            return True
+
     def wake_all(self) -> None:
         """Answers everything: the broker stops."""
         for waiter in list(self._all()):
             self._end(waiter)
-            waiter.resume(True)
+            self._resume(waiter, last=True)
         self._places, self._topics, self._ends = {}, {}, []
         if self._timer is not None:
             self._timer.cancel()
@@ -204,7 +216,7 @@ class Polling:
                 continue
             self._end(waiter)
             if waiter.alive():
-                waiter.resume(True)
+                self._resume(waiter, last=True)
             heap = self._places.get(waiter.place, [])
             while heap and heap[0][2].done:
                 heapq.heappop(heap)

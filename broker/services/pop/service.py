@@ -115,8 +115,10 @@ class Pop:
         for ck in found.open:
             self.points.add(ck)
         for (group, topic, queue), offset in found.popped.items():
-            # An offset that moved just before a crash; nobody gets what was handed out already.
-            if offset > (self._offsets.get(group, topic, queue) or 0):
+            # An offset that moved just before a crash; nobody gets what was handed out already. One
+            # beyond the queue is of a topic that was deleted since.
+            end = self._store.range(topic, queue)[1]
+            if (self._offsets.get(group, topic, queue) or 0) < offset <= end:
                 self._offsets.commit(group, topic, queue, offset)
         if found.records:
             log.info(
