@@ -653,8 +653,8 @@ def _first_frame_max(settings: Settings) -> int:
 
 
 def _bind_address(told: str) -> str:
-    """Where to listen when nobody says: where clients are told to come. On the loopback interface
-    only, then, unless they are told of another one."""
+    """Where to listen by default: on loopback when clients are given such an address, else on every
+    interface."""
     try:
         return told if ipaddress.ip_address(told.strip("[]")).is_loopback else "0.0.0.0"
     except ValueError:  # a name

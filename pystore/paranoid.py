@@ -51,5 +51,5 @@ def _mend(
     for action in done.actions:
         _log.warning("%s/%s: %s: %s", path, action.file, action.do, action.what)
     for finding in done.after.errors if done.after is not None else ():
-        _log.error("%s/%s: cannot be mended: %s", path, finding.file, finding.meaning)
+        _log.error("%s/%s: cannot be repaired: %s", path, finding.file, finding.meaning)
     return done

@@ -50,7 +50,7 @@ DEFAULT = (
 
 
 class Layout(NamedTuple):
-    """What C is told: names in order, which of them Spark calls nullable, ``map`` or ``json``."""
+    """What C needs: names in order, which of them Spark calls nullable, ``map`` or ``json``."""
 
     names: tuple[str, ...]
     nullable: tuple[bool, ...]

@@ -625,7 +625,7 @@ class TransactionProducer(Producer):
         try:
             state: Any = self._listener.execute(tx, argument)
         except Exception as error:
-            log.exception("the local work of %s failed", tx.transaction_id)
+            log.exception("Local work of %s failed", tx.transaction_id)
             state, remark = LocalState.UNKNOWN, text_of(error)
         return run(twin.end(tx, state or LocalState.UNKNOWN, remark))
 

@@ -200,7 +200,7 @@ class AsyncTransactionProducer(AsyncProducer):
             told = self._listener.execute(tx, argument)
             state = await told if inspect.isawaitable(told) else told
         except Exception as error:
-            log.exception("the local work of %s failed", tx.transaction_id)
+            log.exception("Local work of %s failed", tx.transaction_id)
             state, remark = LocalState.UNKNOWN, text_of(error)
         return await self.end(tx, state or LocalState.UNKNOWN, remark)
 
@@ -286,12 +286,14 @@ class AsyncTransactionProducer(AsyncProducer):
                 topic=message.stored_topic, queue=message.head.queue
             )
         except (BadRecord, ValueError) as bad:
-            log.warning("a check cannot be read: %s", bad)
+            log.warning("Cannot read a check: %s", bad)
             return
         if message.properties.get("PGROUP") != self.group:
-            log.warning("a check of the group %s came here", message.properties.get("PGROUP"))
+            log.warning(
+                "Got a check for the group %s, which is not ours", message.properties.get("PGROUP")
+            )
         elif self.checks_waiting >= CHECKS_WAITING_MAX:
-            log.warning("%d checks wait, one more is dropped", CHECKS_WAITING_MAX)
+            log.warning("%d checks are waiting: dropped one more", CHECKS_WAITING_MAX)
         else:
             self.checks_waiting += 1
             self.network.spawn(self._answer(peer, command, message))
@@ -303,7 +305,7 @@ class AsyncTransactionProducer(AsyncProducer):
                 told = self._check(message)
                 state = await told if inspect.isawaitable(told) else told
         except Exception as error:
-            log.exception("the check of %s failed", message.transaction_id)
+            log.exception("Check of %s failed", message.transaction_id)
             state, remark = LocalState.UNKNOWN, text_of(error)
         finally:
             self.checks_waiting -= 1

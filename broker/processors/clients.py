@@ -75,7 +75,7 @@ class ClientProcessor:
         beat = _beat(item)
         group = self.s.groups.find(beat.group)
         if group is None:
-            return  # as upstream: it goes on without, and its pulls are told
+            return  # as upstream, which refuses its pulls instead
         self.s.topics.retry_topic(beat.group, max(1, group.retry_queue_nums), unit=beat.unit_mode)
         self.s.clients.consumer_beat(channel, beat)
 

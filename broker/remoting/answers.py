@@ -63,7 +63,7 @@ class AnswerFramer(PlainFramer):
 
     def _settle(self, view: memoryview, count: int, commands: list[Command]) -> None:
         take = self._take
-        # A copy: who is told of an answer may have others read meanwhile.
+        # A copy: whoever gets an answer may have others read meanwhile.
         for row in _ROW.iter_unpack(bytes(self._rows_view[: count * _ROW.size])):
             sent, opaque, code, queue, offset, at, size, ids_at, ids_len, tx_at, tx_len = row
             if sent and (waiter := take(opaque)) is not None:

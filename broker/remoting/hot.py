@@ -296,7 +296,7 @@ class Core:
         )
 
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
-        """Commits `target`; the next pull is told to go there. Raises: BadArgument."""
+        """Commits `target` and sends the next pull there. Raises: BadArgument."""
         self._check(
             lib.ps_core_reset(self.handle, *_name(group), *_name(topic), queue, target, self._error)
         )
@@ -423,7 +423,7 @@ class Core:
                     self.on_news(topic, queue)
 
     def watch_pulls(self, on_pull: Callable[[Peer, Pulled], None]) -> None:
-        """From now on pulls all come up to Python; on_pull is told of those that have waited."""
+        """Hands every pull to Python from now on; on_pull is called with those that have waited."""
         self._on_pull = on_pull
         lib.ps_core_hand_on(self.handle, lib.PS_UP_PULLS)
 

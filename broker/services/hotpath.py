@@ -63,10 +63,10 @@ class HotPath(Protocol):
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
 
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
-        """The next pull is told to go there; commits are ignored until then."""
+        """Sends the next pull to `target`; commits are ignored until then."""
 
     def take_reset(self, group: str, topic: str, queue: int) -> int | None:
-        """A reset that no pull has been told of, and that none is told of from now on."""
+        """Takes back a reset that no pull was answered with yet; None: there is none."""
 
     def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
         """Whether the queue reaches beyond `offset`; if not, on_news is called once it does."""

@@ -1,4 +1,4 @@
-"""The one timer of a broker: what has to happen again and again, each at its own pace."""
+"""The one timer of a broker: periodic jobs, each with its own interval."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _STEP_S = 1.0
 
 
 @dataclass(slots=True)
-class _Duty:
+class _Job:
     pause_s: Callable[[], float]
     work: Callable[[], object]
     due: float
 
 
 class Housekeeping:
-    """Runs on the broker's loop; a failing job is logged, and runs again at its time."""
+    """Runs on the broker's loop; a failing job is logged, and runs again when it is due."""
 
     def __init__(self, s: Services) -> None:
         self._s = s
         self._timer: asyncio.TimerHandle | None = None
         self._saving: dict[str, asyncio.Task[None]] = {}
-        self._duties: list[_Duty] = []
+        self._jobs: list[_Job] = []
 
     def start(self) -> None:
         s = self._s
@@ -49,7 +49,7 @@ class Housekeeping:
 
     def add(self, work: Callable[[], object], pause_s: Callable[[], float]) -> None:
         now = asyncio.get_running_loop().time()
-        self._duties.append(_Duty(pause_s, work, now + pause_s()))
+        self._jobs.append(_Job(pause_s, work, now + pause_s()))
 
     async def stop(self) -> None:
         if self._timer is not None:
@@ -62,13 +62,13 @@ class Housekeeping:
 
     def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
-        for duty in self._duties:
-            if duty.due > now:
+        for job in self._jobs:
+            if job.due > now:
                 continue
             # From now, not from when it was due: after a long sleep it runs once.
-            duty.due = now + max(duty.pause_s(), _STEP_S) - _STEP_S / 2
+            job.due = now + max(job.pause_s(), _STEP_S) - _STEP_S / 2
             try:
-                duty.work()
+                job.work()
             except Exception:
                 log.exception("A periodic job of the broker failed")
         self._arm()
@@ -81,7 +81,7 @@ class Housekeeping:
         work: Callable[[], Coroutine[Any, Any, None]],
         pause_s: Callable[[], float],
     ) -> None:
-        """A duty that takes its time: it is not begun again before it has ended."""
+        """A job that waits for the disk: it does not start again before it has ended."""
 
         def begin() -> None:
             task = self._saving.get(what)

@@ -1,7 +1,7 @@
-"""How long puts take, as GET_BROKER_RUNTIME_INFO tells it; upstream: StoreStatsService.
+"""How long puts take, as GET_BROKER_RUNTIME_INFO reports it; upstream: StoreStatsService.
 
-The core counts what it stores, by milliseconds. Upstream tells of the last full minute, and of
-nothing before there was one; here the first is told of as it goes.
+The core counts puts by milliseconds. Upstream reports the last full minute, and nothing before the
+first has passed; here the first is reported while it runs.
 """
 
 from __future__ import annotations

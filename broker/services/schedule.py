@@ -195,7 +195,7 @@ class Schedule:
         return time.time_ns() // 1_000_000 + self._shift_ms
 
     def shift_clock(self, ms: int) -> None:
-        """For tests: from now on times are told by a clock so far ahead of the machine's."""
+        """For tests: sets the clock that far ahead of the machine's."""
         self._shift_ms = ms
         lib.ps_timers_shift_clock(self.store.c_handle(), ms)
         self.look_at_timers()

@@ -50,8 +50,8 @@ def _queues(config: TopicConfig) -> int:
 class Topics:
     """The table of topics. Lives on the event loop.
 
-    changed: told of each topic that was made or altered, and of none (an empty list) after a
-    deletion; registers it at the name servers.
+    changed: called with the topics that were made or altered, with an empty list after a deletion;
+    registers them at the name servers.
     """
 
     def __init__(self, settings: Config, metadata: Metadata, core: HotPath) -> None:

@@ -2,8 +2,7 @@
  *
  * A load or store beyond the new end of such a file is a SIGBUS, which ends the process. With the
  * handler of ps_sigbus_install, a mapping that is watched gets a page of zeros there instead and is
- * marked: whoever reads it fails with the file's name, and whoever writes it is never told that it
- * is on the disk.
+ * marked: whoever reads it fails with the file's name, and no sync of it succeeds again.
  *
  * Handler and table are the one thing of this library that a whole process shares. The handler is
  * installed when the first store is opened, and hands on whatever is not ours to who had the signal

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* An optional sign and decimal digits of any script of the basic plane, in UTF-8; no blanks. False
- * when it is none, or lies outside min to max. min is negative, max positive. */
+ * when it is not a number, or not within min to max. min is negative, max positive. */
 bool ps_java_integer(const uint8_t *text, int32_t len, int64_t min, int64_t max, int64_t *out);
 
 /* Decimal or hexadecimal, NaN and Infinity, with blanks around and a type suffix as Java allows. */

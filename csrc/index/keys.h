@@ -22,7 +22,7 @@ typedef struct ix_keys {
 
 /* Both properties in one pass, and one search for a separator each: this runs for every record. A
  * name ends at the first separator, so that equal bytes up to one are the whole name. The last of
- * equal names wins and an empty value is none, as upstream's parser has it. */
+ * equal names wins and an empty value counts as absent, as in upstream's parser. */
 static inline bool ix_keys_of(const ps_record *r, ix_keys *out) {
     const uint8_t *p = r->properties, *end = p + r->properties_len;
     *out = (ix_keys){0};

@@ -7,7 +7,7 @@
 
 typedef struct ps_allocator {
     ps_log *al_log;
-    bool al_running; /* its thread is there; without it the writer does everything by itself */
+    bool al_running; /* its thread runs; without it the writer does everything itself */
     pthread_mutex_t al_lock;
     pthread_cond_t al_wake;      /* for the thread: something is asked for */
     pthread_cond_t al_done;      /* for the writer: the next file is there, or cannot be made */

@@ -11,7 +11,7 @@ typedef struct ps_flusher {
     const char *fl_root; /* of the store, for errors */
     bool fl_sync;        /* SYNC_FLUSH: any byte is synced at once */
     int32_t fl_interval_ms, fl_thorough_ms;
-    int32_t fl_least_pages;       /* an interval's sync is worth while from so many pages on */
+    int32_t fl_least_pages;       /* an interval's sync waits for so many dirty pages */
     void (*fl_synced)(void *arg); /* with fl_sync, after each sync; by the thread */
     void *fl_synced_arg;
     bool fl_running;                 /* its thread is there */
@@ -33,7 +33,7 @@ void ps_flusher_init(ps_flusher *f, ps_log *log);
 void *ps_flusher_main(void *flusher);
 /* Ends the thread, and every wait: PS_E_CLOSED. */
 void ps_flusher_stop(ps_flusher *f);
-/* Syncs what is not on the disk, by the caller's own hands; least_pages: ps_mapfile_flush. */
+/* Syncs what is not on the disk, on the caller's thread; least_pages: ps_mapfile_flush. */
 int ps_flusher_sync(ps_flusher *f, int least_pages, ps_error *e);
 /* Waits until everything below `physical` is on the disk: 0, PS_FLUSH_DISK_TIMEOUT, or an error. */
 int ps_flusher_wait(ps_flusher *f, int64_t physical, int32_t timeout_ms, ps_error *e);

@@ -1,4 +1,4 @@
-/* Telling one listener which of the queues it watches got new units. How: arrivals.c. */
+/* Notifies one listener of queues that got new units. How: arrivals.c. */
 #ifndef PS_ARRIVALS_H
 #define PS_ARRIVALS_H
 
@@ -6,7 +6,7 @@
 
 typedef struct ps_arrivals {
     _Atomic(ps_queue *) ar_list; /* watched queues with new units, newest first */
-    _Atomic int32_t ar_fd;       /* eventfd told of them, -1: none */
+    _Atomic int32_t ar_fd;       /* eventfd to signal, -1: none */
     bool ar_listened;            /* somebody listens; dispatch lock */
 } ps_arrivals;
 
@@ -19,7 +19,7 @@ void ps_arrivals_to(ps_arrivals *a, int fd);
 bool ps_arrivals_watch(ps_queue *q, int64_t offset);
 /* The dispatcher, after a new unit: whether it is to be added. */
 bool ps_arrivals_watched(ps_queue *q);
-/* The dispatcher: q has a new unit; then, after some, one word to the listener. */
+/* The dispatcher: q has a new unit; then, after some, one signal to the listener. */
 void ps_arrivals_add(ps_arrivals *a, ps_queue *q);
 void ps_arrivals_tell(ps_arrivals *a);
 /* Takes the list: each queue was watched and has news, and is watched no longer. The caller follows

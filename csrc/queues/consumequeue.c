@@ -383,8 +383,8 @@ static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
     return 0;
 }
 
-/* Files of another length than the store's are not taken in: they are derived, and the log holds
- * what they held. */
+/* Files of another length than the store's are ignored: they are derived, and the log holds what
+ * they held. */
 static int queue_list(ps_queue *q, const char *folder, const ps_listing *l, ps_error *e) {
     const ps_queues_shared *shared = q->cq_shared;
     char path[PATH_MAX];

@@ -73,7 +73,7 @@ typedef struct ps_queue {
     _Atomic int64_t cq_tail_from; /* offset of cq_tail[0] */
     _Atomic int32_t cq_tail_count;
     int32_t cq_tail_room;
-    /* somebody wants to hear of new units; see arrivals.c */
+    /* a listener watches it: arrivals.c */
     _Atomic bool cq_watched;
     _Atomic bool cq_arrived;          /* it is in the list of arrivals */
     struct ps_queue *cq_arrived_next; /* owned by that list */

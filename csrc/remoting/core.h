@@ -216,7 +216,7 @@ int ps_core_decide(ps_conn *conn, const uint8_t *frame, int64_t len, const ps_de
                    ps_sent *sent, ps_error *e);
 int ps_core_pull(ps_conn *conn, const ps_command *request);
 void ps_parked_drop_all(ps_conn *conn);
-/* ms until the first parked pull's time is over; -1: there is none. */
+/* ms until the first parked pull expires; -1: none is parked. */
 int64_t ps_parked_deadline_in(const ps_core *c);
 void ps_parked_wake(ps_core *c, ps_pair *p, int32_t queue_id);
 

@@ -200,8 +200,8 @@ static verdict judge(ps_core *c, int64_t physical, ps_slice topic, ps_slice key,
     return v;
 }
 
-/* What is gone is forgotten on the way, so that a key that is tried again and again makes no long
- * chain. */
+/* Entries whose message is gone are dropped on the way, so that a key that is sent again and again
+ * makes no long chain. */
 static bool find(ps_core *c, uint64_t hash, ps_slice topic, ps_slice key, ps_first *out) {
     ps_dedup *o = c->co_dedup;
     uint32_t *link = bucket_of(o, hash);

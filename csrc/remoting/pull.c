@@ -194,7 +194,7 @@ static const char *name_of(int32_t status) {
 }
 
 /* Filters take half of the event loop's time at most, however many pulls ask: what is used up grows
- * again with time. A pull that comes too early is told to come again. */
+ * again with time. A pull that comes too early is answered without messages, to be retried. */
 static int64_t *work_left(ps_core *c) {
     int64_t now = ps_monotonic_ms(), passed = now - c->co_work_ms;
     c->co_work_ms = now;
@@ -217,7 +217,7 @@ static ps_batch *read_at(ps_core *c, const pull *p, int64_t offset) {
     return ps_read(c->co_store, p->topic->te_topic, p->queue_id, offset, &o, NULL);
 }
 
-/* A reset that the group has not been told of. 1: answered; 0: there is none. */
+/* Answers with a reset that the group does not know of yet. 1: answered; 0: there is none. */
 static int answer_reset(ps_core *c, const pull *p) {
     ps_mark *m = ps_pair_mark(p->pair, p->queue_id, false);
     ps_batch_info b = {0};
@@ -304,7 +304,7 @@ static pull pull_of(const ps_parked *h) {
                   .offset = h->pk_first};
 }
 
-/* At the end of its time: what was passed over is told, so that it is not looked at again. */
+/* When it expires: its answer says what was passed over, so that nobody looks at it again. */
 static int answer_last(ps_core *c, ps_parked *h, const ps_batch_info *b) {
     pull p = pull_of(h);
     if (h->pk_offset > h->pk_first)

@@ -67,10 +67,10 @@ int ps_core_commit(ps_core *core, const char *group, int32_t group_len, const ch
                    int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
 int64_t ps_core_offset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id); /* -1: none */
-/* The next pull is told PULL_OFFSET_MOVED and `offset`; it is committed at once. */
+/* Commits `offset`; the next pull is answered with it and PULL_OFFSET_MOVED. */
 int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
-/* Takes back the offset that the next pull would be told to go to; -1: none. */
+/* Takes back the offset that the next pull would be sent to; -1: none. */
 int64_t ps_core_take_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t queue_id);
 /* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they

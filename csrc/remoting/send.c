@@ -109,7 +109,7 @@ static int resolve_decision(putting *p, ps_error *e) {
         p->key = slice_of(d->key, d->key_len);
     else if (p->once && !s->batch)
         p->key = ps_dedup_key(p->c, d->add, d->add_len, s->properties);
-    /* Clients are told the queue that they asked for, also when it goes elsewhere. */
+    /* The answer names the queue that was asked for, also when the message goes elsewhere. */
     p->answer_queue_id = s->queue_id >= 0 ? s->queue_id : p->queue_id;
     return resolve_time(p, e);
 }

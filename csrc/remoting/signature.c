@@ -14,7 +14,7 @@ struct ps_signer {
     void *si_inner, *si_outer, *si_work;
 };
 
-/* The state of a digest that has taken in the secret, each byte combined with `pad`. */
+/* A digest that has hashed the secret, each byte combined with `pad`. */
 static void *keyed(const ps_digest_functions *with, const uint8_t *key, uint8_t pad) {
     uint8_t block[BLOCK];
     void *made = with->make();
