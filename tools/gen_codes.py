@@ -121,25 +121,39 @@ async def handlers_of_namesrv() -> Mapping[int, Handler]:
     return Processor(settings, Routes(lambda: 0), KvConfig(None), lambda changes: None).handlers()
 
 
-def place_of(handler: Any) -> str:
-    module = str(handler.__module__)
-    path = f"{module.replace('.', '/')}.py"
-    return f"[{path.removeprefix('broker/')}](../{path})"
+def path_of(handler: Any) -> str:
+    return f"{str(handler.__module__).replace('.', '/')}.py"
+
+
+def shown(path: str) -> str:
+    """What a link to a file is called."""
+    return path.removeprefix("broker/") if path.endswith(".py") else Path(path).name
 
 
 def rows_of(handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: bool) -> list[str]:
+    """A table that fits 80 columns, then the remarks on its codes. Links of the places stand at the
+    end of the page."""
     unknown = set(differs) - set(map(int, handlers))
     if unknown:
         raise SystemExit(f"gen_codes.py speaks of codes that nobody serves: {sorted(unknown)}")
-    lines = ["| code | name | served in | differs |", "|---|---|---|---|"]
+    lines = ["| code | name | served in |", "|---|---|---|"]
     for code, handler in sorted(handlers.items()):
-        place = place_of(handler)
+        place = f"[{shown(path_of(handler))}][]"
         if hot and code in HOT_CODES:
-            path = _HOT.get(code, _HOT_SEND)
-            place = f"[{Path(path).name}](../{path}), {place}"
-        name = RequestCode(code).name
-        lines.append(f"| {int(code)} | `{name}` | {place} | {differs.get(code, '')} |")
+            place = f"[{shown(_HOT.get(code, _HOT_SEND))}][], {place}"
+        lines.append(f"| {int(code)} | `{RequestCode(code).name}` | {place} |")
+    lines += ["", "What differs from upstream:", ""]
+    for code, what in sorted(differs.items()):
+        remark = f"- {code} `{RequestCode(code).name}`: {what}"
+        lines += textwrap.wrap(remark, 100, subsequent_indent="  ", break_long_words=False)
     return lines
+
+
+def links_of(*tables: Mapping[int, Handler]) -> list[str]:
+    """The definitions of the links that `rows_of` names."""
+    paths = {path_of(handler) for table in tables for handler in table.values()}
+    paths |= {_HOT_SEND, *_HOT.values()}
+    return sorted(f"[{shown(path)}]: ../{path}" for path in paths)
 
 
 def page_text() -> str:
@@ -188,6 +202,7 @@ def page_text() -> str:
     ]
     lines += [f"| {code} | `{upstream[code]}` | {family_of(code)} |" for code in absent]
     lines += ["", "## Answers", "", *textwrap.wrap(f"{answers}.", 100), ""]
+    lines += [*links_of(broker, names), ""]
     return "\n".join(lines)
 
 

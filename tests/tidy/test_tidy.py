@@ -226,6 +226,8 @@ def test_generated_files_follow_from_their_source(tool):
 # ---- documents ----
 
 FENCE = re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL)
+#: ``[NAME]: target`` at the end of a page, for its ``[NAME][]``.
+LINK_BY_NAME = re.compile(r"^\[[^\]\n]+\]: +(\S+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 # A path that says where somebody worked, not where a reader's file lies.
 MACHINE_PATH = re.compile(r"(?<![\w./~$}-])/(?:work|tmp|root)(?![\w-]|\.\w)")
@@ -271,7 +273,7 @@ def test_links_in_documents_resolve():
     places = []
     for path in with_suffix(".md"):
         text = prose(read(path))
-        for match in LINK.finditer(text):
+        for match in (*LINK.finditer(text), *LINK_BY_NAME.finditer(text)):
             why = broken_link(path, match.group(1))
             if why:
                 line = text.count("\n", 0, match.start()) + 1
