@@ -328,6 +328,8 @@ class Store(Base):
         properties: one mapping for all, a list of mappings, or a column of encoded properties.
         queue: all to this one; queues: an int32 array, one a message; neither: in turn.
         born_timestamps: int64 ms, one a message; None: now.
+        A message that asks for a time to come (TIMER_DELIVER_MS and its kin) is refused as
+        TimerIllegal: put it alone.
 
         All messages are checked before the first is stored; on an error nothing is stored, except
         DiskFull and CreateMappedFileFailed, which may come in the middle (``error.offset`` is then

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
-from pystore.cli.verbs import Session, usage
+from pystore.cli.verbs import Session, parse_time, usage
 from pystore.errors import NotFound
 
-__all__ = ["client_errors", "no_settings"]
+__all__ = ["UNITS_S", "client_errors", "delay_of", "no_settings"]
+
+#: Of a time ahead: 90s, 15m, 2h, 3d.
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def delay_of(text: str, option: str) -> timedelta | datetime:
+    """A time ahead of now, as ``90s`` or ``+2h``; else a moment: ms since 1970 or ISO 8601. Raises:
+    BadArgument."""
+    ahead = re.fullmatch(r"\+?([0-9]{1,8})([smhd])", text)
+    if ahead is not None:
+        return timedelta(seconds=int(ahead[1]) * UNITS_S[ahead[2]])
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=parse_time(text, option))
 
 
 def no_settings(s: Session) -> None:

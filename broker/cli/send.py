@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.clients import client_errors, no_settings
+from broker.cli.clients import client_errors, delay_of, no_settings
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, usage
 
@@ -43,6 +43,10 @@ def run(
     delay_level: Annotated[
         int, typer.Option("--delay-level", min=0, help="Delay level, 1 to 18; 0: none.")
     ] = 0,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", metavar="TIME", help="Deliver in 90s, 15m, 2h, 3d, or at a time."),
+    ] = None,
     shard: Annotated[
         str | None, typer.Option(help="Messages of one SHARD go to one queue, in order.")
     ] = None,
@@ -60,12 +64,13 @@ def run(
     """Send messages to a broker, and print where each was stored.
 
     Without BODY, each line of stdin is a message. With --json-lines each line is an object with
-    the members body (text) or body_base64, tags, keys, properties, delay_level, shard, topic; those
-    that are missing come from the options. `pystore consume --json` writes such lines.
+    the members body (text) or body_base64, tags, keys, properties, delay_level, delay, shard,
+    topic; those that are missing come from the options. `pystore consume --json` writes such lines.
 
     \b
     Examples:
       pystore send orders 'hello' -n 127.0.0.1:9876 --tags paid --keys order-17
+      pystore send reminders 'renew' --delay 2h
       cat orders.txt | pystore send orders
       pystore consume orders --json | pystore send copy --json-lines
     """
@@ -77,12 +82,14 @@ def run(
 
     given = {
         "topic": topic, "tags": tags, "keys": keys or "", "properties": _pairs(property_ or []),
-        "delay_level": delay_level, "shard": shard,
+        "delay_level": delay_level, "delay": delay, "shard": shard,
     }  # fmt: skip
 
     def messages() -> Iterator[tuple[Message, str | None]]:
         for fields in _inputs(body, lines, given):
             chosen = fields.pop("shard")
+            if fields["delay"] is not None:
+                fields["delay"] = delay_of(str(fields["delay"]), "--delay")
             yield Message(**fields), chosen
 
     with client_errors("send"):
@@ -166,6 +173,7 @@ def _print(s: Session, result: SendResult) -> None:
         "queue_offset": result.queue_offset,
         "msg_id": result.message_id,
         "offset_msg_id": result.offset_message_id,
+        "recall_handle": result.recall_handle,
     }
     s.out.record(
         record,

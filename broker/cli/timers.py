@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker.cli.asking import ask
+from broker.cli.clients import UNITS_S, delay_of
 from pystore import Reader
 from pystore.cli.verbs import (
     Session,
@@ -41,7 +43,6 @@ _FOREVER = (1 << 63) - 1
 #: Upstream's bounds of rocketmq_timer_message_snapshot, seconds, and longer ones.
 _BOUNDS_S = (5, 60, 300, 900, 3600, 14400, 28800, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 _BAR = 40
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _Id = Annotated[
     str, typer.Argument(metavar="ID", help="Offset shown by `timers ls`, or a recall handle.")
@@ -102,7 +103,7 @@ def _ahead(seconds: float) -> str:
     """``in 2 d 3 h``: the two largest units."""
     parts: list[str] = []
     left = abs(seconds)
-    for name, unit in reversed(_UNITS_S.items()):
+    for name, unit in reversed(UNITS_S.items()):
         if left >= unit or (name == "s" and not parts):
             parts.append(f"{left / unit:.1f} s" if name == "s" else f"{int(left // unit)} {name}")
             left %= unit
@@ -165,10 +166,10 @@ def ls(
 
 def _moment(text: str, name: str) -> int:
     """Raises: BadArgument."""
-    ahead = re.fullmatch(r"\+([0-9]{1,12})([smhd])", text)
-    if ahead is None:
-        return parse_time(text, name)
-    return _now() + int(ahead[1]) * _UNITS_S[ahead[2]] * 1000
+    ahead = delay_of(text, name) if text.startswith("+") else None
+    if isinstance(ahead, timedelta):
+        return _now() + ahead // timedelta(milliseconds=1)
+    return parse_time(text, name)
 
 
 # ---- stats ----
@@ -226,7 +227,7 @@ def _due_counts(timers: Timers, now: int) -> Iterator[tuple[str, int]]:
 
 
 def _within(seconds: int) -> str:
-    for name, unit in reversed(_UNITS_S.items()):
+    for name, unit in reversed(UNITS_S.items()):
         if seconds % unit == 0:
             return f"{seconds // unit} {name}"
     return f"{seconds} s"

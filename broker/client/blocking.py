@@ -255,6 +255,10 @@ class Producer:
         """Waits until everything that submit() took is acknowledged or has failed."""
         self.runner.run(self._twin.flush())
 
+    def recall(self, result: SendResult) -> None:
+        """As AsyncProducer.recall()."""
+        self.runner.run(self._twin.recall(result))
+
     def send_batch(
         self, messages: Sequence[Message], *, timeout_s: float | None = None
     ) -> list[SendResult]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.client.recordhead import RecordHead, head_of
@@ -28,7 +29,8 @@ class Message:
     topic, body: what it is about, and its content. tags: one tag, which consumers select by.
     keys: words that tools find it by. properties: the user's own names and values. delay_level:
     1 to 18 of the broker's ``messageDelayLevel`` (1 s, 5 s, 10 s, 30 s, 1 min ... 2 h); 0: at once.
-    deliver_at_ms: milliseconds since 1970, for brokers with a timer store. flag: the user's number.
+    delay: a timedelta, which the broker's clock counts from its arrival, or a datetime with a time
+    zone; for brokers with timers. deliver_at_ms: the same, in ms since 1970. flag: the user's own.
     wait_stored: False lets the broker answer before its disk or slave has the message.
 
     >>> from broker import Message
@@ -43,8 +45,14 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     delay_level: int = 0
     deliver_at_ms: int | None = None
+    delay: timedelta | datetime | None = None
     flag: int = 0
     wait_stored: bool = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether it asks for a time or a delay."""
+        return bool(self.delay_level or self.deliver_at_ms is not None or self.delay is not None)
 
 
 class SendStatus(enum.Enum):
@@ -66,7 +74,8 @@ class SendResult(NamedTuple):
     """Where a message was stored.
 
     message_id: the unique key that the client gave it. offset_message_id: the broker's address and
-    the place in its log. queue_offset: of a half message, its offset in the half queue.
+    the place in its log. queue_offset: of a half message, its offset in the half queue; of one with
+    a time of its own, in the timers' queue. recall_handle: what takes such a message back.
 
     >>> from broker import Message, Producer
     >>> with Producer("orders-api") as producer:
@@ -81,6 +90,7 @@ class SendResult(NamedTuple):
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
 
 class ReceivedMessage:

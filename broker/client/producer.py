@@ -242,7 +242,7 @@ class AsyncProducer:
         slots = self._slots
         if not slots.try_acquire():
             await slots.acquire()
-        if key is None and queue is None and timeout_s is None:
+        if key is None and queue is None and timeout_s is None and not outgoing.timed:
             begun = self._begin(outgoing, result_of, True)
             if begun is not None:
                 if begun.done():
@@ -265,7 +265,7 @@ class AsyncProducer:
         outgoing = prepare(message, self._rules)
         if not self._slots.try_acquire():
             await self._slots.acquire()
-        if key is None and queue is None:
+        if key is None and queue is None and not outgoing.timed:
             begun = self._begin(outgoing, result_of)
             if begun is not None:
                 return begun
@@ -367,6 +367,27 @@ class AsyncProducer:
 
         async with self._slots:
             return await self._deliver(outgoing, Choice(same_broker, False), None, result_of)
+
+    async def recall(self, result: SendResult) -> None:
+        """Takes a message with a delay back, as long as it is not due.
+
+        Raises: Misuse for the result of a message that does not wait; BrokerRefused when it was
+        delivered or recalled before, or when the broker allows no recalls (recallMessageEnable);
+        Unreachable, RequestTimeout, NoRoute.
+        """
+        self.network.check()
+        if result.recall_handle is None:
+            raise Misuse(
+                f"the message {result.message_id} has no recall handle: it does not wait, or its"
+                " broker knows no recalls"
+            )
+        queue = result.queue
+        address = self._master(await self._route(queue.topic), queue)
+        fields = {
+            "topic": queue.topic, "recallHandle": result.recall_handle,
+            "producerGroup": self.group,
+        }  # fmt: skip
+        await self.network.request(address, RequestCode.RECALL_MESSAGE, fields)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse."""

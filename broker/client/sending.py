@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple
@@ -31,6 +32,7 @@ TOPIC_MAX = 127
 PROPERTIES_MAX = 32767
 #: Answers after which another broker may do better (DefaultMQProducer.retryResponseCodes).
 RETRY_CODES = frozenset((17, 14, 1, 2, 16, 204, 205))
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STORED = {status.value: status for status in SendStatus}
 
 _LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -120,11 +122,12 @@ class Outgoing:
     """A request that sends one message or a batch, ready but for the queue.
 
     keys: unique keys of the messages in it. properties: encoded. batch: the body is one of a batch.
+    timed: its answer may have a recall handle.
     """
 
     __slots__ = (
         "batch", "body", "born_ms", "code", "flag", "keys", "properties", "rules", "sys_flag",
-        "topic",
+        "timed", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +151,7 @@ class Outgoing:
         self.sys_flag = sys_flag
         self.flag = flag
         self.batch = batch
+        self.timed = False
         self.born_ms = time.time_ns() // 1_000_000
 
     def command(self, queue: MessageQueue) -> Command:
@@ -176,7 +180,7 @@ _PLAIN = "\x02WAIT\x01true\x02"
 def properties_of(message: Message, key: str) -> str:
     """All properties of a message that goes out, encoded. Raises: InvalidMessage."""
     if not (message.tags or message.keys or message.properties or message.delay_level) and (
-        message.wait_stored and message.deliver_at_ms is None
+        message.wait_stored and not message.waits
     ):
         return f"UNIQ_KEY\x01{key}{_PLAIN}"
     _check_types(message)
@@ -194,8 +198,8 @@ def properties_of(message: Message, key: str) -> str:
             raise InvalidMessage(f"delay_level {message.delay_level} is negative; 0 means at once")
         text += f"DELAY\x01{message.delay_level}\x02"
         count += 1
-    if message.deliver_at_ms is not None:
-        text += f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
+    if message.deliver_at_ms is not None or message.delay is not None:
+        text += _time_of(message)
         count += 1
     if message.properties:
         for name, value in message.properties.items():
@@ -211,6 +215,24 @@ def properties_of(message: Message, key: str) -> str:
             text += f"{name}\x01{value}\x02"
         count += len(message.properties)
     return checked_properties(text, count)
+
+
+def _time_of(message: Message) -> str:
+    """The property that asks for its time. Raises: InvalidMessage."""
+    delay = message.delay
+    if delay is None:
+        return f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
+    if message.deliver_at_ms is not None or message.delay_level:
+        raise InvalidMessage("give one of delay, deliver_at_ms and delay_level: each names a time")
+    if isinstance(delay, timedelta):
+        return f"TIMER_DELAY_MS\x01{delay // timedelta(milliseconds=1)}\x02"
+    if not isinstance(delay, datetime):
+        raise InvalidMessage(
+            f"delay of the message is {type(delay).__name__}, not timedelta or datetime"
+        )
+    if delay.tzinfo is None:
+        raise InvalidMessage("delay is a datetime without a time zone: give it one, as UTC")
+    return f"TIMER_DELIVER_MS\x01{(delay - _EPOCH) // timedelta(milliseconds=1)}\x02"
 
 
 def _check_types(message: Message) -> None:
@@ -322,7 +344,9 @@ def prepare(
         bits, compress = COMPRESSIONS[rules.compression]
         body = compress(body)
         sys_flag |= _COMPRESSED | bits << 8
-    return Outgoing(rules, topic, properties, body, (key,), sys_flag, message.flag, code)
+    made = Outgoing(rules, topic, properties, body, (key,), sys_flag, message.flag, code)
+    made.timed = message.deliver_at_ms is not None or message.delay is not None
+    return made
 
 
 # ---- batches ----
@@ -366,7 +390,7 @@ def cut_batches(
     keys = new_unique_keys(len(messages))
     for index, message in enumerate(messages):
         topic = check_message(message, rules)
-        if message.delay_level or message.deliver_at_ms is not None:
+        if message.waits:
             raise InvalidMessage("a message with a delay cannot be in a batch; send it alone")
         if topic.startswith(_RETRY):
             raise InvalidMessage("a retry topic takes no batches; send the messages one by one")
@@ -404,8 +428,7 @@ def _plain_part(messages: Sequence[Message], rules: SendRules) -> _Part | None:
         body = message.body
         if (
             message.topic != topic or type(body) is not bytes or message.tags or message.keys
-            or message.properties or message.delay_level or message.flag
-            or message.deliver_at_ms is not None or not message.wait_stored
+            or message.properties or message.waits or message.flag or not message.wait_stored
         ):  # fmt: skip
             return None
         bodies.append(body)
@@ -439,6 +462,7 @@ class Answer(NamedTuple):
     offset: int
     ids: str
     transaction: str
+    handle: str = ""
 
 
 def answer_of(command: Command, queue: MessageQueue) -> Answer:
@@ -450,12 +474,13 @@ def answer_of(command: Command, queue: MessageQueue) -> Answer:
         int(ext.get("queueOffset", -1)),
         ext.get("msgId", ""),
         ext.get("transactionId", ""),
+        ext.get("recallHandle", ""),
     )
 
 
 def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendResult:
     """The result of a single message that the broker stored; its status is in STORED."""
-    code, number, offset, ids, transaction = answer
+    code, number, offset, ids, transaction, handle = answer
     return SendResult(
         STORED[code],
         outgoing.keys[0],
@@ -463,6 +488,7 @@ def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendRe
         queue if number == queue.queue else queue._replace(queue=number),
         offset,
         transaction or None,
+        handle or None,
     )
 
 
@@ -480,8 +506,9 @@ def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> list[
     if len(ids) != len(keys):
         ids = ids[:1] * len(keys)
     rows = zip(
-        repeat(status), keys, ids, repeat(where), range(first, first + len(keys)), repeat(None)
-    )
+        repeat(status), keys, ids, repeat(where), range(first, first + len(keys)),
+        repeat(None), repeat(None),
+    )  # fmt: skip
     return list(map(_new_result, rows))
 
 

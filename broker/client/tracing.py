@@ -32,6 +32,7 @@ WAITING_MAX = 2048
 DEFAULT_REGION = "DefaultRegion"
 #: Ordinals of upstream's MessageType.
 _NORMAL, _HALF, _DELAY = 0, 1, 3
+_DELAYS = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"))
 #: Of SubAfter: ordinals of upstream's ConsumeReturnType.
 _SUCCESS, _EXCEPTION, _FAILED = 0, 2, 4
 
@@ -105,7 +106,7 @@ class Tracer:
         properties = parse_properties(outgoing.properties.encode("utf-8", "replace"))
         keys = properties.get("KEYS", "")
         kind = _HALF if outgoing.sys_flag & HALF else _NORMAL
-        if "DELAY" in properties or "TIMER_DELIVER_MS" in properties:
+        if not _DELAYS.isdisjoint(properties):
             kind = _DELAY
         cost_ms = int((time.monotonic() - began) * 1000)
         results = result if isinstance(result, list) else [result]

@@ -223,7 +223,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def begin(self, message: Message) -> Transaction:
         """Stores a half message; end() must follow. Raises: as send()."""
         self.network.check()
-        if message.delay_level or message.deliver_at_ms is not None:
+        if message.waits:
             raise InvalidMessage("a message in a transaction has no delay; brokers ignore it")
         extra = {"TRAN_MSG": "true", "PGROUP": self.group}
         outgoing = prepare(message, self._rules, extra=extra, sys_flag=HALF)

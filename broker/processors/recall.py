@@ -13,7 +13,7 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.topics import WRITE
-from pystore.errors import BadArgument, StoreError
+from pystore.errors import BadArgument, StoreError, TimerIllegal
 from pystore.timers import Handle, Timers, delete_mark
 
 __all__ = ["RecallProcessor"]
@@ -54,6 +54,10 @@ class RecallProcessor:
             mark["PGROUP"] = group
         try:
             self.s.store.put_message(topic, b"0", tags="_RECALL_TAG_", properties=mark, queue=0)
+        except TimerIllegal as late:  # it became due since it was found
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"
+            ) from late
         except StoreError as failed:
             raise put_refusal(failed, self.s) from failed
         schedule = self.s.schedule

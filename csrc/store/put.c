@@ -293,6 +293,20 @@ static void draft_of_many(ps_store *s, ps_topic *topic, const ps_put_many *m, in
     }
 }
 
+/* One lock and one queue for all of them: one that would wait elsewhere is refused, as a client's
+ * batch is. A time that has passed makes an ordinary message, as in a single put. */
+static int refuse_timer(ps_store *s, const ps_draft *d, int64_t i, ps_error *e) {
+    int64_t out_ms;
+    if (d->properties_len <= 0 || d->properties_len > PS_PROPERTIES_MAX ||
+        !ps_timer_asks(d->properties, (int32_t)d->properties_len))
+        return 0;
+    int asks = ps_timer_asked(s, d->properties, d->properties_len, &out_ms, e);
+    if (asks > 0)
+        return ps_fail(e, PS_E_TIMER_ILLEGAL, 0, i, NULL,
+                       "message %lld asks for a time to come: put it alone", (long long)i);
+    return asks;
+}
+
 /* Everything but the sums of the bodies, for every message, so that a bad one is found before the
  * first is stored. A row's properties are checked with an empty body in place of its own. */
 static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_error *e) {
@@ -316,9 +330,12 @@ static int check_rows(ps_store *s, ps_topic *topic, const ps_put_many *m, ps_err
             code = ps_fail(e, PS_E_MESSAGE_ILLEGAL, 0, i, NULL,
                            "message %lld does not fit into a segment", (long long)i);
         if (code == 0) code = check_queue_id(d.queue_id, e);
+        if (code == 0 && column_there(&m->properties)) code = refuse_timer(s, &d, i, e);
         if (code < 0) return code;
     }
-    return 0;
+    d.properties = m->common;
+    d.properties_len = m->common_len;
+    return m->count > 0 ? refuse_timer(s, &d, 0, e) : 0;
 }
 
 /* Measures rows [from, from + n) into drafts; then one hold of the lock writes them. */

@@ -30,13 +30,15 @@ class Timed:
         self.schedule = broker.services.schedule
         self.born = 0
 
-    async def send(self, properties, topic="T", body=b"x", code=RequestCode.SEND_MESSAGE_V2):
+    async def send(
+        self, properties, topic="T", body=b"x", code=RequestCode.SEND_MESSAGE_V2, sys_flag=0
+    ):
         self.born += 1
         given = {"UNIQ_KEY": f"K{self.born:04}"} | properties
         ext = {
-            "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "0",
+            "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": str(sys_flag),
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": encode_properties(given).decode(),
-            "j": "0", "k": "false", "m": "false",
+            "j": "0", "k": "false", "m": str(code == RequestCode.SEND_BATCH_MESSAGE).lower(),
         }  # fmt: skip
         return await self.client.request(self.broker.address, Command(code, ext, body=body))
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from loops import run
 from waiting import BOUND_S
 
-from broker import AsyncConsumer, AsyncProducer, Message, Producer, SendStatus
-from broker.client import InvalidMessage, Misuse, NoRoute, SendFailed
+from broker import AsyncConsumer, AsyncProducer, Broker, Message, Producer, SendStatus
+from broker.client import BrokerRefused, InvalidMessage, Misuse, NoRoute, SendFailed
+from broker.client.sending import SendRules, prepare
 
 
 async def fetch(server, topic, count, group="reader", **options):
@@ -237,3 +239,36 @@ def test_namespaces_keep_applications_apart(server, name):
         assert (got.topic, got.queue.topic) == (topic, f"blue%{topic}")
 
     run(scenario())
+
+
+def test_a_delay_is_a_timedelta_or_a_datetime_and_can_be_recalled(tmp_path):
+    """To the millisecond; a recall takes the message back, once."""
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    with Broker(tmp_path / "s", listenPort=0, recallMessageEnable=True) as broker:
+        with broker.producer() as producer:
+            later = [
+                producer.send(Message("t", b"%d" % i, delay=delay))
+                for i, delay in enumerate((soon, timedelta(milliseconds=900), timedelta(hours=1)))
+            ]
+            plain = producer.send(Message("t", b"now"))
+            producer.recall(later[2])
+            with pytest.raises(BrokerRefused, match="no such message waits"):
+                producer.recall(later[2])
+            with pytest.raises(Misuse, match="no recall handle"):
+                producer.recall(plain)
+        with broker.consumer("g", "t", start="first") as consumer:
+            found = {m.body: m for _, m in zip(range(3), consumer, strict=False)}
+    assert set(found) == {b"now", b"0", b"1"}
+    assert found[b"0"].store_timestamp >= int(soon.timestamp() * 1000)
+    assert found[b"1"].store_timestamp >= found[b"1"].born_timestamp + 900
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"delay": 5}, {"delay": datetime(2030, 1, 1)},
+     {"delay": timedelta(1), "delay_level": 1}, {"delay": timedelta(1), "deliver_at_ms": 1}],
+    ids=repr,
+)  # fmt: skip
+def test_a_delay_that_is_none_is_named(fields):
+    with pytest.raises(InvalidMessage, match="delay"):
+        prepare(Message("t", b"x", **fields), SendRules("p"))

@@ -1,0 +1,297 @@
+"""Timers beside what else a broker does: halves, batches, levels, retries, embedded puts, a limited
+rate, a full disk, a clock that jumps, recalls that race with deliveries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import struct
+import time
+
+import pytest
+from test_timers import HOUR_MS, SMALL, arrived, timed, until
+
+import pystore
+from broker.remoting.codes import RequestCode
+from pystore.errors import TimerIllegal
+from pystore.native import lib
+from pystore.properties import encode_properties
+from pystore.timers import TIMER_TOPIC, Timers
+
+MANY = {"mappedFileSizeCommitLog": 4 << 20}
+
+
+def ahead(store, count, step_ms=1, topic="T", start_ms=HOUR_MS):
+    """Puts timers an hour ahead; the first one's time."""
+    now = time.time_ns() // 1_000_000 + start_ms
+    for i in range(count):
+        properties = {"TIMER_DELIVER_MS": str(now + i * step_ms), "UNIQ_KEY": f"A{i}"}
+        store.put_message(topic, b"%d" % i, properties=properties)
+    return now
+
+
+# ---- transactions ----
+
+
+async def half(t, **properties):
+    answer = await t.send(properties | {"TRAN_MSG": "true", "PGROUP": "g"}, sys_flag=4)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+async def ends(t, answer, how, from_check=False):
+    place = int(answer.ext["msgId"][-16:], 16)
+    return await t.ask(
+        RequestCode.END_TRANSACTION, producerGroup="g", commitLogOffset=str(place), msgId="x",
+        tranStateTableOffset=answer.ext["queueOffset"], commitOrRollback=str(how),
+        fromTransactionCheck=str(from_check).lower(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("from_check", [False, True])
+def test_the_commit_starts_the_timer_of_a_half(store_path, from_check):
+    async def work(t):
+        one = await half(t, TIMER_DELAY_MS="60000")
+        two = await half(t, TIMER_DELAY_MS="60000")
+        t.schedule.shift_clock(HOUR_MS)
+        t.schedule.look_at_timers()
+        assert t.schedule.timers.timers.count() == 0
+        assert (await ends(t, two, 12)).code == 0
+        assert (await ends(t, one, 8, from_check)).code == 0
+        await until(lambda: t.schedule.timers.timers.count() == 1)
+        assert not t.arrived()
+        t.schedule.shift_clock(HOUR_MS + 61_000)
+        await until(t.arrived)
+        (message,) = t.arrived()
+        assert message.properties["TIMER_DELAY_MS"] == "60000"
+
+    timed(store_path, work)
+
+
+# ---- other kinds of messages ----
+
+
+def batch_of(*properties):
+    items = []
+    for each in properties:
+        raw = encode_properties(each)
+        rest = struct.pack(">iiii", 0, 0, 0, 1) + b"x" + struct.pack(">h", len(raw)) + raw
+        items.append(struct.pack(">i", len(rest) + 4) + rest)
+    return b"".join(items)
+
+
+def test_a_batch_with_a_timer_in_it_is_refused_whole(store_path):
+    async def work(t):
+        body = batch_of({"UNIQ_KEY": "1"}, {"UNIQ_KEY": "2", "TIMER_DELAY_MS": "1000"})
+        answer = await t.send({}, body=body, code=RequestCode.SEND_BATCH_MESSAGE)
+        assert answer.code == 13 and "send it alone" in answer.remark
+        assert not t.arrived()
+
+    timed(store_path, work)
+
+
+def test_a_level_counts_before_a_time(store_path):
+    async def work(t):
+        answer = await t.send({"DELAY": "1", "TIMER_DELAY_SEC": "60"})
+        assert answer.code == 0 and "recallHandle" not in answer.ext
+        assert t.schedule.timers.timers.count() == 0
+        t.schedule.shift_clock(2000)
+        await until(t.arrived)
+        assert "TIMER_DELAY_SEC" not in t.arrived()[0].properties
+
+    timed(store_path, work)
+
+
+def test_a_retry_topic_takes_a_time_and_gives_no_handle(store_path):
+    async def work(t):
+        answer = await t.send({"TIMER_DELAY_SEC": "60"}, topic="%RETRY%g")
+        assert answer.code == 0 and "recallHandle" not in answer.ext
+        t.schedule.shift_clock(61_000)
+        await until(lambda: t.arrived("%RETRY%g"))
+
+    timed(store_path, work)
+
+
+NUMBERS = ("+5000", "0005000", "5000")
+NO_NUMBERS = (" 5000", "5000 ", "5 000", "5_000", "0x10", "+", "-", "1e3", "٥", "5000.0")
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_numbers_are_those_of_java(store_path, text):
+    async def work(t):
+        assert (await t.send({"TIMER_DELAY_MS": text})).code == 0
+        assert t.schedule.timers.timers.count() == 1 or not t.arrived()
+        t.schedule.shift_clock(6000)
+        await until(t.arrived)
+
+    timed(store_path, work)
+
+
+def test_what_is_no_number_is_refused(store_path):
+    async def work(t):
+        for text in NO_NUMBERS:
+            assert (await t.send({"TIMER_DELAY_MS": text})).code == 13, text
+        for text in ("-1", "-9223372036854775808", "+0", "-0"):
+            assert (await t.send({"TIMER_DELAY_MS": text})).code == 0, text
+        assert len(t.arrived()) == 4
+
+    timed(store_path, work)
+
+
+def test_many_at_once_refuse_timers_and_take_what_is_past(store_path):
+    with pystore.open(store_path, **SMALL) as store:
+        late = {"TIMER_DELIVER_MS": "1000"}
+        for column in ([{}, {"TIMER_DELAY_SEC": "5"}], {"TIMER_DELAY_SEC": "5"}):
+            with pytest.raises(TimerIllegal, match="put it alone"):
+                store.put_many("T", [b"a", b"b"], properties=column)
+        with pytest.raises(TimerIllegal, match="not a number"):
+            store.put_many("T", [b"a"], properties=[{"TIMER_DELAY_SEC": "x"}])
+        with pytest.raises(TimerIllegal), store.batch("T", size=10) as batch:
+            batch.put(b"a", properties={"TIMER_DELAY_SEC": "5"})
+        assert not arrived(store)
+        store.put_many("T", [b"a"], properties=[late])
+        store.put_many("T", [b"b"], properties=[{"TIMER_DELAY_SEC": "5", "TIMER_OUT_MS": "1"}])
+        assert len(arrived(store)) == 2
+
+
+# ---- catching up ----
+
+
+def test_catching_up_keeps_to_the_rate(store_path):
+    """A round's worth at once, then so many a second."""
+    with pystore.open(store_path, **SMALL | MANY) as store:
+        ahead(store, 700)
+
+    async def work(t):
+        t.schedule.shift_clock(2 * HOUR_MS)
+        began = time.monotonic()
+        while (done := t.schedule.timers.metrics.delivered) < 700:
+            # Counted before the clock was read, so it can only be more generous.
+            assert done <= 512 + 100 * (time.monotonic() - began) + 100
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - began >= (700 - 512 - 100) / 100
+        assert len({bytes(m.body) for m in t.arrived()}) == 700
+
+    timed(store_path, work, deliveryMaxTps=100, **MANY)
+
+
+class FullStore(pystore.Store):
+    """A store whose disk has no room while the test says so."""
+
+    def _io(self):
+        self.table = lib.ps_io_faulty_new()
+        return self.table
+
+    def full(self, full):
+        lib.ps_io_faulty_set(self.table, 1 << 7 if full else 0, 1 if full else 0, 28, full)
+
+
+def test_a_full_disk_pauses_delivery_and_loses_nothing(store_path):
+    body = b"x" * 50_000
+    with FullStore(store_path, mappedFileSizeCommitLog=1 << 20) as store:
+        now = time.time_ns() // 1_000_000
+        for i in range(60):
+            properties = {"TIMER_DELIVER_MS": str(now + 60_000 + i), "UNIQ_KEY": f"F{i}"}
+            store.put_message("T", body, properties=properties)
+        store.flush()
+        timers = Timers(store)
+        store.full(True)
+        done, failed = 0, 0
+        for _ in range(200):
+            try:
+                done += timers.run(now_ms=now + HOUR_MS).delivered
+            except pystore.errors.StoreError as error:
+                done += error.round.delivered
+                failed += 1
+        assert failed > 0 and done < 60
+        store.full(False)
+        ends = time.monotonic() + 60
+        while done < 60 and time.monotonic() < ends:
+            try:
+                done += timers.run(now_ms=now + HOUR_MS).delivered
+            except pystore.errors.StoreError as error:
+                done += error.round.delivered
+                time.sleep(0.02)
+        keys = [m.properties["UNIQ_KEY"] for m in arrived(store)]
+        assert keys == [f"F{i}" for i in range(60)]
+        timers.close()
+
+
+# ---- attacks ----
+
+
+def test_a_clock_that_jumps_while_timers_are_due(store_path):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    with pystore.open(store_path, **SMALL | MANY) as store:
+        ahead(store, 2000, step_ms=20, start_ms=60_000)
+
+    async def work(t):
+        for _ in range(60):
+            t.schedule.shift_clock(dice.randrange(-HOUR_MS, HOUR_MS // 10))
+            await asyncio.sleep(0)
+            await t.send({"TIMER_DELAY_MS": str(dice.randrange(1, 100_000))}, topic="new")
+        t.schedule.shift_clock(3 * HOUR_MS)
+        await until(lambda: len(t.arrived("new")) == 60 and not t.schedule.timers.timers.count())
+        bodies = [int(bytes(m.body)) for m in t.arrived()]
+        assert bodies == list(range(2000))
+
+    timed(store_path, work, **MANY)
+
+
+def test_a_recall_that_races_with_the_delivery(store_path):
+    """Recalled, or delivered; never both, never neither."""
+
+    async def work(t):
+        handles = []
+        for i in range(40):
+            answer = await t.send({"TIMER_DELAY_MS": str(60_000 + i)})
+            handles.append(answer.ext["recallHandle"])
+
+        async def one(i):
+            return (await t.recall(handles[i])).code
+
+        asking = [asyncio.create_task(one(i)) for i in range(20)]
+        t.schedule.shift_clock(60_030)
+        asking += [asyncio.create_task(one(i)) for i in range(20, 40)]
+        codes = await asyncio.gather(*asking)
+        t.schedule.shift_clock(HOUR_MS)
+        await until(lambda: not t.schedule.timers.timers.count())
+        came = {m.properties["UNIQ_KEY"] for m in t.arrived()}
+        for i, code in enumerate(codes):
+            assert (code == 604) == (f"K{i + 1:04}" in came), (i, code)
+
+    timed(store_path, work)
+
+
+def test_a_folder_copied_while_it_is_open_is_found_again(store_path, tmp_path):
+    """As a snapshot of the file system: state, runs and log of one moment, or the log of a later
+    one."""
+    copy = tmp_path / "copy"
+
+    async def work(t):
+        for i in range(50):
+            await t.send({"TIMER_DELAY_MS": str(60_000 + i)})
+        t.schedule.shift_clock(60_020)
+        await until(t.arrived)
+        await t.schedule.save_timers()
+        shutil.copytree(t.broker.store.path, copy, ignore=shutil.ignore_patterns("lock"))
+
+    timed(store_path, work)
+
+    async def rest(t):
+        t.schedule.shift_clock(HOUR_MS)
+        await until(lambda: len(t.arrived()) == 50)
+        assert len({m.properties["UNIQ_KEY"] for m in t.arrived()}) == 50
+
+    timed(copy, rest)
+
+
+def test_a_client_writes_nothing_into_the_timers_topic(store_path):
+    async def work(t):
+        answer = await t.send({"TIMER_OUT_MS": "5", "REAL_TOPIC": "T"}, topic=TIMER_TOPIC)
+        assert answer.code != 0
+
+    timed(store_path, work)
