@@ -257,11 +257,7 @@ class Broker:
         keeper.add(schedule.sample_timers, lambda: 1.0)
         keeper.add(transactions.tick, lambda: 1.0)
         keeper.add(pop.tick, lambda: self.settings["reviveInterval"] / 1000)
-        keeper.save(
-            "batches of ordered groups",
-            pop.order.save,
-            lambda: self.settings["flushConsumerOffsetInterval"] / 1000,
-        )
+        keeper.save("batches of ordered groups", pop.save_order, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
 

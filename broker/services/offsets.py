@@ -45,9 +45,10 @@ class Offsets:
         self._unsaved: dict[tuple[str, str, int], int] = {}
         #: Told of each reset: group, topic, queue.
         self.on_reset: Callable[[str, str, int], None] | None = None
-        #: The store whose log has to be on the disk before offsets are, since records there say
-        #: why they moved; None: none has to.
+        #: Offsets may rest on records of the log: its store, and how far it has to be on the disk
+        #: before they are. None: they do not.
         self.store: Store | None = None
+        self.rest_on: Callable[[], int] = lambda: 0
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
@@ -129,7 +130,7 @@ class Offsets:
 
     def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], end: int | None) -> None:
         """end: of the log when they were taken."""
-        if self.store is not None and end is not None and self.store.info().log_flushed < end:
+        if self.store is not None and self.store.info().log_flushed < self.rest_on():
             self.store.flush()
         with self._metadata.batch():
             if end is not None:

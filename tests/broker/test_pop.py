@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -552,3 +553,25 @@ def test_what_pops_and_acknowledgements_need(store_path):
     body = b'{"acks":[{"c":"g","t":"T"},{"c":"h","t":"U"}]}'
     asked = of(Code.BATCH_ACK_MESSAGE, body, consumerGroup="g", topic="T")
     assert asked == both | {"Sub on Group:h", "Sub on Topic:U"}
+
+
+def test_check_points_are_found_among_many_timers(store_path, monkeypatch):
+    """In parts, and although many are due in the same millisecond."""
+    monkeypatch.setattr("broker.services.pop.records._TIMERS", 4)
+    due = str(time.time_ns() // 1_000_000 + 3_600_000)
+
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            for n in range(30):
+                p.broker.store.put("T", f"{n}", properties={"TIMER_DELIVER_MS": due}, queue=0)
+            p.put(*"abcdef")
+            for _ in range(6):
+                await p.handles(most=1, invisible=3_600_000)
+
+    async def second():
+        async with popping(store_path) as p:
+            assert sum(ck.open for ck in p.pop_service.points) == 6
+
+    run(first())
+    run(second())

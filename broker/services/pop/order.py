@@ -99,13 +99,14 @@ Queue = tuple[str, str, int]  # topic, group, queue
 
 
 class OrderTable:
-    """The batches that are out, by topic, group and queue; changed at once, on the disk soon
-    after, together with the offsets."""
+    """The batches that are out, by topic, group and queue; changed at once, on the disk
+    about a second later, after the offsets."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._table: dict[Queue, Batch] = {}
-        self._changed = False
+        #: There is something to save.
+        self.changed = False
 
     def get(self, place: Queue) -> Batch | None:
         return self._table.get(place)
@@ -124,12 +125,12 @@ class OrderTable:
             times = {each: old.times.get(each, 0) + 1 for each in sorted(again)}
         made = Batch(attempt, pop_ms, invisible_ms, tuple(offsets), times, used_ms=now_ms)
         self._table[place] = made
-        self._changed = True
+        self.changed = True
         return made
 
     def touch(self) -> None:
         """A batch was changed by its user."""
-        self._changed = True
+        self.changed = True
 
     def forget(
         self, topic: str | None = None, group: str | None = None, queue: int | None = None
@@ -139,14 +140,14 @@ class OrderTable:
         for place in list(self._table):
             if all(want in (None, have) for want, have in zip(wanted, place, strict=True)):
                 del self._table[place]
-                self._changed = True
+                self.changed = True
 
     def expire(self, now_ms: int) -> None:
         """Those that nobody has popped for a day."""
         for place, batch in list(self._table.items()):
             if now_ms - batch.used_ms > _KEPT_MS:
                 del self._table[place]
-                self._changed = True
+                self.changed = True
 
     # ---- the file ----
 
@@ -180,18 +181,18 @@ class OrderTable:
 
     async def save(self) -> None:
         """Raises: OSError, StoreError."""
-        if self._changed:
-            self._changed = False
+        if self.changed:
+            self.changed = False
             try:
                 await asyncio.to_thread(self._write, self.text())
             except BaseException:
-                self._changed = True
+                self.changed = True
                 raise
 
     def save_now(self) -> None:
         """At the very end, when nothing else runs. Raises: OSError, StoreError."""
-        if self._changed:
-            self._changed = False
+        if self.changed:
+            self.changed = False
             self._write(self.text())
 
     def _write(self, data: bytes) -> None:

@@ -18,7 +18,8 @@ from broker.services.pop.checkpoints import (
 )
 from pystore import Message, Store
 from pystore.errors import StoreError
-from pystore.timers import Timers
+from pystore.native import lib
+from pystore.timers import Timer, Timers
 
 __all__ = ["REVIVE_GROUP", "Found", "ReviveLog", "revive_topic"]
 
@@ -27,6 +28,7 @@ log = logging.getLogger("broker.pop")
 #: Whose offsets say how far the revive topic is done with.
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 _BATCH = 256
+_TIMERS = 65_536
 
 
 def revive_topic(cluster: str) -> str:
@@ -51,6 +53,8 @@ class ReviveLog:
         self.topic = topic
         self._store = store
         self._broker = broker
+        #: The end of the last record that was put.
+        self.end = 0
 
     # ---- writing ----
 
@@ -69,7 +73,8 @@ class ReviveLog:
             self.topic, body, queue=ck.revive_queue, block=False,
             properties={"TIMER_DELIVER_MS": str(deliver_ms), "UNIQ_KEY": key, "TAGS": tag},
         )  # fmt: skip
-        return put.physical_offset + put.size
+        self.end = put.physical_offset + put.size
+        return self.end
 
     # ---- reading ----
 
@@ -118,8 +123,10 @@ class ReviveLog:
         """Records that wait for their time, then those whose time has come."""
         while timers.run(most=1, now_ms=1).more:
             pass  # it reads what came after its state was saved; nothing is due in 1970
-        for timer in timers.waiting(most=max(1, timers.count())):
-            if timer.physical >= 0:
+        name = self.topic.encode()
+        hashed = lib.ps_java_hash(0, name, len(name))
+        for timer in _waiting(timers):
+            if timer.physical >= 0 and timer.topic_hash == hashed:
                 message = self._store.message(timer.physical)
                 if message.properties.get("REAL_TOPIC") == self.topic:
                     yield message
@@ -149,3 +156,20 @@ class ReviveLog:
 
     def range(self, queue: int) -> tuple[int, int]:
         return self._store.range(self.topic, queue)
+
+
+def _waiting(timers: Timers) -> Iterator[Timer]:
+    """All of them, in parts: there may be millions that are not of POP."""
+    since, most = 0, _TIMERS
+    while True:
+        part = list(timers.waiting(since, most=most))
+        if len(part) < most:
+            yield from part
+            return
+        # Those of its last millisecond may not all be in it.
+        whole = [each for each in part if each.due_ms < part[-1].due_ms]
+        if not whole:
+            most *= 2
+            continue
+        yield from whole
+        since = whole[-1].due_ms

@@ -83,7 +83,7 @@ class Pop:
         self._stopping = False
         core.on_news = self._got_messages
         offsets.on_reset = self._was_reset
-        offsets.store = store
+        offsets.store, offsets.rest_on = store, lambda: self.log.end
 
     def now_ms(self) -> int:
         """The clock of invisible times: that of the timers."""
@@ -138,6 +138,12 @@ class Pop:
         self.notices.wake_all()
         self._core.on_news = None
 
+    async def save_order(self) -> None:
+        """What is acknowledged in order stands nowhere else. Raises: OSError, StoreError."""
+        if self.order.changed:
+            await self._offsets.persist()
+            await self.order.save()
+
     def save_now(self) -> None:
         """At the very end. Raises: OSError, StoreError."""
         self.order.save_now()
@@ -154,10 +160,10 @@ class Pop:
         self.notices.expire()
 
     def _is_behind(self) -> bool:
-        schedule = self._schedule
-        if schedule is None or schedule.timers is None:
+        timers = self._schedule.timers if self._schedule is not None else None
+        if timers is None or timers.last is None:
             return True
-        return schedule.timers.timers.count(0, self.now_ms() - _BEHIND_MS) > 0
+        return 0 <= timers.last.next_ms < self.now_ms() - _BEHIND_MS
 
     # ---- popping ----
 
