@@ -297,6 +297,7 @@ class Base:
         o.max_messages = max_messages
         o.max_bytes = max_bytes or 0
         o.tag_count = o.transfer_limits = o.check_crc = 0
+        o.work_left = ffi.NULL
         o.sql = scratch.sql = ffi.NULL if sql is None else self._filter(tags, sql)
         if tags is not None:
             hashes, count, texts = self._tag_set(tags)
@@ -317,6 +318,7 @@ class Base:
         tags: str | None = None,
         sql: str | None = None,
         transfer_limits: bool = False,
+        filter_work: int = 0,
     ) -> Batch:
         """Messages of a queue from `offset` on (docs/internals/format.md#reading-a-queue; upstream
         ``getMessage``).
@@ -325,6 +327,7 @@ class Base:
         expression ``A || B``, compared by hash, then by text. sql: an SQL92 filter on properties
         instead, ``a > 3 AND region = 'EU'`` (docs/sql92.md). transfer_limits: also stop where the
         broker would (32 messages or 256 KiB from memory, 8 or 64 KiB from disk).
+        filter_work: what sql may look at, in bytes, before the read ends; 0: any.
         A Reader sees what was there at its last ``refresh()``.
 
         Never raises for a place without messages: look at ``batch.status`` and go on at
@@ -335,11 +338,14 @@ class Base:
         """
         o = self._options(tags, sql, max_messages, max_bytes)
         o.transfer_limits = transfer_limits
+        left = ffi.new("int64_t *", filter_work) if filter_work else ffi.NULL
+        o.work_left = left
         error = self._scratch.error
         handle = self.c_handle()
         raw = lib.ps_read(handle, self._find_topic(topic), queue, offset, o, error)
         if raw == ffi.NULL:
             self._fail(error)
+        o.work_left = ffi.NULL  # `left` ends with this call
         batch = Batch(raw)
         if batch.damaged:
             self._log_damage(topic, queue, batch)

@@ -7,7 +7,7 @@ from typing import Any
 from pystore.errors import ExpressionIllegal
 from pystore.native import ffi, lib, raise_error, utf8
 
-__all__ = ["check_work", "compiled"]
+__all__ = ["WORK_MAX", "check_work", "compiled"]
 
 
 def compiled(sql: str, *, whole: bool = True) -> Any:
@@ -34,11 +34,15 @@ def compiled(sql: str, *, whole: bool = True) -> Any:
     return made
 
 
+#: Bytes that one evaluation may look at, and all of one turn of reading together.
+WORK_MAX: int = lib.PS_SQL92_WORK_MAX
+
+
 def check_work(expression: Any) -> None:
     """Raises: ExpressionIllegal for an expression that costs a broker too much."""
     work = lib.ps_sql92_work(expression, lib.PS_PROPERTIES_MAX)
-    if work > lib.PS_SQL92_WORK_MAX:
+    if work > WORK_MAX:
         raise ExpressionIllegal(
-            f"the expression may look at {work} bytes of one message, {lib.PS_SQL92_WORK_MAX} are"
+            f"the expression may look at {work} bytes of one message, {WORK_MAX} are"
             " allowed: use fewer CONTAINS"
         )

@@ -117,7 +117,7 @@ SET_MODE = Shape(
     mode=Member(enum("PULL", "POP"), "PULL"),
     popShareQueueNum=Member(INT, 0),
 )
-_ACKS_MAX = 4096
+_ACKS_MAX = 1024
 #: BatchAckMessageRequestBody (200151). b: Base64 of a bit for each offset from so on.
 BATCH_ACK = Shape(
     brokerName=TEXT,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,20 +26,15 @@ from broker.services.pop.composing import with_handle
 from broker.services.pop.order import OrderTable, shown_counts
 from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics
-from pystore import Batch, GetStatus, Message, Store
+from pystore import Batch, Message, Store
 from pystore.errors import StoreError
+from pystore.sql92 import WORK_MAX
 
 __all__ = ["Batches", "PopRequest", "Popped"]
 
 _PERCENT = 100
-#: What filters may pass over in one try, in reads; the rest is for the next one.
-_READS = 8
-#: The place is not one to read from: the next offset is.
-_MOVED = (
-    GetStatus.OFFSET_TOO_SMALL,
-    GetStatus.OFFSET_OVERFLOW_BADLY,
-    GetStatus.OFFSET_FOUND_NULL,
-)
+#: How long filters may pass over messages in one try; the rest is for the next one.
+_FILTERING_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +184,9 @@ class Batches:
         if need <= 0 or out.size >= self._config["maxTransferBytesOnMessageInMemory"]:
             out.rest += max(high - position, 0)
             return
+        if out.more:  # filters have had their time
+            out.rest += max(high - position, 0)
+            return
         found, position = self._read(request, topic, queue, position, need)
         if found:
             self._hand_out(request, topic, queue, kind, position, found, out)
@@ -208,16 +207,17 @@ class Batches:
     ) -> tuple[Batch, int]:
         """Messages, and the offset that they were asked for from: filters and retention may have
         moved the group on."""
-        for _ in range(_READS):
+        ends = time.monotonic() + _FILTERING_S
+        while True:
             found = self._store.read(
                 topic, queue, position, max_messages=need, tags=request.tags, sql=request.sql,
-                transfer_limits=True,
+                transfer_limits=True, filter_work=WORK_MAX,
             )  # fmt: skip
             if found or found.next_offset == position:
                 break
             position = found.next_offset
             self._offsets.commit(request.group, topic, queue, position)
-            if found.status not in _MOVED and position >= found.max_offset:
+            if position >= found.max_offset or time.monotonic() > ends:
                 break
         return found, position
 

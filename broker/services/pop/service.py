@@ -110,15 +110,18 @@ class Pop:
         self.modes.load()
         if timers is None:
             return
-        since = self._store.metadata.offsets_mark()
+        since, end = self._store.metadata.offsets_mark(), self._store.info().log_max
+        if since > end:  # the log lost its end with the power
+            since = 0
+            await asyncio.to_thread(self._store.metadata.set_offsets_mark, end)
         found = await asyncio.to_thread(self.log.find, timers, self.revive.done, since)
         for ck in found.open:
             self.points.add(ck)
         for (group, topic, queue), offset in found.popped.items():
             # An offset that moved just before a crash; nobody gets what was handed out already. One
             # beyond the queue is of a topic that was deleted since.
-            end = self._store.range(topic, queue)[1]
-            if (self._offsets.get(group, topic, queue) or 0) < offset <= end:
+            high = self._store.range(topic, queue)[1]
+            if (self._offsets.get(group, topic, queue) or 0) < offset <= high:
                 self._offsets.commit(group, topic, queue, offset)
         if found.records:
             log.info(
