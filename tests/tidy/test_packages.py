@@ -4,6 +4,7 @@ attributes of other packages, imports written as text, who loads the compiled co
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -19,9 +20,10 @@ NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
 PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
 
 
-def trees(package: str) -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / package).rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def trees(package: str) -> list[tuple[str, ast.Module]]:
+    paths = sorted((ROOT / package).rglob("*.py"))
+    return [(str(p.relative_to(ROOT)), ast.parse(p.read_text(encoding="utf-8"))) for p in paths]
 
 
 def is_private(name: str) -> bool:
@@ -63,6 +65,12 @@ def private_attributes(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.attr
 
 
+@functools.cache
+def names_of(package: str) -> set[str]:
+    """What the files of a package define."""
+    return {name for _, tree in trees(package) for name in defined(tree)}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_private_import_of_another_package(package: str) -> None:
     found = [
@@ -76,9 +84,8 @@ def test_no_private_import_of_another_package(package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_private_attribute_of_another_package(package: str) -> None:
     """A private attribute that the package defines nowhere, and another of ours does, is theirs."""
-    names = {each: {n for _, tree in trees(each) for n in defined(tree)} for each in PACKAGES}
-    theirs = set().union(*(names[each] for each in PACKAGES if each != package))
-    theirs -= names[package] | NAMED_TUPLE
+    theirs = set().union(*(names_of(each) for each in PACKAGES if each != package))
+    theirs -= names_of(package) | NAMED_TUPLE
     found = [
         f"{path}:{line} uses .{name}"
         for path, tree in trees(package)
