@@ -8,6 +8,7 @@
 
 #define BLOCK 64
 #define SUM 20
+#define A_FEW 32 /* fields, which need no quicker way of sorting */
 
 struct ps_signer {
     ps_digest_functions si_do;
@@ -60,11 +61,28 @@ void ps_signer_free(ps_signer *s) {
     free(s);
 }
 
-static int compare_names(const void *one, const void *other) {
-    const ps_slice *a = *(const ps_slice *const *)one, *b = *(const ps_slice *const *)other;
+/* Sends name their fields with single letters, so that the first byte mostly decides. */
+static int compare(const ps_slice *a, const ps_slice *b) {
     int32_t len = a->len < b->len ? a->len : b->len;
+    if (len > 0 && *a->data != *b->data) return *a->data - *b->data;
     int order = len ? memcmp(a->data, b->data, (size_t)len) : 0;
     return order ? order : a->len - b->len;
+}
+
+static int compare_names(const void *one, const void *other) {
+    const ps_field *a = *(const ps_field *const *)one, *b = *(const ps_field *const *)other;
+    return compare(&a->name, &b->name);
+}
+
+/* A few, as requests have them. */
+static void insert_sorted(const ps_field **fields, int32_t count) {
+    for (int32_t i = 1; i < count; i++) {
+        const ps_field *moved = fields[i];
+        int32_t at = i;
+        for (; at > 0 && compare(&fields[at - 1]->name, &moved->name) > 0; at--)
+            fields[at] = fields[at - 1];
+        fields[at] = moved;
+    }
 }
 
 static bool sort_fields(const ps_field *fields, int32_t count, const ps_field **out) {
@@ -73,9 +91,12 @@ static bool sort_fields(const ps_field *fields, int32_t count, const ps_field **
         for (int32_t k = 0; k < fields[i].name.len; k++)
             if (fields[i].name.data[k] > 127) return false;
     }
-    qsort(out, (size_t)count, sizeof *out, compare_names);
+    if (count <= A_FEW)
+        insert_sorted(out, count);
+    else
+        qsort(out, (size_t)count, sizeof *out, compare_names);
     for (int32_t i = 1; i < count; i++)
-        if (compare_names(&out[i - 1], &out[i]) == 0) return false;
+        if (compare(&out[i - 1]->name, &out[i]->name) == 0) return false;
     return true;
 }
 
@@ -90,6 +111,28 @@ static void encode_base64(const uint8_t *sum, char *out) {
     out[PS_SIGNATURE_LEN - 1] = '=';
 }
 
+/* What the digest is to take in, gathered: a call of the library costs as much as a block. */
+typedef struct gathered {
+    ps_signer *by;
+    bool good;
+    size_t len;
+    uint8_t data[1024];
+} gathered;
+
+static void take(gathered *g, const uint8_t *data, size_t len) {
+    const ps_digest_functions *with = &g->by->si_do;
+    if (g->len + len > sizeof g->data) {
+        g->good = g->good && with->update(g->by->si_work, g->data, g->len);
+        g->len = 0;
+    }
+    if (len > sizeof g->data) {
+        g->good = g->good && with->update(g->by->si_work, data, len);
+    } else if (len > 0) {
+        memcpy(g->data + g->len, data, len);
+        g->len += len;
+    }
+}
+
 bool ps_signer_sign(ps_signer *s, const ps_field *fields, int32_t count, ps_slice body,
                     char *text) {
     const ps_digest_functions *with = &s->si_do;
@@ -97,12 +140,16 @@ bool ps_signer_sign(ps_signer *s, const ps_field *fields, int32_t count, ps_slic
     uint8_t sum[BLOCK];
     unsigned len = 0;
     if (count > PS_FIELDS_MAX || !sort_fields(fields, count, sorted)) return false;
-    bool good = with->copy(s->si_work, s->si_inner);
-    for (int32_t i = 0; i < count && good; i++)
-        if (sorted[i]->value.len > 0 && !ps_slice_is(sorted[i]->name, "Signature"))
-            good = with->update(s->si_work, sorted[i]->value.data, (size_t)sorted[i]->value.len);
-    if (good && body.len > 0) good = with->update(s->si_work, body.data, (size_t)body.len);
-    good = good && with->final(s->si_work, sum, &len) && len == SUM &&
+    gathered g;
+    g.by = s;
+    g.good = with->copy(s->si_work, s->si_inner);
+    g.len = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (!ps_slice_is(sorted[i]->name, "Signature"))
+            take(&g, sorted[i]->value.data, (size_t)sorted[i]->value.len);
+    take(&g, body.data, (size_t)body.len);
+    bool good = g.good && with->update(s->si_work, g.data, g.len) &&
+                with->final(s->si_work, sum, &len) && len == SUM &&
            with->copy(s->si_work, s->si_outer) && with->update(s->si_work, sum, SUM) &&
            with->final(s->si_work, sum, &len) && len == SUM;
     if (good) encode_base64(sum, text);
