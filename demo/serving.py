@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -36,7 +37,8 @@ def run(flights: pd.DataFrame, judge: Judge) -> None:
         folder = Path(made) / "live"
         levels = " ".join(f"{seconds}s" for seconds in LEVELS_S)
         began = time.perf_counter()
-        with Broker(folder, listenPort=0, with_namesrv=True, messageDelayLevel=levels) as broker:
+        settings = {"messageDelayLevel": levels, "recallMessageEnable": True}
+        with Broker(folder, listenPort=0, with_namesrv=True, **settings) as broker:
             ms = (time.perf_counter() - began) * 1000
             console.print(
                 f"  broker {broker.address} and name server {broker.namesrv_address} ready in"
@@ -44,6 +46,7 @@ def run(flights: pd.DataFrame, judge: Judge) -> None:
             )
             broker.run(talk(broker, flights.head(SENT), judge))
             command(folder.parent, "info", "live", show=6)
+            command(folder.parent, "timers", "ls", "live")
             command(folder.parent, "tail", "live", "%DLQ%demo", "--from", "earliest", "-n", "1")
 
 
@@ -54,6 +57,7 @@ async def talk(broker: Broker, flights: pd.DataFrame, judge: Judge) -> None:
     ):
         await by_tag(broker, producer, flights, judge)
         await delayed(broker, producer, judge)
+        await timed(broker, producer, judge)
         await dead_letter(broker, producer, judge)
 
 
@@ -116,6 +120,26 @@ async def delayed(broker: Broker, producer: AsyncProducer, judge: Judge) -> None
             what = f"delay level {level}, {late} ms late"
             mark = judge.same(what, (got.body, on_time), (body, True))
             console.print(f"  delay level {level}, {seconds} s: {late} ms after that, {mark}.")
+
+
+async def timed(broker: Broker, producer: AsyncProducer, judge: Judge) -> None:
+    """One for a certain millisecond, one that is recalled before its time, one for tomorrow."""
+    broker.create_topic("timed", 1)
+    async with broker.async_consumer("demo-timed", "timed", start="first") as consumer:
+        due = datetime.now(UTC) + timedelta(milliseconds=1234)
+        wrong = await producer.send(Message("timed", b"recalled", delay=timedelta(seconds=1)))
+        await producer.send(Message("timed", b"in time", keys="today", delay=due))
+        await producer.send(Message("timed", b"reminder", keys="tomorrow", delay=timedelta(days=1)))
+        await producer.recall(wrong)
+        got = await anext(aiter(consumer))
+    due_ms = (due - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    late = got.store_timestamp - due_ms
+    what = f"timer, {late} ms late"
+    mark = judge.same(what, (got.body, 0 <= late <= LATE_MS), (b"in time", True))
+    console.print(
+        f"  a timer for {due:%H:%M:%S.%f}"[:-3] + f": stored {late} ms after that, {mark}; the one"
+        " for a quarter of a second earlier was recalled and did not come."
+    )
 
 
 async def dead_letter(broker: Broker, producer: AsyncProducer, judge: Judge) -> None:

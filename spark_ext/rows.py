@@ -30,6 +30,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "delayLevel": ("int",),
     "flag": ("int",),
     "bornTimestamp": ("timestamp", "bigint"),
+    "deliverTime": ("timestamp", "bigint"),
 }
 
 #: Columns of a read that say where a message lay; a copy of it lies elsewhere.
@@ -40,7 +41,10 @@ IGNORED = (
 )  # fmt: skip
 
 #: A spool's columns. queue -1: in turn. shard: hash of the sharding key, null without. born: ms.
-SPOOL = ("topic", "body", "properties", "queue", "shard", "level", "flag", "born", "row")
+#: deliver: ms, null: at once.
+SPOOL = (
+    "topic", "body", "properties", "queue", "shard", "level", "flag", "born", "row", "deliver",
+)  # fmt: skip
 
 TOPIC = r"^[%|a-zA-Z0-9_-]+$"
 TOPIC_MAX = 127
@@ -51,16 +55,17 @@ CONTROL = "[\x01\x02]"
 OWN_NAMES = ("TAGS", "KEYS", "SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW")
 
 
-def check_schema(schema: StructType, topic: str) -> None:
-    """Refuses a frame that is no table of messages. Raises: BadSchema."""
+def check_schema(schema: StructType, topic: str, *, timers: bool = False) -> None:
+    """Refuses a frame that is no table of messages. timers: whether somebody delivers them. Raises:
+    BadSchema."""
     found = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, kind in found.items():
         if name in IGNORED:
             continue
-        if name == "deliverTime":
+        if name == "deliverTime" and not timers:
             raise BadSchema(
-                "column 'deliverTime' is not supported: nothing delivers timers yet, the message"
-                " would be visible at once; use delayLevel, or write the rows when they are due"
+                "column 'deliverTime' needs a broker, which delivers it: name one by option"
+                " nameServer; a store takes many rows at once, and no timers among them"
             )
         if name not in COLUMNS:
             raise BadSchema(
@@ -113,6 +118,7 @@ class Stamper:
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The messages of a batch. Raises: SinkError naming the row that cannot be one."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         n = batch.num_rows
         have = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
@@ -124,6 +130,10 @@ class Stamper:
         if "queueId" in have:
             self._refuse(_less(have["queueId"], 0), "queueId is negative")
         properties = self._properties(have, level, n)
+        deliver = _ms(have.get("deliverTime"), n)
+        both = pc.and_(pc.is_valid(deliver), pc.greater(level, 0))
+        self._refuse(both, "deliverTime and delayLevel are both given")
+        self._refuse(_less(deliver, 0), "deliverTime is before 1970")
         columns = {
             "topic": topic,
             "body": body,
@@ -134,6 +144,7 @@ class Stamper:
             "flag": _or(have.get("flag"), 0, n, pa.int32()),
             "born": _ms(have.get("bornTimestamp"), n),
             "row": pa.array(range(self.rows, self.rows + n), pa.int64()),
+            "deliver": deliver,
         }
         self.rows += n
         return pa.RecordBatch.from_arrays([columns[name] for name in SPOOL], SPOOL)

@@ -82,7 +82,7 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
     if overwrite:
         raise SinkError("messages of a broker are never overwritten: use append")
     check_packages()
-    check_schema(schema, options.topic)
+    check_schema(schema, options.topic, timers=True)
     if "shardingKey" in schema.names and "queueId" in schema.names:
         raise BadSchema("give one of the columns shardingKey and queueId: both choose the queue")
 
@@ -117,12 +117,12 @@ async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:
     delayed ones, which batches do not take, each for itself."""
     plain: list[Message] = []
     lanes: dict[tuple[str, str, int], list[Message]] = {}
-    queues, levels = rows.column("queue").to_pylist(), rows.column("level").to_pylist()
+    queues = rows.column("queue").to_pylist()
     for i, message in enumerate(_messages(rows)):
         key = message.properties.get("__SHARDINGKEY", "")
         if queues[i] >= 0 or key:
             lanes.setdefault((message.topic, key, queues[i]), []).append(message)
-        elif levels[i]:
+        elif message.waits:
             lanes[message.topic, "", -1 - len(lanes)] = [message]  # a number of its own, no queue
         else:
             plain.append(message)
@@ -173,11 +173,13 @@ def _messages(rows: pa.RecordBatch) -> Iterator[Message]:
     from broker.client.sending import PROTOCOL_PROPERTIES
     from pystore.properties import parse_properties
 
-    names = ("topic", "body", "properties", "level", "flag")
-    for topic, body, raw, level, flag in zip(
+    names = ("topic", "body", "properties", "level", "flag", "deliver")
+    for topic, body, raw, level, flag, deliver in zip(
         *(rows.column(name).to_pylist() for name in names), strict=True
     ):
         properties = parse_properties(raw)
         tags, keys = properties.get("TAGS"), properties.get("KEYS", "")
         own = {n: v for n, v in properties.items() if n not in PROTOCOL_PROPERTIES}
-        yield Message(topic, body, tags, keys, own, delay_level=level, flag=flag)
+        yield Message(
+            topic, body, tags, keys, own, delay_level=level, deliver_at_ms=deliver, flag=flag
+        )

@@ -160,7 +160,7 @@ def ls(
             record = _record(timer, message) if s.out.json else {}
             s.out.record(record, lambda t=timer, m=message: _line(t, m))  # type: ignore[misc]
         else:
-            s.out.note(f"{shown} timers")
+            s.out.note(f"{shown} timer{'s' * (shown != 1)}")
     return 0 if shown else 1
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import BOUND_S
+from waiting import BOUND_S, until
 
 import pystore
 from broker import Broker, Message
 from broker.remoting.selfsigned import self_signed
 from broker.remoting.tls import TlsSettings
 from broker.testing import SETTINGS
+from pystore.timers import TIMER_TOPIC
 
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
@@ -134,6 +136,25 @@ def test_delayed_rows_wait_at_the_broker(sent, store_path):
     sent({"body": ["x"], "delayLevel": pa.array([18], pa.int32())}, topic="t")
     (message,) = stored(store_path, "SCHEDULE_TOPIC_XXXX")
     assert message.properties["REAL_TOPIC"] == "t"
+
+
+def test_rows_with_a_time_wait_until_then(sent, broker, store_path):
+    now = time.time_ns() // 1_000_000
+    times = [now + 3_600_000, None, now - 5, now + 700]
+    columns = {"body": ["far", "plain", "past", "near"], "deliverTime": pa.array(times, pa.int64())}
+    assert sent(columns, topic="t") == 4
+    until(lambda: len(stored(store_path, "t")) == 3, "the near one is delivered")
+    found = {bytes(m.body): m for m in stored(store_path, "t")}
+    assert set(found) == {b"plain", b"past", b"near"}
+    assert found[b"near"].store_timestamp >= now + 700
+    (far,) = [m for m in stored(store_path, TIMER_TOPIC) if bytes(m.body) == b"far"]
+    assert far.properties["TIMER_DELIVER_MS"] == str(times[0])
+
+
+def test_a_time_and_a_level_are_refused_together(sent):
+    columns = {"body": ["a"], "deliverTime": [1 << 41], "delayLevel": pa.array([3], pa.int32())}
+    with pytest.raises(SinkError, match="deliverTime and delayLevel are both given"):
+        sent(columns, topic="t")
 
 
 def test_what_a_broker_refuses_is_named_with_its_row(sent, broker):

@@ -112,10 +112,10 @@ def test_delay_levels(spark, save, store_path):
     assert found["far"].queue == 17
 
 
-def test_deliver_times_are_refused(spark, save, store_path):
+def test_deliver_times_need_a_broker(spark, save, store_path):
     """Nothing would delay such a message."""
     frame = spark.sql("SELECT 'late' AS body, 1800000000000 AS deliverTime")
-    with pytest.raises(Exception, match="column 'deliverTime' is not supported"):
+    with pytest.raises(Exception, match="column 'deliverTime' needs a broker"):
         save(frame, topic="t")
     assert not store_path.exists()
 
