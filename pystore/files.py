@@ -16,6 +16,7 @@ from typing import BinaryIO
 from pystore.errors import DiskFull, Forbidden, StoreError, StoreIOError
 
 __all__ = [
+    "FILE_MODE",
     "os_error",
     "read_file",
     "remove_temporaries",
@@ -25,6 +26,8 @@ __all__ = [
     "write_whole",
 ]
 
+#: Names of topics and groups are not for every user of the machine (csrc/files/io.h has the same).
+FILE_MODE = 0o640
 #: Larger than any cluster's; what is larger is not read into memory.
 FILE_MAX_BYTES = 256 << 20
 
@@ -112,10 +115,6 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o
         file.write(data)
 
 
-#: Names of topics and groups are not for every user of the machine.
-_PRIVATE = 0o640
-
-
 def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
     """Writes the file; with keep_old its content so far becomes its ``.bak`` first.
 
@@ -128,8 +127,8 @@ def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
     try:
         old = read_file(path) if keep_old else None
         if old is not None and old != data:
-            write_whole(path.with_name(path.name + ".bak"), old, durable=False, mode=_PRIVATE)
-        write_whole(path, data, durable=False, mode=_PRIVATE)
+            write_whole(path.with_name(path.name + ".bak"), old, durable=False, mode=FILE_MODE)
+        write_whole(path, data, durable=False, mode=FILE_MODE)
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise

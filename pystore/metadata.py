@@ -197,7 +197,7 @@ class Metadata(MetaStore):
             _metadb.check_file(self.path / "data.mdb")
             self._env = lmdb.open(
                 str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
-                writemap=False, sync=sync, metasync=True, mode=0o640,
+                writemap=False, sync=sync, metasync=True, mode=files.FILE_MODE,
             )  # fmt: skip
             self._own()
             new = _metadb.read_schema(self._env, self.path) == 0
@@ -223,7 +223,7 @@ class Metadata(MetaStore):
         file, and a second open here would close it.
         """
         path = self.path / "owner"
-        self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.FILE_MODE)
         try:
             fcntl.lockf(self._owner_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -31,6 +31,7 @@
 #define CHECKED_ENTRIES (8 << 20) /* entries that recovery reads one by one: about 160 MB */
 #define NAME_HIGHEST 999999999999999999 /* 17 digits are usual; one more follows on them */
 #define NAME_TRIES 64
+#define WHY_ASIDE "an entry is unsound: keys from there on are indexed again"
 
 struct ps_index {
     ps_io *ix_io;
@@ -195,10 +196,13 @@ static int file_unlink(ps_index *ix, const ix_file *f, ps_error *e) {
     return 0;
 }
 
-/* Deletes the i-th file and takes it off the list, which others may lengthen meanwhile. */
-static int file_delete(ps_index *ix, int32_t i, ps_error *e) {
+/* Deletes the i-th file, or moves it aside, and takes it off the list, which others may lengthen
+ * meanwhile. */
+static int file_delete(ps_index *ix, int32_t i, ps_aside *aside, ps_error *e) {
     ix_file *f = file_take(ix, i);
-    int code = file_unlink(ix, f, e);
+    int code = aside == NULL ? file_unlink(ix, f, e)
+                             : ps_aside_move(aside, f->if_map->mf_path, WHY_ASIDE, e);
+    if (code == 0) atomic_store(&ix->ix_folder_changed, true);
     if (code == 0) {
         pthread_rwlock_wrlock(&ix->ix_lock);
         ix->ix_count--;
@@ -374,20 +378,39 @@ int64_t ps_index_first_after(ps_index *ix, int64_t timestamp) {
 /* ---- recovery ---- */
 
 /* Deletes files from the newest down to number i of the list. */
-static int delete_from(ps_index *ix, int32_t i, int64_t *cut, ps_error *e) {
+static int delete_from(ps_index *ix, int32_t i, ps_aside *aside, int64_t *cut, ps_error *e) {
     int code = 0;
     while (ix->ix_count > i && code == 0) {
         int64_t entries = ix_file_count(ix->ix_files[ix->ix_count - 1]) - 1;
-        code = file_delete(ix, ix->ix_count - 1, e);
+        code = file_delete(ix, ix->ix_count - 1, aside, e);
         if (code == 0) *cut += entries;
     }
     return code;
 }
 
+/* Whether the first entry that goes does so for what it is, and not for being at or after
+ * `physical`: then a copy of it, and of what follows it, is kept. */
+static bool cut_for_damage(const ix_file *f, int32_t keep, int64_t physical, const int32_t *heads) {
+    ix_entry first, next;
+    int32_t count = ix_file_count(f);
+    if (keep >= count) return true;
+    ix_file_entry(f, keep, &first);
+    next = first;
+    if (keep + 1 < count) ix_file_entry(f, keep + 1, &next);
+    return first.en_physical < physical || next.en_physical < first.en_physical ||
+           first.en_hash < 0 || first.en_previous != heads[first.en_hash % f->if_slots];
+}
+
+static int keep_entries(const ix_file *f, int32_t keep, int32_t count, ps_aside *aside,
+                        ps_error *e) {
+    int64_t at = ix_entry_at(f->if_slots, keep), end = ix_entry_at(f->if_slots, count);
+    return ps_aside_bytes(aside, f->if_map->mf_path, at, ix_bytes(f) + at, end - at, WHY_ASIDE, e);
+}
+
 /* Cuts file i to its sound part and mends its slots; later files go when anything is cut. 1 when
  * it was the last file to look at. */
-static int file_mend(ps_index *ix, int32_t i, int64_t floor, int64_t physical, int64_t *cut,
-                     ps_error *e) {
+static int file_mend(ps_index *ix, int32_t i, int64_t floor, int64_t physical, ps_aside *aside,
+                     int64_t *cut, ps_error *e) {
     ix_file *f = ix->ix_files[i];
     int32_t count = ix_file_count(f), keep, *heads = calloc((size_t)f->if_slots, sizeof *heads);
     if (heads == NULL)
@@ -395,14 +418,16 @@ static int file_mend(ps_index *ix, int32_t i, int64_t floor, int64_t physical, i
     ix_file_check(f, floor, physical, heads, &keep);
     bool cuts = keep < count || count <= 1;
     int code = 0;
-    if (cuts) code = delete_from(ix, keep > 1 ? i + 1 : i, cut, e);
+    if (cuts && !cut_for_damage(f, keep, physical, heads)) aside = NULL;
+    if (aside != NULL && keep > 1 && keep < count) code = keep_entries(f, keep, count, aside, e);
+    if (code == 0 && cuts) code = delete_from(ix, keep > 1 ? i + 1 : i, aside, cut, e);
     if (code == 0 && keep > 1) code = ix_file_cut(f, keep, heads, e);
     if (code == 0 && keep > 1) *cut += count - keep;
     free(heads);
     return code == 0 && cuts ? 1 : code;
 }
 
-int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
+int ps_index_cut(ps_index *ix, int64_t physical, ps_aside *aside, int64_t *cut, ps_error *e) {
     int64_t floor = -1, budget = CHECKED_ENTRIES;
     int32_t deep = ix->ix_count;
     int code = 0;
@@ -413,12 +438,12 @@ int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e) {
         budget -= ix_file_count(ix->ix_files[--deep]);
     for (int32_t i = 0; i < ix->ix_count && code == 0;) {
         if (ix_file_unused(ix->ix_files[i])) {
-            code = file_delete(ix, i, e);
+            code = file_delete(ix, i, NULL, e);
             deep -= i < deep;
             continue;
         }
         if (i >= deep || !ix_file_plausible(ix->ix_files[i], floor, physical))
-            code = file_mend(ix, i, floor, physical, cut, e);
+            code = file_mend(ix, i, floor, physical, aside, cut, e);
         if (code == 0) floor = ix_file_end_physical(ix->ix_files[i++]);
     }
     writer_load(ix);
@@ -790,7 +815,7 @@ int32_t ps_index_delete_before(ps_index *ix, int64_t physical, bool dry_run, ps_
         bool gone = f != NULL && ix_file_end_physical(f) < physical;
         ix_file_unref(f);
         if (!gone) break;
-        if (!dry_run && (code = file_delete(ix, i, e)) < 0) return code;
+        if (!dry_run && (code = file_delete(ix, i, NULL, e)) < 0) return code;
         deleted++;
     }
     return deleted;

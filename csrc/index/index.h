@@ -21,9 +21,10 @@ void ps_index_close(ps_index *ix);
 
 /* Keeps, in all files, only entries whose phyOffset is below `physical` and whose place in the file
  * is sound (linear check: ascending phyOffset, entry numbers, hashes); rebuilds the slots of the
- * file that is cut and deletes later files. *cut: entries taken off. Returns 0; ps_index_end says
- * where the caller must start putting again. */
-int ps_index_cut(ps_index *ix, int64_t physical, int64_t *cut, ps_error *e);
+ * file that is cut and deletes later files. What goes for being unsound, and what follows it, is
+ * kept in *aside, unless that is NULL. *cut: entries taken off. Returns 0; ps_index_end says where
+ * the caller must start putting again. */
+int ps_index_cut(ps_index *ix, int64_t physical, ps_aside *aside, int64_t *cut, ps_error *e);
 /* Whether ps_index_put makes an entry of this record. */
 bool ps_index_wants(const ps_record *r);
 /* Places of the first and the last record in file i that holds an entry, oldest first; false when

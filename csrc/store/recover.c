@@ -31,18 +31,22 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "log/resync.h"
+#include "store/indexer.h"
 #include "store/store.h"
 
 #define CHECKPOINT_MARGIN_MS 3000
 #define PROGRESS_STEP (16 << 20)
 #define KEYLESS_MAX 4096      /* records looked at for the next one that has a key */
+#define INDEXER_LEAST (256 << 10) /* bytes of the log that are worth a thread */
 #define FILLER_MAX (1 << 20)  /* bytes of one record that closes over damage */
 
 typedef struct scan {
     ps_store *s;
+    ps_indexer *indexer; /* puts the keys, NULL: the scan does */
     ps_report *report;
     ps_progress *progress;
     int64_t at;           /* where it stands; at the end: the end of the log */
@@ -192,7 +196,7 @@ static int start_index(scan *c, ps_error *e) {
     }
     if (lacks < c->at) c->at = lacks;
     int64_t cut = 0;
-    int code = ps_index_cut(s->st_index, lacks, &cut, e);
+    int code = ps_index_cut(s->st_index, lacks, &s->st_aside, &cut, e);
     c->report->entries_cut += cut;
     return code;
 }
@@ -278,13 +282,16 @@ static int scan_healing(scan *c, const ps_record *r, ps_dispatched *done, ps_err
 static int scan_record(scan *c, const ps_record *r, ps_error *e) {
     ps_dispatched done = {0};
     bool queues = c->at >= c->queues_from && c->at > c->queues_after;
+    bool index = c->at >= c->index_from;
     int code;
     if (c->healing)
         code = scan_healing(c, r, &done, e);
     else if (c->reading)
         code = queues ? scan_reading(c, r) : 0;
     else
-        code = ps_dispatch_record(c->s, r, queues, c->at >= c->index_from, &done, e);
+        code = ps_dispatch_record(c->s, r, queues, index && c->indexer == NULL, &done, e);
+    if (code == 0 && index && c->indexer != NULL && r->properties_len > 0)
+        code = ps_indexer_give(c->indexer, c->at, e);
     c->report->units_written += done.units;
     c->report->entries_written += done.entries;
     if (done.implausible > 0)
@@ -466,6 +473,22 @@ static int scan_log(scan *c, ps_error *e) {
     return 0;
 }
 
+/* The same, with the index made beside it. */
+static int scan_and_index(scan *c, ps_error *e) {
+    const ps_store *s = c->s;
+    int64_t entries = 0, from = c->at > c->index_from ? c->at : c->index_from;
+    int64_t end = ps_segments_base(&c->s->st_log.lg_files, -1) + s->st_log.lg_files.ss_file_size;
+    if (s->st_index != NULL && s->st_conf.background && end - from >= INDEXER_LEAST &&
+        sysconf(_SC_NPROCESSORS_ONLN) > 1)
+        c->indexer = ps_indexer_start(c->s);
+    int code = scan_log(c, e);
+    if (c->indexer == NULL) return code;
+    int ended = ps_indexer_end(c->indexer, &entries, code < 0 ? NULL : e);
+    c->indexer = NULL;
+    c->report->entries_written += entries;
+    return code < 0 ? code : ended;
+}
+
 /* ---- putting things right ---- */
 
 static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, const char *why,
@@ -490,7 +513,7 @@ static int64_t cut_queues(ps_store *s, int64_t physical, ps_report *report, cons
 static int cut_index(ps_store *s, int64_t physical, ps_report *report, ps_error *e) {
     int64_t cut = 0;
     if (s->st_index == NULL) return 0;
-    int code = ps_index_cut(s->st_index, physical, &cut, e);
+    int code = ps_index_cut(s->st_index, physical, &s->st_aside, &cut, e);
     report->entries_cut += cut;
     return code;
 }
@@ -662,7 +685,7 @@ static int recover_log(scan *c, bool abnormal, ps_error *e) {
     if (code >= 0 && abnormal) code = rewind_queues(s, c->queues_from, c->report, e);
     if (code >= 0 && abnormal) code = cut_index(s, c->index_from, c->report, e);
     if (code >= 0) code = start_index(c, e);
-    if (code >= 0) code = scan_log(c, e);
+    if (code >= 0) code = scan_and_index(c, e);
     if (code >= 0) code = heal(c, e);
     if (code >= 0) code = settle_queues(s, e);
     if (code >= 0)

@@ -435,7 +435,7 @@ static void a_sound_index_is_left_alone(const image *whole) {
     int64_t cut = -1;
     image_put(whole, path);
     ps_index *ix = open_ix(path, SLOTS, ENTRIES);
-    CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, NULL));
+    CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, NULL, &cut, NULL));
     CHECK_EQ(0, cut);
     put_from(ix, ps_index_end(ix));
     ps_index_close(ix);
@@ -453,7 +453,7 @@ static void cut_and_put_again_gives_the_same_bytes(const image *whole) {
         image_put(whole, path);
         ps_index *ix = open_ix(path, SLOTS, ENTRIES);
         int64_t used = ps_index_used(ix);
-        CHECK_EQ(0, ps_index_cut(ix, physical, &cut, &e));
+        CHECK_EQ(0, ps_index_cut(ix, physical, NULL, &cut, &e));
         CHECK_EQ(used, ps_index_used(ix) + cut);
         CHECK(ps_index_end(ix) < physical);
         CHECK(physical > 0 || ps_index_files(ix) == 0);
@@ -485,7 +485,7 @@ static void parted_records_are_completed(const image *whole) {
                 memset(entries + k * 20, 0, (size_t)(ENTRIES - k) * 20);
             image_put(&copy, path);
             ps_index *ix = open_ix(path, SLOTS, ENTRIES);
-            CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, NULL));
+            CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, NULL, &cut, NULL));
             put_from(ix, ps_index_end(ix));
             check_answers(ix, INT64_MAX, true);
             ps_index_close(ix);
@@ -510,7 +510,7 @@ static void slots_are_mended(const image *whole) {
             be32_put(copy.bytes[file] + 40 + check_below(SLOTS) * 4, (uint32_t)check_below(40) - 3);
         image_put(&copy, path);
         ps_index *ix = open_ix(path, SLOTS, ENTRIES);
-        CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, NULL));
+        CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, NULL, &cut, NULL));
         CHECK_EQ(0, cut);
         check_answers(ix, INT64_MAX, true);
         ps_index_close(ix);
@@ -538,7 +538,7 @@ static void unused_files_are_no_gap(const image *whole) {
         ps_index *ix = open_ix(path, SLOTS, ENTRIES);
         CHECK_EQ(whole->count + 1, ps_index_files(ix));
         check_answers(ix, INT64_MAX, true);
-        CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, NULL));
+        CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, NULL, &cut, NULL));
         CHECK_EQ(0, cut);
         put_from(ix, ps_index_end(ix));
         ps_index_close(ix);
@@ -558,7 +558,7 @@ static void use_all(const char *path, bool adopt, bool read_only, bool cut) {
     if (ps_index_open(io, path, SLOTS, ENTRIES, adopt, read_only, aside(), &skipped, &ix, &e) < 0)
         return;
     if (cut && !read_only)
-        CHECK_EQ(0, ps_index_cut(ix, RECORDS * 100, &taken, &e));
+        CHECK_EQ(0, ps_index_cut(ix, RECORDS * 100, NULL, &taken, &e));
     for (int64_t n = 0; n < RECORDS; n += 3) {
         char key[32];
         name_of(key, n);
@@ -771,7 +771,7 @@ static void every_fault_leaves_an_index_that_can_be_completed(const image *whole
             CHECK_EQ(0, ps_index_open(io, path, SLOTS, ENTRIES, false, false, aside(), &skipped,
                                       &ix, &e));
             CHECK(skipped <= forever);
-            CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, &cut, &e));
+            CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, NULL, &cut, &e));
             put_from(ix, ps_index_end(ix));
             check_answers(ix, INT64_MAX, true);
             ps_index_close(ix);
@@ -855,7 +855,7 @@ static void a_reader_follows_a_writer(void) {
     CHECK_EQ(0, ps_index_refresh(reader, &e));
     CHECK_EQ(ps_index_files(writer), ps_index_files(reader));
     CHECK_EQ(PS_E_READ_ONLY, ps_index_put(reader, make(&m, 1, 1, "T", "k", NULL), &e));
-    CHECK_EQ(PS_E_READ_ONLY, ps_index_cut(reader, 0, &cut, &e));
+    CHECK_EQ(PS_E_READ_ONLY, ps_index_cut(reader, 0, NULL, &cut, &e));
     CHECK_EQ(0, ps_index_flush(reader, &e));
     CHECK_EQ(0, ps_index_refresh(writer, &e));
     ps_index_close(reader);

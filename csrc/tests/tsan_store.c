@@ -387,6 +387,46 @@ static void round_of_readers(void) {
     closed(in.store);
 }
 
+static int64_t found_by_keys(ps_store *s, int count) {
+    int64_t found = 0;
+    for (int i = 0; i < count; i += 7) {
+        char key[20];
+        ps_batch_info info = {0};
+        int len = snprintf(key, sizeof key, "k%d", i);
+        ps_batch *batch = ps_query(s, "r", 1, key, len, 0, INT64_MAX, 0, NULL);
+        if (batch != NULL)
+            ps_batch_get(batch, &info);
+        found += info.count;
+        ps_batch_free(batch);
+    }
+    return found;
+}
+
+/* A crash, and a recovery that makes the index beside its scan: all of it, then none of it. */
+static void round_of_recovery(void) {
+    enum { COUNT = 4200 };
+    static const char body[300];
+    ps_store *s = opened("recovered", false);
+    ps_topic *t = ps_topic_open(s, "r", 1, 1, NULL);
+    for (int i = 0; i < COUNT; i++) {
+        char text[40];
+        ps_put_result out;
+        int len = snprintf(text, sizeof text, "KEYS\1k%d\2", i);
+        CHECK_EQ(0, ps_put(t, i % 3, 0, body, sizeof body, text, len, 1, &out));
+    }
+    for (int times = 0; times < 2; times++) {
+        char path[4200];
+        ps_store_abandon(s);
+        ps_store_free(s);
+        snprintf(path, sizeof path, "%s/recovered/%s", base, times == 0 ? "index" : "checkpoint");
+        check_remove(path);
+        s = opened("recovered", false);
+        CHECK_EQ(COUNT, messages_of(s));
+        CHECK_EQ(COUNT / 7, found_by_keys(s, COUNT));
+    }
+    closed(s);
+}
+
 int main(void) {
     check_begin();
     base = check_folder();
@@ -394,6 +434,7 @@ int main(void) {
     round_of_everything(true);
     round_of_readers();
     round_of_deleting();
+    round_of_recovery();
     for (int n = 0; n < 6; n++)
         round_of_closing(n);
     check_remove(base);

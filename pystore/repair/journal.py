@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pystore.errors import BadArgument, RecordDamaged, StoreIOError, StoreLocked
-from pystore.files import sync_folder, write_whole
+from pystore.files import FILE_MODE, sync_folder, write_whole
 from pystore.native import ffi, lib
 from pystore.repair.sparse import copy_range, data_ranges
 
@@ -62,7 +62,7 @@ def refuse_if_held(root: Path) -> None:
 def hold_lock(root: Path) -> Iterator[None]:
     """Holds the store's lock, as its writer would. Raises: StoreLocked."""
     refuse_if_held(root)
-    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640)
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     try:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

@@ -585,9 +585,21 @@ def whole_life(path, faults, flush, acknowledged):
     return met
 
 
+#: What an error says of the call that failed; calls that it does not name are those whose failure
+#: is no error.
+SAYS = {
+    "open": "open|create|make|read", "pread": "read", "pwrite": "write|zero|copy", "fsync": "sync",
+    "fdatasync": "sync", "msync": "sync", "syncfs": "sync", "ftruncate": "resize",
+    "fallocate": "allocate", "mmap": "map", "rename": "rename|move", "unlink": "delete|remove",
+    "mkdir": "create|make", "rmdir": "remove|delete", "fstat": "size|look", "stat": "stat|open",
+    "lstat": "stat", "access": "permission|open", "lseek": "seek|read", "opendir": "list|open",
+    "readdir": "read|list", "lock": "lock",
+}  # fmt: skip
+
+
 def test_every_call_fails_with_every_error(tmp_path, seed):
     """Call n fails once, with each errno that it may give: what was acknowledged stays, and what is
-    raised has that errno and says of which file."""
+    raised has that errno, says which call it was, and of which file."""
     rng = random.Random(seed)
     counting = Faults()
     flush = rng.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
@@ -607,6 +619,8 @@ def test_every_call_fails_with_every_error(tmp_path, seed):
             for e in whole_life(path, faults, flush, acknowledged):
                 if e.errno:  # else it says what was found, as of the next open
                     assert e.errno == err, e
+                    # What holds up the dispatcher is a state, which later calls name, too.
+                    assert re.search(f"{SAYS[name]}|no disk space|cannot extend", str(e)), e
                     named = Path(re.search(r": (/\S+)", str(e))[1])
                     assert named.is_relative_to(path) or path.is_relative_to(named), e
             begin = min((int(f.name) for f in (path / "commitlog").glob("*")), default=0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from pathlib import Path
 
 import pytest
 
@@ -248,6 +250,28 @@ def test_an_index_file_of_no_possible_size_is_kept_aside(store_path, tiny):
     whole(store_path)
     ((folder, row),) = [x for x in kept_aside(store_path) if x[1]["file"] == f"index/{file.name}"]
     assert (folder / row["kept"]).read_bytes() == torn
+
+
+def test_index_entries_that_are_cut_are_kept_aside(store_path, tiny):
+    """From the unsound entry on, and the files after it; what a crash takes back needs no copy."""
+    fill(store_path, tiny | {"maxIndexNum": 300})
+    files = sorted((store_path / "index").iterdir())
+    before = {file.name: file.read_bytes() for file in files}
+    at = 40 + tiny["maxHashSlotNum"] * 4 + 20 * 10
+    damage.write(files[1], at, b"\x7f" * 8)  # a hash and a place
+    damaged = files[1].read_bytes()
+    later = (int(time.time() * 1000) + 60_000).to_bytes(8, "big")
+    damage.write(store_path / "checkpoint", 0, later * 3)  # only the last segment is in doubt
+    damage.crash(store_path)
+    with pystore.open(store_path) as store:
+        assert len(store.query("t", "k500")) == 1
+    rows = {Path(row["file"]).name: (folder / row["kept"], row) for folder, row in
+            kept_aside(store_path) if row["file"].startswith("index/")}  # fmt: skip
+    copy, row = rows[files[1].name]
+    assert row["at"] == at
+    assert copy.read_bytes() == damaged[at : at + row["length"]]
+    for file in files[2:]:
+        assert rows[file.name][0].read_bytes() == before[file.name]
 
 
 def test_a_torn_tail_is_kept_aside(store_path, tiny):
