@@ -56,12 +56,14 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 
 # The core is left out here and compiled once, by `build`. compat: every folder of the tree can be
 # imported, those that come later too. --no-compile: most modules of the libraries are never loaded,
-# and those that are get compiled once when they are.
+# and those that are get compiled once when they are. What an older build left in the tree as
+# egg-info would hide the entry points of this one.
 .venv/.stamp: pyproject.toml setup.py
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"'
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check \
 	  "setuptools>=77,<85" "wheel>=0.45,<1" "cffi>=2,<3"
+	@rm -rf *.egg-info
 	PS_SKIP_EXT=1 $(PY) -m pip install -q --no-compile --disable-pip-version-check --no-build-isolation \
 	  --config-settings editable_mode=compat -e '.[dev]'
 	@touch $@
