@@ -31,8 +31,6 @@ BETTER = {
     "the closest entry decides, Deny here": (False, ["5.3.3-084", "5.3.3-088"]),
     "the closest entry decides, Allow here": (True, ["5.3.3-090", "5.3.3-091"]),
 }
-#: Requests that this broker does not serve yet: refused as such, whoever asks.
-NOT_SERVED = {200050}
 #: Codes of answers that differ for reasons outside access control: the topic was made by a case
 #: that is refused here.
 OTHER_CODE = {"4.9.7-064", "4.9.7-068", "4.9.7-085", "5.3.3-049"}
@@ -68,9 +66,7 @@ def test_every_recorded_case_ends_as_in_rocketmq(start, server):
             code, remark, _ = play(broker.port, case)
             refusal = text_of_refusal(code, remark)
             want = case["expect"]
-            if case["code"] in NOT_SERVED:
-                good = code == 3
-            elif case["id"] in _BETTER:
+            if case["id"] in _BETTER:
                 good = (refusal is None) == _BETTER[case["id"]] != want["allowed"]
             else:
                 good = (refusal is None) == want["allowed"] and want.get("says", "") in remark
