@@ -7,6 +7,7 @@ accounts not indented, is understood with a warning. docs/internals/access.md#fi
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +62,12 @@ class PlainFile:
 def read_text(path: Path) -> str:
     """Raises: BadArgument."""
     try:
-        with open(path, "rb") as file:
+        # A pipe that stands in the place of the file would never end, nor even open.
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadArgument("the access list is not a file", os.fspath(path))
             data = file.read(_FILE_MAX + 1)
     except OSError as failed:
         raise BadArgument(
@@ -134,6 +140,11 @@ class _Reader:
             line = mark.line + 1 if mark is not None else 1
             raise BadArgument(
                 f"the access list is not YAML: {bad.problem or bad}", f"{self.path}:{line}"
+            ) from None
+        except yaml.reader.ReaderError as bad:
+            line = text.count("\n", 0, bad.position) + 1
+            raise BadArgument(
+                f"the access list is not YAML: {bad.reason}", f"{self.path}:{line}"
             ) from None
         except (yaml.YAMLError, RecursionError, ValueError) as bad:
             raise BadArgument(f"the access list is not YAML: {bad}", str(self.path)) from None
@@ -313,7 +324,13 @@ class _Reader:
         """The text as written; empty for null."""
         if not isinstance(node, yaml.ScalarNode):
             raise self.fail(node, "a single value is wanted here, not a list or a mapping")
-        return "" if node.tag.endswith(":null") else str(node.value)
+        if node.tag.endswith(":null"):
+            return ""
+        try:
+            node.value.encode()
+        except UnicodeEncodeError:
+            raise self.fail(node, "the text holds half of a surrogate pair") from None
+        return str(node.value)
 
 
 # ---- writing ----

@@ -87,7 +87,8 @@ class PlainAccess:
                 raise BadArgument(
                     f"the access list cannot be read ({failed.strerror})", str(path)
                 ) from failed
-            found.append((str(path), about.st_mtime_ns, about.st_size, about.st_ino))
+            # Of the inode: it tells rights and times that were set back, too.
+            found.append((str(path), about.st_ctime_ns, about.st_size, about.st_ino))
         return tuple(found)
 
     @staticmethod

@@ -133,6 +133,33 @@ async def runtime(broker):
     return json.loads(bytes(answer.body))["table"]
 
 
+def test_a_change_that_keeps_size_and_time_of_the_file_is_seen(broker, rules):
+    before = rules.stat()
+    rules.write_text(RULES.replace("orders=PUB|SUB", "orders=SUB|SUB"))
+    os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (rules.stat().st_size, rules.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    until(lambda: play(broker.port, send())[0] == 1)
+
+
+def link_to_zeros(path):
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, link_to_zeros])
+def test_what_is_no_file_changes_nothing(broker, rules, make):
+    """And is not waited for."""
+    access = broker.services.access.plain
+    rules.unlink()
+    make(rules)
+    until(lambda: access.problem and "is gone" not in access.problem)
+    assert f"{rules}" in access.problem
+    assert play(broker.port, send())[0] == 0
+    assert play(broker.port, send(key="stranger-1"))[0] == 1
+    rules.rmdir() if rules.is_dir() else rules.unlink()
+    changed(rules, RULES)
+    until(lambda: not access.problem)
+
+
 def test_a_list_that_is_removed_lets_nobody_in(broker, rules):
     rules.unlink()
     until(lambda: broker.services.access.plain.problem)

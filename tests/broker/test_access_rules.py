@@ -287,6 +287,8 @@ BROKEN = {
     "malformed right": (GOOD.replace("b=DENY", "b"), "f.yml:6: account orders-team: topicPerms"),
     "bad white list": (GOOD + "  whiteRemoteAddress: 1.2.3\n", "f.yml:10: account operator"),
     "bad global": ("globalWhiteRemoteAddresses:\n- x.*\n", "f.yml:2: globalWhite"),
+    "a NUL": ("accounts:\n\0", "f.yml:2"),
+    "half a pair": ('accounts:\n- accessKey: "\\ud800abcdef"\n', "f.yml:2: the text holds half"),
     "deep": ("accounts: " + "[" * 5000, "f.yml"),
 }
 
