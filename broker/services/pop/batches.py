@@ -187,10 +187,11 @@ class Batches:
         if out.more:  # filters have had their time
             out.rest += max(high - position, 0)
             return
+        before = position
         found, position = self._read(request, topic, queue, position, need)
         if found:
             self._hand_out(request, topic, queue, kind, position, found, out)
-        elif found.next_offset < high:
+        elif before < found.next_offset < high:
             out.more = True
         out.rest += max(found.max_offset - found.next_offset, 0)
 
