@@ -363,7 +363,7 @@ _USED: dict[str, dict[str, Any]] = {
         high=60_000,
     ),
     "mappedFileSizeTimerLog": _row(
-        "broker",
+        "store",
         "bytes",
         "size of a file of the timer log that is written for Apache's broker",
         low=52,
