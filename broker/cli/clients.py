@@ -22,7 +22,10 @@ def delay_of(text: str, option: str) -> timedelta | datetime:
     ahead = re.fullmatch(r"\+?([0-9]{1,8})([smhd])", text)
     if ahead is not None:
         return timedelta(seconds=int(ahead[1]) * UNITS_S[ahead[2]])
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=parse_time(text, option))
+    try:
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=parse_time(text, option))
+    except OverflowError:
+        raise usage(f"{option} {text} lies after the year 9999", "name an earlier time") from None
 
 
 def no_settings(s: Session) -> None:

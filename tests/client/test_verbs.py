@@ -41,6 +41,16 @@ def test_what_is_sent_is_consumed(pystore, name):
     assert (code, len(out.splitlines())) == (0, 1)
 
 
+def test_a_delay_is_a_time_ahead_or_a_moment(pystore, name):
+    code, out, _ = pystore("send", name("topic"), "later", "--delay", "2h", "--json")
+    assert code == 0 and json.loads(out)["recall_handle"]
+    code, out, _ = pystore("send", name("topic"), "past", "--delay", "2020-01-01", "--json")
+    assert code == 0 and json.loads(out)["recall_handle"] is None
+    for wrong in ("soon", "2 h", "9" * 18):
+        code, _, err = pystore("send", name("topic"), "x", "--delay", wrong)
+        assert code == 2 and "--delay" in err
+
+
 def test_a_group_reads_each_message_once(pystore, name):
     topic, group = name("topic"), name("group")
     pystore("send", topic, lines=["1", "2", "3"])
