@@ -18,11 +18,12 @@ import pytest
 from access_cases import frame, play, text_of_refusal
 from waiting import until
 
-from broker import Broker, Credentials, Message, Producer
+from broker import Broker, Credentials, LocalState, Message, Producer, TransactionProducer
 from broker.access.signature import sign
 from broker.cli.secure import ADMIN_FILE, secured
 from broker.client.credentials import SigningHook, credentials_of_file
 from broker.client.errors import BrokerRefused, SendFailed
+from broker.client.in_process import RouteFinder
 from broker.processors.admin_config import ConfigProcessor
 from broker.processors.admin_stats import StatisticsProcessor
 from broker.remoting.command import BINARY, Command, Refused
@@ -310,6 +311,26 @@ def test_our_clients_sign(broker):
         assert until(lambda: consumer.poll(1.0))[0].body == b"hello"
         with pytest.raises((SendFailed, BrokerRefused), match="No default permission"):
             producer.send(Message("elsewhere", b"hello"))
+
+
+def test_halves_and_their_decisions_are_signed(broker):
+    """By somebody with the rights; a stranger's half is refused."""
+
+    def half_of(who):
+        find = RouteFinder(lambda: broker.loop, broker._route_of)
+        with (
+            TransactionProducer(
+                "makers", check=lambda message: LocalState.COMMIT, credentials=who, find_route=find
+            ) as producer,
+            producer.transaction(Message("orders", b"half")),
+        ):
+            pass
+
+    with broker.consumer("g", "orders", credentials=TEAM, start="first") as consumer:
+        half_of(TEAM)
+        assert until(lambda: consumer.poll(1.0))[0].body == b"half"
+    with pytest.raises((SendFailed, BrokerRefused), match="No acl config"):
+        half_of(Credentials("stranger-1", "another-secret"))
 
 
 def test_an_unsigned_client_is_refused(broker):

@@ -258,3 +258,28 @@ def test_at_a_broker_with_users(acl, store, tmp_path):
         assert acl("check", "app", "Pub", "Topic:a", *AWAY, *at)[0] == 1
         assert acl("remove", "app", *at)[0] == 0
         assert [u["user"] for u in acl("list", *at)[1]["users"]] == ["admin"]
+
+
+def test_the_verbs_sign(tmp_path, capsys):
+    """With a file of credentials, as mqadmin's tools.yml; without it they are refused."""
+    (tmp_path / "plain_acl.yml").write_text(
+        "accounts:\n- accessKey: orders-team\n  secretKey: orders-secret\n"
+        "  defaultTopicPerm: PUB|SUB\n  defaultGroupPerm: SUB\n"
+    )
+    team = tmp_path / "team.yml"
+    team.write_text("accessKey: orders-team\nsecretKey: orders-secret\n")
+    team.chmod(0o600)
+    with Broker(
+        tmp_path / "store", aclEnable=True, listenPort=0, bindAddress="127.0.0.1",
+        with_namesrv=True,
+    ) as broker:  # fmt: skip
+        broker.create_topic("orders", 1)
+        at = ["-n", broker.namesrv_address]
+        assert main(["send", "orders", "hello", *at, "--credentials", str(team)]) == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ROCKETMQ_ACCESS_KEY", "orders-team")
+            patch.setenv("ROCKETMQ_SECRET_KEY", "orders-secret")
+            assert main(["consume", "orders", *at, "--group", "g", "--count", "1"]) == 0
+        assert "hello" in capsys.readouterr().out
+        assert main(["send", "orders", "hello", *at]) != 0
+        assert "No accessKey" in capsys.readouterr().err

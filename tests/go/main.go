@@ -51,7 +51,8 @@ func body(i int) string { return fmt.Sprintf("go message %d 消息", i) }
 
 func produce(topic string) error {
 	p, err := rocketmq.NewProducer(producer.WithNameServer(namesrv), producer.WithRetry(2),
-		producer.WithGroupName("go-makers"), producer.WithSendMsgTimeout(10*time.Second))
+		producer.WithGroupName("go-makers"), producer.WithSendMsgTimeout(10*time.Second),
+		producer.WithCredentials(credentials))
 	if err != nil {
 		return err
 	}
@@ -94,12 +95,19 @@ func produce(topic string) error {
 	return err
 }
 
+// Of the environment; empty: requests are not signed.
+var credentials = primitive.Credentials{
+	AccessKey: os.Getenv("ROCKETMQ_ACCESS_KEY"),
+	SecretKey: os.Getenv("ROCKETMQ_SECRET_KEY"),
+}
+
 // gather is a push consumer; what it got, sorted, once it has `want` messages.
 func gather(topic, group, tags string, want int, options ...consumer.Option) ([]string, error) {
 	var mutex sync.Mutex
 	var got []string
 	options = append([]consumer.Option{consumer.WithNameServer(namesrv), consumer.WithGroupName(group),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}, options...)
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithCredentials(credentials)}, options...)
 	c, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {
 		return nil, err
