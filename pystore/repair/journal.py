@@ -8,6 +8,7 @@ interrupted anywhere is finished by the next one. ``repair --undo`` does the act
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pystore.errors import BadArgument, RecordDamaged, StoreIOError, StoreLocked
+from pystore.errors import BadArgument, Forbidden, RecordDamaged, StoreIOError, StoreLocked
 from pystore.files import FILE_MODE, sync_folder, write_whole
 from pystore.native import ffi, lib
 from pystore.repair.sparse import copy_range, data_ranges
@@ -60,9 +61,15 @@ def refuse_if_held(root: Path) -> None:
 
 @contextmanager
 def hold_lock(root: Path) -> Iterator[None]:
-    """Holds the store's lock, as its writer would. Raises: StoreLocked."""
+    """Holds the store's lock, as its writer would. Raises: StoreLocked, Forbidden, StoreIOError."""
     refuse_if_held(root)
-    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
+    path, flags = root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, FILE_MODE)
+    except OSError as failed:
+        denied = failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        kind = Forbidden if denied else StoreIOError
+        raise kind("cannot open the lock file", str(path), errno=failed.errno) from failed
     try:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
@@ -162,7 +169,7 @@ class Journal:
         start, end = action.data["start"], action.data["end"]
         kept = self.folder / "old" / str(number)
         with (self.root / action.file).open("r+b") as file:
-            if not kept.exists():
+            if not os.path.lexists(kept):
                 part = kept.with_suffix(".tmp")
                 copy_range(file, start, end, part)
                 part.rename(kept)
@@ -176,7 +183,7 @@ class Journal:
         path, size = self.root / action.file, action.data["size"]
         kept = self.folder / "old" / str(number)
         now = path.stat().st_size
-        if now > size and not kept.exists():
+        if now > size and not os.path.lexists(kept):
             with path.open("rb") as file:
                 part = kept.with_suffix(".tmp")
                 copy_range(file, size, now, part)
@@ -210,7 +217,7 @@ class Journal:
 
     def _replace(self, action: Action, number: int) -> None:
         path, kept = self.root / action.file, self.folder / "old" / str(number)
-        if path.exists() and not kept.exists():
+        if path.is_file() and not os.path.lexists(kept):
             part = kept.with_suffix(".tmp")
             shutil.copyfile(path, part)
             part.rename(kept)
@@ -226,7 +233,7 @@ class Journal:
             inodes[name] = made.stat().st_ino
             action.data.setdefault("made", {})[name] = str(made.relative_to(self.root))
             self.save()
-        if os.path.lexists(target) and target.stat().st_ino == inodes[name]:
+        if os.path.lexists(target) and target.lstat().st_ino == inodes[name]:
             return
         if not os.path.lexists(target):
             made.rename(target)
@@ -271,7 +278,7 @@ class Journal:
     def _undo_resize(self, action: Action, number: int) -> None:
         path, kept = self.root / action.file, self.folder / "old" / str(number)
         os.truncate(path, action.data["was"])
-        if kept.exists():
+        if os.path.lexists(kept):
             with path.open("r+b") as file:
                 file.seek(action.data["size"])
                 file.write(kept.read_bytes())
@@ -288,7 +295,7 @@ class Journal:
 
     def _undo_replace(self, action: Action, number: int) -> None:
         kept = self.folder / "old" / str(number)
-        if kept.exists():
+        if os.path.lexists(kept):
             write_whole(self.root / action.file, kept.read_bytes())
         else:
             (self.root / action.file).unlink(missing_ok=True)
@@ -297,7 +304,7 @@ class Journal:
         for name, inode in action.data.get("inodes", {}).items():
             target = self.root / name
             made = self.root / action.data["made"][name]
-            if not os.path.lexists(target) or target.stat().st_ino != inode:
+            if not os.path.lexists(target) or target.lstat().st_ino != inode:
                 continue
             if os.path.lexists(made):
                 _exchange(target, made)
