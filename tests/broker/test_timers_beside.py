@@ -155,6 +155,23 @@ def test_many_at_once_refuse_timers_and_take_what_is_past(store_path):
         assert len(arrived(store)) == 2
 
 
+def test_what_lies_beyond_the_horizon_now_is_rolled_and_delivered_once(store_path):
+    """The horizon is asked at sends: those of a Java folder, or of a wider one, go on waiting."""
+    year = 365 * 86_400
+    with pystore.open(store_path, timerMaxDelaySec=2 * year, **SMALL) as store:
+        ahead(store, 3, start_ms=year * 1000)
+    with pystore.open(store_path, **SMALL) as store:
+        timers = Timers(store)
+        now = time.time_ns() // 1_000_000
+        assert timers.roll(now + 1000) == 3
+        assert timers.run(now_ms=now).pending == 3
+        rolled = [store.message(each.physical).properties for each in timers.each()]
+        assert [said["TIMER_ROLL_TIMES"] for said in rolled] == ["1", "1", "1"]
+        timers.run(now_ms=now + 2 * year * 1000)
+        assert [bytes(m.body) for m in arrived(store)] == [b"0", b"1", b"2"]
+        timers.close()
+
+
 # ---- catching up ----
 
 
