@@ -371,7 +371,7 @@ def test_what_holds_the_loop_after_a_wait_is_named():
 
     async def work():
         dog = Watchdog(50, clock=lambda: now[0])
-        answer = await dog.call(handler, FakePeer(), Command(901))
+        answer = await dog.call(handler, FakePeer(), Command(911))
         return answer.code, dict(dog.counts), dog.longest_ms
 
-    assert run(work()) == (7, {901: 1}, 80)
+    assert run(work()) == (7, {911: 1}, 80)
