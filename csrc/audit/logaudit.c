@@ -94,6 +94,9 @@ static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
         int64_t n = 0, room = count - HEAD + 1;
         for (; n < room; n++) {
             const uint8_t *m = p + n + 4;
+            uint64_t eight = 1;
+            if (n + 8 <= room) memcpy(&eight, m, 8);
+            if (eight == 0) n += 7; /* room made ahead: most of what is searched */
             if (m[0] != 0xDA && m[0] != 0xCB) continue;
             uint32_t magic = be32_get(m);
             if (magic == PS_MAGIC_V1 || magic == PS_MAGIC_V2 || magic == PS_MAGIC_BLANK) break;
