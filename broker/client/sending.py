@@ -237,25 +237,25 @@ def _time_of(message: Message) -> str:
 
 def _check_types(message: Message) -> None:
     """Of what would else be sent as whatever text Python makes of it. Raises: InvalidMessage."""
-    given: dict[str, tuple[object, type]] = {
-        "tags": (message.tags or "", str),
-        "properties": (message.properties, Mapping),
-        "delay_level": (message.delay_level, int),
-        "deliver_at_ms": (0 if message.deliver_at_ms is None else message.deliver_at_ms, int),
-        "wait_stored": (message.wait_stored, bool),
-    }
-    keys = message.keys
-    for index, key in enumerate((keys,) if isinstance(keys, str) else _listed(keys)):
-        given[f"keys[{index}]"] = (key, str)
-    for name, (value, kind) in given.items():
-        if not isinstance(value, kind):
-            raise InvalidMessage(
-                f"{name} of the message is {type(value).__name__}, not {kind.__name__}"
-            )
+    tags, keys, properties = message.tags, message.keys, message.properties
+    if tags and not isinstance(tags, str):
+        raise _wrong("tags", tags, "a text")
+    if keys and not isinstance(keys, str):
+        if not isinstance(keys, Iterable):
+            raise _wrong("keys", keys, "a text or several")
+        for key in keys:
+            if not isinstance(key, str):
+                raise _wrong("keys", key, "texts")
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise _wrong("properties", properties, "a mapping")
+    if not isinstance(message.delay_level, int):
+        raise _wrong("delay_level", message.delay_level, "a whole number")
+    if message.deliver_at_ms is not None and not isinstance(message.deliver_at_ms, int):
+        raise _wrong("deliver_at_ms", message.deliver_at_ms, "a whole number")
 
 
-def _listed(keys: object) -> Iterable[object]:
-    return keys if isinstance(keys, Iterable) else (keys,)
+def _wrong(name: str, value: object, wanted: str) -> InvalidMessage:
+    return InvalidMessage(f"{name} of the message: {type(value).__name__} given, {wanted} wanted")
 
 
 def encoded(properties: Mapping[str, str]) -> str:
