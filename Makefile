@@ -41,7 +41,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge \
         crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
-        bench-peers bench-broker lint format typecheck errors codes logs docs docs-check \
+        bench-peers bench-broker bench-clients lint format typecheck errors codes logs docs docs-check \
         wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
@@ -155,6 +155,10 @@ bench-peers: build ## the same work by the peers, side by side
 
 bench-broker: build ## our broker and two versions of Apache's, under the same official client (half an hour)
 	@$(PY) -m benches.broker $(ARGS)
+
+bench-clients: build ## our client and broker beside what Python programs would pick instead
+	@$(PY) -m pip install -q --disable-pip-version-check nats-py redis aiokafka confluent-kafka
+	@$(PY) -m benches.clients $(ARGS)
 
 ##@ Check
 

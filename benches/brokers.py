@@ -149,7 +149,7 @@ class Peer:
         self._until(self.port, send_frame("bench-start"))
         return time.perf_counter() - began
 
-    def _until(self, port: int, data: bytes, seconds: float = 60) -> None:
+    def _until(self, port: int, data: bytes, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with suppress(OSError), connect(port) as wire:

@@ -37,6 +37,11 @@ WORKS = {
     "in-process lists": ("messages/s", 600_000, None),
 }
 SENT = "bench-py-batch"
+#: Messages a second of the row that counts the time from send to receipt.
+RATE = 1000
+#: A virtual machine compiles what it runs first.
+JAVA_WARM_S = 15
+WAITS = ("send to receipt, median", "send to receipt, p99")
 
 
 # ---- in the process that works ----
@@ -143,6 +148,52 @@ async def _beside(
                 return count, spent, used
 
 
+async def receipt(namesrv: str, seconds: float) -> tuple[float, float]:
+    """Milliseconds from send to receipt at RATE messages a second: median and 99th percentile."""
+    found: list[float] = []
+
+    async def handle(message: Any) -> None:
+        found.append(time.perf_counter() - float(message.properties["T"]))
+
+    topic = f"bench-receipt-{time.time_ns()}"
+    async with AsyncProducer("bench", namesrv) as producer:
+        await producer.send(Message(topic, BODY, properties={"T": "0"}))
+        async with AsyncConsumer(topic, topic, namesrv=namesrv, start="first", handler=handle):
+            while not found:
+                await asyncio.sleep(0.01)
+            for limit in (WARM_S, seconds):
+                found.clear()
+                due, end = time.perf_counter(), time.perf_counter() + limit
+                while due < end:
+                    now = time.perf_counter()
+                    if now < due:
+                        await asyncio.sleep(due - now)
+                    message = Message(topic, BODY, properties={"T": str(time.perf_counter())})
+                    await producer.submit(message)
+                    due += 1 / RATE
+                await producer.flush()
+            await asyncio.sleep(0.2)
+    found.sort()
+    return found[len(found) // 2] * 1e3, found[len(found) * 99 // 100] * 1e3
+
+
+def fixture() -> float:
+    """Seconds from nothing to the first consumed message, broker and client in this process;
+    the best of five, for the imports are done once."""
+    harness.SCRATCH.mkdir(parents=True, exist_ok=True)
+    best = float("inf")
+    for _ in range(5):
+        with tempfile.TemporaryDirectory(dir=harness.SCRATCH) as folder:
+            began = time.perf_counter()
+            with Broker(f"{folder}/store", listenPort=0) as broker:
+                with broker.producer() as producer:
+                    producer.send(Message("first", BODY))
+                with broker.consumer("first", "first", start="first") as consumer:
+                    assert next(iter(consumer)).body == BODY
+                    best = min(best, time.perf_counter() - began)
+    return best
+
+
 async def _watched(count: Callable[[], int], seconds: float) -> tuple[int, float, float]:
     """Until the time is over, or nothing comes any more: up to the last message."""
     used, began = time.process_time(), time.perf_counter()
@@ -162,20 +213,42 @@ async def _watched(count: Callable[[], int], seconds: float) -> tuple[int, float
 
 def ours(peer: Peer, work: str, seconds: float) -> tuple[float, float]:
     """Messages a second, and microseconds of processor time a message."""
-    words = [sys.executable, "-m", "benches.client", "--work", work, "--seconds", str(seconds)]
-    done = subprocess.run(
-        [*words, "--namesrv", peer.namesrv], check=True, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
-    )  # fmt: skip
-    count, spent, used = json.loads(done.stdout)
+    count, spent, used = in_own_process(peer, work, seconds)
     return count / spent, used / max(count, 1) * 1e6
 
 
 def java(peer: Peer, mode: tuple[Any, ...], seconds: float) -> tuple[float, float]:
     name, threads, size = mode
     more = (BATCH,) if name == "batch" else ()
-    said = peer.load(name, f"bench-java-{name}", threads, size, int(WARM_S), int(seconds), *more)
+    said = peer.load(name, f"bench-java-{name}", threads, size, JAVA_WARM_S, int(seconds), *more)
     return said["per_s"], said["client_cpu_s"] / max(said["messages"], 1) * 1e6
+
+
+def in_own_process(peer: Peer, work: str, seconds: float) -> Any:
+    words = [sys.executable, "-m", "benches.client", "--work", work, "--seconds", str(seconds)]
+    done = subprocess.run(
+        [*words, "--namesrv", peer.namesrv], check=True, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def waits(peer: Peer, seconds: float) -> dict[str, tuple[float, float]]:
+    """Median and 99th percentile of both makes, in milliseconds."""
+    topic = f"bench-java-e2e-{time.time_ns()}"
+    said = peer.load("e2e", topic, 4, 128, JAVA_WARM_S, int(seconds), BATCH, RATE)
+    return {
+        "Python": tuple(in_own_process(peer, "receipt", seconds)),
+        "Java": (said["p50_us"] / 1e3, said["p99_us"] / 1e3),
+    }
+
+
+def java_start() -> float:
+    """Seconds until a Java name server and broker have taken their first message."""
+    began = time.perf_counter()
+    with peer_of("5.3.3") as peer:
+        peer.start_broker()
+        return time.perf_counter() - began
 
 
 def measure(rounds: int, seconds: float) -> list[Row]:
@@ -190,14 +263,26 @@ def measure(rounds: int, seconds: float) -> list[Row]:
                 for make, (rate, cpu) in results.items():
                     found.setdefault((work, make, unit), []).append(rate)
                     found.setdefault((work, make, "µs of processor"), []).append(cpu)
+            for make, figures in waits(peer, seconds).items():
+                for name, wait in zip(WAITS, figures, strict=True):
+                    found.setdefault((name, make, "ms"), []).append(wait)
+            began = in_own_process(peer, "fixture", seconds)
+            found.setdefault(("start to first consumed message", "Python", "s"), []).append(began)
+    found["start to first stored message", "Java broker", "s"] = [java_start()]
     return [
         Row(
             work, "128 bytes", make, unit, values,
-            target=float(WORKS[work][1]) if make == "Python" and unit == "messages/s" else None,
+            target=_target(work, make, unit),
             smaller=unit != "messages/s",
         )
         for (work, make, unit), values in found.items()
     ]  # fmt: skip
+
+
+def _target(work: str, make: str, unit: str) -> float | None:
+    if work == "start to first consumed message":
+        return 0.05
+    return float(WORKS[work][1]) if make == "Python" and unit == "messages/s" else None
 
 
 def main() -> None:
@@ -205,13 +290,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--keep", metavar="FILE")
-    parser.add_argument("--work", choices=WORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--work", choices=(*WORKS, "receipt", "fixture"), help=argparse.SUPPRESS)
     parser.add_argument("--namesrv", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.work == "fixture":
+        print(fixture())
+        return
     if given.work:
-        work = {
+        work: Callable[[str, float], Any] = {
             "send": send, "batch": batch, "handler": handler, "batches": batches,
             "in-process": in_process, "in-process lists": in_process_lists,
+            "receipt": receipt,
         }[given.work]  # fmt: skip
         print(json.dumps(uvloop.run(work(given.namesrv, given.seconds))))
         return

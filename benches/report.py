@@ -142,6 +142,43 @@ def audit_section(run: dict[str, Any]) -> list[str]:
     return [*lines, text, "", *table(run["rows"]), ""]
 
 
+def client_section(run: dict[str, Any]) -> list[str]:
+    """The Python client beside Java's, with the ratios of each round."""
+    rows = run["rows"]
+    ratios = []
+    for row in rows:
+        same = (r for r in rows if (r["bench"], r["unit"]) == (row["bench"], row["unit"]))
+        java = next((r for r in same if r["mode"] == "Java"), None)
+        if row["mode"] != "Python" or java is None:
+            continue
+        pairs = zip(row["rounds"], java["rounds"], strict=True)
+        found = [theirs / own if row["smaller"] else own / theirs for own, theirs in pairs]
+        what = f"{row['unit']}: how many times better than Java's client"
+        ratios.append(row | {"mode": what, "unit": "x", "rounds": found, "smaller": False})
+    text = (
+        "Both on this broker, in turns (`python -m benches.client`). Processor time is that of the"
+        " client's process; `in-process` is a producer of a broker in the same process, whose work"
+        " counts, too. The JVM warms up for fifteen seconds,"
+        " Python for two. On a busy machine (its load is above)"
+        " rates by the clock are those of a share of a core: processor time and ratios say more."
+    )
+    lines = ["## The Python client beside Java's", "", machine_line(run), "", text, ""]
+    return [*lines, *table(ratios), "", *table(rows), ""]
+
+
+def clients_section(run: dict[str, Any]) -> list[str]:
+    text = (
+        "Messages of 128 bytes, 64 of them waiting for an acknowledgement, one process each with"
+        " its own server, in turns (`make bench-clients`). All servers keep messages in files"
+        " and leave it to the system when they reach the disk; Redis syncs each second. Kafka's"
+        " clients gather messages for a request; confluent-kafka is a C library with threads of its"
+        " own and no event loop. RocketMQ's official client for Python is"
+        " not there: it needs the proxy of version 5."
+    )
+    lines = ["## What Python programs would pick instead", "", machine_line(run), "", text, ""]
+    return [*lines, *table(run["rows"]), ""]
+
+
 def sends_section(run: dict[str, Any]) -> list[str]:
     lines = ["## Who decides about a send", "", machine_line(run), ""]
     text = (
@@ -168,6 +205,7 @@ def page() -> str:
     if (RESULTS / "committed-broker.json").exists():
         lines += broker_section(run_of("broker"))
     sections = {
+        "client": client_section, "clients": clients_section,
         "transactions": transactions_section, "dedup": dedup_section, "sends": sends_section,
         "audit": audit_section,
     }  # fmt: skip
