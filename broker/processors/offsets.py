@@ -61,9 +61,14 @@ class OffsetProcessor:
             raise Refused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group:.260} not exist!"
             )
-        if topic not in self.s.topics:
+        if (config := self.s.topics.get(topic)) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic:.260} not exist!")
         queue, offset = queue_id(command), command.number("commitOffset", -1)
+        # Upstream keeps an offset for any number: a client could fill memory and disk with them.
+        if queue >= max(config.read_queue_nums, config.write_queue_nums):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"queueId[{queue}] is illegal, topic:[{topic:.260}]"
+            )
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is invalid")
         self.s.offsets.commit(group, topic, queue, offset)

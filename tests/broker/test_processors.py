@@ -425,6 +425,15 @@ def test_commit_by_request(desk):
     assert desk.s.offsets.get("readers", "orders", 0) == 3
 
 
+def test_no_offset_is_kept_for_a_queue_that_the_topic_does_not_have(desk):
+    desk.s.groups.find("readers")
+    desk.s.topics.update(TopicConfig("orders", 2, 4))
+    asked = {"consumerGroup": "readers", "topic": "orders", "commitOffset": 3}
+    assert desk.ask(15, queueId=3, **asked).code == 0
+    assert desk.ask(15, queueId=4, **asked).code == 29
+    assert desk.s.offsets.get("readers", "orders", 4) is None
+
+
 def test_questions_about_a_queue(desk):
     where = {"topic": "orders", "queueId": 0}
     assert desk.ask(30, **where).ext == desk.ask(31, **where).ext == {"offset": "0"}
