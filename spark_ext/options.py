@@ -95,6 +95,7 @@ class ReadOptions(NamedTuple):
     time_min: int | None
     time_max: int | None
     transactions: str
+    timers: str
     min_partitions: int
     max_records: int
     max_bytes: int
@@ -300,6 +301,7 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "minStoreTimestamp": (_moment, ""),
     "maxStoreTimestamp": (_moment, ""),
     "includeTransactions": (_one_of("committed", "all"), "committed"),
+    "timers": (_one_of("stored", "pending"), "stored"),
     "minPartitions": (_number, "1"),
     "maxRecordsPerPartition": (_number, str(1 << 62)),
     "maxBytesPerPartition": (_bytes, "128m"),
@@ -343,6 +345,13 @@ _STREAM_ONLY = (
 _STORE_ONLY = ("queues", "spool", "lockTimeout", "storeConf")
 _BATCH_ONLY = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
+)  # fmt: skip
+
+#: Of the queues and the order in which messages lie; timers that wait have no use for them.
+_NOT_OF_TIMERS = (
+    "queues", "scan", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "keys", "includeTransactions", "pushdown", "fallback",
 )  # fmt: skip
 
 
@@ -413,7 +422,7 @@ def _plain(path: str) -> str:
 #: The settings that change what a reader sees; a broker.conf may hold a hundred others.
 _OF_READERS = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
-    "forceVerifyPropCRC", "checkCRCOnRecover",
+    "forceVerifyPropCRC", "checkCRCOnRecover", "timerPrecisionMs",
 )  # fmt: skip
 
 
@@ -522,6 +531,23 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
         )
     if v["fallback"] == "pull" and v["scan"] == "log":
         raise BadOption("option scan=log reads files only: with fallback=pull leave it out")
+    if v["timers"] == "pending":
+        _check_timers(v, streaming)
+
+
+def _check_timers(v: dict[str, Any], streaming: bool) -> None:
+    """Raises: BadOption for what makes no sense beside timers=pending."""
+    if streaming:
+        raise BadOption(
+            "option timers=pending does not apply to a stream: a stream only adds rows, and timers"
+            " that are delivered or recalled go; stream the topic rmq_sys_wheel_timer, which has"
+            " what was asked for, or load a batch"
+        )
+    for name in _NOT_OF_TIMERS:
+        if name in v["given"]:
+            raise BadOption(
+                f"option {name} does not go with timers=pending: filter the frame instead"
+            )
 
 
 def _network(v: dict[str, Any]) -> NetworkOptions | None:
@@ -558,11 +584,12 @@ def _check_broker() -> None:
         raise BadOption(f"option nameServer: {error}") from None
 
 
-def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
-    """Options columns and includeProperties, all others checked too. Raises: BadOption."""
+def parse_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], str, bool]:
+    """Options columns and includeProperties, and whether timers=pending; all others checked too.
+    Raises: BadOption."""
     v = _collect(given, _READ, reading=True)
     _stores(given, v)
-    return v["columns"] or (), v["includeProperties"]
+    return v["columns"] or (), v["includeProperties"], v["timers"] == "pending"
 
 
 def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -592,6 +619,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         time_min=v["minStoreTimestamp"],
         time_max=v["maxStoreTimestamp"],
         transactions=v["includeTransactions"],
+        timers=v["timers"],
         min_partitions=v["minPartitions"],
         max_records=v["maxRecordsPerPartition"],
         max_bytes=v["maxBytesPerPartition"],

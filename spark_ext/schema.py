@@ -15,7 +15,7 @@ from spark_ext.errors import BadSchema, nearest
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "DEFAULT", "Layout", "ddl", "layout"]
+__all__ = ["COLUMNS", "DEFAULT", "OF_TIMERS", "Layout", "ddl", "layout"]
 
 #: Every column, its type as Spark writes it, and whether it may be null. ``properties`` may also be
 #: a string (JSON, as the connector of RocketMQ Externals gave it).
@@ -42,6 +42,9 @@ COLUMNS: dict[str, tuple[str, bool]] = {
     "preparedTransactionOffset": ("bigint", False),
 }
 
+#: Of messages that wait for their time alone (option timers=pending).
+OF_TIMERS: dict[str, tuple[str, bool]] = {"deliverTime": ("timestamp", False)}
+
 #: The nine columns of the connector of RocketMQ Externals, with tags and keys.
 DEFAULT = (
     "topic", "brokerName", "queueId", "queueOffset", "body", "tags", "keys", "properties",
@@ -57,31 +60,32 @@ class Layout(NamedTuple):
     properties: str
 
 
-def ddl(columns: Sequence[str] | None, properties: str) -> str:
+def ddl(columns: Sequence[str] | None, properties: str, *, timers: bool = False) -> str:
     """The schema of a load without ``.schema(...)``, as DDL.
 
     columns: option ``columns``. properties: option ``includeProperties``; ``none`` leaves the
-    column out of the default ones.
+    column out of the default ones. timers: option timers=pending.
     """
-    asked = tuple(columns) if columns else DEFAULT
+    asked = tuple(columns) if columns else DEFAULT + (tuple(OF_TIMERS) if timers else ())
     if not columns and properties == "none":
-        asked = tuple(name for name in DEFAULT if name != "properties")
+        asked = tuple(name for name in asked if name != "properties")
     parts = []
     for name in asked:
-        kind, may_be_null = COLUMNS[_known(name)]
+        kind, may_be_null = _column(name, timers)
         if name == "properties" and properties == "json":
             kind = "string"
         parts.append(f"{name} {kind}{'' if may_be_null else ' NOT NULL'}")
     return ", ".join(parts)
 
 
-def layout(schema: StructType) -> Layout:
-    """The layout of a schema that Spark will check the batches against. Raises: BadSchema."""
+def layout(schema: StructType, *, timers: bool = False) -> Layout:
+    """The layout of a schema that Spark will check the batches against. timers: option
+    timers=pending. Raises: BadSchema."""
     from pyspark.sql.types import MapType
 
     names, nullable, properties = [], [], "map"
     for field in schema.fields:
-        kind, may_be_null = COLUMNS[_known(field.name)]
+        kind, may_be_null = _column(field.name, timers)
         got = field.dataType.simpleString()
         if field.name == "properties" and got == "string":
             properties = "json"
@@ -104,9 +108,13 @@ def layout(schema: StructType) -> Layout:
     return Layout(tuple(names), tuple(nullable), properties)
 
 
-def _known(name: str) -> str:
-    if name not in COLUMNS:
+def _column(name: str, timers: bool) -> tuple[str, bool]:
+    """Type of a column, and whether it may be null. Raises: BadSchema for one that is not there."""
+    if name in OF_TIMERS and not timers:
+        raise BadSchema(f"column '{name}' goes with option timers=pending")
+    known = COLUMNS | OF_TIMERS if timers else COLUMNS
+    if name not in known:
         raise BadSchema(
-            f"unknown column '{name}'{nearest(name, COLUMNS)} The columns are: {', '.join(COLUMNS)}"
+            f"unknown column '{name}'{nearest(name, known)} The columns are: {', '.join(known)}"
         )
-    return name
+    return known[name]

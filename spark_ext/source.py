@@ -52,16 +52,19 @@ class RocketmqSource(DataSource):
     def schema(self) -> str:
         # A stream asks for its schema through the same call; what belongs to one of the two alone
         # is checked by the reader. A path that is not a store is reported here, at load().
-        asked = given.parse_columns(dict(self.options))
-        return columns.ddl(*asked)
+        names, properties, timers = given.parse_columns(dict(self.options))
+        return columns.ddl(names, properties, timers=timers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from pyspark import __version__
 
         from spark_ext.batch import BatchReader
         from spark_ext.pushdown import PushingReader, wanted
+        from spark_ext.timers import TimerReader
 
         options = given.parse_read(dict(self.options), streaming=False)
+        if options.timers == "pending":
+            return TimerReader(options, columns.layout(schema, timers=True))
         kind = PushingReader if wanted(options.pushdown, __version__) else BatchReader
         return kind(options, columns.layout(schema))
 

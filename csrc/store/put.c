@@ -458,11 +458,6 @@ static int split_batch(const ps_message *m, split *out, ps_error *e) {
         n++;
         body += item.body_len;
         props += item.properties_len;
-        if (item.properties_len > 0 &&
-            ps_timer_asks(item.properties, item.properties_len))
-            return ps_fail(e, PS_E_TIMER_ILLEGAL, 0, at, NULL,
-                           "message %lld of the batch asks for a time: send it alone",
-                           (long long)n);
         each_has_id = each_has_id &&
                       ps_property_find(item.properties, item.properties_len, "UNIQ_KEY", 8, &uniq);
     }

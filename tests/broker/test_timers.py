@@ -31,14 +31,16 @@ class Timed:
         self.born = 0
 
     async def send(
-        self, properties, topic="T", body=b"x", code=RequestCode.SEND_MESSAGE_V2, sys_flag=0
-    ):
+        self, properties, topic="T", body=b"x", code=RequestCode.SEND_MESSAGE_V2, sys_flag=0,
+        batch=False,
+    ):  # fmt: skip
         self.born += 1
+        batch = batch or code == RequestCode.SEND_BATCH_MESSAGE
         given = {"UNIQ_KEY": f"K{self.born:04}"} | properties
         ext = {
             "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": str(sys_flag),
             "g": str(time.time_ns() // 1_000_000), "h": "0", "i": encode_properties(given).decode(),
-            "j": "0", "k": "false", "m": str(code == RequestCode.SEND_BATCH_MESSAGE).lower(),
+            "j": "0", "k": "false", "m": str(batch).lower(),
         }  # fmt: skip
         return await self.client.request(self.broker.address, Command(code, ext, body=body))
 

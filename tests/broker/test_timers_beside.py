@@ -15,6 +15,7 @@ from test_timers import HOUR_MS, SMALL, arrived, timed, until
 import pystore
 from broker.remoting.codes import RequestCode
 from pystore.errors import TimerIllegal
+from pystore.metadata import TopicConfig
 from pystore.native import lib
 from pystore.properties import encode_properties
 from pystore.timers import TIMER_TOPIC, Timers
@@ -81,12 +82,59 @@ def batch_of(*properties):
     return b"".join(items)
 
 
-def test_a_batch_with_a_timer_in_it_is_refused_whole(store_path):
+@pytest.mark.parametrize(
+    ("second", "code"),
+    [
+        ({"TIMER_DELAY_MS": "1000"}, 13),
+        ({"TIMER_DELIVER_MS": "9999999999999"}, 13),
+        ({"TIMER_DELAY_SEC": "x"}, 13),
+        ({"TIMER_DELIVER_MS": "1000"}, 0),
+        ({"TIMER_DELAY_MS": "1000", "TIMER_OUT_MS": "5"}, 0),
+    ],
+)
+def test_a_batch_with_a_timer_in_it_is_refused_whole(store_path, second, code):
+    """A time that has passed makes an ordinary message, in a batch as alone."""
+
     async def work(t):
-        body = batch_of({"UNIQ_KEY": "1"}, {"UNIQ_KEY": "2", "TIMER_DELAY_MS": "1000"})
+        body = batch_of({"UNIQ_KEY": "1"}, {"UNIQ_KEY": "2"} | second)
         answer = await t.send({}, body=body, code=RequestCode.SEND_BATCH_MESSAGE)
-        assert answer.code == 13 and "send it alone" in answer.remark
+        assert answer.code == code, answer.remark
+        assert len(t.arrived()) == (0 if code else 2)
+        assert not t.arrived(TIMER_TOPIC)
+
+    timed(store_path, work)
+
+
+def test_a_batch_that_asks_for_a_time_as_a_whole_is_refused(store_path):
+    async def work(t):
+        body = batch_of({"UNIQ_KEY": "1"}, {"UNIQ_KEY": "2"})
+        for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+            given = {"TIMER_DELAY_SEC": "60"}
+            answer = await t.send(given, body=body, code=code, batch=True)
+            assert (answer.code, answer.remark.endswith("a batch cannot be delayed")) == (13, True)
         assert not t.arrived()
+
+    timed(store_path, work)
+
+
+def test_timers_of_an_ordered_topic_come_in_order_of_time(store_path):
+    """A sharding key chooses the queue, at the client; messages that wait hold up no others there,
+    and equal times come in order of arrival."""
+
+    async def work(t):
+        fifo = TopicConfig("T", 4, 4, order=True)
+        t.broker.services.topics.update(fifo, "+message.type=FIFO")
+        at = t.now() + HOUR_MS
+        for name, late in (("a", 2), ("b", 1), ("c", 2), ("now", None), ("d", 1)):
+            time_asked = {} if late is None else {"TIMER_DELIVER_MS": str(at + late)}
+            answer = await t.send({"__SHARDINGKEY": "s"} | time_asked, body=name.encode())
+            assert answer.code == 0
+        assert [bytes(m.body) for m in t.arrived()] == [b"now"]
+        t.schedule.shift_clock(HOUR_MS + 1000)
+        await until(lambda: len(t.arrived()) == 5)
+        assert [bytes(m.body) for m in t.arrived()] == [b"now", b"b", b"d", b"a", b"c"]
+        assert {m.queue for m in t.arrived()} == {1}
+        assert {m.properties["__SHARDINGKEY"] for m in t.arrived()} == {"s"}
 
     timed(store_path, work)
 

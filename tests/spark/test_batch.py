@@ -88,6 +88,7 @@ def test_times_begin_and_end_a_queue(load, store_path, small):
     assert read(endingTimestamp=stamps[2]) == ["0", "1"]
     assert read(startingTimestamp=stamps[1], endingTimestamp=stamps[4]) == ["1", "2", "3"]
     assert read(startingOffsetsByTimestamp=json.dumps({"t": {"0": stamps[3]}})) == ["3", "4"]
+    assert read(endingOffsetsByTimestamp=json.dumps({"t": {"0": stamps[3]}})) == ["0", "1", "2"]
     assert read(minStoreTimestamp=stamps[1], maxStoreTimestamp=stamps[3]) == ["1", "2", "3"]
     assert read(startingTimestamp=stamps[4] + 1) == []
     with pytest.raises(Exception, match="was stored at or after") as failure:

@@ -3,8 +3,12 @@ sentence."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from spark_ext import options as table
 from spark_ext import schema
 from spark_ext.errors import BadOption, BadSchema
 from spark_ext.options import Bound, parse_read, parse_write
@@ -56,6 +60,19 @@ def test_bad_options_are_named(options, why):
         read(**options)
     assert why in str(failure.value)
     assert "\n" not in str(failure.value)
+
+
+def test_the_page_has_every_option_and_a_test_names_it():
+    """Names of the page's tables, the parser's and the tests'."""
+    here = Path(__file__).parent
+    page = (here.parents[1] / "docs" / "spark.md").read_text(encoding="utf-8")
+    tests = "".join(p.read_text(encoding="utf-8") for p in here.glob("test_*.py"))
+    tables = re.findall(r"^\| option \|.*\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    cells = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    told = {name.strip() for cell in cells for name in cell.split(",")}
+    known = {*table._READ, *table._WRITE}
+    assert told - {"path", "storePathCommitLog and other settings"} == known
+    assert sorted(n for n in known if not re.search(rf"\b{n}\b", tests)) == []
 
 
 def test_a_stream_refuses_what_only_a_batch_knows():
