@@ -178,6 +178,16 @@ def test_what_a_java_folder_left_waiting(golden, request):
     assert len(found) == len(wanted)
 
 
+def test_times_of_wide_slots_need_the_setting_of_the_store(store_path, small):
+    """TIMER_OUT_MS is rounded down to it, and the exact time lies within."""
+    wide = {"timerPrecisionMs": 60_000}
+    due = (time.time_ns() // HOUR_MS // 1_000_000 + 2) * HOUR_MS + 59_000
+    with pystore.open(store_path, **(small | wide)) as store:
+        store.put_message("t", b"x", properties={"TIMER_DELIVER_MS": str(due), "UNIQ_KEY": "k"})
+    (row,) = rows(store_path, "deliverTime", timerPrecisionMs="60000")
+    assert ms(row["deliverTime"]) == due
+
+
 def test_a_store_without_timers_has_no_rows(store_path, small):
     with pystore.open(store_path, **small) as store:
         store.put("t", b"x")
