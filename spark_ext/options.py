@@ -546,7 +546,8 @@ def _check_timers(v: dict[str, Any], streaming: bool) -> None:
     for name in _NOT_OF_TIMERS:
         if name in v["given"]:
             raise BadOption(
-                f"option {name} does not go with timers=pending: filter the frame instead"
+                f"option {name} does not go with timers=pending, which reads what waits wherever"
+                " it lies: leave it out, and filter the frame"
             )
 
 

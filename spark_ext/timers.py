@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TimerPart", "TimerReader", "plan_timers", "read_timers"]
 
-#: Of one task, whose plan has some nine bytes a timer.
+#: Of one task: their offsets and times travel with it.
 TIMERS_MAX = 16_384
 #: Records that do not wait and are read all the same, since a new range costs more.
 GAP = 64
