@@ -1,0 +1,159 @@
+/* Grants of the protocol core: who is let in by a signature, and who is handed to the broker. */
+#define _GNU_SOURCE
+#include "core_kit.h"
+#include "remoting/access.h"
+#include "toy.h"
+
+#define SECRET "a-secret"
+
+static const uint8_t here[4] = {10, 0, 0, 1}; /* of kit_conn */
+static const uint8_t there[4] = {10, 0, 0, 2};
+
+static char *folder;
+static ps_conn *conn;
+
+/* T may be sent to, and pulled from by G. */
+static void begin(void) {
+    ps_conf conf = kit_conf();
+    ps_error e = {0};
+    snprintf(kit_root, sizeof kit_root, "%s/store", folder);
+    kit_open(&conf, 50);
+    kit_topic("T", 1, HOT);
+    kit_topic("U", 1, HOT);
+    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &e));
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0);
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 11, "T", 1, "G", 1);
+    conn = kit_conn(1);
+}
+
+static void end(void) {
+    ps_conn_free(conn);
+    kit_close();
+}
+
+/* Adds the key and a signature by this secret over all of the frame. */
+static void sign(kit_frame *f, const char *key, const char *secret, const char *body,
+                 char text[PS_SIGNATURE_LEN + 1]) {
+    ps_signer *signer = ps_signer_make(&toy_digest, secret, (int32_t)strlen(secret));
+    kit_text(f, "AccessKey", key);
+    CHECK(ps_signer_sign(signer, f->command.fields, f->command.field_count, ps_slice_of(body),
+                         text));
+    text[PS_SIGNATURE_LEN] = 0;
+    kit_text(f, "Signature", text);
+    ps_signer_free(signer);
+}
+
+/* 1: the core served it; 0: it was handed to the broker. */
+static int served(kit_frame *f, const char *body) {
+    int64_t before = ps_core_let_in(kit_core);
+    kit_clear();
+    CHECK_EQ(0, kit_ask(conn, f, body, (int64_t)strlen(body)));
+    int64_t let_in = ps_core_let_in(kit_core) - before;
+    CHECK_EQ(1, let_in + kit_handed_count);
+    CHECK_EQ(let_in, kit_answer_count);
+    return (int)let_in;
+}
+
+static int send_as(const char *key, const char *secret, const char *topic) {
+    kit_frame f;
+    char text[PS_SIGNATURE_LEN + 1];
+    kit_send(&f, 0, 1, topic, 0, UNIQ);
+    sign(&f, key, secret, "body", text);
+    return served(&f, "body");
+}
+
+static int pull_as(const char *group) {
+    kit_frame f;
+    char text[PS_SIGNATURE_LEN + 1];
+    kit_pull(&f, 1, group, "T", 0, 0, 0, 0);
+    sign(&f, "K", SECRET, "", text);
+    return served(&f, "");
+}
+
+static void test_what_is_granted_is_served(void) {
+    begin();
+    CHECK_EQ(1, send_as("K", SECRET, "T"));
+    CHECK_EQ(0, kit_last()->code);
+    CHECK_EQ(1, ps_core_let_in(kit_core));
+    end();
+}
+
+static void test_another_key_secret_or_topic_is_handed_on(void) {
+    begin();
+    CHECK_EQ(0, send_as("L", SECRET, "T"));
+    CHECK_EQ(0, send_as("K", "b-secret", "T"));
+    CHECK_EQ(0, send_as("K", SECRET, "U"));
+    CHECK_EQ(0, ps_core_let_in(kit_core));
+    end();
+}
+
+static void test_a_pull_is_granted_to_its_group(void) {
+    begin();
+    kit_subscribe("G", "T", "", 0, 0);
+    kit_subscribe("H", "T", "", 0, 0);
+    CHECK_EQ(1, pull_as("G"));
+    CHECK_EQ(0, pull_as("H"));
+    end();
+}
+
+static void test_without_a_signature_it_is_handed_on(void) {
+    kit_frame f;
+    begin();
+    kit_send(&f, 0, 1, "T", 0, UNIQ);
+    CHECK_EQ(0, served(&f, "body"));
+    kit_text(&f, "AccessKey", "K");
+    CHECK_EQ(0, served(&f, "body"));
+    kit_text(&f, "Signature", "short");
+    CHECK_EQ(0, served(&f, "body"));
+    end();
+}
+
+static void test_what_changes_after_signing_is_handed_on(void) {
+    kit_frame f;
+    char text[PS_SIGNATURE_LEN + 1];
+    begin();
+    kit_send(&f, 0, 1, "T", 0, UNIQ);
+    sign(&f, "K", SECRET, "body", text);
+    CHECK_EQ(0, served(&f, "bodY"));
+    kit_replace(&f, "h", "8");
+    CHECK_EQ(0, served(&f, "body"));
+    kit_replace(&f, "h", "7");
+    CHECK_EQ(1, served(&f, "body"));
+    end();
+}
+
+static void test_a_grant_is_for_one_address(void) {
+    begin();
+    ps_core_revoke(kit_core);
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, there, 4, 310, "T", 1, "", 0);
+    CHECK_EQ(0, send_as("K", SECRET, "T"));
+    ps_core_grant(kit_core, "K", 1, SECRET, 8, here, 4, 310, "T", 1, "", 0);
+    CHECK_EQ(1, send_as("K", SECRET, "T"));
+    end();
+}
+
+static void test_revoked_grants_are_gone(void) {
+    begin();
+    ps_core_revoke(kit_core);
+    CHECK_EQ(0, send_as("K", SECRET, "T"));
+    ps_core_grant(kit_core, "K", 1, "b-secret", 8, here, 4, 310, "T", 1, "", 0);
+    CHECK_EQ(0, send_as("K", SECRET, "T"));
+    CHECK_EQ(1, send_as("K", "b-secret", "T"));
+    end();
+}
+
+int main(void) {
+    check_begin();
+    folder = check_folder();
+    test_what_is_granted_is_served();
+    test_another_key_secret_or_topic_is_handed_on();
+    test_a_pull_is_granted_to_its_group();
+    test_without_a_signature_it_is_handed_on();
+    test_what_changes_after_signing_is_handed_on();
+    test_a_grant_is_for_one_address();
+    test_revoked_grants_are_gone();
+    check_remove(folder);
+    free(folder);
+    free(kit_handed);
+    return check_end("access");
+}
