@@ -120,6 +120,13 @@ def test_every_limit_on_attackers_names_its_test() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_report_makes_the_page_of_benchmarks_as_it_is() -> None:
+    """A section written by hand would be gone after the next run."""
+    words = [sys.executable, "-c", "from benches.report import page; print(page(), end='')"]
+    made = subprocess.run(words, cwd=ROOT, capture_output=True, check=True).stdout
+    assert made == (ROOT / "docs" / "benchmarks.md").read_bytes()
+
+
 def test_a_failing_block_fails_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     for text, code in (
