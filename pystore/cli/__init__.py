@@ -10,6 +10,14 @@ See docs/cli.md.
 
 from __future__ import annotations
 
-from pystore.cli._app import main
+from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; returns the exit code. arguments: None takes those of the process."""
+    # Not before it runs: the table of verbs loads other packages' verbs, which import verbs.py.
+    from pystore.cli import _app
+
+    return _app.main(arguments)
