@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 /* cdef begin */
-#define PS_ABI 5 /* raised whenever a struct or a function below changes its meaning */
+#define PS_ABI 6 /* raised whenever a struct or a function below changes its meaning */
 
 typedef struct ps_store ps_store; /* a store opened for writing or for reading */
 /* a topic of an open store; lives as long as the store's handle */
@@ -90,6 +90,8 @@ typedef struct ps_conf {
     int32_t reserve_window;
     /* mappedFilesMax: segment and queue files, but not index files, that are mapped at once */
     int32_t mapped_files_max;
+    /* storeFileMode: of what is made, folders with x wherever it has r */
+    int32_t file_mode;
     /* 0: no threads of its own; tests and tools drive it by hand */
     int32_t background;
 } ps_conf;

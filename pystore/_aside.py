@@ -7,26 +7,26 @@ import os
 import time
 from pathlib import Path
 
-from pystore.files import sync_folder
+from pystore.files import folder_mode, new_file, sync_folder
 
 __all__ = ["move_aside"]
 
 _FOLDERS_MAX = 1000
 
 
-def move_aside(root: Path, paths: list[Path], why: str) -> Path:
+def move_aside(root: Path, paths: list[Path], why: str, file_mode: int) -> Path:
     """Moves files or folders of a store into a new folder of its own, and returns that.
 
     ``manifest.jsonl`` there, which says where each came from, is on the disk before the first of
-    them moves. Raises: OSError.
+    them moves. file_mode: of the store (storeFileMode). Raises: OSError.
     """
     base = root / "aside"
-    base.mkdir(exist_ok=True)
+    base.mkdir(mode=folder_mode(file_mode), exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     for n in range(_FOLDERS_MAX):
         folder = base / f"{stamp}-{n:03d}"
         try:
-            folder.mkdir()
+            folder.mkdir(mode=folder_mode(file_mode))
             break
         except FileExistsError:
             continue
@@ -34,8 +34,8 @@ def move_aside(root: Path, paths: list[Path], why: str) -> Path:
         {"file": str(path.relative_to(root)), "at": -1, "length": -1, "kept": f"{n:04d}",
          "why": why} for n, path in enumerate(paths, 1)
     ]  # fmt: skip
-    with (folder / "manifest.jsonl").open("x", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with new_file(folder / "manifest.jsonl", file_mode) as file:
+        file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
         file.flush()
         os.fsync(file.fileno())
     for each in (folder, base, root):

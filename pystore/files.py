@@ -17,6 +17,9 @@ from pystore.errors import DiskFull, Forbidden, StoreError, StoreIOError
 
 __all__ = [
     "FILE_MODE",
+    "folder_mode",
+    "make_folders",
+    "new_file",
     "os_error",
     "read_file",
     "remove_temporaries",
@@ -26,10 +29,30 @@ __all__ = [
     "write_whole",
 ]
 
-#: Names of topics and groups are not for every user of the machine (csrc/files/io.h has the same).
+#: Of files that belong to no store, and of a store's unless its storeFileMode says otherwise
+#: (csrc/files/io.h has the same): names of topics and groups are not for every user of the machine.
 FILE_MODE = 0o640
 #: Larger than any cluster's; what is larger is not read into memory.
 FILE_MAX_BYTES = 256 << 20
+
+
+def folder_mode(file_mode: int) -> int:
+    """Whoever reads the files may enter the folders, as PS_FOLDER_MODE of csrc/files/io.h."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
+def make_folders(path: Path, file_mode: int) -> None:
+    """The folder and those above it that are missing, for files of this mode. Raises: OSError."""
+    missing = [each for each in (path, *path.parents) if not each.is_dir()]
+    for each in reversed(missing):
+        each.mkdir(mode=folder_mode(file_mode), exist_ok=True)
+
+
+def new_file(path: Path, mode: int) -> BinaryIO:
+    """An empty file to write to, in the place of what is there. mode: of a file that was not
+    there, less the umask. Raises: OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    return open(os.open(path, flags, mode), "wb")
 
 
 def os_error(failed: OSError, path: str | os.PathLike[str]) -> StoreError:
@@ -115,8 +138,10 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o
         file.write(data)
 
 
-def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
+def replace_file(path: Path, data: bytes, *, keep_old: bool, mode: int = FILE_MODE) -> None:
     """Writes the file; with keep_old its content so far becomes its ``.bak`` first.
+
+    mode: of a file that was not there, less the umask; a ``.bak`` gets that of its file.
 
     The folder is not synced: call :func:`sync_folder` after the last file. The old content is
     copied, not linked: upstream overwrites in place, and would change both names at once.
@@ -127,8 +152,9 @@ def replace_file(path: Path, data: bytes, *, keep_old: bool) -> None:
     try:
         old = read_file(path) if keep_old else None
         if old is not None and old != data:
-            write_whole(path.with_name(path.name + ".bak"), old, durable=False, mode=FILE_MODE)
-        write_whole(path, data, durable=False, mode=FILE_MODE)
+            rights = stat.S_IMODE(path.stat().st_mode)
+            write_whole(path.with_name(path.name + ".bak"), old, durable=False, mode=rights)
+        write_whole(path, data, durable=False, mode=mode)
     except OSError as failed:
         if isinstance(failed, StoreError):
             raise

@@ -143,6 +143,7 @@ class Metadata(MetaStore):
         """
         super().__init__(Path(root), settings if settings is not None else load(), readonly)
         self.config = self.root / "config"
+        self._file_mode = self._settings.file_mode
         #: What opening it did about the config files.
         self.report: tuple[ConfigEvent, ...] = ()
         self.topics: Table[TopicConfig] = Table(self, "topics")
@@ -178,7 +179,7 @@ class Metadata(MetaStore):
         """Raises: StoreLocked while another process has the database open, Forbidden, DiskFull."""
         try:
             self._own()
-            folder = move_aside(self.root, [self.path], str(damaged))
+            folder = move_aside(self.root, [self.path], str(damaged), self._file_mode)
         except OSError as failed:
             if isinstance(failed, StoreError):
                 raise
@@ -191,13 +192,13 @@ class Metadata(MetaStore):
     def _open_database(self, sync: bool) -> None:
         try:
             fresh = not (self.path / "data.mdb").exists()
-            self.path.mkdir(parents=True, exist_ok=True)
+            files.make_folders(self.path, self._file_mode)
             if fresh:
                 files.sync_folder(self.root)
             _metadb.check_file(self.path / "data.mdb")
             self._env = lmdb.open(
                 str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
-                writemap=False, sync=sync, metasync=True, mode=files.FILE_MODE,
+                writemap=False, sync=sync, metasync=True, mode=self._file_mode,
             )  # fmt: skip
             self._own()
             new = _metadb.read_schema(self._env, self.path) == 0
@@ -223,7 +224,7 @@ class Metadata(MetaStore):
         file, and a second open here would close it.
         """
         path = self.path / "owner"
-        self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, files.FILE_MODE)
+        self._owner_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._file_mode)
         try:
             fcntl.lockf(self._owner_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -445,7 +446,7 @@ class Metadata(MetaStore):
         both = zip((path, path.with_name(f"{file}.bak")), _read_both(path), strict=True)
         torn = [each for each, data in both if data and not _readable(name, data)]
         if torn:
-            move_aside(self.root, torn, why)
+            move_aside(self.root, torn, why, self._file_mode)
 
     def _take_over(
         self, found: Mapping[str, tuple[bytes, Any, Print]], *, own: bool = True
@@ -558,11 +559,12 @@ class Metadata(MetaStore):
     def _export_elsewhere(self, folder: Path) -> list[str]:
         written = []
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_folders(folder, self._file_mode)
             for name, file in _all_tables():
                 data = self._encode(name, file)
                 if data is not None:
-                    files.replace_file(folder / file, data, keep_old=True)
+                    path = folder / file
+                    files.replace_file(path, data, keep_old=True, mode=self._file_mode)
                     written.append(file)
             files.sync_folder(folder)
         except OSError as failed:
@@ -618,10 +620,11 @@ class Metadata(MetaStore):
                 self._put_print(file, print_, txn)
         try:
             if not self.config.is_dir():
-                self.config.mkdir(parents=True, exist_ok=True)
+                files.make_folders(self.config, self._file_mode)
                 files.sync_folder(self.root)
             for file, (data, _, keep) in todo.items():
-                files.replace_file(self.config / file, data, keep_old=keep)
+                path = self.config / file
+                files.replace_file(path, data, keep_old=keep, mode=self._file_mode)
             files.sync_folder(self.config)
         except OSError as failed:
             if isinstance(failed, StoreError):

@@ -145,6 +145,7 @@ class SettingValues(TypedDict, total=False):
     serverChannelMaxIdleTimeSeconds: int | str
     shortPollingTimeMills: int | str
     startAcceptSendRequestTimeStamp: int | str
+    storeFileMode: str | os.PathLike[str] | None
     storePathCommitLog: str | os.PathLike[str] | None
     storePathRootDir: str | os.PathLike[str] | None
     storeReplyMessageEnable: bool | str

@@ -116,6 +116,20 @@ def _hours_mask(text: str) -> int:
     return mask
 
 
+def _file_mode(text: str) -> int:
+    """``"0640"`` as a number. Raises ValueError."""
+    if not re.fullmatch(r"[0-7]{3,4}", text):
+        raise ValueError("it is not a file mode: use octal digits, as in 0640")
+    mode = int(text, 8)
+    if mode & 0o7000:
+        raise ValueError("it has special bits (setuid, setgid, sticky), which no file needs")
+    if mode & 0o111:
+        raise ValueError("it lets somebody execute the files; folders get x wherever it has r")
+    if mode & 0o600 != 0o600:
+        raise ValueError("the owner must be able to read and write")
+    return mode
+
+
 def _not_empty(text: str) -> None:
     if not text:
         raise ValueError("it is empty")
@@ -617,6 +631,17 @@ _OURS: dict[str, dict[str, Any]] = {
         low=16,
         high=1 << 24,
     ),
+    "storeFileMode": _row(
+        "store",
+        "octal",
+        "mode of the store's files, less the umask; its folders have x as well wherever this has r;"
+        " files with secrets are 0600 nevertheless",
+        "file_mode",
+        type="String",
+        default="0640",
+        check=_file_mode,
+        encode=_file_mode,
+    ),
     "maxConnections": _row(
         "broker",
         "connections",
@@ -995,6 +1020,11 @@ class Settings:
     def delay_levels_ms(self) -> list[int]:
         """messageDelayLevel in milliseconds; level n is item n-1."""
         return _delay_levels_ms(self["messageDelayLevel"])
+
+    @property
+    def file_mode(self) -> int:
+        """storeFileMode as a number; :func:`pystore.files.folder_mode` makes that of folders."""
+        return _file_mode(self["storeFileMode"])
 
     @property
     def delete_hours(self) -> int:

@@ -48,8 +48,8 @@ def _slot(out_ms: int, now: int) -> tuple[int, int]:
 class _Log:
     """timerlog, written from its beginning."""
 
-    def __init__(self, folder: Path, file_size: int) -> None:
-        self._folder, self._size = folder, file_size
+    def __init__(self, folder: Path, file_size: int, file_mode: int) -> None:
+        self._folder, self._size, self._mode = folder, file_size, file_mode
         self._file: BinaryIO | None = None
         self.end = 0
 
@@ -72,7 +72,7 @@ class _Log:
 
     def _next(self) -> None:
         self.close()
-        self._file = (self._folder / f"{self.end:020}").open("wb")
+        self._file = files.new_file(self._folder / f"{self.end:020}", self._mode)
         self._file.truncate(self._size)
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ def hand_over(store: Store, timers: Timers, queue_end: int, now_ms: int) -> bool
         _forget_timer_files(store.path)
         return False
     waiting = [t for t in timers.waiting(most=count) if t.physical >= 0]
-    size = store.settings["mappedFileSizeTimerLog"]
-    write_timer_files(store.path, waiting, queue_end, now_ms, size)
+    size, mode = store.settings["mappedFileSizeTimerLog"], store.settings.file_mode
+    write_timer_files(store.path, waiting, queue_end, now_ms, size, mode)
     return True
 
 
@@ -108,14 +108,15 @@ def _forget_timer_files(root: Path) -> None:
 
 
 def write_timer_files(
-    root: Path, timers: Sequence[Timer], queue_end: int, now_ms: int, file_size: int
-) -> None:
+    root: Path, timers: Sequence[Timer], queue_end: int, now_ms: int, file_size: int,
+    file_mode: int = files.FILE_MODE,
+) -> None:  # fmt: skip
     """timers: all that wait. queue_end: of the timer topic's queue, everything before it was read.
-    file_size: mappedFileSizeTimerLog. Raises: OSError."""
+    file_size: mappedFileSizeTimerLog. file_mode: storeFileMode. Raises: OSError."""
     _forget_timer_files(root)
-    (root / "timerlog").mkdir(parents=True)
+    files.make_folders(root / "timerlog", file_mode)
     now = now_ms - now_ms % _PRECISION_MS
-    log = _Log(root / "timerlog", file_size)
+    log = _Log(root / "timerlog", file_size, file_mode)
     last: dict[int, int] = {}
     first_slot = now
     for timer in sorted(timers, key=lambda each: each.offset):
@@ -132,7 +133,6 @@ def write_timer_files(
         first_slot = min(first_slot, slot)
     log.close()
     check = _CHECK.pack(first_slot, log.end, queue_end, queue_end, 0, now_ms, 1)
-    (root / "config").mkdir(exist_ok=True)
-    files.replace_file(
-        root / "config" / "timercheck", check.ljust(_CHECK_SIZE, b"\0"), keep_old=False
-    )
+    files.make_folders(root / "config", file_mode)
+    content = check.ljust(_CHECK_SIZE, b"\0")
+    files.replace_file(root / "config" / "timercheck", content, keep_old=False, mode=file_mode)

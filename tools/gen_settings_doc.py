@@ -95,8 +95,9 @@ def page_text() -> str:
     lines += [
         "## Settings that upstream does not have",
         "",
-        "A Java broker ignores these. They are described in",
-        "[transactions.md](transactions.md#idempotent-produce).",
+        "A Java broker ignores these. Those of idempotent produce are described in",
+        "[transactions.md](transactions.md#idempotent-produce), `storeFileMode` in",
+        "[attackers.md](attackers.md).",
         "",
         *table_of([row for row in TABLE.values() if row.origin == "ours"]),
         "",

@@ -185,7 +185,7 @@ class PlainAccess:
             read = plain_file.parse(file.path, text)  # what nobody could load again is not written
             taken = _Taken(read if each.path == file.path else each for each in self.files)
             try:
-                write_whole(file.path, text.encode())
+                write_whole(file.path, text.encode(), mode=0o600)
             except OSError as failed:
                 raise os_error(failed, file.path) from failed
             return taken, self._look()

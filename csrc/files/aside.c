@@ -36,7 +36,7 @@ static int make_folder(ps_aside *a, ps_error *e) {
         char path[PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/%04d%02d%02dT%02d%02d%02d-%03d", base, t.tm_year + 1900,
                  t.tm_mon + 1, t.tm_mday, t.tm_hour, t.tm_min, t.tm_sec, i);
-        if (a->as_io->mkdir(a->as_io, path, PS_FOLDER_MODE) == 0) {
+        if (a->as_io->mkdir(a->as_io, path, a->as_io->folder_mode) == 0) {
             snprintf(a->as_folder, sizeof a->as_folder, "%.*s", PATH_MAX - 1, path);
             code = ps_sync_folder(a->as_io, base, e);
             return code == 0 ? ps_sync_folder(a->as_io, a->as_root, e) : code;
@@ -65,7 +65,8 @@ static int write_whole(ps_aside *a, const char *name, int64_t at, const void *by
     char path[PATH_MAX + 64];
     int code = 0;
     snprintf(path, sizeof path, "%s/%s", a->as_folder, name);
-    int fd = a->as_io->open(a->as_io, path, O_WRONLY | O_CREAT | O_CLOEXEC, PS_FILE_MODE);
+    int flags = O_WRONLY | O_CREAT | O_CLOEXEC;
+    int fd = a->as_io->open(a->as_io, path, flags, a->as_io->file_mode);
     if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot make the file");
     for (int64_t done = 0; done < len && code == 0;) {
         ssize_t n = a->as_io->pwrite(a->as_io, fd, (const uint8_t *)bytes + done,

@@ -100,7 +100,7 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
     be64_put(head + CP_INDEX_AT, (uint64_t)c->index_msg_timestamp);
     be64_put(head + CP_MASTER_AT, (uint64_t)c->master_flushed_offset);
     be64_put(head + CP_CONFIRM_AT, (uint64_t)c->confirm_phy_offset);
-    int fd = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, PS_FILE_MODE);
+    int fd = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, io->file_mode);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the checkpoint");
     code = checkpoint_fill(io, fd, head, path, &made, e);
@@ -127,7 +127,7 @@ int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
     if (code < 0) return code;
     int len = snprintf(text, sizeof text, "%lld", (long long)getpid());
     int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
-    int fd = io->open(io, path, flags, PS_FILE_MODE);
+    int fd = io->open(io, path, flags, io->file_mode);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot create the abort file");
     if (ps_write_head(io, fd, text, (size_t)len) < 0)
@@ -194,7 +194,7 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     int code = ps_path_in(path, root, "lock", e);
     *fd = -1;
     if (code < 0) return code;
-    int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, PS_FILE_MODE);
+    int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, io->file_mode);
     if (lock < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot open the lock file");
     if (io->lock(io, lock, F_OFD_SETLK, &fl) < 0) {

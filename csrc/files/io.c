@@ -205,12 +205,31 @@ static const ps_io system_table = {
     .lock = system_lock,
     .syncfs = system_syncfs,
     .advise = system_advise,
+    .file_mode = PS_FILE_MODE,
+    .folder_mode = PS_FOLDER_MODE(PS_FILE_MODE),
 };
 
 /* Callers pass the table about as `ps_io *` since the faulty one changes with each call; nobody
  * writes to this one. */
 ps_io *ps_io_system(void) {
     return (ps_io *)&system_table;
+}
+
+static ps_io tables_of_modes[16];
+static pthread_once_t tables_made = PTHREAD_ONCE_INIT;
+
+static void make_tables(void) {
+    for (mode_t i = 0; i < 16; i++) {
+        ps_io *io = &tables_of_modes[i];
+        *io = system_table;
+        io->file_mode = 0600 | (i & 014) << 2 | (i & 03) << 1;
+        io->folder_mode = PS_FOLDER_MODE(io->file_mode);
+    }
+}
+
+ps_io *ps_io_system_of(mode_t file_mode) {
+    pthread_once(&tables_made, make_tables);
+    return &tables_of_modes[(file_mode & 060) >> 2 | (file_mode & 06) >> 1];
 }
 
 /* ---- the table that fails on purpose ---- */
@@ -393,6 +412,8 @@ static const ps_io faulty_table = {
     .lock = faulty_lock,
     .syncfs = faulty_syncfs,
     .advise = faulty_advise,
+    .file_mode = PS_FILE_MODE,
+    .folder_mode = PS_FOLDER_MODE(PS_FILE_MODE),
 };
 
 ps_io *ps_io_faulty_new(void) {

@@ -11,9 +11,10 @@
 #include <sys/statvfs.h>
 #include <sys/types.h>
 
-/* Messages are not for every user of the machine; the umask may take more away. */
+/* Unless storeFileMode says otherwise: messages are not for every user of the machine. */
 #define PS_FILE_MODE 0640
-#define PS_FOLDER_MODE 0750
+/* Whoever reads the files may enter the folders. */
+#define PS_FOLDER_MODE(file_mode) ((file_mode) | ((file_mode) & 0444) >> 2)
 
 typedef struct ps_io ps_io;
 struct ps_io {
@@ -47,10 +48,15 @@ struct ps_io {
     int (*syncfs)(ps_io *io, int fd);
     /* posix_fadvise, which returns its errno */
     int (*advise)(ps_io *io, int fd, off_t at, off_t len, int advice);
+    /* of every file and folder that is made; the umask may take more away */
+    mode_t file_mode, folder_mode;
 };
 
-/* The operating system's own calls. One constant table; nothing to free. */
+/* The operating system's own calls, and PS_FILE_MODE. One constant table; nothing to free. */
 ps_io *ps_io_system(void);
+/* The same with another mode, which is 0600 and any of 0066. As constant: mapped files outlive
+ * their store, and use it until the last view of them goes. */
+ps_io *ps_io_system_of(mode_t file_mode);
 
 /* Up to len bytes from the start of a file: how many, or -1 and errno. */
 ssize_t ps_read_head(ps_io *io, int fd, void *buf, size_t len);

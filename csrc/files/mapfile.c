@@ -63,7 +63,7 @@ int ps_mapfile_open(ps_io *io, const char *path, int64_t base, int64_t size, int
     /* O_NONBLOCK: a pipe in a segment's place would wait for its writer for ever. */
     int mode =
         (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | (make ? O_CREAT | O_EXCL : 0);
-    int fd = io->open(io, path, mode, PS_FILE_MODE);
+    int fd = io->open(io, path, mode, io->file_mode);
     if (fd < 0)
         return ps_fail(e, ps_errno_code(errno), errno, -1, path,
                        make ? "cannot create the file" : "cannot open the file");
@@ -307,7 +307,7 @@ int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e) {
         if (part[i] != '/' && part[i] != 0) continue;
         char kept = part[i];
         part[i] = 0;
-        bool made = io->mkdir(io, part, PS_FOLDER_MODE) == 0;
+        bool made = io->mkdir(io, part, io->folder_mode) == 0;
         if (!made && errno != EEXIST)
             return ps_fail(e, ps_errno_code(errno), errno, -1, part, "cannot create the directory");
         int code = made && synced ? sync_parent(io, part, e) : 0;

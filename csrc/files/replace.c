@@ -23,7 +23,7 @@ int ps_replace_file(ps_io *io, const char *folder, const char *name, const void 
     if (code < 0) return code;
     snprintf(made, sizeof made, "%s" SUFFIX, path);
     int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK;
-    int fd = io->open(io, made, flags, PS_FILE_MODE);
+    int fd = io->open(io, made, flags, io->file_mode);
     if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot create the file");
     if (ps_write_head(io, fd, bytes, (size_t)len) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, made, "cannot write the file");

@@ -61,6 +61,7 @@ void ps_conf_init(ps_conf *c) {
                    .store_host_len = 8,
                    .reserve_window = 64 << 20,
                    .mapped_files_max = 16384,
+                   .file_mode = PS_FILE_MODE,
                    .background = 1};
     memcpy(c->store_host, loopback, sizeof loopback);
     default_levels(c);
@@ -90,5 +91,9 @@ int ps_conf_check(const ps_conf *c, ps_error *e) {
     if (c->mapped_files_max < 16)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "mappedFilesMax %d is below 16",
                        c->mapped_files_max);
+    if ((c->file_mode & ~0066) != 0600)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "storeFileMode %04o: the owner reads and writes, and nobody executes",
+                       (unsigned)c->file_mode);
     return 0;
 }

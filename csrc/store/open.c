@@ -83,7 +83,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     size_t n = strlen(s->st_root);
     while (n > 1 && s->st_root[n - 1] == '/') s->st_root[--n] = 0;
     atomic_init(&s->st_refs, 1);
-    s->st_io = io != NULL ? io : ps_io_system();
+    s->st_io = io != NULL ? io : ps_io_system_of((mode_t)conf->file_mode);
     s->st_conf = *conf;
     s->st_conf.root = s->st_root;
     s->st_conf.commitlog_dirs = NULL;

@@ -306,6 +306,8 @@ static ps_io memory_io = {
     .lock = memory_lock,
     .syncfs = memory_sync,
     .advise = memory_advise,
+    .file_mode = PS_FILE_MODE,
+    .folder_mode = PS_FOLDER_MODE(PS_FILE_MODE),
 };
 
 /* No file is left; nothing is open or mapped any more. */

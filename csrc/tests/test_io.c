@@ -81,6 +81,11 @@ static int walk(ps_io *io, const char *folder) {
 static void every_call_works(const char *folder) {
     CHECK_EQ(-1, walk(ps_io_system(), folder));
     CHECK(ps_io_system() == ps_io_system());
+    for (mode_t mode = 0600; mode <= 0666; mode++) {
+        if ((mode & 0111) != 0) continue;
+        CHECK_EQ(mode, ps_io_system_of(mode)->file_mode);
+        CHECK_EQ(mode | (mode & 0444) >> 2, ps_io_system_of(mode)->folder_mode);
+    }
     CHECK(ps_io_system()->open(ps_io_system(), "/no/such/file", O_RDONLY, 0) < 0);
     CHECK_EQ(ENOENT, errno);
 }

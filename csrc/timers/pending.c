@@ -158,7 +158,8 @@ static int begin_run(ps_pending *p, writing *w, ps_error *e) {
     if (code < 0 || (code = ps_make_folders(p->pd_io, p->pd_folder, true, e)) < 0) return code;
     w->chunk = malloc(CHUNK * sizeof *w->chunk);
     if (w->chunk == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
-    w->fd = p->pd_io->open(p->pd_io, w->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, PS_FILE_MODE);
+    int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
+    w->fd = p->pd_io->open(p->pd_io, w->path, flags, p->pd_io->file_mode);
     if (w->fd < 0) {
         int err = errno;
         free(w->chunk);

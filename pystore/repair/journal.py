@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pystore.errors import BadArgument, Forbidden, RecordDamaged, StoreIOError, StoreLocked
-from pystore.files import FILE_MODE, sync_folder, write_whole
+from pystore.files import FILE_MODE, folder_mode, make_folders, new_file, sync_folder, write_whole
 from pystore.native import ffi, lib
 from pystore.repair.sparse import copy_range, data_ranges
 
@@ -60,12 +61,15 @@ def refuse_if_held(root: Path) -> None:
 
 
 @contextmanager
-def hold_lock(root: Path) -> Iterator[None]:
-    """Holds the store's lock, as its writer would. Raises: StoreLocked, Forbidden, StoreIOError."""
+def hold_lock(root: Path, file_mode: int = FILE_MODE) -> Iterator[None]:
+    """Holds the store's lock, as its writer would. file_mode: of the store (storeFileMode).
+
+    Raises: StoreLocked, Forbidden, StoreIOError.
+    """
     refuse_if_held(root)
     path, flags = root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.open(path, flags, FILE_MODE)
+        fd = os.open(path, flags, file_mode)
     except OSError as failed:
         denied = failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         kind = Forbidden if denied else StoreIOError
@@ -95,43 +99,46 @@ def _exchange(one: Path, other: Path) -> None:
 
 @dataclass(slots=True)
 class Journal:
-    """A repair that was begun. state: "applying", "applied", "undoing" or "undone"."""
+    """A repair that was begun. state: "applying", "applied", "undoing" or "undone". file_mode: of
+    files that it makes (storeFileMode)."""
 
     root: Path
     folder: Path
     state: str
     actions: list[Action]
+    file_mode: int = FILE_MODE
 
     @classmethod
-    def begin(cls, root: Path, actions: list[Action]) -> Journal:
+    def begin(cls, root: Path, actions: list[Action], file_mode: int) -> Journal:
         """Makes the side folder and writes the plan into it; nothing else changes yet."""
         stamp = time.strftime("%Y%m%d%H%M%S")
         for n in range(100):
             folder = root / f"{_PREFIX}{stamp}{f'-{n}' if n else ''}"
             try:
-                folder.mkdir(mode=0o750)
+                folder.mkdir(mode=folder_mode(file_mode))
                 break
             except FileExistsError:
                 continue
-        (folder / "old").mkdir()
-        made = cls(root, folder, "applying", actions)
+        (folder / "old").mkdir(mode=folder_mode(file_mode))
+        made = cls(root, folder, "applying", actions, file_mode)
         made.save()
         sync_folder(root)
         return made
 
     @classmethod
-    def load(cls, folder: Path) -> Journal:
+    def load(cls, folder: Path, file_mode: int = FILE_MODE) -> Journal:
         """Raises: RecordDamaged when the manifest cannot be read."""
         try:
             data = json.loads((folder / "manifest.json").read_bytes())
             actions = [Action(**each) for each in data["actions"]]
-            return cls(folder.parent, folder, data["state"], actions)
+            return cls(folder.parent, folder, data["state"], actions, file_mode)
         except (OSError, ValueError, KeyError, TypeError) as bad:
             raise RecordDamaged(f"the manifest cannot be read ({bad})", str(folder)) from None
 
     def save(self) -> None:
         data = {"format": 1, "state": self.state, "actions": [a.as_dict() for a in self.actions]}
-        write_whole(self.folder / "manifest.json", json.dumps(data, indent=1).encode())
+        text = json.dumps(data, indent=1).encode()
+        write_whole(self.folder / "manifest.json", text, mode=self.file_mode)
 
     # ---- forwards ----
 
@@ -171,7 +178,7 @@ class Journal:
         with (self.root / action.file).open("r+b") as file:
             if not os.path.lexists(kept):
                 part = kept.with_suffix(".tmp")
-                copy_range(file, start, end, part)
+                copy_range(file, start, end, part, self.file_mode)
                 part.rename(kept)
                 sync_folder(kept.parent)
             for at, count in data_ranges(file.fileno(), start, end):
@@ -186,7 +193,7 @@ class Journal:
         if now > size and not os.path.lexists(kept):
             with path.open("rb") as file:
                 part = kept.with_suffix(".tmp")
-                copy_range(file, size, now, part)
+                copy_range(file, size, now, part, self.file_mode)
                 part.rename(kept)
                 sync_folder(kept.parent)
         action.data.setdefault("was", now)
@@ -197,7 +204,7 @@ class Journal:
 
     def _create(self, action: Action, number: int) -> None:
         path = self.root / action.file
-        with path.open("wb") as file:
+        with new_file(path, self.file_mode) as file:
             file.truncate(action.data["size"])
             for at, new in action.data["new"]:
                 file.seek(at)
@@ -219,11 +226,12 @@ class Journal:
         path, kept = self.root / action.file, self.folder / "old" / str(number)
         if path.is_file() and not os.path.lexists(kept):
             part = kept.with_suffix(".tmp")
-            shutil.copyfile(path, part)
+            with path.open("rb") as source, new_file(part, self.file_mode) as copy:
+                shutil.copyfileobj(source, copy)
             part.rename(kept)
             sync_folder(kept.parent)
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, bytes.fromhex(action.data["content"]))
+        make_folders(path.parent, self.file_mode)
+        write_whole(path, bytes.fromhex(action.data["content"]), mode=self.file_mode)
 
     def swap_in(self, action: Action, name: str, made: Path) -> None:
         """Exchanges ``root/name`` with `made`, once: which is which is known by the inode."""
@@ -296,7 +304,8 @@ class Journal:
     def _undo_replace(self, action: Action, number: int) -> None:
         kept = self.folder / "old" / str(number)
         if os.path.lexists(kept):
-            write_whole(self.root / action.file, kept.read_bytes())
+            rights = stat.S_IMODE(kept.stat().st_mode)
+            write_whole(self.root / action.file, kept.read_bytes(), mode=rights)
         else:
             (self.root / action.file).unlink(missing_ok=True)
 

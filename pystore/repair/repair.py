@@ -76,9 +76,9 @@ def plan(
     return Repair(os.fspath(path), make_plan(layout, audit), before=audit)
 
 
-def _begun(root: Path) -> list[Journal]:
+def _begun(root: Path, given: Settings) -> list[Journal]:
     """Repairs that were interrupted."""
-    all_of_them = [Journal.load(folder) for folder in journals(root)]
+    all_of_them = [Journal.load(folder, given.file_mode) for folder in journals(root)]
     return [journal for journal in all_of_them if journal.state in ("applying", "undoing")]
 
 
@@ -112,8 +112,8 @@ def repair(
     root = Path(path)
     given = _settings.load(conf, settings)
     look(root, given)
-    with hold_lock(root):
-        begun = _begun(root)
+    with hold_lock(root, given.file_mode):
+        begun = _begun(root, given)
         left = Repair(str(root), [a for journal in begun for a in journal.actions])
         if begun and confirm is not None and not confirm(left):
             return left
@@ -124,7 +124,7 @@ def repair(
         if actions and confirm is not None and not confirm(done):
             return done
         if actions:
-            journal = Journal.begin(root, actions)
+            journal = Journal.begin(root, actions, given.file_mode)
             done.side = str(journal.folder)
             journal.apply(_rebuilder(given, progress))
         done.after = _verify_held(root, conf, progress, settings) if actions else before
@@ -153,8 +153,8 @@ def rebuild(
     given = _settings.load(conf, settings)
     look(root, given)
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
-    with hold_lock(root):
-        ended = [] if dry_run else _finish(_begun(root), given, progress)
+    with hold_lock(root, given.file_mode):
+        ended = [] if dry_run else _finish(_begun(root, given), given, progress)
         before = _verify_held(root, conf, progress, settings)
         _refuse_damaged_log(before, look(root, given))
         actions = []
@@ -168,7 +168,7 @@ def rebuild(
             raise BadArgument("nothing was chosen to rebuild")
         if dry_run:
             return Repair(str(root), actions, before)
-        journal = Journal.begin(root, actions)
+        journal = Journal.begin(root, actions, given.file_mode)
         journal.apply(_rebuilder(given, progress))
         after = _verify_held(root, conf, progress, settings)
     return Repair(str(root), actions, before, after, str(journal.folder), ended)

@@ -11,6 +11,7 @@ from typing import Any
 
 from pystore import settings as _settings
 from pystore.errors import BadArgument, Forbidden, NotAStore
+from pystore.files import make_folders
 from pystore.repair.repair import Repair, repair
 from pystore.repair.sparse import copy_range
 
@@ -69,14 +70,15 @@ def salvage(
         raise BadArgument("the folder for the store exists already", str(target))
     if not source.is_dir():
         raise NotAStore("not a directory", str(source))
-    _settings.load(conf, settings)  # a setting that is wrong is refused before anything is copied
+    # First of all: a setting that is wrong is refused before anything is copied.
+    mode = _settings.load(conf, settings).file_mode
     files = _files_below(source)
     sizes = sorted(p.stat().st_size for p in files)
     size = int(settings.get("mappedFileSizeCommitLog") or (sizes[len(sizes) // 2] if sizes else 0))
     taken: list[tuple[str, int]] = []
     skipped: list[str] = []
-    (target / "commitlog").mkdir(parents=True)
-    (target / "abort").touch()
+    make_folders(target / "commitlog", mode)
+    (target / "abort").touch(mode=mode)
     for path in files:
         base = _base_of(path, size)
         place = None if base is None else target / "commitlog" / f"{base:020d}"
@@ -84,7 +86,7 @@ def salvage(
             skipped.append(str(path.relative_to(source)))
             continue
         with path.open("rb") as file:
-            copy_range(file, 0, path.stat().st_size, place)
+            copy_range(file, 0, path.stat().st_size, place, mode)
         taken.append((str(path.relative_to(source)), base))
     if not taken:
         shutil.rmtree(target)

@@ -15,6 +15,7 @@ from typing import Any
 from pystore._report import RecoveryReport
 from pystore._store import Store
 from pystore.audit.layout import Layout
+from pystore.files import make_folders, write_whole
 from pystore.repair.journal import Action, Journal
 from pystore.settings import Settings
 
@@ -34,11 +35,11 @@ def make_derived(
     """Makes what `names` asks for of the log in folder `into`, which is emptied first: queues and
     checkpoint always, "index" alone when it is named."""
     shutil.rmtree(into, ignore_errors=True)
-    into.mkdir(parents=True)
-    (into / "abort").touch()
+    make_folders(into, settings.file_mode)
+    (into / "abort").touch(mode=settings.file_mode)
     tombstones = layout.root / "deletedTopics"
     if tombstones.is_file():
-        shutil.copyfile(tombstones, into / "deletedTopics")
+        write_whole(into / "deletedTopics", tombstones.read_bytes(), mode=settings.file_mode)
     given: dict[str, Any] = {
         name: settings[name] for name in settings.explicit if name not in _ELSEWHERE
     }

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from pystore.files import new_file
+
 __all__ = ["copy_range", "data_ranges"]
 
 _PIECE = 1 << 20
@@ -27,9 +29,10 @@ def data_ranges(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         at = stop
 
 
-def copy_range(file: BinaryIO, start: int, end: int, into: Path) -> None:
-    """Bytes [start, end) of a file as a file of their own, holes left out, on the disk."""
-    with into.open("wb") as out:
+def copy_range(file: BinaryIO, start: int, end: int, into: Path, mode: int) -> None:
+    """Bytes [start, end) of a file as a file of their own, holes left out, on the disk. mode: of
+    that file, less the umask."""
+    with new_file(into, mode) as out:
         out.truncate(end - start)
         for at, count in data_ranges(file.fileno(), start, end):
             for piece in range(at, at + count, _PIECE):

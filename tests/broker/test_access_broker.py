@@ -18,6 +18,7 @@ import pytest
 from access_cases import frame, play, text_of_refusal
 from waiting import until
 
+import pystore
 from broker import Broker, Credentials, LocalState, Message, Producer, TransactionProducer
 from broker.access.signature import sign
 from broker.cli.secure import ADMIN_FILE, secured
@@ -30,6 +31,8 @@ from broker.remoting.command import BINARY, Command, Refused
 from broker.remoting.digests import digest_functions
 from broker.remoting.tls import client_context
 from pystore.errors import BadArgument
+from pystore.properties import encode_properties
+from pystore.repair import rebuild
 
 RULES = """accounts:
 - accessKey: orders-team
@@ -605,6 +608,45 @@ def test_files_are_not_for_every_user(tmp_path):
     open_to_all = [path for path in files if path.stat().st_mode & 0o007]
     assert len(files) > 10
     assert open_to_all == []
+
+
+def modes_below(root):
+    """Of the root and everything in it: folders, then files."""
+    found = [(stat.S_IMODE(each.stat().st_mode), each) for each in (root, *root.rglob("*"))]
+    folders = {mode for mode, each in found if each.is_dir()}
+    return folders, {mode for mode, each in found if each.is_file()}
+
+
+@pytest.mark.parametrize(("text", "file", "folder"), [
+    ("0600", 0o600, 0o700), ("0660", 0o660, 0o770), ("0644", 0o644, 0o755),
+])  # fmt: skip
+def test_every_file_has_the_mode_of_the_setting(tmp_path, text, file, folder):
+    """Messages, a delay, a timer, an open transaction; then a rebuild and damaged metadata."""
+    root, mode = tmp_path / "new" / "s", {"storeFileMode": text}
+    asks = [{"KEYS": "k"}, {"DELAY": "3"}, {"TIMER_DELAY_SEC": "3600"},
+            {"TRAN_MSG": "true", "PGROUP": "p"}]  # fmt: skip
+    before = os.umask(0)
+    try:
+        with Broker(root, listenPort=0, bindAddress="127.0.0.1", **mode) as broker:
+            broker.create_topic("orders", 1)
+            for number, properties in enumerate(asks):
+                asked = send()
+                given = properties | {"UNIQ_KEY": f"K{number}"}
+                asked["ext"]["i"] = encode_properties(given).decode()
+                assert play(broker.port, asked)[0] == 0
+            while_open = modes_below(root)
+        names = {each.name for each in root.iterdir()}
+        rebuild(root, metadata=True, **mode)
+        (root / "config" / "topics.json").write_bytes(b"torn")
+        (root / "config" / "topics.json.bak").unlink(missing_ok=True)
+        pystore.open(root, **mode).close()
+        (root / "meta" / "data.mdb").write_bytes(bytes(100))
+        pystore.open(root, **mode).close()
+    finally:
+        os.umask(before)
+    assert {"timers", "timerlog", "config", "meta", "index", "lock", "checkpoint"} <= names
+    assert {"aside"} | names <= {each.name for each in root.iterdir()}
+    assert while_open == modes_below(root) == modes_below(root.parent) == ({folder}, {file})
 
 
 def test_our_clients_sign_their_sends_in_c(broker, monkeypatch):

@@ -241,6 +241,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path):
         ("brokerName", "a\0b"),
         ("deleteWhen", "24"),
         ("deleteWhen", "4;x"),
+        ("storeFileMode", 0o640),
+        ("storeFileMode", "rw-r-----"),
+        ("storeFileMode", "06400"),
         ("messageDelayLevel", "1s 5"),
         ("messageDelayLevel", "1w"),
         ("messageDelayLevel", "1s " * 65),
@@ -257,6 +260,29 @@ def test_a_bad_value_is_refused_with_name_value_and_place(name, value):
     """Upstream silently keeps its default then."""
     text = refusal(**{name: value})
     assert text.startswith(f"{name} = {value!r} (keyword): ")
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("0440", "the owner must be able to read and write"),
+        ("0200", "the owner must be able to read and write"),
+        ("0740", "it lets somebody execute the files"),
+        ("0641", "it lets somebody execute the files"),
+        ("4640", "it has special bits"),
+        ("1640", "it has special bits"),
+    ],
+)
+def test_a_file_mode_that_cannot_work_is_refused_by_name(mode, why):
+    assert why in refusal(storeFileMode=mode)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("0640", 0o640), ("600", 0o600), ("0660", 0o660), ("0666", 0o666)]
+)
+def test_a_file_mode_is_octal(text, mode):
+    settings = load(None, {"storeFileMode": text})
+    assert settings.file_mode == conf_of(settings)["file_mode"] == mode
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ class Mode:
 class RequestModes:
     """The modes by topic and group; changed at once, on the disk before a tool is answered."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, file_mode: int) -> None:
+        self._path, self._file_mode = path, file_mode
         self._table: dict[str, dict[str, Mode]] = {}
         self._writing = asyncio.Lock()
 
@@ -52,8 +52,8 @@ class RequestModes:
             await asyncio.to_thread(self._write, mqjson.dumps(self.as_json()))
 
     def _write(self, data: bytes) -> None:
-        self._path.parent.mkdir(exist_ok=True)
-        files.replace_file(self._path, data, keep_old=True)
+        files.make_folders(self._path.parent, self._file_mode)
+        files.replace_file(self._path, data, keep_old=True, mode=self._file_mode)
 
     def as_json(self) -> dict[str, Any]:
         table = {

@@ -102,8 +102,8 @@ class OrderTable:
     """The batches that are out, by topic, group and queue; changed at once, on the disk
     about a second later, after the offsets."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, file_mode: int) -> None:
+        self._path, self._file_mode = path, file_mode
         self._table: dict[Queue, Batch] = {}
         #: There is something to save.
         self.changed = False
@@ -196,8 +196,8 @@ class OrderTable:
             self._write(self.text())
 
     def _write(self, data: bytes) -> None:
-        self._path.parent.mkdir(exist_ok=True)
-        files.replace_file(self._path, data, keep_old=True)
+        files.make_folders(self._path.parent, self._file_mode)
+        files.replace_file(self._path, data, keep_old=True, mode=self._file_mode)
 
 
 def _unquoted(table: dict[int, Any]) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from broker.remoting.hot import Core
 from broker.remoting.receipts import is_retry_of, retry_topic
@@ -64,8 +63,9 @@ class Pop:
         self._topics, self._offsets = topics, offsets
         self._schedule: Schedule | None = None
         self.points = CheckPoints()
-        self.order = OrderTable(store.path / "config" / "consumerOrderInfo.json")
-        self.modes = RequestModes(Path(store.path) / "config" / "messageRequestMode.json")
+        folder, mode = store.path / "config", store.settings.file_mode
+        self.order = OrderTable(folder / "consumerOrderInfo.json", mode)
+        self.modes = RequestModes(folder / "messageRequestMode.json", mode)
         self.log = ReviveLog(store, revive_topic(config["brokerClusterName"]), config["brokerName"])
         self.batches = Batches(
             store, core, config, topics, offsets, self.points, self.order, self.log, self.now_ms

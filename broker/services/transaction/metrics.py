@@ -19,8 +19,8 @@ _MAX_BYTES = 16 << 20
 class Metrics:
     """The file, and what it said last."""
 
-    def __init__(self, path: Path, halves: Halves, interval_s: float = 3.0) -> None:
-        self._path = path
+    def __init__(self, path: Path, halves: Halves, file_mode: int, interval_s: float = 3.0) -> None:
+        self._path, self._file_mode = path, file_mode
         self._halves = halves
         self._interval_s = interval_s
         self._counter = 0
@@ -74,9 +74,9 @@ class Metrics:
             },
         }
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.make_folders(self._path.parent, self._file_mode)
             data = json.dumps(value, separators=(",", ":")).encode()
-            files.replace_file(self._path, data, keep_old=True)
+            files.replace_file(self._path, data, keep_old=True, mode=self._file_mode)
         except OSError as failed:
             raise files.os_error(failed, self._path) from failed
         self._said, self._written = counts, time.monotonic()

@@ -80,7 +80,8 @@ class Transactions:
         self._set_clock = now_ms
         self.now_ms = now_ms if now_ms is not None else lambda: time.time_ns() // 1_000_000
         self.halves = Halves(core)
-        self.metrics = Metrics(store.path / "config" / "transactionMetrics", self.halves)
+        path = store.path / "config" / "transactionMetrics"
+        self.metrics = Metrics(path, self.halves, store.settings.file_mode)
         self._turns: dict[str, int] = {}
         self._anew = False
         self._mark: Mark | None = None
