@@ -88,7 +88,7 @@ typedef struct ps_conf {
     int64_t timer_max_delay_s;  /* timerMaxDelaySec */
     /* blocks of a new segment are reserved this far ahead, bytes */
     int32_t reserve_window;
-    /* mappedFilesMax: segment and queue files, but not index files, that are mapped at once */
+    /* mappedFilesMax: segments, queue files and index files that are mapped at once */
     int32_t mapped_files_max;
     /* storeFileMode: of what is made, folders with x wherever it has r */
     int32_t file_mode;

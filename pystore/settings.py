@@ -623,8 +623,8 @@ _OURS: dict[str, dict[str, Any]] = {
     "mappedFilesMax": _row(
         "store",
         "files",
-        "segments and queue files that are mapped at once, index files come on top; the kernel"
-        " allows a process 65530",
+        "segments, queue files and index files that are mapped at once; the kernel allows a process"
+        " 65530",
         "mapped_files_max",
         type="int",
         default=16384,

@@ -5,7 +5,7 @@
 #define PS_INDEX_H
 
 #include "files/aside.h"
-#include "files/mapfile.h"
+#include "files/mappings.h"
 #include "format/record.h"
 
 typedef struct ps_index ps_index;
@@ -13,10 +13,11 @@ typedef struct ps_index ps_index;
 /* Opens every index file of `folder` (made at the first put when missing). adopt: take slots from
  * files there rather than from the arguments, as far as header and file size tell them; read_only:
  * nothing is written. Files that are not whole are left out and counted in *skipped; those whose
- * bytes no slots and entries explain are moved to *aside, which a reader may leave NULL. */
+ * bytes no slots and entries explain are moved to *aside, which a reader may leave NULL. mappings:
+ * the clock that unmaps the files which nobody looks at; NULL: all stay mapped. */
 int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries, bool adopt,
-                  bool read_only, ps_aside *aside, int32_t *skipped, ps_index **out,
-                  ps_error *e);
+                  bool read_only, ps_mappings *mappings, ps_aside *aside, int32_t *skipped,
+                  ps_index **out, ps_error *e);
 void ps_index_close(ps_index *ix);
 
 /* Keeps, in all files, only entries whose phyOffset is below `physical` and whose place in the file
@@ -27,9 +28,10 @@ void ps_index_close(ps_index *ix);
 int ps_index_cut(ps_index *ix, int64_t physical, ps_aside *aside, int64_t *cut, ps_error *e);
 /* Whether ps_index_put makes an entry of this record. */
 bool ps_index_wants(const ps_record *r);
-/* Places of the first and the last record in file i that holds an entry, oldest first; false when
- * there are no more. Files that hold none are passed over. */
-bool ps_index_range(ps_index *ix, int32_t i, int64_t *first, int64_t *last);
+/* Places of the first and the last record in the file that comes after *file, oldest first (-1: in
+ * the first one), which is then *file. Files that hold no entry are passed over. 1, 0 when there
+ * are no more, or an error code. */
+int ps_index_range(ps_index *ix, int64_t *file, int64_t *first, int64_t *last, ps_error *e);
 /* The last phyOffset (start of a record) that is indexed, -1 when none. */
 int64_t ps_index_end(ps_index *ix);
 /* phyOffset of the first entry that may have been stored at or after `timestamp` ms by the entries'
@@ -46,14 +48,13 @@ int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e);
 
 /* Collects phyOffsets of entries with this key's hash and times that overlap [begin, end] ms,
  * newest file first, at most `room`; not verified against the record. Returns how many (up to
- * room). *from: how many matches to skip first, so that a caller that filters can ask on;
- * updated. */
+ * room), or an error code: PS_E_FILE_SIZE when another process has cut off a file that had to be
+ * looked at, PS_E_NO_MEMORY, PS_E_IO. *skip: how many matches to skip first, so that a caller that
+ * filters can ask on; updated. */
 int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const char *key,
                        int32_t key_len, int64_t begin, int64_t end, int64_t *skip, int64_t *out,
-                       int32_t room);
+                       int32_t room, ps_error *e);
 
-/* PS_E_FILE_SIZE when another process has cut off a file: what was found may not be all. */
-int ps_index_whole(ps_index *ix, ps_error *e);
 int ps_index_flush(ps_index *ix,
                    ps_error *e); /* syncs what changed; *_timestamp below is durable then */
 /* endTimestamp of the last entry, 0 when none; a writer's: as of the last flush, or of opening. */

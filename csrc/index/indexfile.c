@@ -150,30 +150,48 @@ bool ix_layout_adopt(const ix_layout *wanted, const uint8_t *map, int64_t size,
 
 /* ---- files ---- */
 
-ix_file *ix_file_ref(ix_file *f) {
-    atomic_fetch_add_explicit(&f->if_refs, 1, memory_order_relaxed);
-    return f;
+ix_item *ix_item_new(ps_io *io, ps_mappings *mappings, int64_t number, int64_t size, int flags) {
+    ix_item *it = calloc(1, sizeof *it);
+    if (it == NULL) return NULL;
+    ps_segments_init(&it->it_set, io, size, flags);
+    it->it_set.ss_mappings = mappings;
+    it->it_number = number;
+    atomic_init(&it->it_refs, 1);
+    return it;
 }
 
-void ix_file_unref(ix_file *f) {
-    if (f == NULL || atomic_fetch_sub_explicit(&f->if_refs, 1, memory_order_acq_rel) != 1) return;
-    ps_mapfile_unref(f->if_map);
-    free(f);
+ix_item *ix_item_ref(ix_item *it) {
+    atomic_fetch_add_explicit(&it->it_refs, 1, memory_order_relaxed);
+    return it;
 }
 
-ix_file *ix_file_new(ps_mapfile *mf, int64_t number, const ix_layout *l, bool dirty) {
-    ix_file *f = calloc(1, sizeof *f);
-    if (f == NULL) {
-        ps_mapfile_unref(mf);
-        return NULL;
+void ix_item_unref(ix_item *it) {
+    if (it == NULL || atomic_fetch_sub_explicit(&it->it_refs, 1, memory_order_acq_rel) != 1) return;
+    /* Under the set's lock, since the clock may want to unmap the file just now. */
+    ps_segments_forget_first(&it->it_set);
+    ps_segments_free(&it->it_set);
+    free(it);
+}
+
+int ix_file_hold(ix_item *it, ix_file *out, ps_error *e) {
+    ps_error why = {0};
+    ps_mapfile *mf = ps_segments_find(&it->it_set, 0, &why);
+    if (mf == NULL) {
+        if (e != NULL) *e = why;
+        return why.code;
     }
-    f->if_map = mf;
-    f->if_number = number;
-    f->if_slots = l->slots;
-    f->if_entries = l->entries;
-    atomic_init(&f->if_refs, 1);
-    atomic_init(&f->if_dirty, dirty);
-    return f;
+    *out = (ix_file){.if_item = ix_item_ref(it),
+                     .if_map = mf,
+                     .if_number = it->it_number,
+                     .if_slots = it->it_layout.slots,
+                     .if_entries = it->it_layout.entries};
+    return 0;
+}
+
+void ix_file_release(ix_file *f) {
+    ps_mapfile_unref(f->if_map);
+    ix_item_unref(f->if_item);
+    *f = (ix_file){.if_number = f->if_number};
 }
 
 /* ---- soundness ---- */
@@ -249,7 +267,7 @@ static void head_cut(const ix_file *f, int32_t keep, const int32_t *heads, ix_he
     for (int32_t s = 0; s < f->if_slots; s++) h->hd_used += heads[s] != 0;
 }
 
-int ix_file_cut(ix_file *f, int32_t keep, const int32_t *heads, ps_error *e) {
+int ix_file_cut(const ix_file *f, int32_t keep, const int32_t *heads, ps_error *e) {
     uint8_t *p = ix_bytes(f);
     ix_head was, h;
     ix_head_get(f, &was);
@@ -267,6 +285,6 @@ int ix_file_cut(ix_file *f, int32_t keep, const int32_t *heads, ps_error *e) {
     ix_head_put(f, &h);
     for (; s < f->if_slots; s++)
         if (shared32_get(p + ix_slot_at(s)) != heads[s]) shared32_put(p + ix_slot_at(s), heads[s]);
-    atomic_store(&f->if_dirty, true);
+    atomic_store(&f->if_item->it_dirty, true);
     return 0;
 }

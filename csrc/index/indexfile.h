@@ -28,7 +28,7 @@
 #define PS_INDEXFILE_H
 
 #include "base/bytes.h"
-#include "files/mapfile.h"
+#include "files/segments.h"
 
 #define IX_AT_BEGIN_TIME 0
 #define IX_AT_END_TIME 8
@@ -46,13 +46,28 @@
 
 #define IX_MS_LOST 999 /* timeDiff is rounded down to a second */
 
+typedef struct ix_layout {
+    int32_t slots;
+    int32_t entries;
+} ix_layout;
+
+/* A file of the index, mapped or not. */
+typedef struct ix_item {
+    ps_segments it_set; /* of this one file: it is mapped when it is asked for */
+    int64_t it_number;  /* the name */
+    ix_layout it_layout;
+    _Atomic int32_t it_refs;
+    _Atomic int32_t it_count; /* as of when it was full; 0: not known */
+    _Atomic bool it_dirty;    /* written to since the last sync began */
+} ix_item;
+
+/* A file that somebody holds: it stays mapped until ix_file_release. */
 typedef struct ix_file {
+    ix_item *if_item;   /* NULL: none is held */
     ps_mapfile *if_map;
-    int64_t if_number; /* the name */
+    int64_t if_number;  /* stays after the release */
     int32_t if_slots;
     int32_t if_entries;
-    _Atomic int32_t if_refs;
-    _Atomic bool if_dirty; /* written to since the last sync began */
 } ix_file;
 
 typedef struct ix_head {
@@ -65,11 +80,6 @@ typedef struct ix_entry {
     int64_t en_physical;
     int32_t en_hash, en_seconds, en_previous;
 } ix_entry;
-
-typedef struct ix_layout {
-    int32_t slots;
-    int32_t entries;
-} ix_layout;
 
 /* Slots and header fields are read by queries while the dispatcher writes them, in this process
  * or in another, so that each must go through memory in one piece. They lie at multiples of their
@@ -145,10 +155,18 @@ int64_t ix_file_end_physical(const ix_file *f);
  * speak for another; `hint` is that of a neighbour, or zeros. False when none is known. */
 bool ix_layout_adopt(const ix_layout *wanted, const uint8_t *map, int64_t size,
                      const ix_layout *hint, ix_layout *out);
-/* Takes over the reference on the mapping, which is dropped when there is no memory: NULL then. */
-ix_file *ix_file_new(ps_mapfile *mf, int64_t number, const ix_layout *l, bool dirty);
-ix_file *ix_file_ref(ix_file *f);
-void ix_file_unref(ix_file *f); /* NULL is none */
+/* An item of `size` bytes without its file (ps_segments_add, ps_segments_make), with one reference.
+ * NULL without memory. mappings: who bounds how many files are mapped; NULL: nobody. */
+ix_item *ix_item_new(ps_io *io, ps_mappings *mappings, int64_t number, int64_t size, int flags);
+ix_item *ix_item_ref(ix_item *it);
+void ix_item_unref(ix_item *it); /* NULL is none */
+static inline const char *ix_item_path(const ix_item *it) {
+    return it->it_set.ss_items[0].sg_path;
+}
+/* Maps the file and holds it. 0 or an error code: PS_E_FILE_SIZE when another process has cut it
+ * off. */
+int ix_file_hold(ix_item *it, ix_file *out, ps_error *e);
+void ix_file_release(ix_file *f); /* no matter when nothing is held */
 
 /* ---- soundness ---- */
 
@@ -165,6 +183,6 @@ void ix_file_check(const ix_file *f, int64_t floor, int64_t physical, int32_t *h
                    int32_t *keep);
 /* Makes header and slots those of a file that keeps entries 1 to keep-1, keep being 2 at least;
  * `heads` as ix_file_check left it. PS_E_DISK_FULL, PS_E_IO. */
-int ix_file_cut(ix_file *f, int32_t keep, const int32_t *heads, ps_error *e);
+int ix_file_cut(const ix_file *f, int32_t keep, const int32_t *heads, ps_error *e);
 
 #endif

@@ -600,7 +600,8 @@ static int run_query(ps_store *s, query *q) {
     if (s->st_index == NULL || code < 0) return code;
     do {
         n = ps_index_query(s->st_index, q->topic, q->topic_len, q->key, q->key_len, q->begin,
-                           q->end, &skip, places, QUERY_STEP);
+                           q->end, &skip, places, QUERY_STEP, &q->why);
+        if (n < 0) return n;
         code = keep_matches(s, q, places, n);
         /* The last record of the index may be the first of a reader's tail: one more than asked
          * for. */
@@ -624,13 +625,14 @@ ps_batch *ps_query(ps_store *s, const char *topic, int32_t topic_len, const char
     int code = b == NULL ? PS_E_NO_MEMORY : run_query(s, &q);
     if (code == 0) code = batch_of_places(s, &q, b);
     if (code == 0) code = ps_batch_whole(b, &q.why);
-    if (code == 0 && s->st_index != NULL) code = ps_index_whole(s->st_index, &q.why);
     free(q.found);
     ps_leave(s);
-    if (code == PS_E_FILE_SIZE && e != NULL) *e = q.why;
     if (code < 0) {
         ps_batch_free(b);
-        if (code == PS_E_FILE_SIZE) return NULL;
+        if (q.why.code == code) {
+            if (e != NULL) *e = q.why;
+            return NULL;
+        }
         return fail_null(e, code, -1, "no memory for the batch");
     }
     b->info.status = b->info.count > 0 ? PS_GET_FOUND : PS_GET_NO_MATCHED_MESSAGE;

@@ -165,26 +165,29 @@ static int64_t record_end(ps_store *s, int64_t at) {
     return record_at(s, at, &r) ? at + r.size : -1;
 }
 
-/* The first keyed record that the index files have no entry for although later ones have, or that
- * comes after their last entry; -1 when there is none. Each file must begin with the keyed record
- * that follows the last of the file before it. */
-static int64_t index_lacks(scan *c) {
+/* *lacks: the first keyed record that the index files have no entry for although later ones have,
+ * or that comes after their last entry; -1 when there is none. Each file must begin with the keyed
+ * record that follows the last of the file before it. */
+static int index_lacks(scan *c, int64_t *lacks, ps_error *e) {
     ps_store *s = c->s;
-    int64_t from = atomic_load(&s->st_log.lg_min), first, last;
-    for (int32_t i = 0; ps_index_range(s->st_index, i, &first, &last); i++) {
-        int64_t wanted = from >= 0 && from < first ? next_keyed(s, from) : -1;
-        if (wanted >= 0 && wanted < first) return wanted;
+    int64_t from = atomic_load(&s->st_log.lg_min), file = -1, first, last;
+    int code;
+    while ((code = ps_index_range(s->st_index, &file, &first, &last, e)) > 0) {
+        *lacks = from >= 0 && from < first ? next_keyed(s, from) : -1;
+        if (*lacks >= 0 && *lacks < first) return 0;
         from = last >= atomic_load(&s->st_log.lg_min) ? record_end(s, last) : from;
     }
-    return from >= 0 ? next_keyed(s, from) : -1;
+    *lacks = from >= 0 ? next_keyed(s, from) : -1;
+    return code;
 }
 
 /* Entries are put in the order of the log: what comes after a missing one goes, and is put
  * again. */
 static int start_index(scan *c, ps_error *e) {
     ps_store *s = c->s;
-    if (s->st_index == NULL) return 0;
-    int64_t lacks = index_lacks(c);
+    int64_t lacks = -1;
+    int code = s->st_index != NULL ? index_lacks(c, &lacks, e) : 0;
+    if (code < 0) return code;
     if (lacks < 0 || lacks >= c->index_from) return 0;
     if (lacks < c->queues_from)
         ps_report_add(c->report, PS_ACTION_REBUILT, lacks, c->queues_from, -1, "index",
@@ -196,7 +199,7 @@ static int start_index(scan *c, ps_error *e) {
     }
     if (lacks < c->at) c->at = lacks;
     int64_t cut = 0;
-    int code = ps_index_cut(s->st_index, lacks, &s->st_aside, &cut, e);
+    code = ps_index_cut(s->st_index, lacks, &s->st_aside, &cut, e);
     c->report->entries_cut += cut;
     return code;
 }

@@ -81,7 +81,7 @@ struct ps_store {
 
     ps_aside st_aside; /* what this open takes away */
 
-    ps_mappings st_mappings; /* of log and queues */
+    ps_mappings st_mappings; /* of log, queues and index */
     ps_log st_log;
     ps_allocator st_allocator;
     ps_flusher st_flusher;

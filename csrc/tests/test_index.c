@@ -69,8 +69,8 @@ static ps_index *open_as(ps_io *io, const char *path, int32_t slots, int32_t ent
     ps_index *ix = NULL;
     ps_error e = {0};
     int32_t skipped = 0;
-    if (!CHECK_EQ(0, ps_index_open(io, path, slots, entries, adopt, read_only, aside(), &skipped,
-                                   &ix, &e)))
+    if (!CHECK_EQ(0, ps_index_open(io, path, slots, entries, adopt, read_only, NULL, aside(),
+                                   &skipped, &ix, &e)))
         exit(1);
     CHECK_EQ(0, skipped);
     return ix;
@@ -84,7 +84,7 @@ static int32_t ask(ps_index *ix, const char *topic, const char *key, int64_t beg
                    int64_t out[ROOM]) {
     int64_t skip = 0;
     return ps_index_query(ix, topic, (int32_t)strlen(topic), key, (int32_t)strlen(key), begin, end,
-                          &skip, out, ROOM);
+                          &skip, out, ROOM, NULL);
 }
 
 /* How many answers name `physical`. */
@@ -321,14 +321,15 @@ static void answers_can_be_asked_for_in_pieces(void) {
     int32_t total = ask(ix, "T", "same", ALWAYS, all);
     CHECK_EQ(66, total);
     for (int32_t got = 1; got > 0; n += got) {
-        got = ps_index_query(ix, "T", 1, "same", 4, ALWAYS, &skip, piece, 1 + (int32_t)(n % 7));
+        got = ps_index_query(ix, "T", 1, "same", 4, ALWAYS, &skip, piece, 1 + (int32_t)(n % 7),
+                             NULL);
         CHECK_EQ(n + got, skip);
         for (int32_t i = 0; i < got; i++)
             CHECK_EQ(all[n + i], piece[i]);
     }
     CHECK_EQ(total, n);
     skip = 3;
-    CHECK_EQ(0, ps_index_query(ix, "T", 1, "same", 4, ALWAYS, &skip, piece, 0));
+    CHECK_EQ(0, ps_index_query(ix, "T", 1, "same", 4, ALWAYS, &skip, piece, 0, NULL));
     CHECK_EQ(3, skip);
     ps_index_close(ix);
 }
@@ -555,7 +556,8 @@ static void use_all(const char *path, bool adopt, bool read_only, bool cut) {
     int64_t taken, out[ROOM];
     made m;
     ps_io *io = ps_io_system();
-    if (ps_index_open(io, path, SLOTS, ENTRIES, adopt, read_only, aside(), &skipped, &ix, &e) < 0)
+    if (ps_index_open(io, path, SLOTS, ENTRIES, adopt, read_only, NULL, aside(), &skipped, &ix,
+                      &e) < 0)
         return;
     if (cut && !read_only)
         CHECK_EQ(0, ps_index_cut(ix, RECORDS * 100, NULL, &taken, &e));
@@ -632,8 +634,8 @@ static void layouts_are_found_out(void) {
             CHECK_EQ(1, answers_with(ix, "T", key, n * 10));
         }
         ps_index_close(ix);
-        int code = ps_index_open(io, path, 5000000, 20000000, false, true, NULL, &skipped, &ix,
-                                 NULL);
+        int code = ps_index_open(io, path, 5000000, 20000000, false, true, NULL, NULL, &skipped,
+                                 &ix, NULL);
         CHECK_EQ(0, code);
         CHECK_EQ(2, skipped);
         CHECK_EQ(0, ps_index_files(ix));
@@ -659,14 +661,14 @@ static void odd_files_are_left_out(void) {
         fclose(f);
     }
     int32_t skipped = 0;
-    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, false, aside(), &skipped, &ix, NULL));
+    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, false, NULL, aside(), &skipped, &ix, NULL));
     CHECK_EQ(2, skipped); /* names that are not numbers are not even counted */
     CHECK_EQ(1, ps_index_files(ix));
     /* New names sort after all that is there, whatever the clock says. */
     for (int64_t n = 2; n < 60; n++)
         CHECK_EQ(1, put(ix, n * 10, 1000, "T", "key", NULL));
     ps_index_close(ix);
-    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, true, aside(), &skipped, &ix, NULL));
+    CHECK_EQ(0, ps_index_open(io, path, 10, 20, true, true, NULL, aside(), &skipped, &ix, NULL));
     CHECK_EQ(4, ps_index_files(ix));
     snprintf(file, sizeof file, "%s/99990101010000000", path); /* one ms later is a time, too */
     CHECK_EQ(0, access(file, F_OK));
@@ -676,8 +678,10 @@ static void odd_files_are_left_out(void) {
         CHECK(out[i] < out[i - 1]);
     ps_index_close(ix);
     ps_error e = {0};
-    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 0, 20, true, true, NULL, &skipped, &ix, &e));
-    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 10, 1, true, true, NULL, &skipped, &ix, &e));
+    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 0, 20, true, true, NULL, NULL, &skipped,
+                                          &ix, &e));
+    CHECK_EQ(PS_E_ARGUMENT, ps_index_open(io, path, 10, 1, true, true, NULL, NULL, &skipped,
+                                          &ix, &e));
 }
 
 /* ---- faults ---- */
@@ -755,8 +759,8 @@ static void every_fault_leaves_an_index_that_can_be_completed(const image *whole
             made m;
             check_remove(path);
             ps_io_faulty_set(io, all, n, n % 2 ? EIO : ENOSPC, forever);
-            int code = ps_index_open(io, path, SLOTS, ENTRIES, false, false, aside(), &skipped, &ix,
-                                     &e);
+            int code = ps_index_open(io, path, SLOTS, ENTRIES, false, false, NULL, aside(),
+                                     &skipped, &ix, &e);
             for (int64_t i = 0; i < RECORDS && code == 0; i++) {
                 code = ps_index_put(ix, record_of(&m, i), &e);
                 code = code > 0 ? 0 : code;
@@ -768,8 +772,8 @@ static void every_fault_leaves_an_index_that_can_be_completed(const image *whole
             fault = ps_io_faulty_calls(io, all) >= n;
             ps_io_faulty_free(io);
             io = ps_io_system();
-            CHECK_EQ(0, ps_index_open(io, path, SLOTS, ENTRIES, false, false, aside(), &skipped,
-                                      &ix, &e));
+            CHECK_EQ(0, ps_index_open(io, path, SLOTS, ENTRIES, false, false, NULL, aside(),
+                                      &skipped, &ix, &e));
             CHECK(skipped <= forever);
             CHECK_EQ(0, ps_index_cut(ix, INT64_MAX, NULL, &cut, &e));
             put_from(ix, ps_index_end(ix));

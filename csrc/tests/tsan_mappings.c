@@ -1,6 +1,6 @@
 /* A store of more files than it may map at once, for the thread sanitizer: while one thread puts
- * and others read, in the store itself and in a reader beside it, no more are mapped than the
- * setting says, and every message is found. */
+ * and others read and ask for keys, in the store itself and in a reader beside it, no more are
+ * mapped than the setting says, and every message is found, by its queue and by its key. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,7 +30,8 @@ static ps_store *opened(bool read_only) {
     conf.root = path;
     conf.commitlog_file_size = 16 << 10;
     conf.consumequeue_file_size = 2 * 20; /* two files a queue */
-    conf.message_index_enable = 0;
+    conf.index_slots = 8;
+    conf.index_entries = 21; /* 100 files */
     conf.mapped_files_max = MAPPED_MAX;
     conf.queue_flush_interval_ms = 20;
     conf.queue_flush_least_pages = 0;
@@ -80,12 +81,30 @@ static int check_queue(ps_store *s, int32_t queue) {
     return found;
 }
 
+static int key_of(char key[32], int32_t queue, int32_t round) {
+    return snprintf(key, 32, "k%d-%d", (int)queue, (int)round);
+}
+
+static int found_by_key(ps_store *s, int32_t queue, int32_t round) {
+    char key[32];
+    ps_error e = {0};
+    ps_batch_info info;
+    ps_batch *b = ps_query(s, "T", 1, key, key_of(key, queue, round), 0, INT64_MAX, 0, &e);
+    if (b == NULL) printf("query: %s %s\n", e.text, e.where);
+    if (!CHECK(b != NULL)) return 0;
+    ps_batch_get(b, &info);
+    int found = info.count;
+    ps_batch_free(b);
+    return found;
+}
+
 static void *reads(void *store) {
     uint64_t dice = 88172645463325252u + (uintptr_t)store;
     while (atomic_load(&putting)) {
         dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
         check_queue(store, (int32_t)(dice % QUEUES));
         if (dice % 64 == 0) ps_store_refresh(store, NULL);
+        if (dice % 16 == 0) CHECK(found_by_key(store, (int32_t)(dice % QUEUES), 0) <= 1);
         if (dice % 32 == 0) look_at_maps();
     }
     return NULL;
@@ -98,7 +117,9 @@ static void put_all(ps_store *s) {
         for (int q = 0; q < QUEUES; q++) {
             ps_put_result out = {0};
             uint8_t body[100] = {(uint8_t)(q >> 8), (uint8_t)q, (uint8_t)r};
-            if (!CHECK_EQ(0, ps_put(t, q, 0, body, sizeof body, "", 0, 1, &out))) return;
+            char keys[48] = "KEYS\x01";
+            int32_t len = 5 + key_of(keys + 5, q, r);
+            if (!CHECK_EQ(0, ps_put(t, q, 0, body, sizeof body, keys, len, 1, &out))) return;
         }
         look_at_maps();
     }
@@ -109,6 +130,7 @@ static void check_all(ps_store *s) {
     ps_error e = {0};
     CHECK_EQ(0, ps_store_refresh(s, &e));
     for (int q = 0; q < QUEUES; q++) CHECK_EQ(ROUNDS, check_queue(s, q));
+    for (int q = 0; q < QUEUES; q += 9) CHECK_EQ(1, found_by_key(s, q, q % ROUNDS));
     look_at_maps();
 }
 
