@@ -196,9 +196,14 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
         if (*mf == NULL) return false;
     }
     int64_t at = u->physical - (*mf)->mf_base;
-    if (u->size > (*mf)->mf_size - at) return false;
-    return ps_record_decode((*mf)->mf_map + at, u->size, r) == PS_REC_OK && r->size == u->size &&
-           r->physical_offset == u->physical;
+    int64_t avail = (*mf)->mf_size - at;
+    const uint8_t *p = (*mf)->mf_map + at;
+    if (u->size <= avail && ps_record_decode(p, u->size, r) == PS_REC_OK && r->size == u->size &&
+        r->physical_offset == u->physical)
+        return true;
+    /* A whole record there says by its sums that the unit's size is what is wrong. */
+    return ps_record_check(p, avail, u->physical, PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF, r) ==
+           PS_REC_OK;
 }
 
 /* By how much a record's queue offset differs from its place. Damage makes any number of it, so it

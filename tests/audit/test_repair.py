@@ -238,6 +238,25 @@ def test_rebuilt_files_equal_those_of_the_dispatcher(sample: Sample, copy: Path)
     assert index(after) == index(before)  # their names are times of birth
 
 
+def test_of_two_records_on_one_offset_a_rebuild_names_both(sample: Sample, copy: Path):
+    """The first is delivered; the second stays in the log, by its place and by its key."""
+    with pystore.Reader(copy) as reader:
+        second = reader.message(sample.place)
+        first = reader.read(second.topic, second.queue, second.queue_offset - 1)[0]
+    in_record(20, first.queue_offset.to_bytes(8, "big"))(sample, copy)
+    done = rebuild(copy)
+    assert done.after is not None
+    (finding,) = [f for f in done.after.findings if f.kind == "same-offset"]
+    assert (finding.topic, finding.queue, finding.start) == ("orders", 0, first.queue_offset)
+    assert f"at {first.physical_offset} and {second.physical_offset} of" in finding.text
+    with pystore.open(copy) as store:
+        (delivered,) = store.read("orders", 0, first.queue_offset, max_messages=1)
+        assert delivered.physical_offset == first.physical_offset
+        assert store.message(second.physical_offset).keys == second.keys
+        found = store.query("orders", second.keys[0])
+        assert [m.physical_offset for m in found] == [second.physical_offset]
+
+
 def test_a_damaged_log_is_not_rebuilt_from(sample: Sample, copy: Path):
     in_record(4, b"\0")(sample, copy)
     with pytest.raises(pystore.RecordDamaged, match="damaged"):

@@ -10,6 +10,7 @@ import contextlib
 import json
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 from fakes import FakePeer, answer_of, beat, send_command, services
@@ -213,12 +214,61 @@ def test_queues_of_a_topic_and_of_a_broker_are_limited(tmp_path, small):
         assert s.topics.for_send("c", "TBW102", 4) is not None
 
 
+def test_two_topics_of_all_queue_ids_are_refused_from_outside(tmp_path, small):
+    """Each as a topic; with that limit raised, the second one as too many for the broker."""
+
+    async def scenario():
+        async with (
+            Broker(tmp_path / "s", **(small | {"listenPort": 0})) as broker,
+            await Wire.to(broker.port) as wire,
+        ):
+            answer = await wire.ask(updated("a", 65535))
+            assert (answer.code, "maxQueuesPerTopic" in answer.remark) == (29, True)
+            broker.services.settings.update({"maxQueuesPerTopic": "65535"})
+            assert (await wire.ask(updated("a", 65535))).code == 0
+            answer = await wire.ask(updated("b", 65535))
+            assert (answer.code, "maxQueuesPerBroker" in answer.remark) == (1, True)
+
+    run(scenario())
+
+
+def test_topics_of_many_queues_stay_within_the_bound_on_mappings(tmp_path, small):
+    """A send to each of 500 queues, then a pull of each, from the broker and after it opens."""
+    settings = small | {"listenPort": 0, "mappedFilesMax": 64, "mappedFileSizeConsumeQueue": 1000}
+    names = [(topic, queue) for topic in ("a", "b") for queue in range(250)]
+
+    async def pulled_all(wire):
+        for topic, queue in names:
+            ext = {
+                "consumerGroup": "readers", "topic": topic, "queueId": queue, "queueOffset": 0,
+                "maxMsgNums": 32, "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0,
+                "subscription": "*", "expressionType": "TAG", "subVersion": 0,
+            }  # fmt: skip
+            answer = await wire.ask(Command(11, texts(ext)))
+            assert (answer.code, b"%s %d." % (topic.encode(), queue) in answer.body) == (0, True)
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        assert sum(str(tmp_path) in line for line in lines) <= 64 + 16
+
+    async def scenario():
+        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+            for topic in ("a", "b"):
+                assert (await wire.ask(updated(topic, 250))).code == 0
+            for topic, queue in names:
+                body = b"%s %d." % (topic.encode(), queue)
+                assert (await wire.ask(send_command(topic, body, e=queue))).code == 0
+            await pulled_all(wire)
+        async with Broker(tmp_path / "s", **settings) as broker, await Wire.to(broker.port) as wire:
+            await pulled_all(wire)
+
+    run(scenario())
+
+
 # ---- metadata that is full ----
 
 
-def updated(name):
-    return Command(17, texts({"topic": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
-                              "attributes": ""}))  # fmt: skip
+def updated(name, queues=1):
+    return Command(17, texts({"topic": name, "readQueueNums": queues, "writeQueueNums": queues,
+                              "perm": 6, "attributes": ""}))  # fmt: skip
 
 
 @pytest.mark.parametrize("grows", [True, False])

@@ -119,6 +119,16 @@ def test_a_wrong_unit_is_never_served(filled, what, lost):
         assert passed == len(lost)
 
 
+@pytest.mark.parametrize("size", [-1, 0, 90, 1 << 30])
+@pytest.mark.parametrize("opener", [pystore.Reader, pystore.open])
+def test_a_unit_of_another_size_costs_no_message(filled, size, opener):
+    """The record there says itself how long it is."""
+    file, at = unit_of(filled, "t", 200)
+    damage.write(file, at + 8, size.to_bytes(4, "big", signed=True))
+    with opener(filled) as store:
+        assert bodies(store) == ([b"a%d" % i for i in range(COUNT)], 0)
+
+
 def test_a_scan_refuses_the_unit_of_another_queue(filled):
     put_unit(filled, "t", 41, read_unit(filled, "other", 41))
     with pystore.Reader(filled) as store:
