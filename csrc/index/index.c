@@ -725,7 +725,7 @@ static inline void put_done(ps_index *ix, const ps_record *r) {
 }
 
 /* Holds the file of the first entry after those of older records, or the oldest file; *n: the
- * number of that entry. 1, 0 when there are no files, or an error code. */
+ * number of that entry. 1, 0 when the index is empty, or an error code. */
 static int to_entries_of(ps_index *ix, int64_t physical, ix_file *f, int32_t *n, ps_error *e) {
     ix_entry entry;
     int code;
