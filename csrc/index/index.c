@@ -189,18 +189,13 @@ static ix_item *item_take(ps_index *ix, int32_t i) {
     return it;
 }
 
-/* Holds a file that was taken from the list. 1; 0 when it has been deleted since, by this process
- * or, for a reader, by another one. */
-static int item_hold(ps_index *ix, ix_item *it, ix_file *out, ps_error *e) {
+/* Holds a file that was taken from the list. 1; 0 when it has been deleted since, by this index or,
+ * for a reader, by another process. */
+static int item_hold(const ps_index *ix, ix_item *it, ix_file *out, ps_error *e) {
     ps_error why = {0};
     int code = ix_file_hold(it, out, &why);
     if (code == 0) return 1;
-    if (why.sys_errno == ENOENT) {
-        pthread_rwlock_rdlock(&ix->ix_lock);
-        bool listed = known_item_locked(ix, it->it_number) == it;
-        pthread_rwlock_unlock(&ix->ix_lock);
-        if (ix->ix_read_only || !listed) return 0;
-    }
+    if (why.sys_errno == ENOENT && (ix->ix_read_only || atomic_load(&it->it_gone))) return 0;
     if (e != NULL) *e = why;
     return code;
 }
@@ -248,10 +243,12 @@ static int file_unlink(ps_index *ix, const ix_item *it, ps_error *e) {
  * meanwhile. */
 static int file_delete(ps_index *ix, int32_t i, ps_aside *aside, ps_error *e) {
     ix_item *it = item_take(ix, i);
+    atomic_store(&it->it_gone, true);
     int code = aside == NULL ? file_unlink(ix, it, e)
                              : ps_aside_move(aside, ix_item_path(it), WHY_ASIDE, e);
-    if (code == 0) atomic_store(&ix->ix_folder_changed, true);
+    atomic_store(&it->it_gone, code == 0);
     if (code == 0) {
+        atomic_store(&ix->ix_folder_changed, true);
         pthread_rwlock_wrlock(&ix->ix_lock);
         ix->ix_count--;
         memmove(&ix->ix_items[i], &ix->ix_items[i + 1], (size_t)(ix->ix_count - i) * sizeof it);

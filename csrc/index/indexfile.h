@@ -59,6 +59,7 @@ typedef struct ix_item {
     _Atomic int32_t it_refs;
     _Atomic int32_t it_count; /* as of when it was full; 0: not known */
     _Atomic bool it_dirty;    /* written to since the last sync began */
+    _Atomic bool it_gone;     /* deleted or moved aside, or about to be */
 } ix_item;
 
 /* A file that somebody holds: it stays mapped until ix_file_release. */
