@@ -158,6 +158,11 @@ def _row(
     return {"used_by": used_by, "unit": unit, "meaning": meaning, "field": field, **more}
 
 
+def _must_be_false(why: str) -> dict[str, Any]:
+    """The row of a switch that this store cannot honour, and must not pretend to."""
+    return _row("store", "", f"must be false: {why}", check=_must_be(False, why=why))
+
+
 _USED: dict[str, dict[str, Any]] = {
     # where
     "storePathRootDir": _row("store", "path", "directory of the store", "root"),
@@ -445,12 +450,7 @@ _USED: dict[str, dict[str, Any]] = {
         "metadata", "updates", "updates between two versions of delayOffset.json", low=1
     ),
     # what this store cannot honour, and must not pretend to
-    "enableDLegerCommitLog": _row(
-        "store",
-        "",
-        "must be false: the DLedger commit log layout is not supported",
-        check=_must_be(False, why="the DLedger commit log layout is not supported"),
-    ),
+    "enableDLegerCommitLog": _must_be_false("the DLedger commit log layout is not supported"),
     "storeType": _row(
         "store",
         "",
@@ -463,48 +463,17 @@ _USED: dict[str, dict[str, Any]] = {
         "must be empty: list all directories in storePathCommitLog",
         check=_must_be("", why="list these directories in storePathCommitLog instead"),
     ),
-    "enablePopBufferMerge": _row(
-        "store",
-        "",
-        "must be false: check points are in the log before messages are handed out",
-        check=_must_be(False, why="check points are in the log before messages are handed out"),
+    "enablePopBufferMerge": _must_be_false(
+        "check points are in the log before messages are handed out"
     ),
-    "enablePopBatchAck": _row(
-        "store",
-        "",
-        "must be false: each acknowledgement is a record of its own",
-        check=_must_be(False, why="each acknowledgement is a record of its own"),
+    "enablePopBatchAck": _must_be_false("each acknowledgement is a record of its own"),
+    "appendAckAsync": _must_be_false("an acknowledgement is answered when it is in the log"),
+    "appendCkAsync": _must_be_false("messages are handed out when their check point is in the log"),
+    "enableSkipLongAwaitingAck": _must_be_false(
+        "acknowledgements need not wait for their check point"
     ),
-    "appendAckAsync": _row(
-        "store",
-        "",
-        "must be false: an acknowledgement is answered when it is in the log",
-        check=_must_be(False, why="an acknowledgement is answered when it is in the log"),
-    ),
-    "appendCkAsync": _row(
-        "store",
-        "",
-        "must be false: messages are handed out when their check point is in the log",
-        check=_must_be(False, why="messages are handed out when their check point is in the log"),
-    ),
-    "enableSkipLongAwaitingAck": _row(
-        "store",
-        "",
-        "must be false: acknowledgements need not wait for their check point",
-        check=_must_be(False, why="acknowledgements need not wait for their check point"),
-    ),
-    "popConsumerKVServiceEnable": _row(
-        "store",
-        "",
-        "must be false: the state of POP in RocksDB is not supported",
-        check=_must_be(False, why="the state of POP in RocksDB is not supported"),
-    ),
-    "popConsumerKVServiceInit": _row(
-        "store",
-        "",
-        "must be false: the state of POP in RocksDB is not supported",
-        check=_must_be(False, why="the state of POP in RocksDB is not supported"),
-    ),
+    "popConsumerKVServiceEnable": _must_be_false("the state of POP in RocksDB is not supported"),
+    "popConsumerKVServiceInit": _must_be_false("the state of POP in RocksDB is not supported"),
     "rejectTransactionMessage": _row("broker", "", "refuse half messages (code 16)"),
     "transactionTimeOut": _row(
         "broker", "ms", "age of a half message before its first check", low=0
