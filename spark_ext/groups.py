@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pystore.files import write_whole
+from pystore.files import FILE_MODE, write_whole
 
 __all__ = ["commit_to_group"]
 
@@ -36,7 +36,8 @@ def commit_to_group(path: str, group: str, offsets: Mapping[tuple[str, int], int
         table.setdefault(f"{topic}@{group}", {})[str(queue)] = n
     try:
         aside.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(aside, json.dumps({"offsetTable": table}, indent=1).encode())
+        data = json.dumps({"offsetTable": table}, indent=1).encode()
+        write_whole(aside, data, mode=FILE_MODE)
         where = f"they are in {aside}"
     except OSError as e:
         where = str(e)
@@ -66,7 +67,7 @@ def _into_metadata(root: Path, group: str, offsets: Mapping[tuple[str, int], int
 def _nobody_else(root: Path) -> Iterator[bool]:
     """Holds the store's lock, the one that a Java broker takes too, while metadata is written."""
     try:
-        lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     except OSError:
         yield False
         return
