@@ -1,6 +1,6 @@
 /* SQL92 message filters: the parser, which emits the code of sql92code.h as it goes.
  *
- *   expression  term OR term ...             AND binds tighter than OR, all lean to the left
+ *   expression  term OR term ...             AND binds tighter than OR, all associate left
  *   term        equality AND equality ...
  *   equality    comparison, then any of      = comparison   <> comparison   IS [NOT] NULL
  *   comparison  unary, then any of           > >= < <= unary   [NOT] BETWEEN unary AND unary
@@ -9,7 +9,7 @@
  *   unary       + unary   - unary   NOT unary   literal   property   ( expression )
  *
  * Upstream: filter/.../SelectorParser.jj and the classes in filter/.../expression; in the broker
- * ExpressionMessageFilter and MessageEvaluationContext. What surprises there, and holds here:
+ * ExpressionMessageFilter and MessageEvaluationContext. What is surprising there is the same here:
  *  - Reading ends where a complete expression cannot go on; the rest is ignored when it begins with
  *    a token: "a = 1 b" is "a = 1", "a LIKE 'x'" is "a", "a = 007" is "a = 0" and "a = 0x10" too.
  *  - NOT, + and - bind tightest: "NOT a = 1" is "(NOT a) = 1", which never holds.
@@ -21,8 +21,8 @@
  *  - The literals 0.0 and 1e400 are errors, and so is NULL beside = or <>.
  *  - < <= > >= and BETWEEN take numbers and properties, IN takes a property and strings.
  *  - Comments are -- to the end of a line, which there must be, and C's.
- * Beside that there are limits (sql92.h), which upstream's stack and memory set. Bytes that are no
- * UTF-8 are equal to the same bytes alone. */
+ * There are also limits (sql92.h), which upstream's stack and memory set. Bytes that are not UTF-8
+ * equal only the same bytes. */
 #include "filter/sql92.h"
 
 #include <errno.h>
@@ -88,10 +88,10 @@ typedef struct parser {
     token kind;    /* of the token that is looked at */
     int32_t start; /* where it begins, and at: ends */
     int32_t at;
-    int32_t depth; /* of unary expressions within one another */
+    int32_t depth; /* of nested unary expressions */
     int32_t stack; /* values on the machine's stack here */
     int32_t code_room, item_room, name_room;
-    ps_sql92_instruction spare; /* takes what is emitted after a failure */
+    ps_sql92_instruction spare; /* receives what is emitted after a failure */
     ps_error *error;
     int failed; /* the code of the first failure; everything ends soon after it */
 } parser;
@@ -214,8 +214,8 @@ static token word_token(parser *p) {
     return T_NAME;
 }
 
-/* Two quotes within stand for one. Where the end is missing, upstream's string ends before the last
- * two of them, and the next token cannot be read. */
+/* Two quotes inside a string stand for one. Where the end is missing, upstream's string ends before
+ * the last two of them, and the next token cannot be read. */
 static token text_token(parser *p) {
     int32_t end = -1;
     for (int32_t i = p->start + 1; i < p->len; i++) {

@@ -97,7 +97,7 @@ static bool json_fields(ps_json *j, ps_command *c) {
         if (++j->fields > PS_FIELDS_MAX) return ps_json_fail(j, "too many fields");
         ps_field *field = &c->fields[c->field_count];
         if (!ps_json_key(j, &field->name)) return false;
-        if (ps_json_peek(j) == '"') { /* nearly always, and worth a way of its own */
+        if (ps_json_peek(j) == '"') { /* nearly always, so it has a fast path */
             j->at++;
             if (!ps_json_text(j, &field->value)) return false;
         } else if (!ps_json_scalar(j, &field->value)) {

@@ -1,6 +1,7 @@
-/* The core itself, its connections, and the way of the bytes: a read buffer is cut into frames,
- * each is answered here or handed on. Connections that have no part of a frame left over, which is
- * almost all of them at any time, share one read buffer: ten thousand idle ones cost no memory. */
+/* The core itself, its connections, and how bytes pass through them: a read buffer is cut into
+ * frames, each is answered here or passed to Python. Connections that have no part of a frame left
+ * over, which is almost all of them at any time, share one read buffer: ten thousand idle ones cost
+ * no memory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -165,7 +166,7 @@ int64_t ps_core_room(ps_core *c, uint8_t **at) {
 int64_t ps_conn_room(ps_conn *n, uint8_t **at, ps_error *e) {
     compact(n);
     if (n->cn_in.len == 0) return ps_core_room(n->cn_core, at);
-    /* Doubled as bytes come, so that a length that lies reserves nothing. */
+    /* Doubled as bytes come, so that a false length reserves nothing. */
     int64_t more = n->cn_wanted - n->cn_in.len;
     if (more > n->cn_in.len + READ_ROOM) more = n->cn_in.len + READ_ROOM;
     if (more < READ_ROOM) more = READ_ROOM;
@@ -185,7 +186,7 @@ static void begin(ps_core *c) {
     ps_times_begin(c);
 }
 
-/* Pulls that are held want to hear of what was just put before the dispatcher's thread gets to it.
+/* Held pulls are told of what was just put before the dispatcher's thread gets to it.
  * While its eventfd is away nothing is lost: the list is looked at after it is back. */
 static bool look_for_news(ps_core *c) {
     if (c->co_heap_count == 0) return false;

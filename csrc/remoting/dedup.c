@@ -1,8 +1,8 @@
 /* The messages that are remembered: a ring of places in the log, the oldest makes room, and chains
- * of those with one hash. A message counts as there as long as its queue shows it; a half, as long
+ * of those with one hash. A message counts as present as long as its queue has it; a half, as long
  * as it is open or was committed: after a rollback the same key is another attempt.
  *
- * The hash has a random seed, so that no producer can choose keys that fall together. */
+ * The hash has a random seed, so that no producer can choose keys that collide. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>

@@ -77,8 +77,7 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
     return p;
 }
 
-/* Clients make up names at will: a pair that nothing is known of, nothing points to and nothing was
- * got for is taken out. */
+/* Clients can invent names: a pair without data, pointers or messages delivered is removed. */
 static void drop_if_empty(ps_core *c, ps_pair *p) {
     if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_parked > 0 || p->pr_gets > 0) return;
     ps_pair **link = &c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];

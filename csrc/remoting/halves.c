@@ -335,7 +335,7 @@ static ps_tx_span *span_at(ps_tx *x, int32_t i) {
     return &x->tx_spans[(x->tx_span_from + i) % SPANS_MAX];
 }
 
-/* Two neighbours become one, which is done with when both are: less exact, and never too far. */
+/* Merges two neighbours into one, which is done when both are: less exact, but never too far. */
 static void merge_spans(ps_tx *x) {
     int32_t n = x->tx_span_count / 2;
     for (int32_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-/* The watch on queues from above: which of SCHEDULE_TOPIC_XXXX, whether that of
+/* Queues that the broker watches: which of SCHEDULE_TOPIC_XXXX, whether that of
  * rmq_sys_wheel_timer, and which others that were asked for, got messages since the broker looked.
  */
 #include <stdlib.h>

@@ -76,8 +76,8 @@ static void make_ready(ps_core *c, ps_parked *h) {
     c->co_ready_end = &h->pk_next;
 }
 
-/* Waits in its queue from now on, unless news came meanwhile, or its time is over: then it only
- * lets others have their turn. */
+/* Waits in its queue from now on, unless messages came meanwhile or its deadline has passed: then
+ * it only yields to others. */
 static void park(ps_core *c, ps_parked *h) {
     h->pk_ready = false;
     if (ps_arrivals_watch(h->pk_queue, h->pk_offset) || h->pk_last)

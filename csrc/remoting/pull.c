@@ -193,8 +193,8 @@ static const char *name_of(int32_t status) {
     return status >= 0 && status < (int32_t)(sizeof names / sizeof *names) ? names[status] : "";
 }
 
-/* Filters take half of the event loop's time at most, however many pulls ask: what is used up grows
- * again with time. A pull that comes too early is answered without messages, to be retried. */
+/* Filters take half of the event loop's time at most, however many pulls ask: the budget refills
+ * with time. A pull that comes too early is answered without messages, to be retried. */
 static int64_t *work_left(ps_core *c) {
     int64_t now = ps_monotonic_ms(), passed = now - c->co_work_ms;
     c->co_work_ms = now;

@@ -72,8 +72,8 @@ static ps_slice uniq_of(const ps_send *s, const ps_decision *d) {
     return s->uniq;
 }
 
-/* A level comes before a time of its own; a half waits for its decision first, but a time that will
- * never do is refused now. */
+/* A level takes precedence over a delivery time; a half waits for its decision first, but an
+ * invalid time is refused now. */
 static int resolve_time(putting *p, ps_error *e) {
     const ps_send *s = p->s;
     if (!(s->asks & PS_ASKS_TIME) || p->level > 0) return 0;
@@ -455,7 +455,7 @@ int ps_core_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decis
                        (char)c->co_open_send.bad);
     code = carry_out(&p, e);
     if (code < 0) {
-        /* One that the tables decide has failed before, and was counted then. */
+        /* A send that the tables decide has failed before, and was counted then. */
         p.entry = ps_core_find_topic(c, p.s->topic.data, p.s->topic.len);
         bool tried = !((c->co_up | n->cn_up) & PS_UP_SENDS) && is_decided(&p);
         c->co_totals.put_failures += !tried;

@@ -1,4 +1,4 @@
-/* The header of a send and the properties that say something to the broker, read here and nowhere
+/* The header of a send and the properties that the broker acts on, read here and nowhere
  * else. docs/internals/wire.md#sending; numbers as the header's type says, booleans as Java's
  * Boolean.parseBoolean (the word true in any case; upstream Message.isWaitStoreMsgOK, SendMessage-
  * Processor), levels as ps_delay_asked. */

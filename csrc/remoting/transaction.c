@@ -3,10 +3,10 @@
  * nothing can come between. checks.c asks producers, finals.c finds decisions in the log.
  *
  * Policy. The first decision counts: the same one again does nothing, another one is refused. What
- * is refused, or would have to wait for the disk, is handed on, so that the broker words the
- * answer. A rollback has its op written with the call that decided it; a commit need not, since its
- * final message says which half it is of (preparedTransactionOffset), and recovery looks for it.
- * A half is never put back while it waits, as upstream does: what it would say, the table knows. */
+ * is refused, or would have to wait for the disk, is passed to the broker, which writes the answer.
+ * A rollback has its op written with the call that decided it; a commit need not, since its final
+ * message says which half it is of (preparedTransactionOffset), and recovery looks for it. A half
+ * is never put back while it waits, as upstream does: what it would say, the table knows. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -278,7 +278,7 @@ static void queue_op(ps_tx *x, const ps_half *h) {
 }
 
 void ps_tx_finish_call(ps_core *c) {
-    if (c->co_tx->tx_ops_now) ps_core_tx_write_ops(c, NULL); /* failed: the next tick tries again */
+    if (c->co_tx->tx_ops_now) ps_core_tx_write_ops(c, NULL); /* failed: the next tick retries */
 }
 
 /* ---- decisions ---- */
@@ -444,7 +444,7 @@ int ps_core_end_transaction(ps_conn *n, const ps_command *request) {
     put.error.code = 0;
     int code = decide(c, at, &r, (int32_t)end.decision, &put);
     ps_mapfile_unref(mf);
-    if (code < 0) return 0; /* the broker tries again, and words what comes of it */
+    if (code < 0) return 0; /* the broker tries again, and writes the answer */
     if (oneway) return 1;
     ps_command answer = {.serialize = request->serialize, .opaque = request->opaque};
     return ps_core_answer(c, &answer, 0) < 0 ? PS_E_NO_MEMORY : 1;

@@ -10,9 +10,9 @@
  * those of ps_record_decode, for the parts that are asked for: a scan that wants neither topic nor
  * properties does not touch the end of a record.
  *
- * Damage ends the batch before it. The next call reports it, and goes on reporting it, unless the
- * scan steps over damage: a queue scan to the next unit, a log scan by the record's size where
- * that can be believed, else to the next file. */
+ * Damage ends the batch before it. The next call reports it, and keeps reporting it, unless the
+ * scan skips damage: a queue scan to the next unit, a log scan by the record's size where that can
+ * be believed, else to the next file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
@@ -227,8 +227,8 @@ static bool log_row_wanted(const scanner *sn, const ps_row *r) {
     if (spec->committed_only) {
         int32_t type = r->rw_sys_flag & PS_SYS_TX_MASK;
         if (type == PS_SYS_TX_PREPARED || type == PS_SYS_TX_ROLLBACK) return false;
-        /* Half messages lie in a topic of their own since 4.3, with no type. Who names it wants
-         * it. */
+        /* Half messages lie in a topic of their own since 4.3, with no type. A scan that names that
+         * topic gets them. */
         if (sn->sn_topics.ns_count == 0 && (is_topic(r, HALF_TOPIC, sizeof HALF_TOPIC - 1) ||
                                             is_topic(r, OP_TOPIC, sizeof OP_TOPIC - 1)))
             return false;
@@ -354,7 +354,7 @@ static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size,
                           : ps_rec_outcome_name(o);
 }
 
-/* Answers 0 when the scan steps over damage, and counts it. Else the batch ends before it, or, when
+/* Returns 0 when the scan skips damage, and counts it. Else the batch ends before it, or, when
  * there is nothing before it, the scan fails. */
 static int damage_met(scanner *sn, int64_t skipped, int64_t physical) {
     if (sn->sn_spec.skip_damaged) {
@@ -403,7 +403,7 @@ static int given_damaged(scanner *sn) {
     return code;
 }
 
-/* Moves sn_at after the damage when it is stepped over. */
+/* Moves sn_at past the damage when it is skipped. */
 static int log_damaged(scanner *sn) {
     if (sn->sn_given != NULL) return given_damaged(sn);
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;

@@ -28,7 +28,7 @@ static int by_number(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Takes `count` names joined by 0x00 apart. */
+/* Splits `count` names joined by 0x00. */
 static int names_split(names *ns, const char *what, const char *text, int32_t len, int32_t count,
                        ps_error *e) {
     int32_t at = 0, found = 0;
@@ -83,7 +83,7 @@ int ps_scanner_check(const ps_store *s, const ps_scan *spec, ps_error *e) {
     return 0;
 }
 
-/* What the columns need of a row, and what a row weighs beside its strings. */
+/* What the columns need of a row, and how many bytes a row takes besides its strings. */
 static void columns_plan(scanner *sn) {
     const ps_scan *spec = &sn->sn_spec;
     bool log = spec->topic == NULL;
