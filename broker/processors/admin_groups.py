@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import GROUP, GROUPS, read
+from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -62,11 +63,14 @@ class GroupProcessor:
         check_offsets_may_change(name)
         self.s.groups.delete(name)
         self.s.statistics.forget(group=name)
-        if self.s.pop is not None:
-            self.s.pop.forget(group=name)
-        return self._deleted(command, name)
+        end = self.s.pop.forget(group=name) if self.s.pop is not None else None
+        return self._deleted(command, name, end)
 
-    async def _deleted(self, command: Command, name: str) -> Command:
+    async def _deleted(
+        self, command: Command, name: str, end: Coroutine[Any, Any, None] | None
+    ) -> Command:
+        if end is not None:
+            await ended(end)
         if command.flag_of("cleanOffset"):
             await self.s.offsets.delete(group=name)
         return await self._kept(command.reply())

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import TOPICS, read
+from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -85,14 +86,19 @@ class TopicProcessor:
         if self.s.settings["clearRetryTopicWhenDeleteTopic"]:
             for group in self.s.offsets.groups_of(name):
                 names += [f"{RETRY}{group}{sign}{name}" for sign in "_+"]
+        ends = []
         for each in names:
             self.s.topics.delete(each)
             self.s.statistics.forget(topic=each)
             if self.s.pop is not None:
-                self.s.pop.forget(topic=each)
-        return self._deleted(command, names)
+                ends.append(self.s.pop.forget(topic=each))
+        return self._deleted(command, names, ends)
 
-    async def _deleted(self, command: Command, names: list[str]) -> Command:
+    async def _deleted(
+        self, command: Command, names: list[str], ends: list[Coroutine[Any, Any, None]]
+    ) -> Command:
+        for end in ends:
+            await ended(end)
         for each in names:
             await self.s.offsets.delete(topic=each)
             await asyncio.to_thread(self.s.store.delete_queues, each)

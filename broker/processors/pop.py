@@ -7,23 +7,19 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from broker.processors.popack import after_disk, check_invisible, check_names
+from broker.processors.poprules import BATCH_MAX, PopRules, after_disk
 from broker.processors.refusals import put_refusal
-from broker.processors.subscriptions import check_syntax
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
-from broker.services.names import check_group
-from broker.services.pop import Pop
 from broker.services.pop.batches import Popped, PopRequest
+from broker.services.pop.composing import records, shown
 from broker.services.pop.polling import Place
-from broker.services.topics import READ
 from pystore.errors import StoreError
 
 __all__ = ["PopProcessor"]
 
-_MOST = 32
 #: A request that is so late, ms, is not served: its client has given up.
 _LATE_MS = 500
 #: What upstream says when it sets no remark.
@@ -36,6 +32,7 @@ _NOTHING: Mapping[str, object] = {"popTime": 0, "invisibleTime": 0, "reviveQid":
 class PopProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
+        self._rules = PopRules(s)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[int, Handler]:
@@ -44,42 +41,17 @@ class PopProcessor:
             RequestCode.PEEK_MESSAGE: self.peek,
             RequestCode.NOTIFICATION: self.notify,
             RequestCode.POLLING_INFO: self.polling_info,
+            RequestCode.POP_ROLLBACK: self.rollback,
         }
 
     # ---- checks ----
 
-    def _pop(self) -> Pop:
-        pop = self.s.pop
-        if pop is None or not pop.is_on:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, "POP needs timers, and timerWheelEnable is false"
-            )
-        return pop
-
-    def _check_readable(self, what: str) -> None:
-        if not self.s.settings["brokerPermission"] & READ:
-            raise Refused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self.s.host}] {what} is forbidden"
-            )
-
-    def _check_place(self, peer: Peer, command: Command, what: str) -> tuple[str, int, str]:
+    def _place(self, peer: Peer, command: Command, what: str) -> tuple[str, int, str]:
         """Topic, queue and group. Raises: Refused."""
-        s, topic, queue = self.s, command.text("topic"), command.number("queueId")
-        config = s.topics.found(topic)
-        if not config.perm & READ:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} is forbidden")
-        if not -1 <= queue < config.read_queue_nums:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
-                f"[{config.read_queue_nums}] consumer:[/{host_text(peer)}]",
-            )
-        name = command.text("consumerGroup")
-        check_group(name)
-        group = s.groups.found(name)
-        if not group.consume_enable or s.groups.is_forbidden(name, topic):
-            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {name}")
-        return topic, queue, name
+        topic, queue = command.text("topic"), command.number("queueId")
+        group = command.text("consumerGroup")
+        self._rules.check_place(topic, queue, group, what, host_text(peer))
+        return topic, queue, group
 
     @staticmethod
     def _born(command: Command) -> int:
@@ -94,36 +66,19 @@ class PopProcessor:
 
     def _request(self, peer: Peer, command: Command) -> PopRequest:
         """Raises: Refused."""
-        self._check_readable("pop message")
-        most = command.number("maxMsgNums")
-        if most > _MOST:
-            raise Refused(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self.s.host}] pop message's num is greater than {_MOST}",
-            )
-        self._pop()
-        topic, queue, group = self._check_place(peer, command, "pop message")
-        if most < 1:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"maxMsgNums {most} is less than 1")
-        invisible_ms = command.number("invisibleTime")
-        check_invisible(self.s, invisible_ms, least=1)
-        check_names(self.s, topic, group)
-        kind, expression = command.text("expType", "TAG"), command.text("exp", "")
-        sql = tags = None
-        if kind == "SQL92":
-            check_syntax(expression, whole=True)
-            sql = expression
-        elif kind != "TAG":
-            raise Refused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"parse the consumer's subscription failed: {kind:.40} is neither TAG nor SQL92",
-            )
-        elif expression.strip() not in ("", "*"):
-            tags = expression
-        return PopRequest(
-            topic, group, queue, most, invisible_ms, command.number("initMode", 0) == 0, tags, sql,
-            command.flag_of("order"), command.ext.get("attemptId") or None,
-        )  # fmt: skip
+        return self._rules.request(
+            host_text(peer),
+            topic=command.text("topic"),
+            group=command.text("consumerGroup"),
+            queue=command.number("queueId"),
+            most=command.number("maxMsgNums"),
+            invisible_ms=command.number("invisibleTime"),
+            from_min=command.number("initMode", 0) == 0,
+            kind=command.text("expType", "TAG"),
+            expression=command.text("exp", ""),
+            order=command.flag_of("order"),
+            attempt=command.ext.get("attemptId") or None,
+        )
 
     # ---- pop ----
 
@@ -138,14 +93,17 @@ class PopProcessor:
             return command.reply(refused.code, refused.remark, _NOTHING)
 
         def told(found: Popped | StoreError) -> None:
-            if isinstance(found, StoreError):
-                refusal = put_refusal(found, self.s)
+            try:
+                if isinstance(found, StoreError):
+                    raise found
+                answer = self._answer(command, request, found)
+            except StoreError as failed:
+                refusal = put_refusal(failed, self.s)
                 peer.send(command.reply(refusal.code, refusal.remark, _NOTHING))
-                return
-            answer = self._answer(command, request, found)
-            self._send(peer, command, answer, found.end)
+            else:
+                self._send(peer, command, answer, found.end)
 
-        self._pop().receive(
+        self._rules.pop().receive(
             request, told, born_ms=born_ms, poll_ms=poll_ms, alive=lambda: not peer.closed
         )
         return None
@@ -173,15 +131,18 @@ class PopProcessor:
         ext: dict[str, object] = {
             "popTime": found.pop_ms, "invisibleTime": found.invisible_ms,
             "reviveQid": found.revive_queue, "restNum": found.rest,
-            "startOffsetInfo": ";".join(found.starts), "msgOffsetInfo": ";".join(found.offsets),
+            **shown(found, order=request.order),
         }  # fmt: skip
-        if request.order:
-            ext["orderCountInfo"] = ";".join(found.counts)
-        if found.records:
+        if found.batches:
             key = f"{request.topic}@{request.group}"
-            self.s.statistics.add("GROUP_GET_NUMS", key, len(found.records))
+            settings = self.s.settings
+            body = records(
+                found, request.topic, settings["brokerName"],
+                actual=settings["popResponseReturnActualRetryTopic"],
+            )  # fmt: skip
+            self.s.statistics.add("GROUP_GET_NUMS", key, found.count)
             self.s.statistics.add("GROUP_GET_SIZE", key, found.size)
-            return command.reply(0, "FOUND", ext, b"".join(found.records))
+            return command.reply(0, "FOUND", ext, body)
         code = ResponseCode.POLLING_FULL if found.full else ResponseCode.POLLING_TIMEOUT
         return command.reply(code, _NO_MESSAGE, ext)
 
@@ -190,16 +151,17 @@ class PopProcessor:
     def peek(self, peer: Peer, command: Command) -> Command:
         """The next messages, without taking them."""
         try:
-            self._check_readable("peek message")
-            topic, queue, group = self._check_place(peer, command, "peek message")
+            self._rules.check_readable("peek message")
+            topic, queue, group = self._place(peer, command, "peek message")
             most = command.number("maxMsgNums")
-            if not 1 <= most <= _MOST:
+            if not 1 <= most <= BATCH_MAX:
                 raise Refused(
-                    ResponseCode.INVALID_PARAMETER, f"maxMsgNums {most} is not from 1 to {_MOST}"
+                    ResponseCode.INVALID_PARAMETER,
+                    f"maxMsgNums {most} is not from 1 to {BATCH_MAX}",
                 )
         except Refused as refused:
             return command.reply(refused.code, refused.remark, _NOTHING)
-        records, rest = self._pop().peek(PopRequest(topic, group, queue, most, 0))
+        records, rest = self._rules.pop().peek(PopRequest(topic, group, queue, most, 0))
         ext = {**_NOTHING, "restNum": rest}
         if records:
             return command.reply(0, "FOUND", ext, b"".join(records))
@@ -207,10 +169,10 @@ class PopProcessor:
 
     def notify(self, peer: Peer, command: Command) -> Command | None:
         """Whether there is something to pop, as soon as there is."""
-        pop = self._pop()
+        pop = self._rules.pop()
         born_ms, poll_ms = self._born(command), command.number("pollTime", 0)
-        self._check_readable("notification")
-        topic, queue, group = self._check_place(peer, command, "notification")
+        self._rules.check_readable("notification")
+        topic, queue, group = self._place(peer, command, "notification")
         request = PopRequest(
             topic, group, queue, 1, 0, order=command.flag_of("order"),
             attempt=command.ext.get("attemptId") or None,
@@ -224,7 +186,11 @@ class PopProcessor:
 
     def polling_info(self, peer: Peer, command: Command) -> Command:
         """How many requests wait at exactly this place."""
-        self._check_readable("polling info")
-        topic, queue, group = self._check_place(peer, command, "polling info")
-        count = self._pop().polling.count(Place(topic, group, queue))
+        self._rules.check_readable("polling info")
+        topic, queue, group = self._place(peer, command, "polling info")
+        count = self._rules.pop().polling.count(Place(topic, group, queue))
         return command.reply(0, _NO_REMARK, {"pollingNum": count})
+
+    def rollback(self, peer: Peer, command: Command) -> Command:
+        """Check points go from RocksDB to the revive topic, where all of ours are anyway."""
+        return command.reply()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
 from broker.services.context import Services
@@ -17,7 +19,19 @@ from pystore.errors import (
     TimersOff,
 )
 
-__all__ = ["put_refusal"]
+__all__ = ["ended", "put_refusal"]
+
+
+async def ended(end: Awaitable[None]) -> None:
+    """What was popped of a deleted topic or group does not come back. Raises: Refused."""
+    try:
+        await end
+    except StoreError as failed:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            "deleted, but what was popped of it may come back after a restart if the name is used"
+            f" again: {failed.text}",
+        ) from failed
 
 
 def put_refusal(error: StoreError, s: Services) -> Refused:

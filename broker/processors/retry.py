@@ -13,7 +13,6 @@ from broker.services.context import Services
 from broker.services.hooks import ConsumeContext
 from broker.services.topics import WRITE
 from pystore import Message
-from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import StoreError
 
 __all__ = ["RetryProcessor"]
@@ -31,7 +30,31 @@ class RetryProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, peer: Peer, command: Command) -> Command:
-        name = command.text("group")
+        limit = None
+        if command.version >= V3_4_9 and command.ext.get("maxReconsumeTimes"):
+            limit = command.number("maxReconsumeTimes")
+        self.put_back(
+            host_text(peer),
+            command.text("group"),
+            command.number("offset"),
+            command.number("delayLevel", 0),
+            limit=limit,
+            unit=command.flag_of("unitMode"),
+        )
+        return command.reply()
+
+    def put_back(
+        self,
+        who: str,
+        name: str,
+        offset: int,
+        level: int,
+        *,
+        limit: int | None = None,
+        unit: bool = False,
+    ) -> None:
+        """The message at an offset of the log comes again to the group; below level 0, or after
+        `limit` tries (None: the group's), it goes to its dead letters. Raises: Refused."""
         group = self.s.groups.get(name)
         if group is None:
             raise Refused(
@@ -43,50 +66,35 @@ class RetryProcessor:
                 f"the broker[{self.s.host}] sending message is forbidden",
             )
         if group.retry_queue_nums <= 0:
-            return command.reply()
-        retry = self.s.topics.retry_topic(
-            name, group.retry_queue_nums, unit=command.flag_of("unitMode")
-        )
+            return
+        retry = self.s.topics.retry_topic(name, group.retry_queue_nums, unit=unit)
         if not retry.perm & WRITE:
             raise Refused(
                 ResponseCode.NO_PERMISSION, f"the topic[{retry.name}] sending message is forbidden"
             )
-        offset = command.number("offset")
         try:
             message = self.s.store.message(offset)
         except StoreError as failed:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}: {failed.text}"
             ) from failed
-        return self._put_again(peer, command, group, retry, message)
-
-    def _limit(self, command: Command, group: SubscriptionGroup) -> int:
-        if command.version >= V3_4_9 and command.ext.get("maxReconsumeTimes"):
-            return command.number("maxReconsumeTimes")
-        return group.retry_max_times
+        tries = group.retry_max_times if limit is None else limit
+        dead = level < 0 or message.reconsume_times >= tries
+        self._put_again(who, name, retry.name, message, level, dead)
 
     def _put_again(
-        self,
-        peer: Peer,
-        command: Command,
-        group: SubscriptionGroup,
-        retry: TopicConfig,
-        message: Message,
-    ) -> Command:
+        self, who: str, group: str, retry: str, message: Message, level: int, dead: bool
+    ) -> None:
         context = None
         if self.s.consume_hooks:
-            context = ConsumeContext(
-                group.name, message.topic, message.queue, host_text(peer), size=message.size
-            )
+            context = ConsumeContext(group, message.topic, message.queue, who, size=message.size)
             self.s.consume_hooks.before(context)
-        level = command.number("delayLevel", 0)
-        dead = level < 0 or message.reconsume_times >= self._limit(command, group)
         if dead:
-            topic = self.s.topics.dead_letter_topic(group.name).name
+            topic = self.s.topics.dead_letter_topic(group).name
             decision = PutDecision(topic=topic, queue=0, level=0)
         else:
             level = min(level or _FIRST_LEVEL + message.reconsume_times, _LEVEL_MAX)
-            decision = PutDecision(topic=retry.name, queue=QUEUE_ANY, level=level)
+            decision = PutDecision(topic=retry, queue=QUEUE_ANY, level=level)
         decision.role = Role.PLAIN
         # Of an earlier delay or transaction; the delay that follows writes its own.
         decision.drop = ("REAL_TOPIC", "REAL_QID")
@@ -95,12 +103,11 @@ class RetryProcessor:
             self.s.core.put_again(message.physical_offset, decision, more_tries=1)
         except StoreError as failed:
             raise put_refusal(failed, self.s) from failed
-        self._count(group.name, message.topic, dead)
+        self._count(group, message.topic, dead)
         if context is not None:
             context.success = True
             context.status = "SEND_BACK_TO_DLQ" if dead else "SEND_BACK"
             self.s.consume_hooks.after(context)
-        return command.reply()
 
     @staticmethod
     def _said_of(message: Message, dead: bool) -> dict[str, str]:

@@ -88,14 +88,17 @@ class Offsets:
             self.on_reset(group, topic, queue)
 
     async def delete(self, group: str | None = None, topic: str | None = None) -> None:
-        """Of a group, of a topic, or of both together. Raises: StoreError."""
+        """Of a group, of a topic, or of both together. Records of before move no offset that comes
+        after it, even if the same name is used again. Raises: StoreError."""
         async with self._writing:  # what is written meanwhile would stay
+            end = self._log_end()
             self._take()
             self._core.delete_offsets(group, topic)
             for key in list(self._unsaved):
                 if group in (None, key[0]) and topic in (None, key[1]):
                     del self._unsaved[key]
             await asyncio.to_thread(self._metadata.offsets.delete, group, topic)
+            await self._write_taken(end)
 
     # ---- to the disk ----
 
@@ -108,14 +111,16 @@ class Offsets:
         async with self._writing:
             end = self._log_end()
             self._take()
-            if not self._unsaved:
-                return
-            rows, self._unsaved = self._unsaved, {}
-            try:
-                await asyncio.to_thread(self._write, list(rows.items()), end)
-            except BaseException:
-                self._unsaved = rows | self._unsaved
-                raise
+            if self._unsaved:
+                await self._write_taken(end)
+
+    async def _write_taken(self, end: int | None) -> None:
+        rows, self._unsaved = self._unsaved, {}
+        try:
+            await asyncio.to_thread(self._write, list(rows.items()), end)
+        except BaseException:
+            self._unsaved = rows | self._unsaved
+            raise
 
     def persist_now(self) -> None:
         """The same at the very end, when nothing else runs."""

@@ -21,6 +21,7 @@ from broker.remoting.command import Command
 from broker.remoting.mqjson import MessageQueue
 from broker.services.pop.modes import Mode
 from broker.services.pop.polling import Place
+from pystore.errors import StrayFile
 
 
 def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
@@ -98,6 +99,55 @@ def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out_twice
             assert (await p.pop()).code == 210
 
     run(second(*run(first())))
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+def test_nothing_of_a_deleted_name_comes_back_after_a_restart(store_path, what):
+    """The name is used again before the invisible time of the old messages is over."""
+
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a", "b", "c")
+            found = await p.handles(invisible=20_000)
+            await p.ack(found[1][0])
+            if what == "topic":
+                assert (await p.ask(Code.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+                p.make_topic()
+                p.put("new", "new", "new")
+            else:
+                answer = await p.ask(
+                    Code.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset="false"
+                )
+                assert answer.code == 0
+                assert (await p.pop()).code == 210
+            assert len(p.pop_service.points) == 0
+            p.broker.store.flush()
+            shutil.copytree(store_path, store_path.with_name("crashed"))
+
+    async def second():
+        async with popping(store_path.with_name("crashed")) as p:
+            assert len(p.pop_service.points) == 0
+            p.shift(30_000)
+            bodies = [body for _, _, body in await p.handles()]
+            assert bodies == ([b"new"] * 3 if what == "topic" else [])
+
+    run(first())
+    run(second())
+
+
+def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path):
+    async def start():
+        async with popping(store_path) as p:
+            assert (await p.ask(Code.POP_ROLLBACK)).code == 0
+
+    run(start())
+    (store_path / "kvStore").mkdir()
+    (store_path / "kvStore" / "000004.log").write_bytes(b"")  # an empty database
+    run(start())
+    (store_path / "kvStore" / "000007.sst").write_bytes(b"1")
+    with pytest.raises(StrayFile, match="POP_ROLLBACK"):
+        run(start())
 
 
 def test_a_reset_is_not_undone_by_a_crash(store_path):

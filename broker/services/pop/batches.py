@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.remoting.receipts import (
     NORMAL,
@@ -15,22 +16,20 @@ from broker.remoting.receipts import (
     RETRY_V2,
     Handle,
     retry_topic,
-    shown_offsets,
 )
 from broker.services.config import Config
 from broker.services.hotpath import HotPath
 from broker.services.names import RETRY
 from broker.services.offsets import Offsets, is_young
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
-from broker.services.pop.composing import with_handle
-from broker.services.pop.order import OrderTable, shown_counts
+from broker.services.pop.order import OrderTable
 from broker.services.pop.records import ReviveLog
 from broker.services.topics import Topics
 from pystore import Batch, Message, Store
 from pystore.errors import StoreError
 from pystore.sql92 import WORK_MAX
 
-__all__ = ["Batches", "PopRequest", "Popped"]
+__all__ = ["Batches", "Delivery", "PopRequest", "Popped", "Taken"]
 
 _PERCENT = 100
 #: How long filters may pass over messages in one try; the rest is for the next one.
@@ -54,21 +53,38 @@ class PopRequest:
     attempt: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch of one queue. kind: of its topic, NORMAL or a retry topic's. times: how often each
+    of an ordered group was popped before, by offset; None: no ordered group."""
+
+    kind: str
+    queue: int
+    start: int
+    messages: Batch
+    times: Mapping[int, int] | None
+
+
+class Delivery(NamedTuple):
+    """One message on its way to a consumer. times: how often it was delivered before."""
+
+    message: Message
+    handle: Handle
+    times: int
+
+
 @dataclass(slots=True)
 class Popped:
-    """What a try found. starts, offsets, counts: elements of startOffsetInfo, msgOffsetInfo and
-    orderCountInfo. rest: messages that are still there. end: of the last record that was put for
-    it. blocked_until: when an ordered queue that was passed over may be looked at, 0: none was.
-    more: filters have not yet seen all. full: it may not even wait. seen: the end of each queue of
-    the topic that was looked at."""
+    """What a try found. count, size: messages of all batches, and their bytes. rest: messages that
+    are still there. end: of the last record that was put for it. blocked_until: when an ordered
+    queue that was passed over may be looked at, 0: none was. more: filters have not yet seen all.
+    full: it may not even wait. seen: the end of each queue of the topic that was looked at."""
 
     pop_ms: int
     invisible_ms: int
     revive_queue: int
-    starts: list[str] = field(default_factory=list)
-    offsets: list[str] = field(default_factory=list)
-    counts: list[str] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
+    batches: list[Taken] = field(default_factory=list)
+    count: int = 0
     rest: int = 0
     size: int = 0
     end: int = 0
@@ -76,6 +92,19 @@ class Popped:
     more: bool = False
     full: bool = False
     seen: dict[int, int] = field(default_factory=dict)
+
+    def deliveries(self, broker: str) -> Iterator[Delivery]:
+        """Each message with the handle that acknowledges it."""
+        for taken in self.batches:
+            for message in taken.messages:
+                offset = message.queue_offset
+                handle = Handle(
+                    taken.start, self.pop_ms, self.invisible_ms, self.revive_queue, taken.kind,
+                    broker, taken.queue, offset,
+                )  # fmt: skip
+                ordered = taken.times
+                times = message.reconsume_times if ordered is None else ordered.get(offset, 0)
+                yield Delivery(message, handle, times)
 
 
 class Batches:
@@ -111,7 +140,7 @@ class Batches:
             self._retry(request, luck, out)
         for queue in self.queues(request.topic, request.queue, luck):
             self._queue(request, request.topic, queue, NORMAL, out)
-        if not retry_first and len(out.records) < request.most:
+        if not retry_first and out.count < request.most:
             self._retry(request, luck, out)
         return out
 
@@ -171,7 +200,7 @@ class Batches:
         high = self._store.range(topic, queue)[1]
         if kind == NORMAL:
             out.seen[queue] = high
-        need = request.most - len(out.records)
+        need = request.most - out.count
         if request.order:
             batch = self._order.get((topic, request.group, queue))
             now = self._now_ms()
@@ -229,6 +258,7 @@ class Batches:
         """Nothing is handed out before its check point is in the log, and the offset moves after
         it."""
         group, pop_ms = request.group, out.pop_ms
+        times: Mapping[int, int] | None = None
         offsets = [message.queue_offset for message in found]
         if request.order:
             place = topic, group, queue
@@ -236,7 +266,7 @@ class Batches:
                 place, request.attempt, pop_ms, request.invisible_ms, offsets, self._now_ms()
             )
             self._offsets.commit(group, topic, queue, start)
-            out.counts += shown_counts(kind, queue, batch)
+            times = batch.times
         else:
             ck = CheckPoint(
                 topic, group, queue, start, pop_ms, request.invisible_ms, out.revive_queue, offsets
@@ -245,12 +275,9 @@ class Batches:
                 out.rest += len(offsets)
                 return
             self._offsets.commit(group, topic, queue, found.next_offset)
-        out.starts.append(f"{kind} {queue} {start}")
-        out.offsets.append(shown_offsets(kind, queue, offsets))
-        for message in found:
-            record = self._record(request, message, kind, start, out)
-            out.records.append(record)
-            out.size += len(record)
+        out.batches.append(Taken(kind, queue, start, found, times))
+        out.count += len(found)
+        out.size += sum(message.size for message in found)
 
     def _keep(self, ck: CheckPoint, out: Popped) -> bool:
         """Whether its check point is kept. Raises: StoreError, unless something was found before,
@@ -261,21 +288,8 @@ class Batches:
         try:
             out.end = self._log.put_check_point(ck)
         except StoreError:
-            if not out.records:
+            if not out.batches:
                 raise
             return False
         self._points.add(ck)
         return True
-
-    def _record(
-        self, request: PopRequest, message: Message, kind: str, start: int, out: Popped
-    ) -> bytes:
-        """A record as it is sent: one of a retry topic names the topic that was asked for, and
-        brings its handle."""
-        if kind == NORMAL or self._config["popResponseReturnActualRetryTopic"]:
-            return bytes(message.record)
-        handle = Handle(
-            start, out.pop_ms, out.invisible_ms, out.revive_queue, kind,
-            self._config["brokerName"], message.queue, message.queue_offset,
-        )  # fmt: skip
-        return with_handle(message, request.topic, handle.text)

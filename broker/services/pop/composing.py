@@ -1,14 +1,18 @@
-"""A stored record under the name of another topic, for an answer (docs/internals/format.md#record;
-upstream MessageDecoder.encode)."""
+"""What was popped as remoting clients read it: three texts and the records, those of a retry topic
+under the name of the topic itself (docs/internals/pop.md#handles, docs/internals/format.md#record;
+upstream ExtraInfoUtil, MessageDecoder.encode)."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
+from broker.remoting.receipts import NORMAL, shown_offsets
+from broker.services.pop.batches import Popped, Taken
 from pystore import Message
 from pystore.properties import encode_properties
 
-__all__ = ["with_handle"]
+__all__ = ["records", "shown"]
 
 _MAGIC_V1, _MAGIC_V2 = -626843481, -626843477
 _TOPIC_MAX_V1 = 127
@@ -19,7 +23,46 @@ _BORN_V6, _STORE_V6 = 0x10, 0x20
 _TO_BODY_LENGTH = 84
 
 
-def with_handle(message: Message, topic: str, handle: str) -> bytes:
+def shown(popped: Popped, *, order: bool) -> dict[str, object]:
+    """Members of an answer that say which messages its records are."""
+    said: dict[str, object] = {
+        "startOffsetInfo": ";".join(f"{t.kind} {t.queue} {t.start}" for t in popped.batches),
+        "msgOffsetInfo": ";".join(
+            shown_offsets(t.kind, t.queue, [each.queue_offset for each in t.messages])
+            for t in popped.batches
+        ),
+    }
+    if order:
+        counts = [each for t in popped.batches for each in _shown_counts(t)]
+        said["orderCountInfo"] = ";".join(counts)
+    return said
+
+
+def _shown_counts(taken: Taken) -> Iterator[str]:
+    """How often these messages were popped before."""
+    times = taken.times or {}
+    counts = [(each.queue_offset, times.get(each.queue_offset, 0)) for each in taken.messages]
+    for offset, count in counts:
+        if count > 0:
+            yield f"{taken.kind} qo{taken.queue}%{offset} {count}"
+    yield f"{taken.kind} {taken.queue} {min(count for _, count in counts)}"
+
+
+def records(popped: Popped, topic: str, broker: str, *, actual: bool) -> bytes:
+    """The records, one after the other. actual: those of a retry topic as they are stored.
+
+    Raises: StoreError.
+    """
+    found = []
+    for message, handle, _ in popped.deliveries(broker):
+        if handle.retry == NORMAL or actual:
+            found.append(bytes(message.record))
+        else:
+            found.append(_with_handle(message, topic, handle.text))
+    return b"".join(found)
+
+
+def _with_handle(message: Message, topic: str, handle: str) -> bytes:
     """The record with this topic and POP_CK; everything else is as it is stored."""
     record, flag = message.record, message.sys_flag
     at = _TO_BODY_LENGTH + (12 if flag & _BORN_V6 else 0) + (12 if flag & _STORE_V6 else 0)

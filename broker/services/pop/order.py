@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from broker.remoting import mqjson
 from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed
 from pystore import files
 
-__all__ = ["Batch", "OrderTable", "shown_counts"]
+__all__ = ["Batch", "OrderTable"]
 
 log = logging.getLogger("broker.pop")
 
@@ -212,13 +212,3 @@ def _unquoted(table: dict[int, Any]) -> str:
         return mqjson.dumps(value).decode()
 
     return "{" + ",".join(f"{key}:{text(value)}" for key, value in table.items()) + "}"
-
-
-def shown_counts(kind: str, queue: int, batch: Batch) -> Iterable[str]:
-    """Elements of orderCountInfo: how often these messages were popped before."""
-    for each in batch.offsets:
-        count = batch.times.get(each, 0)
-        if count > 0:
-            yield f"{kind} qo{queue}%{each} {count}"
-    least = min((batch.times.get(each, 0) for each in batch.offsets), default=0)
-    yield f"{kind} {queue} {least}"

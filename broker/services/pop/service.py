@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
 
 from broker.remoting.hot import Core
 from broker.remoting.receipts import is_retry_of, retry_topic
@@ -29,7 +31,7 @@ from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
 from broker.services.topics import Topics
 from pystore import Store
-from pystore.errors import StoreError
+from pystore.errors import StoreError, StrayFile
 from pystore.timers import Timers
 
 __all__ = ["Pop"]
@@ -38,6 +40,9 @@ log = logging.getLogger("broker.pop")
 
 #: Timers that are later than this have check points on their way.
 _BEHIND_MS = 500
+
+#: Records that are put before others have their turn.
+_A_TURN = 64
 
 #: What a request that asked for messages is told: what was found, or why none can be handed out.
 Told = Callable[[Popped | StoreError], None]
@@ -106,6 +111,7 @@ class Pop:
 
         Raises: StoreError.
         """
+        _check_no_other_state(self._store.path / "kvStore")
         self.order.load()
         self.modes.load()
         if timers is None:
@@ -307,11 +313,23 @@ class Pop:
         else:
             told(False, parked == FULL)
 
-    def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """A topic or a group was deleted: nothing of it comes back."""
+    def forget(
+        self, *, topic: str | None = None, group: str | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """A topic or a group was deleted: at once nothing of it comes back any more. After what
+        this returns nothing comes back after a restart either, even if the same names are used
+        again; that raises: StoreError."""
         self.order.forget(topic, group)
+        ended = []
         for ck in [each for each in self.points if _is_of(each, topic, group)]:
-            self.points.acknowledge(ck, ck.offsets)
+            ended.append((ck, self.points.acknowledge(ck, ck.offsets)))
+        return self._put_ends(ended)
+
+    async def _put_ends(self, ended: list[tuple[CheckPoint, list[int]]]) -> None:
+        for i, (ck, offsets) in enumerate(ended):
+            if i % _A_TURN == _A_TURN - 1:
+                await asyncio.sleep(0)
+            self.log.put_ack(ck, offsets)
 
 
 class _Receiving:
@@ -335,15 +353,15 @@ class _Receiving:
             self.told(failed)
             return True
         self.seen = popped.seen
-        if not popped.records and not last and not popped.full:
+        if not popped.batches and not last and not popped.full:
             self._again_later(popped)
             return False
-        popped.full = not popped.records and (self.full or popped.full)
+        popped.full = not popped.batches and (self.full or popped.full)
         ck = pop.points.next_due()
         if ck is not None:
             pop.revive.expect(ck)
         self.told(popped)
-        if popped.records and popped.rest > 0:
+        if popped.batches and popped.rest > 0:
             pop.soon(self.place)
         return True
 
@@ -358,6 +376,21 @@ class _Receiving:
 
 def _clock() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _check_no_other_state(folder: Path) -> None:
+    """Upstream keeps check points in RocksDB when it is told to; we cannot read them there. An
+    empty database has a log of no bytes. Raises: StrayFile."""
+    for name, least in (("*.sst", 0), ("*.log", 1)):
+        for each in folder.glob(name):
+            if each.stat().st_size >= least:
+                raise StrayFile(
+                    "Apache's broker keeps what was popped in RocksDB, which is not supported:"
+                    " have it write that to the log (start it on this store and send it"
+                    " POP_ROLLBACK, 200056), or move the folder away, and these messages are lost"
+                    " for their groups",
+                    str(folder),
+                )
 
 
 def _is_of(ck: CheckPoint, topic: str | None, group: str | None) -> bool:
