@@ -278,6 +278,50 @@ def test_an_ordered_batch_outlives_a_restart(store_path):
     run(second(run(first())))
 
 
+async def _never():
+    pass
+
+
+def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(store_path):
+    """The process is gone before the state was saved to its file."""
+
+    async def first():
+        async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
+            p.pop_service.order.save = _never
+            p.make_topic()
+            p.put(*"01234")
+            for handle, _, _ in await p.handles(order="true", most=2):
+                await p.ack(handle)
+            found = await p.handles(order="true", most=3, invisible=20_000)
+            await p.ack(found[0][0])
+            await p.ack(found[2][0])
+            p.broker.store.flush()
+            shutil.copytree(store_path, store_path.with_name("crashed"))
+            return found
+
+    async def second(found):
+        async with popping(store_path.with_name("crashed")) as p:
+            assert p.broker.services.offsets.get("g", "T", 0) == 3
+            assert (await p.pop(order="true")).code == 210
+            await p.pop_service.save_order()
+            p.shift(21_000)
+            again = await p.handles(order="true")
+            assert [body for _, _, body in again] == [b"3", b"4"]
+            path = store_path.with_name("crashed") / "config"
+            # Apache's broker saves the file and knows nothing of the journal.
+            saved = path / "consumerOrderInfo.json"
+            saved.write_bytes(b'{"table":{}}')
+            assert p.pop_service.order.changed
+            shutil.copytree(path.parent, store_path.with_name("upstream"))
+
+    async def third():
+        async with popping(store_path.with_name("upstream")) as p:
+            assert [body for _, _, body in await p.handles(order="true")] == [b"3", b"4"]
+
+    run(second(run(first())))
+    run(third())
+
+
 def test_whoever_waits_is_woken_by_a_message_it_wants(store_path):
     async def work():
         async with popping(store_path) as p:

@@ -120,13 +120,9 @@ class Acks:
         if offset not in batch.offsets:
             return Outcome.UNKNOWN
         batch.acked |= 1 << batch.offsets.index(offset)
-        self._order.touch()
-        self._offsets.commit(
-            group,
-            topic,
-            queue,
-            max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0),
-        )
+        following = max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0)
+        self._offsets.commit(group, topic, queue, following)
+        self._order.note((topic, group, queue), following)
         if not batch.blocked_until(None, self._now_ms()):
             self._unblocked(topic, group, queue)
         return Outcome.DONE
@@ -142,7 +138,8 @@ class Acks:
         if offset not in batch.offsets:
             return Change(Outcome.UNKNOWN)
         batch.visible_ms[offset] = visible_ms
-        self._order.touch()
+        place = topic, group, handle.queue
+        self._order.note(place, self._offsets.get(group, topic, handle.queue) or 0)
         if not batch.blocked_until(None, self._now_ms()):
             self._unblocked(topic, group, handle.queue)
         return Change(Outcome.DONE, batch.pop_ms, visible_ms - batch.pop_ms, ORDER_QUEUE)

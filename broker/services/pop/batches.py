@@ -266,6 +266,7 @@ class Batches:
                 place, request.attempt, pop_ms, request.invisible_ms, offsets, self._now_ms()
             )
             self._offsets.commit(group, topic, queue, start)
+            self._order.note(place, start)
             times = batch.times
         else:
             ck = CheckPoint(

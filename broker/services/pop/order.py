@@ -1,7 +1,8 @@
 """Ordered consumption: which batch of a queue is out, and what of it is acknowledged
 (docs/internals/pop.md#order; upstream ConsumerOrderInfoManager).
 
-config/consumerOrderInfo.json is upstream's; members that it omits are null there.
+config/consumerOrderInfo.json is upstream's; members that it omits are null there. What changed
+since it was saved is in a journal of ours.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed
+from broker.services.pop.journal import Journal
 from pystore import files
 
 __all__ = ["Batch", "OrderTable"]
@@ -99,17 +101,21 @@ Queue = tuple[str, str, int]  # topic, group, queue
 
 
 class OrderTable:
-    """The batches that are out, by topic, group and queue; changed at once, on the disk
-    about a second later, after the offsets."""
+    """The batches that are out, by topic, group and queue; changed and noted at once, in their
+    file about a second later, after the offsets."""
 
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
+        self._journal = Journal(path.with_suffix(".journal"), file_mode)
         self._table: dict[Queue, Batch] = {}
         #: There is something to save.
         self.changed = False
 
     def get(self, place: Queue) -> Batch | None:
         return self._table.get(place)
+
+    def places(self) -> list[Queue]:
+        return list(self._table)
 
     def pop(
         self, place: Queue, attempt: str | None, pop_ms: int, invisible_ms: int,
@@ -125,12 +131,16 @@ class OrderTable:
             times = {each: old.times.get(each, 0) + 1 for each in sorted(again)}
         made = Batch(attempt, pop_ms, invisible_ms, tuple(offsets), times, used_ms=now_ms)
         self._table[place] = made
-        self.changed = True
         return made
 
-    def touch(self) -> None:
-        """A batch was changed by its user."""
+    def note(self, place: Queue, next_offset: int) -> None:
+        """A batch was popped or changed; next_offset: where its group goes on. From now on a crash
+        of the process does not undo it."""
+        self._note(place, next=next_offset, batch=self._table[place].as_json())
+
+    def _note(self, place: Queue, **change: Any) -> None:
         self.changed = True
+        self._journal.add(*place, **change)
 
     def forget(
         self, topic: str | None = None, group: str | None = None, queue: int | None = None
@@ -140,23 +150,49 @@ class OrderTable:
         for place in list(self._table):
             if all(want in (None, have) for want, have in zip(wanted, place, strict=True)):
                 del self._table[place]
-                self.changed = True
+                self._note(place)
 
     def expire(self, now_ms: int) -> None:
         """Those that nobody has popped for a day."""
         for place, batch in list(self._table.items()):
             if now_ms - batch.used_ms > _KEPT_MS:
                 del self._table[place]
-                self.changed = True
+                self._note(place)
 
     # ---- the file ----
 
-    def load(self) -> None:
-        """A file that cannot be read counts as none: its batches come once more."""
+    def load(self) -> dict[Queue, int]:
+        """Where groups go on, by what was noted after the file was saved. A file that cannot be
+        read counts as none: its batches come once more. Raises: OSError."""
         try:
             raw = self._path.read_bytes()
         except FileNotFoundError:
-            return
+            raw = b""
+        else:
+            self._read(raw)
+        found: dict[Queue, int] = {}
+        changes = self._journal.read(raw)
+        for said in changes:
+            place = said["topic"] or "", said["group"] or "", said["queue"]
+            self._table.pop(place, None)
+            found.pop(place, None)
+            if said["batch"] is not None:
+                self._take(place, said["batch"])
+                found[place] = said["next"] or 0
+        if changes:  # they are still in the journal, until the next save
+            self.changed = True
+            self._journal.go_on()
+        else:
+            self._journal.begin(raw)
+        return found
+
+    def _take(self, place: Queue, value: Any) -> None:
+        try:
+            self._table[place] = _batch_of(value)
+        except (ValueError, TypeError, IndexError) as bad:
+            log.warning("A batch of %s@%s is popped again: %s", place[0], place[1], bad)
+
+    def _read(self, raw: bytes) -> None:
         try:
             table = _FILE.loads(raw)["table"] or {}
         except ValueError as bad:
@@ -165,10 +201,8 @@ class OrderTable:
         for name, queues in table.items():
             topic, _, group = str(name).partition("@")
             for queue, value in queues.items() if isinstance(queues, dict) else ():
-                try:
-                    self._table[topic, group, int(queue)] = _batch_of(value)
-                except (ValueError, TypeError, IndexError) as bad:
-                    log.warning("A batch of %s is popped again: %s", name, bad)
+                if str(queue).isdigit():
+                    self._take((topic, group, int(queue)), value)
 
     def text(self) -> bytes:
         table: dict[str, dict[int, Any]] = {}
@@ -183,8 +217,11 @@ class OrderTable:
         """Raises: OSError, StoreError."""
         if self.changed:
             self.changed = False
+            data = self.text()
+            self._journal.mark(data)
             try:
-                await asyncio.to_thread(self._write, self.text())
+                await asyncio.to_thread(self._write, data)
+                self._journal.begin(data)
             except BaseException:
                 self.changed = True
                 raise
@@ -193,7 +230,10 @@ class OrderTable:
         """At the very end, when nothing else runs. Raises: OSError, StoreError."""
         if self.changed:
             self.changed = False
-            self._write(self.text())
+            data = self.text()
+            self._journal.mark(data)
+            self._write(data)
+        self._journal.end()
 
     def _write(self, data: bytes) -> None:
         files.make_folders(self._path.parent, self._file_mode)

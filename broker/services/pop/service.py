@@ -112,8 +112,13 @@ class Pop:
         Raises: StoreError.
         """
         _check_no_other_state(self._store.path / "kvStore")
-        self.order.load()
+        noted = self.order.load()
         self.modes.load()
+        for topic, group, queue in self.order.places():
+            batch = self.order.get((topic, group, queue))
+            if batch is not None and batch.offsets[-1] >= self._store.range(topic, queue)[1]:
+                self.order.forget(topic, group, queue)  # the power took its messages with it
+        self._go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
         if timers is None:
             return
         since, end = self._store.metadata.offsets_mark(), self._store.info().log_max
@@ -123,16 +128,20 @@ class Pop:
         found = await asyncio.to_thread(self.log.find, timers, self.revive.done, since)
         for ck in found.open:
             self.points.add(ck)
-        for (group, topic, queue), offset in found.popped.items():
-            # An offset that moved just before a crash; nobody gets what was handed out already. One
-            # beyond the queue is of a topic that was deleted since.
-            high = self._store.range(topic, queue)[1]
-            if (self._offsets.get(group, topic, queue) or 0) < offset <= high:
-                self._offsets.commit(group, topic, queue, offset)
+        self._go_on_at(found.popped)
         if found.records:
             log.info(
                 "%d check points are open, found in %d records", len(found.open), found.records
             )
+
+    def _go_on_at(self, offsets: Mapping[tuple[str, str, int], int]) -> None:
+        """Offsets that moved just before a crash, by (group, topic, queue); nobody gets what was
+        handed out already. One beyond the queue is of a topic that was deleted since, or of
+        messages that the power took with it."""
+        for (group, topic, queue), offset in offsets.items():
+            high = self._store.range(topic, queue)[1]
+            if (self._offsets.get(group, topic, queue) or 0) < offset <= high:
+                self._offsets.commit(group, topic, queue, offset)
 
     def run(self, schedule: Schedule) -> None:
         """From now on messages come back when their time is over."""
@@ -148,7 +157,7 @@ class Pop:
         self._core.on_news = None
 
     async def save_order(self) -> None:
-        """What is acknowledged in order stands nowhere else. Raises: OSError, StoreError."""
+        """Raises: OSError, StoreError."""
         if self.order.changed:
             await self._offsets.persist()
             await self.order.save()
@@ -240,6 +249,7 @@ class Pop:
                 loop.call_soon(polling.wake, Place(topic, group, at))
 
     def _was_reset(self, group: str, topic: str, queue: int) -> None:
+        self.order.forget(topic, group, queue)
         self._unblocked(topic, group, queue)
 
     # ---- asking ----
@@ -379,7 +389,7 @@ def _clock() -> int:
 
 
 def _check_no_other_state(folder: Path) -> None:
-    """Upstream keeps check points in RocksDB when it is told to; we cannot read them there. An
+    """Upstream can keep check points in RocksDB; we cannot read them there. An
     empty database has a log of no bytes. Raises: StrayFile."""
     for name, least in (("*.sst", 0), ("*.log", 1)):
         for each in folder.glob(name):

@@ -1,0 +1,104 @@
+"""What changed of ordered batches since their file was saved, a line a change: for a process that
+is killed (docs/internals/pop.md#order). Not upstream's, and of no use without the file.
+
+The first line names the file by its CRC-32, and so does one before each save: lines after it count
+for the file that is being written, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.remoting import mqjson
+from broker.remoting.jsonbody import INT, LONG, OBJECT, TEXT, Member, Shape
+from pystore import files
+
+__all__ = ["Journal"]
+
+log = logging.getLogger("broker.pop")
+
+_LINE = Shape(
+    file=Member(LONG), topic=TEXT, group=TEXT, queue=Member(INT, 0), next=Member(LONG),
+    batch=OBJECT,
+)  # fmt: skip
+
+
+class Journal:
+    """Lives on the event loop: a line goes to the page cache, and nobody waits for the disk."""
+
+    def __init__(self, path: Path, file_mode: int) -> None:
+        self._path, self._file_mode = path, file_mode
+        self._file: int | None = None
+        #: Lines since the last mark, while a save is under way.
+        self._since: list[bytes] = []
+
+    def read(self, saved: bytes) -> list[dict[str, Any]]:
+        """Changes after the file with this content, the earliest first."""
+        try:
+            lines = self._path.read_bytes().split(b"\n")
+        except OSError:
+            return []
+        found: list[dict[str, Any]] = []
+        counts, crc = False, zlib.crc32(saved)
+        for line in lines:
+            try:
+                said = _LINE.loads(line)
+            except ValueError:  # the end, or a line that was not written whole
+                break
+            if said["file"] is None:
+                if counts:
+                    found.append(said)
+            elif said["file"] == crc:
+                counts, found = True, []
+        return found
+
+    def add(self, topic: str, group: str, queue: int, **change: Mapping[str, Any] | int) -> None:
+        """next: the offset that the group goes on at. batch: what is out; without it nothing is."""
+        self._add({"topic": topic, "group": group, "queue": queue, **change})
+
+    def _add(self, said: Mapping[str, Any]) -> None:
+        line = mqjson.dumps(said) + b"\n"
+        self._since.append(line)
+        if self._file is not None:
+            try:
+                os.write(self._file, line)
+            except OSError as failed:
+                log.warning(
+                    "A crash now would repeat messages of ordered groups: %s: %s",
+                    self._path, failed,
+                )  # fmt: skip
+                self.close()
+
+    def mark(self, content: bytes) -> None:
+        """The file is about to be saved with this content."""
+        self._since = []
+        self._add({"file": zlib.crc32(content)})
+
+    def begin(self, content: bytes) -> None:
+        """The file has this content: lines before its mark are of no use. Raises: OSError."""
+        self.close()
+        files.make_folders(self._path.parent, self._file_mode)
+        head = mqjson.dumps({"file": zlib.crc32(content)}) + b"\n"
+        lines = b"".join([head, *self._since])
+        files.write_whole(self._path, lines, durable=False, mode=self._file_mode)
+        self._since = []
+        self.go_on()
+
+    def go_on(self) -> None:
+        """More lines after those that were read. Raises: OSError."""
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def end(self) -> None:
+        """All of it is in the file. Raises: OSError."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
