@@ -104,7 +104,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
     """A file to write to; at the end of the block it takes the place of the one at `path`.
 
     Whenever the power fails, `path` holds its old content or all of the new one. It keeps the
@@ -132,7 +132,7 @@ def whole_file(path: Path, *, durable: bool = True, mode: int = 0o666) -> Iterat
         sync_folder(path.parent)
 
 
-def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
+def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = FILE_MODE) -> None:
     """:func:`whole_file` for content that is at hand. Raises: OSError."""
     with whole_file(path, durable=durable, mode=mode) as file:
         file.write(data)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pystore.files import FILE_MODE, make_folders, new_file
 from spark_ext import schema as columns
 from spark_ext.errors import DataLoss, SourceError
 from spark_ext.options import ReadOptions
@@ -311,5 +312,7 @@ class _Counts:
             "firstSkipped": self.first,
         }
         target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        (target / f"{names[0]}-{names[1]}-{names[2]}.json").write_text(json.dumps(fact), "utf-8")
+        make_folders(target, FILE_MODE)
+        report = target / f"{names[0]}-{names[1]}-{names[2]}.json"
+        with new_file(report, FILE_MODE) as file:
+            file.write(json.dumps(fact).encode())

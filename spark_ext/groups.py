@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pystore.files import FILE_MODE, write_whole
+from pystore.files import FILE_MODE, make_folders, write_whole
 
 __all__ = ["commit_to_group"]
 
@@ -35,9 +35,9 @@ def commit_to_group(path: str, group: str, offsets: Mapping[tuple[str, int], int
     for (topic, queue), n in sorted(offsets.items()):
         table.setdefault(f"{topic}@{group}", {})[str(queue)] = n
     try:
-        aside.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(aside.parent, FILE_MODE)
         data = json.dumps({"offsetTable": table}, indent=1).encode()
-        write_whole(aside, data, mode=FILE_MODE)
+        write_whole(aside, data)
         where = f"they are in {aside}"
     except OSError as e:
         where = str(e)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pystore.files import sync_folder, write_whole
+from pystore.files import FILE_MODE, make_folders, sync_folder, write_whole
 
 if TYPE_CHECKING:
     import pystore
@@ -60,7 +60,7 @@ class Ledger:
 
     def put(self, entry: Entry) -> None:
         """On the disk when it returns, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder, FILE_MODE)
         path = self._path(entry.job)
         write_whole(path, json.dumps(entry._asdict()).encode())
         self._sync()

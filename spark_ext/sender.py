@@ -23,7 +23,7 @@ from spark_ext.errors import BadSchema, SinkError
 from spark_ext.network import GROUP, client_options
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper, check_schema
-from spark_ext.tasks import batch_of_stream, check_packages, task_ids
+from spark_ext.tasks import batch_of_stream, task_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +81,6 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
     """Raises: SinkError, BadSchema."""
     if overwrite:
         raise SinkError("messages of a broker are never overwritten: use append")
-    check_packages()
     check_schema(schema, options.topic, timers=True)
     if "shardingKey" in schema.names and "queueId" in schema.names:
         raise BadSchema("give one of the columns shardingKey and queueId: both choose the queue")

@@ -27,11 +27,12 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from pystore.files import FILE_MODE, make_folders, new_file
 from spark_ext.errors import SinkError
 from spark_ext.ledger import Entry, Ledger, Stamp, stamps_since
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper, check_schema
-from spark_ext.tasks import batch_of_stream, check_packages, task_ids
+from spark_ext.tasks import batch_of_stream, task_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,12 +73,12 @@ def _spool(
 
     partition, attempt = task_ids()
     folder = _spool_root(options) / job / str(batch)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder, FILE_MODE)
     path = folder / f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:8]}.arrow"
     stamper = Stamper(options.topic, options.tags, job, batch, partition)
     try:
         with contextlib.ExitStack() as stack:
-            file = stack.enter_context(path.open("wb"))
+            file = stack.enter_context(new_file(path, FILE_MODE))
             out = None
             for rows in batches:
                 messages = stamper.convert(rows)
@@ -101,7 +102,6 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a store is never overwritten: use .mode('append')")
-        check_packages()
         check_schema(schema, options.topic)
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
@@ -122,7 +122,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a store is never overwritten: use outputMode('append')")
-        check_packages()
         check_schema(schema, options.topic)
         self.options = options
 

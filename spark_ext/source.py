@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from spark_ext import options as given
 from spark_ext import schema as columns
 from spark_ext.errors import SourceError
+from spark_ext.tasks import check_packages
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -44,6 +45,7 @@ class RocketmqSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         _check_pystore()
+        check_packages()
 
     @classmethod
     def name(cls) -> str:

@@ -53,7 +53,7 @@ except ImportError:
     raise SourceError(
         "streaming needs PySpark 4.2 or newer, which lets a source limit a batch"
     ) from None
-from pystore.files import sync_folder, write_whole
+from pystore.files import FILE_MODE, make_folders, sync_folder, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,6 +279,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _remember(path: Path, offset: dict[str, Any]) -> None:
     """The file has all of the offset or is not there, and stays after a power failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent, FILE_MODE)
     write_whole(path, json.dumps(offset).encode())
     sync_folder(path.parent.parent)

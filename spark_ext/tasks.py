@@ -1,12 +1,16 @@
-"""What both sinks ask of Spark: which task this is, and whether it can work at all."""
+"""What sources and sinks ask of Spark: which task this is, and whether it can work at all."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
 
-from spark_ext.errors import SinkError
+from spark_ext.errors import SinkError, SourceError
 
-__all__ = ["batch_of_stream", "check_packages", "task_ids"]
+__all__ = ["EXTRA", "batch_of_stream", "check_packages", "task_ids"]
+
+#: What reading and writing need.
+EXTRA = "'rocketmq-pystore[spark]'"
 
 
 def task_ids() -> tuple[int, int]:
@@ -30,10 +34,9 @@ def batch_of_stream() -> tuple[str, int]:
 
 
 def check_packages() -> None:
-    """Before any task has spooled anything. Raises: SinkError."""
+    """Before any task has begun. Raises: SourceError naming what cannot be imported."""
     missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
-        raise SinkError(
-            f"a write needs {' and '.join(missing)}, which cannot be imported: pip install"
-            " 'rocketmq-pystore[spark]'"
+        raise SourceError(
+            f"{sys.executable} cannot import {' and '.join(missing)}: pip install {EXTRA}"
         )
