@@ -39,7 +39,6 @@
 #define INFLATED_MAX (256LL << 20)
 #define INFLATED_FIRST 4096
 #define COMPRESSION_ZLIB 3
-#define NO_UNIT (-1) /* as a size: the queue has no unit there */
 
 static const char HALF_TOPIC[] = "RMQ_SYS_TRANS_HALF_TOPIC";
 static const char OP_TOPIC[] = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
@@ -368,7 +367,7 @@ static int damage_met(scanner *sn, int64_t skipped, int64_t physical) {
 static int unit_damaged(scanner *sn, const candidate *c) {
     const char *topic = sn->sn_topic->tp_name;
     int32_t id = sn->sn_queue->cq_id, size;
-    bool missing = c->ca_size == NO_UNIT;
+    bool missing = c->ca_missing;
     int code = damage_met(sn, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
     if (code >= 0) return code;
     if (missing)
@@ -490,7 +489,7 @@ static void candidates_fill(scanner *sn) {
     while (n < CANDIDATES && sn->sn_at < sn->sn_end && budget > 0) {
         if (sn->sn_unit_count == 0 && !units_open(sn)) {
             int64_t missing = units_missing(sn);
-            sn->sn_candidates[n++] = (candidate){sn->sn_at, missing, NO_UNIT};
+            sn->sn_candidates[n++] = (candidate){sn->sn_at, missing, 0, true};
             sn->sn_at += missing;
             break;
         }
@@ -501,7 +500,7 @@ static void candidates_fill(scanner *sn) {
         for (; i < take && n < CANDIDATES; i++, p += PS_UNIT) {
             if (sn->sn_hashed && !code_wanted(sn, (int64_t)be64_get(p + 12))) continue;
             sn->sn_candidates[n++] =
-                (candidate){sn->sn_at + i, (int64_t)be64_get(p), (int32_t)be32_get(p + 8)};
+                (candidate){sn->sn_at + i, (int64_t)be64_get(p), (int32_t)be32_get(p + 8), false};
         }
         sn->sn_at += i;
         sn->sn_units = p;
@@ -511,15 +510,39 @@ static void candidates_fill(scanner *sn) {
     sn->sn_candidate_count = n;
 }
 
-/* Rows from units alone: they need not touch the log, but must point into it. */
+/* The size that the record of a unit has by itself; 0 where the log has no whole one there that
+ * belongs to the unit. */
+static int32_t record_size(scanner *sn, const segment *sg, const candidate *c) {
+    ps_unit u = {c->ca_physical, c->ca_size, 0};
+    ps_record r;
+    if (sg == NULL || c->ca_size == PS_UNIT_NONE) return 0;
+    const uint8_t *p = sg->sg_map + (c->ca_physical - sg->sg_from);
+    bool good = ps_unit_record(&u, p, sg->sg_to - c->ca_physical, &r) &&
+                ps_unit_belongs(sn->sn_store, sn->sn_queue, c->ca_offset, &r);
+    return good ? r.size : 0;
+}
+
+/* Whether a row may take the unit's word, as its record lies within the log. */
+static inline bool unit_plausible(const scanner *sn, const candidate *c) {
+    return c->ca_size >= PS_RECORD_FIXED && c->ca_physical >= sn->sn_log_min &&
+           c->ca_physical <= sn->sn_log_end - c->ca_size;
+}
+
+static int32_t unit_size(scanner *sn, const candidate *c) {
+    if (__builtin_expect(unit_plausible(sn, c), 1)) return c->ca_size;
+    if (c->ca_missing) return 0;
+    const segment *sg = segment_cached(sn, c->ca_physical);
+    return record_size(sn, sg != NULL ? sg : segment_load(sn, c->ca_physical), c);
+}
+
+/* Rows from units alone: they touch the log only where a unit says what cannot be. */
 static int unit_rows(scanner *sn, int32_t room, int32_t *count) {
     int32_t n = 0, i = sn->sn_candidate_at;
     for (; i < sn->sn_candidate_count && n < room; i++) {
         const candidate *c = &sn->sn_candidates[i];
         ps_row *r = &sn->sn_row[n];
-        if (__builtin_expect(c->ca_size < PS_RECORD_FIXED || c->ca_physical < sn->sn_log_min ||
-                                 c->ca_physical > sn->sn_log_end - c->ca_size,
-                             0)) {
+        int32_t size = unit_size(sn, c);
+        if (__builtin_expect(size == 0, 0)) {
             int code = n > 0 ? BLOCK_DONE : unit_damaged(sn, c);
             if (n > 0) break;
             if (code != BLOCK_DONE) return code;
@@ -528,7 +551,7 @@ static int unit_rows(scanner *sn, int32_t room, int32_t *count) {
         r->rw_from = i;
         r->rw_offset = c->ca_offset;
         r->rw_physical = c->ca_physical;
-        r->rw_size = c->ca_size;
+        r->rw_size = size;
         n++;
     }
     sn->sn_candidate_at = i;
@@ -559,6 +582,17 @@ static inline bool row_asked_for(scanner *sn, const candidate *c, const ps_row *
            ps_unit_belongs(sn->sn_store, sn->sn_queue, c->ca_offset, &whole);
 }
 
+static inline bool queue_head_parse(scanner *sn, const segment *sg, const candidate *c, ps_row *r) {
+    const uint8_t *p = sg->sg_map + (c->ca_physical - sg->sg_from);
+    int32_t size = c->ca_size;
+    if (__builtin_expect(size >= PS_RECORD_FIXED && size <= sg->sg_to - c->ca_physical &&
+                             head_parse(p, size, c->ca_physical, r),
+                         1))
+        return true;
+    size = record_size(sn, sg, c);
+    return size != 0 && head_parse(p, size, c->ca_physical, r);
+}
+
 /* Heads of the records that the next candidates point to. */
 static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
     int32_t n = 0, i = sn->sn_candidate_at, end = sn->sn_candidate_count;
@@ -570,14 +604,10 @@ static int queue_heads(scanner *sn, int32_t room, int32_t *count) {
         const segment *sg = segment_cached(sn, c->ca_physical);
         if (__builtin_expect(sg == NULL, 0)) {
             if (n > 0) break; /* rows may point into the segment that would go */
-            sg = c->ca_size == NO_UNIT ? NULL : segment_load(sn, c->ca_physical);
+            sg = c->ca_missing ? NULL : segment_load(sn, c->ca_physical);
         }
-        if (__builtin_expect(sg == NULL || c->ca_size < PS_RECORD_FIXED ||
-                                 c->ca_size > sg->sg_to - c->ca_physical ||
-                                 !head_parse(sg->sg_map + (c->ca_physical - sg->sg_from),
-                                             c->ca_size, c->ca_physical, r) ||
-                                 !row_asked_for(sn, c, r),
-                             0)) {
+        if (__builtin_expect(
+                sg == NULL || !queue_head_parse(sn, sg, c, r) || !row_asked_for(sn, c, r), 0)) {
             if (n > 0) break;
             sn->sn_candidate_at = i;
             int code = unit_damaged(sn, c);

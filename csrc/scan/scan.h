@@ -31,8 +31,9 @@ typedef struct segment {
 /* A unit that passed the filters a unit can decide. */
 typedef struct candidate {
     int64_t ca_offset;
-    int64_t ca_physical; /* NO_UNIT: how many offsets have none */
+    int64_t ca_physical; /* missing: how many offsets have no unit */
     int32_t ca_size;
+    bool ca_missing;
 } candidate;
 
 typedef struct scanner {

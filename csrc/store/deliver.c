@@ -58,9 +58,8 @@ const ps_record *ps_deliver_record(ps_store *s, ps_queue *q, int64_t offset, con
     const uint8_t *p = u->size == PS_UNIT_NONE || u->physical < 0
                            ? NULL
                            : ps_log_at(&s->st_log, u->physical, end, &avail, mf);
-    bool good = p != NULL && ps_record_decode(p, avail, out) == PS_REC_OK &&
-                out->physical_offset == u->physical && out->size == u->size &&
-                ps_unit_belongs(s, q, offset, out);
+    bool good =
+        p != NULL && ps_unit_record(u, p, avail, out) && ps_unit_belongs(s, q, offset, out);
     return good ? out : NULL;
 }
 

@@ -186,6 +186,15 @@ static inline bool tag_wanted(const ps_read_options *o, int64_t tags_code) {
     return false;
 }
 
+bool ps_unit_record(const ps_unit *u, const uint8_t *p, int64_t avail, ps_record *r) {
+    if (u->size <= avail && ps_record_decode(p, u->size, r) == PS_REC_OK && r->size == u->size &&
+        r->physical_offset == u->physical)
+        return true;
+    /* A whole record there says by its sums that the unit's size is what is wrong. */
+    return ps_record_check(p, avail, u->physical, PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF, r) ==
+           PS_REC_OK;
+}
+
 /* The record a unit points to, checked against the unit; its segment is cached in *mf over
  * units. *mf is NULL afterwards when the log has no segment there. */
 static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record *r) {
@@ -196,14 +205,7 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
         if (*mf == NULL) return false;
     }
     int64_t at = u->physical - (*mf)->mf_base;
-    int64_t avail = (*mf)->mf_size - at;
-    const uint8_t *p = (*mf)->mf_map + at;
-    if (u->size <= avail && ps_record_decode(p, u->size, r) == PS_REC_OK && r->size == u->size &&
-        r->physical_offset == u->physical)
-        return true;
-    /* A whole record there says by its sums that the unit's size is what is wrong. */
-    return ps_record_check(p, avail, u->physical, PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF, r) ==
-           PS_REC_OK;
+    return ps_unit_record(u, (*mf)->mf_map + at, (*mf)->mf_size - at, r);
 }
 
 /* By how much a record's queue offset differs from its place. Damage makes any number of it, so it

@@ -180,6 +180,9 @@ int ps_timer_asked(ps_store *s, const uint8_t *properties, int64_t len, int64_t 
                    ps_error *e);
 
 /* read.c */
+/* Whether the record that `u` points to, at p with `avail` bytes to read, is whole. The record says
+ * how long it is: where the unit says something else, place and sums of the record decide. */
+bool ps_unit_record(const ps_unit *u, const uint8_t *p, int64_t avail, ps_record *r);
 /* Whether the unit at `offset` may lead to this whole record: it is of the queue, and its queue
  * offset is the unit's. A queue of Java's whose log once lost messages counts on without a gap, so
  * that later records differ from their units by the same amount: a neighbour that differs alike

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import pyarrow
 import pytest
@@ -127,6 +128,44 @@ def test_a_unit_of_another_size_costs_no_message(filled, size, opener):
     damage.write(file, at + 8, size.to_bytes(4, "big", signed=True))
     with opener(filled) as store:
         assert bodies(store) == ([b"a%d" % i for i in range(COUNT)], 0)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 90, 1 << 30])
+@pytest.mark.parametrize("column", ["body", "tags", "queueOffset"])
+def test_a_unit_of_another_size_costs_a_scan_no_row(filled, size, column):
+    """Nor one of the units alone, but for a size that a record there could have."""
+    want = arrow_of(filled, column)
+    file, at = unit_of(filled, "t", 200)
+    damage.write(file, at + 8, size.to_bytes(4, "big", signed=True))
+    assert arrow_of(filled, column) == want
+    assert want.num_rows == COUNT
+
+
+def arrow_of(root, column):
+    with pystore.Reader(root) as store:
+        return pyarrow.table(store.arrow("t", queue=0, columns=[column]))
+
+
+def test_a_negative_size_passes_one_row_over(filled):
+    """It once stood for as many missing units as its place in the log says."""
+    put_unit(filled, "t", 41, struct.pack(">qiq", 1 << 40, -1, 0))
+    with pystore.Reader(filled) as store:
+        stream = store.arrow("t", queue=0, columns=["body"], skip_damaged=True)
+        assert pyarrow.table(stream).num_rows == COUNT - 1
+        assert stream.stats.skipped == 1
+
+
+@pytest.mark.parametrize("size", [-1, 0, 90, 1 << 30])
+def test_a_unit_of_another_size_costs_no_delayed_message(store_path, small, size):
+    with pystore.open(store_path, **small) as store:
+        for i in range(4):
+            store.put("t", b"d%d" % i, delay_level=1, queue=0)
+    (file,) = damage.queue_files(store_path, "SCHEDULE_TOPIC_XXXX")
+    damage.write(file, 20 + 8, size.to_bytes(4, "big", signed=True))
+    with pystore.open(store_path, **small) as store:
+        due = store.deliver_due(1, 0, now_ms=int(time.time() * 1000) + 3_600_000)
+        assert (due.delivered, due.skipped) == (4, 0)
+        assert bodies(store) == ([b"d%d" % i for i in range(4)], 0)
 
 
 def test_a_scan_refuses_the_unit_of_another_queue(filled):
