@@ -16,11 +16,12 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pystore._aside import copy_aside
 from pystore.errors import BadArgument, Forbidden, RecordDamaged, StoreIOError, StoreLocked
 from pystore.files import FILE_MODE, folder_mode, make_folders, new_file, sync_folder, write_whole
 from pystore.native import ffi, lib
@@ -35,7 +36,7 @@ _AT_FDCWD = -100
 
 @dataclass(slots=True)
 class Action:
-    """One step. do: "patch", "zero", "resize", "create", "move", "replace" or "rebuild".
+    """One step. do: "patch", "zero", "resize", "create", "move", "replace", "keep" or "rebuild".
 
     file: relative to the store's root. what: one sentence for people. data: what the step needs,
     JSON-ready. done: whether it was applied.
@@ -233,6 +234,11 @@ class Journal:
         make_folders(path.parent, self.file_mode)
         write_whole(path, bytes.fromhex(action.data["content"]), mode=self.file_mode)
 
+    def _keep(self, action: Action, number: int) -> None:
+        pieces = [(str(name), int(at), int(size)) for name, at, size in action.data["pieces"]]
+        folder = copy_aside(self.root, pieces, action.data["why"], self.file_mode)
+        action.data["folder"] = str(folder.relative_to(self.root))
+
     def swap_in(self, action: Action, name: str, made: Path) -> None:
         """Exchanges ``root/name`` with `made`, once: which is which is known by the inode."""
         target = self.root / name
@@ -308,6 +314,11 @@ class Journal:
             write_whole(self.root / action.file, kept.read_bytes(), mode=rights)
         else:
             (self.root / action.file).unlink(missing_ok=True)
+
+    def _undo_keep(self, action: Action, number: int) -> None:
+        shutil.rmtree(self.root / action.data.pop("folder"), ignore_errors=True)
+        with suppress(OSError):
+            (self.root / "aside").rmdir()  # unless it holds something else
 
     def _undo_rebuild(self, action: Action, number: int) -> None:
         for name, inode in action.data.get("inodes", {}).items():

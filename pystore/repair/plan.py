@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pystore._aside import Piece, kept_aside
 from pystore.audit import Audit, Finding
 from pystore.audit.layout import File, Layout
 from pystore.configfiles import SECTIONS
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.journal import Action
 
-__all__ = ["make_plan"]
+__all__ = ["keep_rivals", "make_plan"]
 
 #: Findings that replace a stretch of the log by one record.
 _STRETCHES = ("damaged-record", "log-hole", "records-after-blank", "no-queue", "bad-queue-offset")
@@ -204,6 +205,28 @@ def _offsets(layout: Layout, audit: Audit) -> list[Action]:
     return [Action("replace", layout.name(path), text, {"content": content})]
 
 
+def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
+    """A copy of each record that no queue delivers since another one has its queue offset: the log
+    holds it only until retention takes its segment."""
+    there = kept_aside(layout.root)
+    pieces: list[Piece] = []
+    for f in audit.findings:
+        if f.kind != "same-offset":
+            continue
+        physical = int(f.text.split()[-4])  # the one that its queue's unit does not name
+        file = _file_of(layout, physical)
+        if file is None:
+            continue
+        name, at = layout.name(file.path), physical - file.number
+        if (name, at) not in there:
+            pieces.append((name, at, int.from_bytes(_read(file.path, at, 4), "big")))
+    if not pieces:
+        return []
+    text = f"copy {len(pieces)} records aside: others have their queue offsets and are delivered"
+    why = "another record has its queue offset"
+    return [Action("keep", "", text, {"pieces": [list(p) for p in pieces], "why": why})]
+
+
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """The actions that mend what the audit found, in the order in which they are done."""
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}
@@ -217,4 +240,6 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
         names.append("checkpoint")
         actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
                               {"names": names}))  # fmt: skip
+    if "consumequeue" not in names:  # else the queues decide anew which ones are delivered
+        actions += keep_rivals(layout, audit)
     return actions

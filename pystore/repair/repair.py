@@ -14,7 +14,7 @@ from pystore.audit import Audit, verify
 from pystore.audit.layout import Layout, look
 from pystore.errors import BadArgument, NotFound, RecordDamaged
 from pystore.repair.journal import Action, Journal, hold_lock, journals, refuse_if_held
-from pystore.repair.plan import make_plan
+from pystore.repair.plan import keep_rivals, make_plan
 from pystore.repair.scratch import Progress, make_derived, swap_derived
 from pystore.settings import Settings
 
@@ -123,12 +123,27 @@ def repair(
         done = Repair(str(root), actions, before=before, finished=ended)
         if actions and confirm is not None and not confirm(done):
             return done
+        done.after = before
         if actions:
-            journal = Journal.begin(root, actions, given.file_mode)
-            done.side = str(journal.folder)
-            journal.apply(_rebuilder(given, progress))
-        done.after = _verify_held(root, conf, progress, settings) if actions else before
+            journal, done.after = _carry_out(root, conf, given, actions, progress, settings)
+            done.side, done.actions = str(journal.folder), journal.actions
     return done
+
+
+def _carry_out(
+    root: Path, conf: Any, given: Settings, actions: list[Action], progress: Progress | None,
+    settings: Any,
+) -> tuple[Journal, Audit]:  # fmt: skip
+    """Applies the actions, and returns what the store is like then. Only now is it known which of
+    two records on one queue offset is delivered."""
+    journal = Journal.begin(root, actions, given.file_mode)
+    journal.apply(_rebuilder(given, progress))
+    after = _verify_held(root, conf, progress, settings)
+    more = keep_rivals(look(root, given), after)
+    if more:
+        journal.actions = journal.actions + more
+        journal.apply(_rebuilder(given, progress))
+    return journal, after
 
 
 def _verify_held(root: Path, conf: Any, progress: Progress | None, settings: Any) -> Audit:
@@ -168,10 +183,8 @@ def rebuild(
             raise BadArgument("nothing was chosen to rebuild")
         if dry_run:
             return Repair(str(root), actions, before)
-        journal = Journal.begin(root, actions, given.file_mode)
-        journal.apply(_rebuilder(given, progress))
-        after = _verify_held(root, conf, progress, settings)
-    return Repair(str(root), actions, before, after, str(journal.folder), ended)
+        journal, after = _carry_out(root, conf, given, actions, progress, settings)
+    return Repair(str(root), journal.actions, before, after, str(journal.folder), ended)
 
 
 def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:

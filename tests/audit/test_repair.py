@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -255,6 +256,48 @@ def test_of_two_records_on_one_offset_a_rebuild_names_both(sample: Sample, copy:
         assert store.message(second.physical_offset).keys == second.keys
         found = store.query("orders", second.keys[0])
         assert [m.physical_offset for m in found] == [second.physical_offset]
+
+
+def kept(root: Path) -> list[bytes]:
+    """What stands in aside/ of the records that no queue delivers."""
+    found = []
+    for manifest in sorted((root / "aside").glob("*/manifest.jsonl")):
+        rows = [json.loads(line) for line in manifest.read_bytes().splitlines()]
+        found += [(manifest.parent / row["kept"]).read_bytes() for row in rows]
+        for row, data in zip(rows, found, strict=True):
+            assert (root / row["file"]).read_bytes()[row["at"] :][: row["length"]] == data
+    return found
+
+
+def test_the_record_that_is_not_delivered_is_copied_aside(sample: Sample, copy: Path):
+    """Once, and the copy goes when the repair is undone."""
+    with pystore.Reader(copy) as reader:
+        second = reader.message(sample.place)
+    in_record(20, (second.queue_offset - 1).to_bytes(8, "big"))(sample, copy)
+    before = content(copy)
+    rebuild(copy)
+    (data,) = kept(copy)
+    assert data[28:36] == second.physical_offset.to_bytes(8, "big")
+    assert len(data) == second.size
+    again = repair(copy)
+    assert again.actions == []
+    assert kept(copy) == [data]
+    undo(copy)
+    assert kept(copy) == []
+    assert content(copy) == before
+
+
+def test_a_copy_of_two_records_on_one_offset_alone_is_a_plan(sample: Sample, copy: Path):
+    with pystore.Reader(copy) as reader:
+        second = reader.message(sample.place)
+    in_record(20, (second.queue_offset - 1).to_bytes(8, "big"))(sample, copy)
+    rebuild(copy)
+    shutil.rmtree(copy / "aside")
+    (action,) = plan(copy).actions
+    assert action.do == "keep"
+    assert "copy 1 records aside" in action.what
+    repair(copy)
+    assert len(kept(copy)) == 1
 
 
 def test_a_damaged_log_is_not_rebuilt_from(sample: Sample, copy: Path):
