@@ -168,13 +168,13 @@ void au_entries_seek(au_entries *es, ps_audit *a, int64_t physical) {
     es->en_at = low;
 }
 
-bool au_entries_peek(au_entries *es, au_entry *out) {
+bool au_entries_bring(au_entries *es) {
     ix_entry e;
     while (es->en_number < es->en_audit->au_index_count) {
         if (es->en_at < es->en_audit->au_indexes[es->en_number].xi_keep &&
             entry_read(es, es->en_number, es->en_at, &e)) {
-            *out = (au_entry){e.en_physical, e.en_hash};
-            return true;
+            es->en_entry = (au_entry){e.en_physical, e.en_hash};
+            return es->en_ready = true;
         }
         es->en_number++;
         es->en_at = 1;

@@ -35,6 +35,11 @@ au_cursor *au_cursor_of(au_cursors *cs, const ps_record *r);
 /* The unit at a queue offset; false when the files hold none there. */
 bool au_cursor_unit(au_cursors *cs, au_cursor *c, int64_t offset, ps_unit *out);
 
+typedef struct au_entry {
+    int64_t physical;
+    int32_t hash;
+} au_entry;
+
 /* The index entries as one row over all files, read in the order in which they were put. */
 typedef struct au_entries {
     ps_audit *en_audit;
@@ -42,17 +47,26 @@ typedef struct au_entries {
     int32_t en_open;   /* number of the file that is open, -1 none */
     int32_t en_number; /* next file */
     int32_t en_at;     /* next entry of it */
+    bool en_ready;     /* it is in en_entry */
+    au_entry en_entry;
 } au_entries;
-
-typedef struct au_entry {
-    int64_t physical;
-    int32_t hash;
-} au_entry;
 
 /* Puts the row at the first entry whose record is at or after `physical`. */
 void au_entries_seek(au_entries *es, ps_audit *a, int64_t physical);
-/* The next entry without taking it; false at the end. */
-bool au_entries_peek(au_entries *es, au_entry *out);
+/* Brings the next entry to en_entry; false at the end. */
+bool au_entries_bring(au_entries *es);
 void au_entries_close(au_entries *es);
+
+/* The next entry without taking it; false at the end. */
+static inline bool au_entries_peek(au_entries *es, au_entry *out) {
+    if (!es->en_ready && !au_entries_bring(es)) return false;
+    *out = es->en_entry;
+    return true;
+}
+
+static inline void au_entries_take(au_entries *es) {
+    es->en_at++;
+    es->en_ready = false;
+}
 
 #endif

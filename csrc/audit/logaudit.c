@@ -249,8 +249,17 @@ static void skip_ghosts(segment_walk *w, int64_t before) {
     au_entry e;
     while (au_entries_peek(&w->entries, &e) && e.physical < before) {
         entry_ghost(w, &e);
-        w->entries.en_at++;
+        au_entries_take(&w->entries);
     }
+}
+
+/* As the cursor of the record's queue has it, mostly. */
+static int32_t topic_hash_of(const segment_walk *w, const ps_record *r) {
+    const au_cursor *c = w->queues.cs_recent;
+    if (c != NULL && c->cu_topic_len == r->topic_len &&
+        memcmp(c->cu_topic, r->topic, (size_t)r->topic_len) == 0)
+        return c->cu_topic_hash;
+    return ix_topic_hash(r->topic, r->topic_len);
 }
 
 static void check_keys(segment_walk *w, const ps_record *r) {
@@ -262,7 +271,7 @@ static void check_keys(segment_walk *w, const ps_record *r) {
     bool none = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || !ix_keys_of(r, &k);
     skip_ghosts(w, r->physical_offset);
     if (none) return;
-    int32_t topic = ix_topic_hash(r->topic, r->topic_len);
+    int32_t topic = topic_hash_of(w, r);
     int64_t all = 0;
     while (ix_key_next(&k, &key, &len)) {
         if (count < KEYS_MOST) wanted[count++] = ix_key_hash(topic, key, len);
@@ -280,7 +289,7 @@ static void check_keys(segment_walk *w, const ps_record *r) {
             missing--; /* of so many keys the rest are only counted */
         else
             entry_ghost(w, &e);
-        w->entries.en_at++;
+        au_entries_take(&w->entries);
     }
     if (missing <= 0) return;
     if (r->physical_offset > w->a->au_indexed) {

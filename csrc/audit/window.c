@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW (1 << 20)
+#define WINDOW (1 << 18) /* what was copied is still in the processor's cache when it is checked */
 #define PAGE 4096
 
 int ps_window_open(ps_window *w, ps_io *io, const char *path, ps_error *e) {
@@ -71,7 +71,7 @@ static void window_fill(ps_window *w, int64_t want) {
     }
 }
 
-const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t least, int64_t *count) {
+const uint8_t *ps_window_read(ps_window *w, int64_t at, int64_t least, int64_t *count) {
     *count = 0;
     if (at < 0 || at >= w->wd_size) return NULL;
     if (least > w->wd_size - at) least = w->wd_size - at;

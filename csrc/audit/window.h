@@ -25,9 +25,18 @@ typedef struct ps_window {
  * regular file: PS_E_STRAY_FILE. */
 int ps_window_open(ps_window *w, ps_io *io, const char *path, ps_error *e);
 void ps_window_close(ps_window *w);
+/* The same as ps_window_get, from the file where the buffer lacks some of it. */
+const uint8_t *ps_window_read(ps_window *w, int64_t at, int64_t least, int64_t *count);
+
 /* The bytes at `at`, *count of them: at least `least` unless the file ends before. NULL: the file
  * ends at or before `at`, or there is no memory. */
-const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t least, int64_t *count);
+static inline const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t least,
+                                           int64_t *count) {
+    int64_t into = at - w->wd_from;
+    *count = w->wd_count - into;
+    if (into >= 0 && least > 0 && *count >= least) return w->wd_bytes + into;
+    return ps_window_read(w, at, least, count);
+}
 
 /* First byte at or after `at` that is in no hole; the file's size when there is none. */
 int64_t ps_window_next_data(const ps_window *w, int64_t at);
