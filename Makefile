@@ -42,7 +42,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge \
         crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
         bench-peers bench-broker bench-clients lint format typecheck errors codes logs docs docs-check \
-        wheel test-wheel clean prepare $(C_RUNS) $(C_TSAN_RUNS)
+        wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -73,6 +73,10 @@ build: pystore/_core.abi3.so ## compile the C core in place, when a source is ne
 pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) pystore/_put.c pystore/_build.py setup.py | .venv/.stamp
 	@$(LOCK) $(PY) setup.py -q build_ext --inplace
 	@touch $@
+
+proto: .venv/.stamp ## the descriptors of the gRPC schema, after a change of messaging.proto
+	$(PY) -m grpc_tools.protoc -Ibroker/grpc --descriptor_set_out=broker/grpc/messaging.binpb \
+	  broker/grpc/messaging.proto
 
 demo: build ## the round trip of the README, on the flights of 2013
 	@$(PY) -m demo.flights

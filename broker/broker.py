@@ -95,6 +95,8 @@ class Broker:
     the same process, on namesrv_port (0: a free one), besides those of namesrvAddr. tls: of the
     broker's ports, and of what it asks name servers; None: plain text, and TLS with a certificate
     that nobody has signed. now_ms: the clock of transactions and their checks; tests set it.
+    grpc_port: of the service for RocketMQ 5's gRPC clients, 0: a free one; None: there is none,
+    unless proxy_conf is given: its settings, an rmq-proxy.json.
 
     ``async with`` uses the running loop; a plain ``with`` starts a thread with a loop of its own.
     Once started: address, store, services.
@@ -118,6 +120,8 @@ class Broker:
         drain_s: float = 3.0,
         tls: TlsSettings | None = None,
         now_ms: Callable[[], int] | None = None,
+        grpc_port: int | None = None,
+        proxy_conf: str | os.PathLike[str] | None = None,
         **settings: Unpack[SettingValues],
     ) -> None:
         """Raises: BadArgument for unknown settings."""
@@ -139,6 +143,11 @@ class Broker:
         use = self.settings["useTLS"] if "useTLS" in self.settings.explicit else None
         self._client_tls = (tls if tls is not None else TlsSettings()).client_context(use)
         self._now_ms = now_ms
+        self._grpc_port = grpc_port
+        self._proxy_conf = proxy_conf
+        #: Of every code, without access control; and what a connection may take.
+        self._handlers: Mapping[int, Handler] = {}
+        self._limits = Limits()
         self._send_hooks: list[SendMessageHook] = []
         self._consume_hooks: list[ConsumeMessageHook] = []
         self.namesrv: NameServer | None = None
@@ -152,6 +161,8 @@ class Broker:
         #: Clients for threads that run on our loop.
         self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._port = 0
+        #: Of the gRPC service; 0: there is none.
+        self.grpc_port = 0
 
     # ---- what it is ----
 
@@ -173,8 +184,16 @@ class Broker:
     @property
     def address(self) -> str:
         """``host:port`` that clients reach it at."""
+        return self._at(self._port)
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` for RocketMQ 5's gRPC clients; empty: the service is off."""
+        return self._at(self.grpc_port) if self.grpc_port else ""
+
+    def _at(self, port: int) -> str:
         host = self.settings["brokerIP1"]
-        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def namesrv_address(self) -> str:
@@ -232,6 +251,7 @@ class Broker:
         for server in servers:
             await server.start()
             undo.push_async_callback(server.stop, self._drain_s)
+        await self._serve_grpc(services, core)
         # What ends first: routes, then what waits; then connections, as pushed above.
         undo.callback(pop.stop)
         undo.callback(core.notify_all)
@@ -260,6 +280,33 @@ class Broker:
         keeper.save("batches of ordered groups", pop.save_order, lambda: 1.0)
         undo.push_async_callback(keeper.stop)
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
+
+    async def _serve_grpc(self, services: Services, core: Core) -> None:
+        """Raises: BadArgument for settings that cannot be used, or without the extra ``grpc``."""
+        if self._grpc_port is None and self._proxy_conf is None:
+            return
+        try:
+            from broker.grpc.service import GrpcService
+            from broker.grpc.settings import ProxySettings
+        except ImportError as missing:
+            raise BadArgument(
+                f"the gRPC service needs {missing.name}: pip install 'rocketmq-pystore[grpc]'"
+            ) from missing
+        conf = ProxySettings()
+        if self._proxy_conf is not None:
+            conf = await asyncio.to_thread(ProxySettings.read, Path(self._proxy_conf))
+        port = conf.port if self._grpc_port is None else self._grpc_port
+        sock = listening_socket(self.settings["bindAddress"], port)
+        self._undo.callback(sock.close)
+        service = GrpcService(
+            services, conf, sock,
+            handlers=self._handlers, framer=core.framer, limits=self._limits,
+            closed=services.clients.departed,
+            tls=self._tls if self._tls is not None else TlsSettings(),
+        )  # fmt: skip
+        self._undo.push_async_callback(service.stop, self._drain_s)
+        await service.start()
+        self.grpc_port = service.port
 
     async def _control_access(self, core: Core) -> Access:
         """Before anybody is served. Raises: StoreError for rules that cannot be read."""
@@ -416,6 +463,7 @@ class Broker:
         access = services.access
         assert access is not None
         handlers = all_handlers(services)
+        self._handlers = beside(handlers)
         if access.is_on:
             topic_at = partial(topic_of, services.store)
             policies = NeedsOfPolicies(services.cluster, topic_at)
@@ -424,7 +472,7 @@ class Broker:
         handlers = beside(handlers)
         sending = {code: each for code, each in handlers.items() if code not in _NOT_ON_VIP}
         proxies = _proxies(self.settings)
-        limits = Limits(
+        limits = self._limits = Limits(
             idle_s=self.settings["serverChannelMaxIdleTimeSeconds"],
             connections_max=self.settings["maxConnections"],
             proxies=lambda host: any(p.matches(address_of(host)) for p in proxies),

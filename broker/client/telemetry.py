@@ -29,7 +29,9 @@ class Spans:
 
     def __init__(self, settings: ClientSettings, group: str, client_id: str) -> None:
         try:
-            from opentelemetry import propagate, trace
+            # By full names: other distributions share the first part, which hides them from mypy.
+            import opentelemetry.propagate as propagate
+            import opentelemetry.trace as trace
         except ImportError:
             raise Misuse(
                 "spans=True needs OpenTelemetry; install it: pip install 'rocketmq-pystore[otel]'"

@@ -25,9 +25,16 @@ _numbers = itertools.count()
 _PORTS = 49152, 16384
 
 
-def join(client: Connection, server: asyncio.BufferedProtocol, address: tuple[str, int]) -> None:
-    """Connects the two, which are on the running loop. address: the server's."""
-    own = ("127.0.0.1", _PORTS[0] + next(_numbers) % _PORTS[1])
+def join(
+    client: Connection,
+    server: asyncio.BufferedProtocol,
+    address: tuple[str, int],
+    own: tuple[str, int] | None = None,
+) -> None:
+    """Connects the two, which are on the running loop. address: the server's. own: the client's,
+    where it stands for somebody else."""
+    if own is None:
+        own = ("127.0.0.1", _PORTS[0] + next(_numbers) % _PORTS[1])
     wire = _Wire(asyncio.get_running_loop())
     wire.near, wire.far = near, far = (
         _End(wire, client, own, address), _End(wire, server, address, own)

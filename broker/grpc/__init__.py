@@ -1,0 +1,1 @@
+"""RocketMQ 5's gRPC service. Needs the extra ``grpc``."""

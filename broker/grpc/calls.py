@@ -1,0 +1,62 @@
+"""What a handler gets of a call, and how handlers are registered.
+
+A group of methods is a class with ``handlers()``: by method name, what serves it. A unary method is
+``async (call, request) -> reply``; one that streams replies is an async generator
+``(call, request)`` that yields them. Both raise Problem (or Refused, of the broker) for a call that
+ends with another status than OK; the server puts it into the reply of that method.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.grpc.status import Code, Problem
+
+__all__ = ["Call", "Handlers"]
+
+Handlers = Mapping[str, Callable[..., Any]]
+
+CLIENT_ID = "x-mq-client-id"
+#: Characters of a client's id, which tools show.
+_ID_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a client. metadata: by lower-case name. address: of the client. deadline:
+    monotonic seconds, None: it has none."""
+
+    method: str
+    metadata: Mapping[str, str]
+    address: tuple[str, int]
+    deadline: float | None = None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def client_id(self) -> str:
+        """Raises: Problem when the call names none."""
+        found = self.metadata.get(CLIENT_ID, "")
+        if not found.strip():
+            raise Problem(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        if len(found) > _ID_MAX:
+            raise Problem(
+                Code.BAD_REQUEST,
+                f"the client id has {len(found)} characters, {_ID_MAX} are allowed",
+            )
+        return found
+
+    @property
+    def language(self) -> str:
+        return self.metadata.get("x-mq-language", "")
+
+    @property
+    def version(self) -> str:
+        return self.metadata.get("x-mq-client-version", "")
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the client gives up; None: it does not say."""
+        return None if self.deadline is None else self.deadline - time.monotonic()

@@ -1,0 +1,292 @@
+"""Clients of the service: their settings, heartbeats, and what the broker asks them (Telemetry,
+Heartbeat, NotifyClientTermination).
+
+A client is registered at the broker as one of the remoting protocol is, with the broker's own
+tables: tools see it there, and checks of transactions find it. Its producer group is each topic
+that it publishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from broker.access.needs import Action
+from broker.grpc.calls import Call, Handlers
+from broker.grpc.checks import group_of, topic_of
+from broker.grpc.local import Link, LocalBroker
+from broker.grpc.messages import set_millis
+from broker.grpc.schema import pb
+from broker.grpc.settings import ProxySettings
+from broker.grpc.status import Code, Problem, ok
+from broker.remoting import mqjson
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command
+from broker.remoting.handlers import Peer
+
+__all__ = ["Client", "ClientMethods", "Clients"]
+
+#: LanguageCode by the name in x-mq-language; any other is OTHER.
+_LANGUAGES = {
+    "JAVA": 0, "CPP": 1, "DOTNET": 2, "DOT_NET": 2, "PYTHON": 3, "DELPHI": 4, "ERLANG": 5,
+    "RUBY": 6, "OTHER": 7, "HTTP": 8, "GO": 9, "GOLANG": 9, "PHP": 10, "OMS": 11, "RUST": 12,
+    "NODE_JS": 13,
+}  # fmt: skip
+_OTHER = 7
+#: Milliseconds between attempts of a consumer, from the first retry on, as upstream sends them.
+_RETRIES_MS = tuple(
+    seconds * 1000
+    for seconds in (
+        1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+    )
+)  # fmt: skip
+#: Commands that wait for a client to read them; then the oldest are dropped.
+_COMMANDS_MAX = 1000
+#: A tool's question is answered by the client within this time.
+_NONCE_S = 5.0
+#: Subscriptions of one client, and topics of one producer.
+_TOPICS_MAX = 1024
+
+
+class Client:
+    """One client, as it last showed itself. settings: pb.Settings, merged with ours."""
+
+    def __init__(self, client_id: str, call: Call, link: Link, settings: Any) -> None:
+        self.client_id = client_id
+        self.call = call
+        self.link = link
+        self.settings = settings
+        self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
+        #: Tools' questions that wait for the client's answer, by nonce.
+        self.asked: dict[str, asyncio.Future[Any]] = {}
+
+    @property
+    def is_producer(self) -> bool:
+        return bool(self.settings.HasField("publishing"))
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that it publishes."""
+        return [each.name for each in self.settings.publishing.topics]
+
+    @property
+    def group(self) -> str:
+        """That it consumes as; empty for a producer."""
+        return str(self.settings.subscription.group.name)
+
+    def tell(self, command: Any) -> None:
+        """Sends pb.TelemetryCommand, on the client's latest stream."""
+        if self.commands.full():
+            self.commands.get_nowait()
+        self.commands.put_nowait(command)
+
+    async def ask(self, command: Any, nonce: str) -> Any:
+        """The client's answer to a command of this nonce. Raises: TimeoutError."""
+        future = self.asked[nonce] = asyncio.get_running_loop().create_future()
+        try:
+            self.tell(command)
+            return await asyncio.wait_for(future, _NONCE_S)
+        finally:
+            self.asked.pop(nonce, None)
+
+    def answered(self, command: Any, answer: Any) -> None:
+        future = self.asked.get(answer.nonce)
+        if future is not None and not future.done():
+            future.set_result(command)
+
+
+class Clients:
+    """The clients that have sent settings, by client id."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, Client] = {}
+
+    def get(self, client_id: str) -> Client | None:
+        return self._clients.get(client_id)
+
+    def put(self, client: Client) -> None:
+        self._clients[client.client_id] = client
+
+    def drop(self, client_id: str) -> None:
+        self._clients.pop(client_id, None)
+
+    def all(self) -> list[Client]:
+        return list(self._clients.values())
+
+    def of(self, peer: Peer) -> Client | None:
+        """The client whose connection to the broker this is."""
+        return next((c for c in self._clients.values() if c.link.near is peer), None)
+
+
+class ClientMethods:
+    def __init__(self, broker: LocalBroker, clients: Clients, settings: ProxySettings) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._settings = settings
+
+    def handlers(self) -> Handlers:
+        return {
+            "Telemetry": self.telemetry,
+            "Heartbeat": self.heartbeat,
+            "NotifyClientTermination": self.terminate,
+        }
+
+    # ---- Telemetry ----
+
+    async def telemetry(self, call: Call, incoming: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """The stream of one client: its settings and answers come, our settings and commands go."""
+        client_id = call.client_id
+        out: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
+        reader = asyncio.ensure_future(self._read(call, client_id, incoming, out))
+        try:
+            while (command := await out.get()) is not None:
+                if isinstance(command, Exception):
+                    raise command
+                yield command
+        finally:
+            reader.cancel()
+
+    async def _read(
+        self, call: Call, client_id: str, incoming: AsyncIterator[Any], out: asyncio.Queue[Any]
+    ) -> None:
+        try:
+            async for command in incoming:
+                kind = command.WhichOneof("command")
+                if kind == "settings":
+                    await out.put(await self._settle(call, client_id, command.settings, out))
+                client = self._clients.get(client_id)
+                if client is not None and kind in ("thread_stack_trace", "verify_message_result"):
+                    client.answered(command, getattr(command, kind))
+        except Exception as failed:  # noqa: BLE001 - ends the stream, which reports it
+            await out.put(failed)
+        else:
+            await out.put(None)
+
+    async def _settle(self, call: Call, client_id: str, given: Any, out: asyncio.Queue[Any]) -> Any:
+        """Registers a client with these settings: the answer to them. Raises: Problem."""
+        kind = given.WhichOneof("pub_sub")
+        if kind is None:
+            raise Problem(Code.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
+        made = pb.Settings()
+        made.CopyFrom(given)
+        made.metric.SetInParent()
+        made.metric.Clear()
+        if kind == "publishing":
+            self._merge_producer(call, made)
+        else:
+            self._merge_consumer(made)
+        client = Client(client_id, call, self._broker.link(call), made)
+        old = self._clients.get(client_id)
+        client.commands = out
+        if old is not None:
+            client.asked = old.asked
+        await self._register(client)
+        self._clients.put(client)
+        return pb.TelemetryCommand(status=ok(), settings=made)
+
+    def _merge_producer(self, call: Call, made: Any) -> None:
+        own = self._settings
+        if len(made.publishing.topics) > _TOPICS_MAX:
+            raise Problem(Code.BAD_REQUEST, f"a producer has at most {_TOPICS_MAX} topics")
+        for each in made.publishing.topics:
+            self._broker.check_topic(call, topic_of(each), Action.PUB)
+        made.publishing.max_body_size = own.body_max
+        made.publishing.validate_message_type = own.check_type
+        policy = made.backoff_policy
+        policy.max_attempts = own.producer_attempts
+        policy.ClearField("strategy")
+        set_millis(policy.exponential_backoff.initial, own.producer_backoff_ms)
+        set_millis(policy.exponential_backoff.max, own.producer_backoff_max_ms)
+        policy.exponential_backoff.multiplier = own.producer_backoff_multiplier
+
+    def _merge_consumer(self, made: Any) -> None:
+        own, subscription = self._settings, made.subscription
+        if len(subscription.subscriptions) > _TOPICS_MAX:
+            raise Problem(Code.BAD_REQUEST, f"a consumer has at most {_TOPICS_MAX} subscriptions")
+        name = group_of(subscription.group)
+        for each in subscription.subscriptions:
+            topic_of(each.topic)
+        config = self._broker.services.groups.get(name)
+        subscription.fifo = config is not None and config.consume_message_orderly
+        subscription.receive_batch_size = own.receive_batch
+        set_millis(subscription.long_polling_timeout, own.poll_max_ms)
+        policy = made.backoff_policy
+        policy.max_attempts = (config.retry_max_times if config is not None else 16) + 1
+        policy.ClearField("strategy")
+        for ms in _RETRIES_MS:
+            set_millis(policy.customized_backoff.next.add(), ms)
+
+    # ---- registration at the broker ----
+
+    async def _register(self, client: Client) -> None:
+        """Raises: Problem."""
+        producers: list[dict[str, Any]] = []
+        consumers: list[dict[str, Any]] = []
+        if client.is_producer:
+            producers = [{"groupName": topic} for topic in client.topics]
+        else:
+            consumers = [self._consumer(client)]
+        body = {
+            "clientID": client.client_id, "heartbeatFingerprint": 0, "withoutSub": False,
+            "producerDataSet": producers, "consumerDataSet": consumers,
+        }  # fmt: skip
+        command = Command(RequestCode.HEART_BEAT, {}, mqjson.dumps(body))
+        command.language = _LANGUAGES.get(client.call.language.upper(), _OTHER)
+        if not client.link.open:
+            client.link = self._broker.link(client.call)
+        answer = await self._broker.request(client.call, command, link=client.link)
+        if answer.code != ResponseCode.SUCCESS:
+            raise Problem(Code.INTERNAL_SERVER_ERROR, answer.remark or "")
+
+    @staticmethod
+    def _consumer(client: Client) -> dict[str, Any]:
+        settings = client.settings
+        passive = settings.client_type != pb.ClientType.SIMPLE_CONSUMER
+        return {
+            "groupName": client.group,
+            "consumeType": "CONSUME_PASSIVELY" if passive else "CONSUME_ACTIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "unitMode": False,
+            "subscriptionDataSet": [
+                {
+                    "topic": each.topic.name,
+                    "subString": each.expression.expression or "*",
+                    "expressionType": (
+                        "SQL92" if each.expression.type == pb.FilterType.SQL else "TAG"
+                    ),
+                    "subVersion": time.time_ns() // 1_000_000,
+                }
+                for each in settings.subscription.subscriptions
+            ],
+        }
+
+    # ---- Heartbeat, NotifyClientTermination ----
+
+    async def heartbeat(self, call: Call, request: Any) -> Any:
+        client = self._known(call)
+        if not client.is_producer and request.HasField("group"):
+            group_of(request.group)
+        await self._register(client)
+        return pb.HeartbeatResponse(status=ok())
+
+    def _known(self, call: Call) -> Client:
+        client = self._clients.get(call.client_id)
+        if client is None:
+            raise Problem(
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
+        return client
+
+    async def terminate(self, call: Call, request: Any) -> Any:
+        client = self._known(call)
+        self._clients.drop(client.client_id)
+        groups = client.topics if client.is_producer else [client.group]
+        field = "producerGroup" if client.is_producer else "consumerGroup"
+        for group in groups:
+            ext = {"clientID": client.client_id, field: group}
+            command = Command(RequestCode.UNREGISTER_CLIENT, ext)
+            await self._broker.request(call, command, link=client.link)
+        return pb.NotifyClientTerminationResponse(status=ok())

@@ -1,0 +1,76 @@
+"""The messages of the schema as classes: ``from broker.grpc.schema import pb``.
+
+They live in a descriptor pool of their own. In the usual one they would clash with those of the
+official Python client, which has the same names, as soon as a process imports both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    message_factory,
+    timestamp_pb2,
+)
+from google.protobuf.message import DecodeError
+
+__all__ = ["METHODS", "SERVICE", "DecodeError", "Method", "pb"]
+
+_PACKAGE = "apache.rocketmq.v2"
+SERVICE = f"{_PACKAGE}.MessagingService"
+
+
+class Method(SimpleNamespace):
+    """One method of the service. request, reply: classes. streams_in, streams_out: whether many
+    of them come."""
+
+    name: str
+    request: Any
+    reply: Any
+    streams_in: bool
+    streams_out: bool
+
+
+def _load() -> tuple[Any, Mapping[str, Method]]:
+    pool = descriptor_pool.DescriptorPool()
+    for known in (duration_pb2, timestamp_pb2):
+        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        Path(__file__).with_name("messaging.binpb").read_bytes()
+    )
+    (own,) = files.file
+    pool.AddSerializedFile(own.SerializeToString())
+
+    def class_of(name: str) -> Any:
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(name.lstrip(".")))
+
+    found: dict[str, Any] = {m.name: class_of(f"{_PACKAGE}.{m.name}") for m in own.message_type}
+    for name in ("Duration", "Timestamp"):
+        found[name] = class_of(f"google.protobuf.{name}")
+    for enum in own.enum_type:  # a value by its name, as generated modules have it
+        found[enum.name] = SimpleNamespace(**{each.name: each.number for each in enum.value})
+    (service,) = own.service
+    methods = {
+        each.name: Method(
+            name=each.name,
+            request=class_of(each.input_type),
+            reply=class_of(each.output_type),
+            streams_in=each.client_streaming,
+            streams_out=each.server_streaming,
+        )
+        for each in service.method
+    }
+    return SimpleNamespace(**found), methods
+
+
+#: Every message and every enum of the schema, by its name.
+pb: Any
+#: Every method of the service, by its name.
+METHODS: Mapping[str, Method]
+pb, METHODS = _load()

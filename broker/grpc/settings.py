@@ -1,0 +1,99 @@
+"""Settings of the service, under the names of upstream's rmq-proxy.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pystore.errors import BadArgument
+
+__all__ = ["ProxySettings"]
+
+_DAY_MS = 24 * 3600 * 1000
+#: Names of members are upstream's, but for the style of Python.
+_FILE_MAX = 1 << 20
+
+
+def _of(name: str, default: Any) -> Any:
+    return field(default=default, metadata={"name": name})
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """Every setting has an effect; rmq-proxy.json with another name in it is refused."""
+
+    port: int = _of("grpcServerPort", 8081)
+    mode: str = _of("proxyMode", "LOCAL")
+    # messages
+    body_max: int = _of("maxMessageSize", 4 << 20)
+    properties_max: int = _of("maxUserPropertySize", 16 << 10)
+    property_count_max: int = _of("userPropertyMaxNum", 128)
+    group_max: int = _of("maxMessageGroupSize", 64)
+    refuse_empty_body: bool = _of("enableMessageBodyEmptyCheck", True)
+    check_type: bool = _of("enableTopicMessageTypeCheck", True)
+    delay_max_ms: int = _of("maxDelayTimeMills", _DAY_MS)
+    recovery_max_s: int = _of("maxTransactionRecoverySecond", 3600)
+    # producers
+    producer_attempts: int = _of("grpcClientProducerMaxAttempts", 3)
+    producer_backoff_ms: int = _of("grpcClientProducerBackoffInitialMillis", 10)
+    producer_backoff_max_ms: int = _of("grpcClientProducerBackoffMaxMillis", 1000)
+    producer_backoff_multiplier: int = _of("grpcClientProducerBackoffMultiplier", 2)
+    # consumers
+    receive_batch: int = _of("grpcClientConsumerLongPollingBatchSize", 32)
+    poll_min_ms: int = _of("grpcClientConsumerMinLongPollingTimeoutMillis", 5000)
+    poll_max_ms: int = _of("grpcClientConsumerMaxLongPollingTimeoutMillis", 20_000)
+    invisible_min_ms: int = _of("minInvisibleTimeMillsForRecv", 10_000)
+    invisible_max_ms: int = _of("maxInvisibleTimeMills", _DAY_MS // 2)
+    invisible_default_ms: int = _of("defaultInvisibleTimeMills", 60_000)
+    renew: bool = _of("enableProxyAutoRenew", True)
+    renew_ahead_ms: int = _of("renewAheadTimeMillis", 10_000)
+    renew_max_ms: int = _of("renewMaxTimeMillis", 3 * 3600 * 1000)
+    renew_every_ms: int = _of("renewSchedulePeriodMillis", 5000)
+    renew_tries: int = _of("maxRenewRetryTimes", 3)
+    # connections
+    inbound_max: int = _of("grpcMaxInboundMessageSize", 130 << 20)
+    idle_ms: int = _of("grpcClientIdleTimeMills", 120_000)
+    shutdown_s: int = _of("grpcShutdownTimeSeconds", 30)
+    #: Clients are told to come back by the port that they used, where a container or a load
+    #: balancer shows another one than ours.
+    port_of_request: bool = _of("useEndpointPortFromRequest", False)
+
+    def __post_init__(self) -> None:
+        if self.mode.upper() != "LOCAL":
+            raise BadArgument(f"proxyMode {self.mode:.40} is not supported here: use LOCAL")
+
+    @classmethod
+    def read(cls, path: Path) -> ProxySettings:
+        """Raises: BadArgument for a file that is not rmq-proxy.json, OSError."""
+        with open(path, "rb") as file:
+            data = file.read(_FILE_MAX + 1)
+        try:
+            given = json.loads(data[:_FILE_MAX])
+            if not isinstance(given, dict):
+                raise ValueError("it holds no object")
+        except ValueError as bad:
+            raise BadArgument(f"the proxy's settings cannot be read: {bad}", str(path)) from None
+        return cls.from_names(given, str(path))
+
+    @classmethod
+    def from_names(cls, given: Mapping[str, object], source: str | None = None) -> ProxySettings:
+        """Raises: BadArgument."""
+        known = {each.metadata["name"]: each for each in fields(cls)}
+        changes: dict[str, Any] = {}
+        for name, value in given.items():
+            each = known.get(name)
+            if each is None:
+                raise BadArgument(f"the setting {name:.60} is unknown, or has no effect", source)
+            kind = type(each.default)
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 1 << 62):
+                raise BadArgument(
+                    f"{name} is {json.dumps(value)[:60]}, which is not {_WORDS[kind]}", source
+                )
+            changes[each.name] = value
+        return replace(cls(), **changes)
+
+
+_WORDS = {int: "a number from 0 on", bool: "true or false", str: "a text"}

@@ -1,0 +1,98 @@
+"""EndTransaction, and what stands in a transaction's id.
+
+The id says where the half message is, so that it can be decided however long the local work took,
+after a restart and through any other instance of the service. Upstream keeps that in memory for
+30 seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from broker.grpc.calls import Call, Handlers
+from broker.grpc.checks import topic_of
+from broker.grpc.local import LocalBroker
+from broker.grpc.schema import pb
+from broker.grpc.status import Code, Problem, ok
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import Command
+from pystore.pending import Decision
+
+__all__ = ["Ending", "Half", "half_of", "id_of"]
+
+#: After the id of a half that a check brought: its decision is the answer to that check.
+_CHECKED = "c"
+_DIGITS = 16
+
+
+class Half(NamedTuple):
+    """A half message. offset: in the queue of halves. place: in the log. checked: a check named
+    it."""
+
+    message_id: str
+    offset: int
+    place: int
+    checked: bool = False
+
+
+def id_of(half: Half) -> str:
+    """The transaction's id, as clients keep it."""
+    tail = _CHECKED if half.checked else ""
+    return f"{half.message_id}-{half.offset:x}-{half.place:x}{'-' if tail else ''}{tail}"
+
+
+def half_of(text: str) -> Half:
+    """Raises: Problem for an id that this service has not given."""
+    parts = text.split("-")
+    checked = parts[-1] == _CHECKED
+    if checked:
+        parts.pop()
+    *name, offset, place = parts if len(parts) > 2 else ("", "", "")
+    if not (0 < len(offset) <= _DIGITS and 0 < len(place) <= _DIGITS):
+        offset = place = "?"
+    try:
+        made = Half("-".join(name), int(offset, 16), int(place, 16), checked)
+    except ValueError:
+        raise Problem(
+            Code.INVALID_TRANSACTION_ID,
+            f"the transaction id {text:.80} was not given by this service",
+        ) from None
+    if max(made.offset, made.place) >> 63 or min(made.offset, made.place) < 0:
+        raise Problem(Code.INVALID_TRANSACTION_ID, f"the transaction id {text:.80} is out of range")
+    return made
+
+
+class Ending:
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        return {"EndTransaction": self.end}
+
+    async def end(self, call: Call, request: Any) -> Any:
+        """The broker's own verdict is the answer; upstream says OK before it has asked."""
+        topic = topic_of(request.topic)
+        if not request.transaction_id.strip():
+            raise Problem(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
+        half = half_of(request.transaction_id)
+        if request.message_id and request.message_id != half.message_id:
+            raise Problem(
+                Code.INVALID_TRANSACTION_ID,
+                f"the transaction is that of the message {half.message_id:.80}, not of"
+                f" {request.message_id:.80}",
+            )
+        resolution = pb.TransactionResolution
+        decision = {
+            resolution.COMMIT: Decision.COMMIT, resolution.ROLLBACK: Decision.ROLLBACK,
+        }.get(request.resolution)  # fmt: skip
+        if decision is None:  # not known yet: the broker goes on asking
+            return pb.EndTransactionResponse(status=ok())
+        checked = half.checked or request.source == pb.TransactionSource.SOURCE_SERVER_CHECK
+        ext = {
+            "topic": topic, "producerGroup": topic, "tranStateTableOffset": str(half.offset),
+            "commitLogOffset": str(half.place), "commitOrRollback": str(int(decision)),
+            "fromTransactionCheck": "true" if checked else "false", "msgId": half.message_id,
+            "transactionId": half.message_id, "bname": self._broker.services.broker_name,
+        }  # fmt: skip
+        await self._broker.ask(call, Command(RequestCode.END_TRANSACTION, ext))
+        return pb.EndTransactionResponse(status=ok())
