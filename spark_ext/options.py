@@ -134,6 +134,7 @@ class WriteOptions(NamedTuple):
     lock_timeout_s: float
     conf: Mapping[str, str] | str
     network: NetworkOptions | None = None
+    transactional: bool = False
 
 
 # ---- kinds of values ----
@@ -671,6 +672,7 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
         lock_timeout_s=v["lockTimeout"] / 1000,
         conf=_conf(v["storeConf"] or ""),
         network=network,
+        transactional=v["transactional"],
     )
 
 
@@ -678,10 +680,10 @@ def _target(
     given: Mapping[str, str], v: dict[str, Any], network: NetworkOptions | None
 ) -> tuple[str, ...]:
     """The one store of a write; "" for a write over the network. Raises: BadOption."""
-    if v["transactional"]:
+    if v["transactional"] and network is None:
         raise BadOption(
-            "option transactional=true is not there yet: a store takes each message once without"
-            " it, and a write over the network at least once"
+            "option transactional is for a write over the network; a write into a store takes each"
+            " message once without it"
         )
     paths = _paths(given, ("",) if network else ())
     if len(paths) > 1:

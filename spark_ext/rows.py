@@ -52,7 +52,9 @@ PROPERTIES_MAX = 32767 - 512  # what delays and brokers add must fit too
 BODY_MAX = 4 << 20
 CONTROL = "[\x01\x02]"
 #: Written from columns of their own, or about the copy that was read.
-OWN_NAMES = ("TAGS", "KEYS", "SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW")
+OWN_NAMES = (
+    "TAGS", "KEYS", "SPARK_JOB", "SPARK_BATCH", "SPARK_PARTITION", "SPARK_ROW", "SPARK_ATTEMPT",
+)  # fmt: skip
 
 
 def check_schema(schema: StructType, topic: str, *, timers: bool = False) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from broker.client import AsyncProducer, Message, MessageQueue, SendResult
 
-__all__ = ["BatchSender", "Sent", "StreamSender"]
+__all__ = ["BatchSender", "Sent", "StreamSender", "messages_of", "send"]
 
 
 @dataclass
@@ -117,7 +117,7 @@ async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:
     plain: list[Message] = []
     lanes: dict[tuple[str, str, int], list[Message]] = {}
     queues = rows.column("queue").to_pylist()
-    for i, message in enumerate(_messages(rows)):
+    for i, message in enumerate(messages_of(rows)):
         key = message.properties.get("__SHARDINGKEY", "")
         if queues[i] >= 0 or key:
             lanes.setdefault((message.topic, key, queues[i]), []).append(message)
@@ -165,7 +165,7 @@ def _check_stored(results: Sequence[SendResult]) -> None:
             )
 
 
-def _messages(rows: pa.RecordBatch) -> Iterator[Message]:
+def messages_of(rows: pa.RecordBatch) -> Iterator[Message]:
     """Properties that the broker or the client sets of its own are those of the copy that was
     read, and left out."""
     from broker.client import Message

@@ -79,15 +79,19 @@ class RocketmqSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from spark_ext.sender import BatchSender
         from spark_ext.sink import BatchWriter
+        from spark_ext.transactional import BatchHalves
 
         options = given.parse_write(dict(self.options))
-        kind = BatchSender if options.network else BatchWriter
+        over_network = BatchHalves if options.transactional else BatchSender
+        kind = over_network if options.network else BatchWriter
         return kind(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from spark_ext.sender import StreamSender
         from spark_ext.sink import StreamWriter
+        from spark_ext.transactional import StreamHalves
 
         options = given.parse_write(dict(self.options))
-        kind = StreamSender if options.network else StreamWriter
+        over_network = StreamHalves if options.transactional else StreamSender
+        kind = over_network if options.network else StreamWriter
         return kind(options, schema, overwrite)

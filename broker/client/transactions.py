@@ -251,8 +251,27 @@ class AsyncTransactionProducer(AsyncProducer):
         self, tx: Transaction, state: LocalState, remark: str | None = None
     ) -> TransactionResult:
         """Tells the broker how it ended. When that fails, the broker asks check() later."""
+        command = request_of(RequestCode.END_TRANSACTION, self._ending(tx, state))
+        command.remark = remark
+        try:
+            await self.network.oneway(await self._broker_of(tx), command)
+        except ClientError as failed:
+            log.warning(
+                "%s of %s did not reach the broker, which will ask: %s", state.name,
+                tx.transaction_id, failed,
+            )  # fmt: skip
+        return TransactionResult(tx.send_result, state)
+
+    async def end_confirmed(self, tx: Transaction, state: LocalState) -> None:
+        """As end(), but waits for the broker's answer. Raises: BrokerRefused (the half message is
+        gone, or was ended otherwise), NoRoute, Unreachable, RequestTimeout."""
+        self.network.check()
+        address = await self._broker_of(tx)
+        await self.network.request(address, RequestCode.END_TRANSACTION, self._ending(tx, state))
+
+    def _ending(self, tx: Transaction, state: LocalState) -> dict[str, object]:
         result = tx.send_result
-        fields = {
+        return {
             "topic": self._full(tx.message.topic), "producerGroup": self.group,
             "tranStateTableOffset": result.queue_offset,
             "commitLogOffset": offset_id_of(result.offset_message_id).offset,
@@ -260,17 +279,9 @@ class AsyncTransactionProducer(AsyncProducer):
             "msgId": result.message_id, "transactionId": result.transaction_id,
             "bname": result.queue.broker,
         }  # fmt: skip
-        command = request_of(RequestCode.END_TRANSACTION, fields)
-        command.remark = remark
-        try:
-            route = await self._route(self._full(tx.message.topic))
-            await self.network.oneway(self._master(route, result.queue), command)
-        except ClientError as failed:
-            log.warning(
-                "%s of %s did not reach the broker, which will ask: %s", state.name,
-                tx.transaction_id, failed,
-            )  # fmt: skip
-        return TransactionResult(result, state)
+
+    async def _broker_of(self, tx: Transaction) -> str:
+        return self._master(await self._route(self._full(tx.message.topic)), tx.send_result.queue)
 
     # ---- checks ----
 

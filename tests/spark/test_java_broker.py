@@ -16,6 +16,12 @@ from waiting import BOUND_S, until
 
 import pystore
 
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+from spark_ext.options import parse_write  # noqa: E402
+from spark_ext.transactional import send_halves, settled  # noqa: E402
+
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow]
 
 TOPIC = "under-load"
@@ -213,3 +219,22 @@ def test_the_copy_of_a_store_whose_broker_was_killed_under_load(load, broker, tm
     assert all(found[queue] >= count for queue, count in before.items())
     assert sum(found.values()) > sum(before.values())
     assert load(copy, SCHEMA, topic=TOPIC, scan="log").count() == sum(found.values())
+
+
+def test_half_messages_are_committed_by_the_real_broker(broker):
+    options = parse_write(
+        {"nameServer": broker.address, "topic": "halves", "transactional": "true"}
+    )
+
+    def bodies() -> list[bytes]:
+        with pystore.Reader(broker.store) as reader:
+            return sorted(bytes(m.body) for m in reader.messages() if m.topic == "halves")
+
+    made, lost = (
+        send_halves([pa.record_batch({"body": [name] * 20})], options, "job", 0)
+        for name in ("kept", "lost")
+    )
+    assert bodies() == []
+    settled(options, [made])
+    settled(options, [lost])  # the batch once more
+    until(lambda: bodies() == [b"kept"] * 20)
