@@ -18,7 +18,7 @@ import uuid
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
         ReceivedMessage,
         Transaction,
     )
+
+_T = TypeVar("_T")
 
 __all__ = [
     "DECISIONS", "GROUP", "BatchHalves", "Halves", "StreamHalves", "fate_of", "rolled_back",
@@ -197,7 +199,7 @@ def settled(options: WriteOptions, tasks: Sequence[Halves]) -> None:
     if not any(task.halves for task in tasks):
         return
     job, batch = tasks[0].job, tasks[0].batch
-    made = {
+    made: dict[str, Any] = {
         "attempts": [task.attempt for task in tasks],
         "halves": [half for task in tasks for half in task.halves],
     }
@@ -233,15 +235,15 @@ def rolled_back(options: WriteOptions, tasks: Sequence[Halves]) -> None:
 
 
 def with_producer(
-    options: WriteOptions, what: str, work: Callable[[AsyncTransactionProducer], Awaitable[Any]]
-) -> Any:
+    options: WriteOptions, what: str, work: Callable[[AsyncTransactionProducer], Awaitable[_T]]
+) -> _T:
     """Runs the work with a producer that answers checks meanwhile. Raises: SinkError."""
     from broker.client import AsyncTransactionProducer, ClientError
 
     network = options.network
     assert network is not None
 
-    async def main() -> Any:
+    async def main() -> _T:
         async def check(message: ReceivedMessage) -> LocalState:
             return await fate_of(producer, message)
 
@@ -330,44 +332,14 @@ async def _decision(
     producer: AsyncTransactionProducer, job: str, batch: int
 ) -> dict[str, Any] | None:
     """The decision on a batch, with "done" once all its halves were ended. The first one counts,
-    should two commits have run at once. Every broker of the topic must answer: a decision that
-    cannot be seen is not one that is missing. Raises: ClientError."""
-    from broker.client import NoRoute
-    from broker.remoting.codes import RequestCode, ResponseCode
+    should two commits have run at once. Raises: ClientError."""
+    from broker.client.queries import messages_by_key
 
-    try:
-        route = await producer.network.route(DECISIONS, fresh=True)
-    except NoRoute:
-        return None
-    fields = {
-        "topic": DECISIONS, "key": _key(job, batch), "maxNum": 32, "beginTimestamp": 0,
-        "endTimestamp": (1 << 63) - 1,
-    }  # fmt: skip
-    found: list[tuple[int, dict[str, Any]]] = []
-    for address in route.addresses(masters_only=True):
-        answer = await producer.network.request(
-            address,
-            RequestCode.QUERY_MESSAGE,
-            fields,
-            fine=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-        )
-        found += _decisions_in(bytes(answer.body or b""))
-    found.sort(key=lambda each: each[0])
-    decided = [decision for _, decision in found]
+    found = await messages_by_key(producer.network, DECISIONS, _key(job, batch))
+    decided = [json.loads(zlib.decompress(message.body)) for message in found]
     if not decided:
         return None
     return {**decided[0], _DONE: any(decision.get(_DONE) for decision in decided)}
-
-
-def _decisions_in(body: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Store time and content of each."""
-    from broker.client.message import MessageQueue
-    from broker.client.progress import QueueProgress
-    from broker.client.records import received
-
-    progress = QueueProgress(MessageQueue(DECISIONS, "", 0), 0, lambda topic: topic)
-    for message in received(body, progress):
-        yield message.store_timestamp, json.loads(zlib.decompress(message.body))
 
 
 async def fate_of(producer: AsyncTransactionProducer, message: ReceivedMessage) -> LocalState:

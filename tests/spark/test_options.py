@@ -126,8 +126,7 @@ def test_write_options():
         ({"path": "/s", "tls": "true"}, "option tls goes with nameServer, which is not given"),
         ({"path": "/s", "tlsCaFile": "/c"}, "option tlsCaFile goes with nameServer"),
         ({"nameServer": "h:1", "tls": "yes"}, "option tls is true or false, not 'yes'"),
-        ({"nameServer": "h:1", "transactional": "true"}, "transactional=true is not there yet"),
-        ({"path": "/s", "transactional": "true"}, "transactional=true is not there yet"),
+        ({"path": "/s", "transactional": "true"}, "transactional is for a write over the network"),
     ],
 )
 def test_bad_options_of_a_write_over_the_network_are_named(options, why):

@@ -19,7 +19,7 @@ from broker.testing import SETTINGS
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
-from spark_ext.errors import BadOption, BadSchema, SinkError  # noqa: E402
+from spark_ext.errors import BadSchema, SinkError  # noqa: E402
 from spark_ext.options import WriteOptions, parse_write  # noqa: E402
 from spark_ext.transactional import (  # noqa: E402
     DECISIONS,
@@ -222,11 +222,6 @@ def test_columns_without_meaning_are_refused(options, column):
     schema = StructType([StructField("body", StringType()), StructField(column, kind)])
     with pytest.raises(BadSchema, match=f"column '{column}' has no meaning"):
         BatchHalves(options, schema, False)
-
-
-def test_a_store_is_no_broker(tmp_path):
-    with pytest.raises(BadOption, match="transactional is for a write over the network"):
-        parse_write({"path": str(tmp_path), "transactional": "true"})
 
 
 @pytest.mark.spark
