@@ -9,7 +9,7 @@ CID_RMQ_SYS_TRANS on, without those that ops name, without those that a final me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pystore._messages import GetStatus, Message
@@ -26,7 +26,7 @@ from pystore.pending import (
     immunity_of,
 )
 
-__all__ = ["Pending", "find_pending", "half_of", "op_offsets"]
+__all__ = ["Pending", "copy_of", "find_pending", "half_of", "op_offsets"]
 
 #: A final message whose op is missing is looked for within so many bytes from the end of the log.
 _TAIL = 4 << 30
@@ -52,6 +52,19 @@ def half_of(message: Message) -> PendingHalf | None:
         min(int(checks), 65535) if checks.isascii() and checks.isdigit() else 0,
         immunity_of(properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS")), group, topic,
     )  # fmt: skip
+
+
+def copy_of(half: PendingHalf, properties: Mapping[str, str]) -> tuple[int | None, str | None]:
+    """Which half this one is a copy of, that a Java broker put back: its offset, or the id that
+    the first half with that id shares with it; (None, None) of a half that is no copy.
+
+    A copy that Java made for immunity's sake names the offset; one that it made for a check has
+    only the same id.
+    """
+    named = properties.get("TRAN_PREPARED_QUEUE_OFFSET", "")
+    if named.isascii() and named.isdigit() and len(named) < 19:
+        return int(named), None
+    return None, (properties.get("UNIQ_KEY") or None) if half.checks else None
 
 
 @dataclass(slots=True)
@@ -151,16 +164,12 @@ class _Finder:
         found.rows[half.offset] = half
 
     def _first(self, half: PendingHalf, properties: dict[str, str]) -> PendingHalf | None:
-        """The half that a Java broker put back as this one. A copy that it made for immunity's sake
-        names it; one that it made for a check has only the same id."""
-        named = properties.get("TRAN_PREPARED_QUEUE_OFFSET", "")
-        if named.isascii() and named.isdigit() and len(named) < 19:
-            return self._open_or_stored(int(named), half)
-        key = properties.get("UNIQ_KEY")
-        if not half.checks or not key:
-            return None
-        same = [m.queue_offset for m in self._store.query(HALF_TOPIC, key)]
-        return self._open_or_stored(min([*same, half.offset]), half)
+        """The half that a Java broker put back as this one."""
+        offset, key = copy_of(half, properties)
+        if offset is None and key is not None:
+            same = [m.queue_offset for m in self._store.query(HALF_TOPIC, key)]
+            offset = min([*same, half.offset])
+        return None if offset is None else self._open_or_stored(offset, half)
 
     def _open_or_stored(self, offset: int, copy: PendingHalf) -> PendingHalf | None:
         if offset >= copy.offset:

@@ -13,8 +13,9 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
             s.out.facts("topic", {"queues": len(reader.queues(topic))})
 
 ``usage`` makes the error for an argument that cannot be; ``parse_time`` reads a time, ``iso``
-writes one, ``When`` is one in ms that is shown as a date; ``message_record`` and ``message_lines``
-show a message as JSON and as text.
+writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
+a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
+JSON and as text.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from dataclasses import dataclass
 
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
-from pystore.cli._values import When, iso, parse_time, usage
+from pystore.cli._values import Size, When, iso, parse_time, shown, usage
 
 __all__ = [
     "Session",
+    "Size",
     "Verb",
     "When",
     "iso",
     "message_lines",
     "message_record",
     "parse_time",
+    "shown",
     "usage",
 ]
 

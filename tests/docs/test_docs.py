@@ -27,7 +27,7 @@ def pages_that_run() -> list[Any]:
     found = []
     for page in PAGES:
         if any(block.runs for block in blocks_of(page)):
-            marks = [pytest.mark.spark, pytest.mark.slow] if page.name == "spark.md" else []
+            marks = [pytest.mark.spark, pytest.mark.slow] if page.name.startswith("spark") else []
             found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
     return found
 

@@ -1,0 +1,12 @@
+"""Jobs as verbs of the command line; pyproject.toml announces them."""
+
+from __future__ import annotations
+
+from pystore.cli.verbs import Verb
+from spark_ext.jobs import transactions
+
+__all__ = ["VERBS"]
+
+VERBS = (
+    Verb("spark transactions", transactions.run, group="Report on whole stores by Spark."),
+)
