@@ -12,13 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pystore.cli.verbs import When, iso, shown, usage
 from pystore.files import write_whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["Plot", "Report"]
 
@@ -57,7 +54,7 @@ class Plot:
 class _Block:
     name: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Any]
     plot: Plot | None
 
 
@@ -174,7 +171,7 @@ def _svg(block: _Block, plot: Plot) -> str:
     return text[text.index("<svg") :]
 
 
-def _bars(axes: Axes, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
+def _bars(axes: Any, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
     """Bars, the series stacked; the largest ones where there are too many to read."""
     sums: dict[Any, float] = {}
     for points in series.values():
@@ -199,7 +196,7 @@ def _bars(axes: Axes, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None
     axes.set_xticks(range(len(names)), short, rotation=slant, ha="right" if slant else "center")
 
 
-def _lines(axes: Axes, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
+def _lines(axes: Any, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
     """A line for each of the series with the largest sums."""
     largest = sorted(series, key=lambda name: -sum(y for _, y in series[name]))[:_LEGEND_MAX]
     for name in (n for n in series if n in largest):

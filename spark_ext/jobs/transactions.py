@@ -43,8 +43,9 @@ def run(
     orphan_after: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=0, help="An open half this much older than the log's end is an"
-            " orphan.",
+            metavar="SECONDS",
+            min=0,
+            help="An open half this much older than the log's end is an orphan.",
         ),
     ] = 3600,
     halves: Annotated[

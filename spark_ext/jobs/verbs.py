@@ -7,6 +7,4 @@ from spark_ext.jobs import transactions
 
 __all__ = ["VERBS"]
 
-VERBS = (
-    Verb("spark transactions", transactions.run, group="Report on whole stores by Spark."),
-)
+VERBS = (Verb("spark transactions", transactions.run, group="Report on whole stores by Spark."),)
