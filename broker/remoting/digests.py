@@ -13,19 +13,17 @@ __all__ = ["digest_functions", "signer_of"]
 
 #: Member of ps_digest_functions: OpenSSL's name.
 _NAMES = {
-    "make": "EVP_MD_CTX_new",
-    "drop": "EVP_MD_CTX_free",
-    "copy": "EVP_MD_CTX_copy_ex",
-    "init": "EVP_DigestInit_ex",
-    "update": "EVP_DigestUpdate",
-    "final": "EVP_DigestFinal_ex",
+    "init": "SHA1_Init",
+    "update": "SHA1_Update",
+    "final": "SHA1_Final",
     "differ": "CRYPTO_memcmp",
 }
 
 
 def digest_functions() -> Any | None:
     """``ps_digest_functions *``; None when this interpreter does not show them, as one that was
-    linked statically: Python then checks every signature."""
+    linked statically, or whose library leaves out what OpenSSL 3 calls deprecated: Python then
+    checks every signature."""
     try:
         module = importlib.import_module("_hashlib")
         library = ctypes.CDLL(getattr(module, "__file__", None))
@@ -33,8 +31,6 @@ def digest_functions() -> Any | None:
         for member, name in _NAMES.items():
             address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
             setattr(made, member, ffi.cast(ffi.typeof(getattr(made, member)), address))
-        library.EVP_sha1.restype = ctypes.c_void_p
-        made.sha1 = ffi.cast("void *", library.EVP_sha1())
     except (ImportError, OSError, AttributeError):
         return None
     return made

@@ -10,54 +10,51 @@
 #define SUM 20
 #define A_FEW 32 /* fields, which need no quicker way of sorting */
 
+/* SHA_CTX has 96 bytes in every version of the library. */
+typedef struct state {
+    uint64_t words[16];
+} state;
+
 struct ps_signer {
     ps_digest_functions si_do;
-    void *si_inner, *si_outer, *si_work;
+    state si_inner, si_outer;
+    int32_t si_count; /* fields of the last request; then their order */
+    uint8_t si_order[A_FEW];
 };
 
 /* A digest that has hashed the secret, each byte combined with `pad`. */
-static void *keyed(const ps_digest_functions *with, const uint8_t *key, uint8_t pad) {
+static bool hash_key(const ps_digest_functions *with, const uint8_t *key, uint8_t pad, state *out) {
     uint8_t block[BLOCK];
-    void *made = with->make();
     for (int i = 0; i < BLOCK; i++) block[i] = key[i] ^ pad;
-    if (made != NULL && !(with->init(made, with->sha1, NULL) && with->update(made, block, BLOCK))) {
-        with->drop(made);
-        made = NULL;
-    }
+    bool good = with->init(out) && with->update(out, block, BLOCK);
     explicit_bzero(block, sizeof block);
-    return made;
+    return good;
 }
 
 ps_signer *ps_signer_make(const ps_digest_functions *functions, const char *secret,
                           int32_t secret_len) {
     uint8_t padded[BLOCK] = {0};
-    unsigned out = 0;
+    bool good = true;
     ps_signer *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->si_do = *functions;
-    s->si_work = functions->make();
-    bool good = s->si_work != NULL;
     if (secret_len <= BLOCK)
         memcpy(padded, secret, (size_t)secret_len);
     else
-        good = good && functions->init(s->si_work, functions->sha1, NULL) &&
-               functions->update(s->si_work, secret, (size_t)secret_len) &&
-               functions->final(s->si_work, padded, &out);
-    if (good) {
-        s->si_inner = keyed(functions, padded, 0x36);
-        s->si_outer = keyed(functions, padded, 0x5c);
-    }
+        good = functions->init(&s->si_inner) &&
+               functions->update(&s->si_inner, secret, (size_t)secret_len) &&
+               functions->final(padded, &s->si_inner);
+    good = good && hash_key(functions, padded, 0x36, &s->si_inner) &&
+           hash_key(functions, padded, 0x5c, &s->si_outer);
     explicit_bzero(padded, sizeof padded);
-    if (s->si_inner != NULL && s->si_outer != NULL) return s;
+    if (good) return s;
     ps_signer_free(s);
     return NULL;
 }
 
 void ps_signer_free(ps_signer *s) {
     if (s == NULL) return;
-    if (s->si_work != NULL) s->si_do.drop(s->si_work);
-    if (s->si_inner != NULL) s->si_do.drop(s->si_inner);
-    if (s->si_outer != NULL) s->si_do.drop(s->si_outer);
+    explicit_bzero(s, sizeof *s);
     free(s);
 }
 
@@ -74,30 +71,42 @@ static int compare_names(const void *one, const void *other) {
     return compare(&a->name, &b->name);
 }
 
-/* A few, as requests have them. */
-static void insert_sorted(const ps_field **fields, int32_t count) {
+/* A few, as requests have them. False: two are equal. */
+static bool insert_sorted(const ps_field **fields, int32_t count) {
     for (int32_t i = 1; i < count; i++) {
         const ps_field *moved = fields[i];
-        int32_t at = i;
-        for (; at > 0 && compare(&fields[at - 1]->name, &moved->name) > 0; at--)
+        int32_t at = i, order = -1;
+        for (; at > 0 && (order = compare(&fields[at - 1]->name, &moved->name)) > 0; at--)
             fields[at] = fields[at - 1];
+        if (order == 0) return false;
         fields[at] = moved;
     }
+    return true;
 }
 
-static bool sort_fields(const ps_field *fields, int32_t count, const ps_field **out) {
-    for (int32_t i = 0; i < count; i++) {
-        out[i] = &fields[i];
-        for (int32_t k = 0; k < fields[i].name.len; k++)
-            if (fields[i].name.data[k] > 127) return false;
-    }
-    if (count <= A_FEW)
-        insert_sorted(out, count);
-    else
-        qsort(out, (size_t)count, sizeof *out, compare_names);
+static bool sort_few(ps_signer *s, const ps_field *fields, int32_t count, const ps_field **out) {
+    bool alike = count == s->si_count;
+    for (int32_t i = 0; i < count; i++) out[i] = &fields[alike ? s->si_order[i] : i];
+    if (!insert_sorted(out, count)) return false;
+    for (int32_t i = 0; i < count; i++) s->si_order[i] = (uint8_t)(out[i] - fields);
+    s->si_count = count;
+    return true;
+}
+
+static bool sort_many(const ps_field *fields, int32_t count, const ps_field **out) {
+    for (int32_t i = 0; i < count; i++) out[i] = &fields[i];
+    qsort(out, (size_t)count, sizeof *out, compare_names);
     for (int32_t i = 1; i < count; i++)
         if (compare(&out[i - 1]->name, &out[i]->name) == 0) return false;
     return true;
+}
+
+static bool sort_fields(ps_signer *s, const ps_field *fields, int32_t count,
+                        const ps_field **out) {
+    for (int32_t i = 0; i < count; i++)
+        for (int32_t k = 0; k < fields[i].name.len; k++)
+            if (fields[i].name.data[k] > 127) return false;
+    return count <= A_FEW ? sort_few(s, fields, count, out) : sort_many(fields, count, out);
 }
 
 static void encode_base64(const uint8_t *sum, char *out) {
@@ -113,45 +122,48 @@ static void encode_base64(const uint8_t *sum, char *out) {
 
 /* What the digest is to take in, gathered: a call of the library costs as much as a block. */
 typedef struct gathered {
-    ps_signer *by;
+    const ps_digest_functions *with;
+    state work;
     bool good;
     size_t len;
     uint8_t data[1024];
 } gathered;
 
 static void take(gathered *g, const uint8_t *data, size_t len) {
-    const ps_digest_functions *with = &g->by->si_do;
     if (g->len + len > sizeof g->data) {
-        g->good = g->good && with->update(g->by->si_work, g->data, g->len);
+        g->good = g->good && g->with->update(&g->work, g->data, g->len);
         g->len = 0;
     }
     if (len > sizeof g->data) {
-        g->good = g->good && with->update(g->by->si_work, data, len);
+        g->good = g->good && g->with->update(&g->work, data, len);
     } else if (len > 0) {
         memcpy(g->data + g->len, data, len);
         g->len += len;
     }
 }
 
+/* The one field that is not signed. */
+static bool is_signature(ps_slice name) {
+    return name.len == 9 && memcmp(name.data, "Signature", 9) == 0;
+}
+
 bool ps_signer_sign(ps_signer *s, const ps_field *fields, int32_t count, ps_slice body,
                     char *text) {
-    const ps_digest_functions *with = &s->si_do;
     const ps_field *sorted[PS_FIELDS_MAX];
-    uint8_t sum[BLOCK];
-    unsigned len = 0;
-    if (count > PS_FIELDS_MAX || !sort_fields(fields, count, sorted)) return false;
+    uint8_t sum[SUM];
+    if (count > PS_FIELDS_MAX || !sort_fields(s, fields, count, sorted)) return false;
     gathered g;
-    g.by = s;
-    g.good = with->copy(s->si_work, s->si_inner);
+    g.with = &s->si_do;
+    g.work = s->si_inner;
+    g.good = true;
     g.len = 0;
     for (int32_t i = 0; i < count; i++)
-        if (!ps_slice_is(sorted[i]->name, "Signature"))
+        if (!is_signature(sorted[i]->name))
             take(&g, sorted[i]->value.data, (size_t)sorted[i]->value.len);
     take(&g, body.data, (size_t)body.len);
-    bool good = g.good && with->update(s->si_work, g.data, g.len) &&
-                with->final(s->si_work, sum, &len) && len == SUM &&
-           with->copy(s->si_work, s->si_outer) && with->update(s->si_work, sum, SUM) &&
-           with->final(s->si_work, sum, &len) && len == SUM;
+    bool good = g.good && g.with->update(&g.work, g.data, g.len) && g.with->final(sum, &g.work);
+    g.work = s->si_outer;
+    good = good && g.with->update(&g.work, sum, SUM) && g.with->final(sum, &g.work);
     if (good) encode_base64(sum, text);
     return good;
 }
