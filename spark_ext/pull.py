@@ -130,7 +130,8 @@ def _messages(
         elif time.monotonic() - idle_since > IDLE_MAX_S:
             raise SourceError(
                 f"on host {socket.gethostname()}: the broker {queue.broker} brought nothing of"
-                f" {queue.topic}/{queue.queue} from offset {at} on in {IDLE_MAX_S:g} s"
+                f" {queue.topic}/{queue.queue} from offset {at} on in {IDLE_MAX_S:g} s;"
+                f" under access control the group {GROUP} needs the right to read, too"
             )
         for message in found:
             wanted.missing(at, min(message.queue_offset, end))

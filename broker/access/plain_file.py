@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from broker.access import yaml_tree
 from broker.access.addresses import Pattern, parse_pattern
 from broker.access.plain import DENY, Account, PlainRules, parse_right, right_text
+from broker.access.yaml_tree import Node, Scalar
 from pystore.errors import BadArgument
 
 __all__ = ["SECRET_MIN", "PlainFile", "Version", "joined", "load", "parse", "plain_json", "written"]
@@ -31,7 +31,7 @@ _FIELDS = {
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm",
     "defaultGroupPerm", "topicPerms", "groupPerms",
 }  # fmt: skip
-_Pairs = list[tuple[yaml.Node, yaml.Node]]
+_Pairs = list[tuple[Node, Node]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def joined(files: Iterable[PlainFile]) -> tuple[PlainRules, list[str]]:
 class _Draft:
     """An account under way. node: for the place."""
 
-    node: yaml.Node
+    node: Node
     pairs: _Pairs = field(default_factory=list)
 
 
@@ -126,39 +126,29 @@ class _Reader:
         self.path = path
         self.warnings: list[str] = []
 
-    def fail(self, node: yaml.Node, why: str) -> BadArgument:
+    def fail(self, node: Node, why: str) -> BadArgument:
         return BadArgument(why, self.place(node))
 
-    def place(self, node: yaml.Node) -> str:
-        return f"{self.path}:{node.start_mark.line + 1}"
+    def place(self, node: Node) -> str:
+        return f"{self.path}:{node.line}"
 
     def read(self, text: str) -> PlainFile:
         try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as bad:
-            mark = bad.problem_mark or bad.context_mark
-            line = mark.line + 1 if mark is not None else 1
-            raise BadArgument(
-                f"the access list is not YAML: {bad.problem or bad}", f"{self.path}:{line}"
-            ) from None
-        except yaml.reader.ReaderError as bad:
-            line = text.count("\n", 0, bad.position) + 1
-            raise BadArgument(
-                f"the access list is not YAML: {bad.reason}", f"{self.path}:{line}"
-            ) from None
-        except (yaml.YAMLError, RecursionError, ValueError) as bad:
-            raise BadArgument(f"the access list is not YAML: {bad}", str(self.path)) from None
+            root = yaml_tree.compose(text)
+        except yaml_tree.NotYaml as bad:
+            where = str(self.path) if bad.line is None else f"{self.path}:{bad.line}"
+            raise BadArgument(f"the access list is not YAML: {bad}", where) from None
         if root is None:
             return PlainFile(self.path)
-        if not isinstance(root, yaml.MappingNode):
+        if not isinstance(root, yaml_tree.Mapping):
             raise self.fail(root, "the access list is not a mapping of names to values")
         return self.file(root)
 
-    def file(self, root: yaml.MappingNode) -> PlainFile:
+    def file(self, root: yaml_tree.Mapping) -> PlainFile:
         white: tuple[Pattern, ...] = ()
         version, seen = Version(), set[str]()
         drafts: list[_Draft] = []
-        for key, value in root.value:
+        for key, value in root.pairs:
             name = self.scalar(key)
             if name in _FIELDS and drafts:
                 drafts += self.unindented(drafts[-1], key, value)
@@ -183,15 +173,15 @@ class _Reader:
 
     # ---- the published example ----
 
-    def drafts(self, value: yaml.Node) -> list[_Draft]:
+    def drafts(self, value: Node) -> list[_Draft]:
         made = []
         for item in self.items(value):
-            if not isinstance(item, yaml.MappingNode):
+            if not isinstance(item, yaml_tree.Mapping):
                 raise self.fail(item, "an account is not a mapping of names to values")
-            made.append(_Draft(item, list(item.value)))
+            made.append(_Draft(item, list(item.pairs)))
         return made
 
-    def unindented(self, draft: _Draft, key: yaml.Node, value: yaml.Node) -> list[_Draft]:
+    def unindented(self, draft: _Draft, key: Node, value: Node) -> list[_Draft]:
         """A field of an account at the margin: it belongs to the account before it. Accounts after
         that have then become items of its last list."""
         if not self.warnings:
@@ -200,18 +190,18 @@ class _Reader:
                 " to belong to the account above them"
             )
         following: list[_Draft] = []
-        if isinstance(value, yaml.SequenceNode):
-            own = [item for item in value.value if not isinstance(item, yaml.MappingNode)]
-            others = [item for item in value.value if isinstance(item, yaml.MappingNode)]
-            following = [_Draft(item, list(item.value)) for item in others]
-            value = yaml.SequenceNode(value.tag, own, value.start_mark, value.end_mark)
+        if isinstance(value, yaml_tree.Sequence):
+            own = [item for item in value.items if not isinstance(item, yaml_tree.Mapping)]
+            others = [item for item in value.items if isinstance(item, yaml_tree.Mapping)]
+            following = [_Draft(item, list(item.pairs)) for item in others]
+            value = yaml_tree.Sequence(value.line, own)
         draft.pairs.append((key, value))
         return following
 
     # ---- parts ----
 
     def account(self, draft: _Draft) -> Account:
-        fields: dict[str, yaml.Node] = {}
+        fields: dict[str, Node] = {}
         for word, value in draft.pairs:
             name = self.scalar(word)
             if name not in _FIELDS:
@@ -242,12 +232,12 @@ class _Reader:
 
     def named(self, draft: _Draft) -> str:
         for key, value in draft.pairs:
-            if isinstance(value, yaml.ScalarNode) and key.value == "accessKey":
-                return f"account {value.value}"
+            if isinstance(value, Scalar) and isinstance(key, Scalar) and key.text == "accessKey":
+                return f"account {value.text}"
         return "account without accessKey"
 
     def checked(
-        self, draft: _Draft, fields: Mapping[str, yaml.Node], name: str, text: Mapping[str, str]
+        self, draft: _Draft, fields: Mapping[str, Node], name: str, text: Mapping[str, str]
     ) -> str:
         value = text.get(name, "")
         node = fields.get(name, draft.node)
@@ -267,7 +257,7 @@ class _Reader:
         return value
 
     def default(
-        self, key: str, fields: Mapping[str, yaml.Node], text: Mapping[str, str], name: str
+        self, key: str, fields: Mapping[str, Node], text: Mapping[str, str], name: str
     ) -> int:
         """Whatever is no right is DENY, as in upstream, but not silently."""
         given = text.get(name, "")
@@ -279,7 +269,7 @@ class _Reader:
             )
         return found or DENY
 
-    def rights(self, key: str, node: yaml.Node | None, name: str) -> dict[str, int]:
+    def rights(self, key: str, node: Node | None, name: str) -> dict[str, int]:
         made: dict[str, int] = {}
         for item in self.items(node) if node is not None else ():
             text = self.scalar(item)
@@ -297,40 +287,39 @@ class _Reader:
             made[resource] = right or DENY
         return made
 
-    def version(self, node: yaml.Node) -> Version:
+    def version(self, node: Node) -> Version:
         items = self.items(node)
         values: dict[str, int] = {}
         for item in items[:1]:
-            for key, value in item.value if isinstance(item, yaml.MappingNode) else ():
+            for key, value in item.pairs if isinstance(item, yaml_tree.Mapping) else ():
                 text = self.scalar(value)
                 if text.isascii() and text.isdigit():
                     values[self.scalar(key)] = int(text[:18])
         return Version(values.get("counter", 0), values.get("timestamp", 0))
 
-    def pattern(self, node: yaml.Node) -> Pattern:
+    def pattern(self, node: Node) -> Pattern:
         try:
             return parse_pattern(self.scalar(node))
         except ValueError as bad:
             raise self.fail(node, f"{_WHITE}: {bad}") from None
 
-    def items(self, node: yaml.Node) -> list[yaml.Node]:
-        if isinstance(node, yaml.SequenceNode):
-            return list(node.value)
-        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+    def items(self, node: Node) -> list[Node]:
+        if isinstance(node, yaml_tree.Sequence):
+            return list(node.items)
+        if isinstance(node, Scalar) and node.text is None:
             return []
         raise self.fail(node, "a list is wanted here: each item on a line that begins with -")
 
-    def scalar(self, node: yaml.Node) -> str:
+    def scalar(self, node: Node) -> str:
         """The text as written; empty for null."""
-        if not isinstance(node, yaml.ScalarNode):
+        if not isinstance(node, Scalar):
             raise self.fail(node, "a single value is wanted here, not a list or a mapping")
-        if node.tag.endswith(":null"):
-            return ""
+        text = node.text or ""
         try:
-            node.value.encode()
+            text.encode()
         except UnicodeEncodeError:
             raise self.fail(node, "the text holds half of a surrogate pair") from None
-        return str(node.value)
+        return text
 
 
 # ---- writing ----
@@ -343,7 +332,7 @@ def written(file: PlainFile) -> str:
         made[_WHITE] = [pattern.text for pattern in file.white]
     made[_ACCOUNTS] = [plain_json(account) for account in file.accounts]
     made[_VERSION] = [file.version.as_json()]
-    return str(yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=10_000))
+    return yaml_tree.write(made)
 
 
 def plain_json(account: Account) -> dict[str, Any]:

@@ -21,11 +21,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from broker.remoting.codes import ResponseCode
+
 __all__ = [
     "AlreadyClosed", "Attempt", "BrokerRefused", "ClientError", "Forked", "HandlerStuck",
     "InvalidMessage", "Misuse", "NoRoute", "NotStarted", "RequestTimeout", "SendFailed",
     "TransactionNotStarted", "Unreachable", "WrongLoop",
 ]  # fmt: skip
+
+
+#: How remarks of a plain access list begin.
+_DENIED = "org.apache.rocketmq.acl.common.AclException"
 
 
 class ClientError(Exception):
@@ -180,6 +186,11 @@ class BrokerRefused(ClientError):
         self.remark = remark or ""
         self.address = address
 
+    @property
+    def denied(self) -> bool:
+        """Whether access control, or a permission, stands against the request."""
+        return self.code == ResponseCode.NO_PERMISSION or self.remark.startswith(_DENIED)
+
 
 class Attempt(NamedTuple):
     """One attempt to send. error: what it ended with."""
@@ -205,10 +216,16 @@ class SendFailed(ClientError):
 
     def __init__(self, topic: str, attempts: Sequence[Attempt]) -> None:
         last = attempts[-1].error if attempts else None
-        super().__init__(
-            f"the message to {topic} was not acknowledged after {len(attempts)} attempts;"
-            f" the last: {last}. It may have been stored nevertheless: consumers must bear repeats"
-        )
+        refused = [a.error for a in attempts if isinstance(a.error, BrokerRefused)]
+        if refused and len(refused) == len(attempts) and all(each.denied for each in refused):
+            text = f"{last}; it is not stored: check the credentials and what they may do"
+        else:
+            text = (
+                f"the message to {topic} was not acknowledged after {len(attempts)} attempts;"
+                f" the last: {last}. It may have been stored nevertheless: consumers must bear"
+                " repeats"
+            )
+        super().__init__(text)
         self.topic = topic
         self.attempts = tuple(attempts)
 

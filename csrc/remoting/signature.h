@@ -10,8 +10,8 @@
 #define PS_SIGNATURE_LEN 28
 
 /* cdef begin */
-/* SHA-1 of the cryptographic library that the interpreter has loaded. A state is SHA_CTX, plain bytes
- * that may be copied: OpenSSL's EVP, which hides it, takes 0.1 us longer. */
+/* SHA-1 of the cryptographic library that the interpreter has loaded. A state is SHA_CTX, plain
+ * bytes that may be copied: OpenSSL's EVP, which hides it, takes 0.1 us longer. */
 typedef struct ps_digest_functions {
     int (*init)(void *state);
     int (*update)(void *state, const void *data, size_t len);

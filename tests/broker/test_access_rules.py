@@ -6,10 +6,11 @@ import ipaddress
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.access import plain_file
+from broker.access import plain_file, yaml_tree
 from broker.access.addresses import address_of, parse_pattern
 from broker.access.needs import Action, Asked, Kind, Need
 from broker.access.plain import DENY, PUB, SUB
@@ -214,6 +215,16 @@ def test_a_signed_frame_with_any_byte_changed_is_refused(ext, body, serialize, d
 
 # ---- files ----
 
+
+@pytest.fixture(params=["with libyaml", "without"])
+def reader(request, monkeypatch):
+    """PyYAML has libyaml in its wheels, and need not where it was built."""
+    loader = yaml.SafeLoader if request.param == "without" else getattr(yaml, "CSafeLoader", None)
+    if loader is None:
+        pytest.skip("this PyYAML is without libyaml")
+    monkeypatch.setattr(yaml_tree, "_LOADER", loader)
+
+
 GOOD = """accounts:
 - accessKey: orders-team
   secretKey: 0123456789
@@ -248,12 +259,14 @@ admin: true
 """
 
 
+@pytest.mark.usefixtures("reader")
 def test_scalars_are_their_text():
     file = plain_file.parse(Path("f.yml"), GOOD)
     assert [account.secret for account in file.accounts] == ["0123456789", "1e5longer"]
     assert file.accounts[0].topics == {"a": PUB | SUB, "b": DENY}
 
 
+@pytest.mark.usefixtures("reader")
 def test_the_published_example_is_understood():
     """Its accounts are not indented, and one secret has six characters."""
     file = plain_file.parse(Path("f.yml"), PUBLISHED)
@@ -263,6 +276,7 @@ def test_the_published_example_is_understood():
     assert len(file.warnings) == 2
 
 
+@pytest.mark.usefixtures("reader")
 def test_what_is_written_reads_the_same():
     """Twice over: fields, rights, white lists."""
     file = plain_file.parse(Path("f.yml"), PUBLISHED)
@@ -272,6 +286,29 @@ def test_what_is_written_reads_the_same():
             other.key, other.secret, other.topics, other.groups, other.white, other.admin
         )  # fmt: skip
     assert again.white == file.white
+
+
+@pytest.mark.usefixtures("reader")
+def test_anchors_are_followed():
+    text = GOOD.replace("secretKey: 0", "secretKey: &s 0").replace("1e5longer", "*s")
+    text = text.replace("topicPerms:", "topicPerms: &p").replace("admin: true", "groupPerms: *p")
+    first, second = plain_file.parse(Path("f.yml"), text).accounts
+    assert (second.secret, second.groups) == (first.secret, first.topics) == ("0123456789", {
+        "a": PUB | SUB, "b": DENY,
+    })  # fmt: skip
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("text", ["", "~", "null", "!!null x"])
+def test_null_is_nothing(text):
+    given = GOOD.replace("admin: true", f"whiteRemoteAddress: {text}")
+    assert plain_file.parse(Path("f.yml"), given).accounts[1].white.text == ""
+
+
+@pytest.mark.usefixtures("reader")
+def test_null_in_quotes_is_a_text():
+    with pytest.raises(BadArgument, match="'null' is not an address"):
+        plain_file.parse(Path("f.yml"), GOOD.replace("admin: true", "whiteRemoteAddress: 'null'"))
 
 
 BROKEN = {
@@ -288,11 +325,17 @@ BROKEN = {
     "bad white list": (GOOD + "  whiteRemoteAddress: 1.2.3\n", "f.yml:10: account operator"),
     "bad global": ("globalWhiteRemoteAddresses:\n- x.*\n", "f.yml:2: globalWhite"),
     "a NUL": ("accounts:\n\0", "f.yml:2"),
-    "half a pair": ('accounts:\n- accessKey: "\\ud800abcdef"\n', "f.yml:2: the text holds half"),
-    "deep": ("accounts: " + "[" * 5000, "f.yml"),
+    "half a pair": ('accounts:\n- accessKey: "\\ud800abcdef"\n', "f.yml:2"),
+    "deep": ("accounts: " + "[" * 100_000, "f.yml:1: the access list is not YAML: more than"),
+    "deep lists": ("- " * 100_000, "f.yml:1: the access list is not YAML: more than"),
+    "deep mappings": ("{a: " * 100_000, "f.yml:1: the access list is not YAML: more than"),
+    "deep keys": ("? " * 100_000, "f.yml:1: the access list is not YAML: more than"),
+    "an alias of nothing": ("accounts: *x\n", "f.yml:1: the access list is not YAML: the anchor x"),
+    "two documents": ("accounts:\n---\n", "f.yml:2: the access list is not YAML: a second"),
 }
 
 
+@pytest.mark.usefixtures("reader")
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_error_names_file_line_and_account_but_no_secret(name):
     text, begin = BROKEN[name]

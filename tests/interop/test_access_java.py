@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from admin import Admin
 
-from broker import Broker
+from broker import Broker, Credentials, Message
+from broker.client import MessageQueue, SendFailed
 
 pytestmark = [pytest.mark.java]
 
@@ -85,3 +86,43 @@ def test_the_plain_list_with_the_official_tool(tool, tmp_path):
         limited.until(lambda said: "SEND_OK" in said, "sendMessage", "-t", "orders", "-p", "hello")
         assert "Need admin permission" in limited("updateTopic", *at, "-t", "another")
         boss.until(lambda said: "hello" in said, "consumeMessage", "-t", "orders")
+
+
+def test_policies_are_copied_from_broker_to_broker_with_the_official_tool(tool, tmp_path):
+    """copyAcl: those of one subject, then all; the user, who has a password, is made by hand."""
+    rules = {
+        "authenticationEnabled": True, "authorizationEnabled": True,
+        "initAuthenticationUser": BOSS, "innerClientAuthenticationCredentials": INNER,
+        "listenPort": 0,
+    }  # fmt: skip
+    with (
+        Broker(tmp_path / "from", with_namesrv=True, brokerName="from", **rules) as old,
+        Broker(tmp_path / "to", namesrvAddr=old.namesrv_address, brokerName="to", **rules) as new,
+    ):
+        boss = tool(old.namesrv_address, "boss", "boss-secret")
+        for at, users in ((old, ("one", "two")), (new, ("one", "two"))):
+            boss("updateTopic", "-b", at.address, "-t", "orders")
+            for user in users:
+                made = boss("createUser", "-b", at.address, "-u", user, "-p", f"{user}-secret")
+                assert "success" in made
+        for user, action in (("one", "Pub"), ("two", "Sub")):
+            said = boss("createAcl", "-b", old.address, "-s", f"User:{user}", "-r", "Topic:orders",
+                        "-a", action, "-d", "Allow", "-i", "127.0.0.1")  # fmt: skip
+            assert "success" in said
+        listed = boss("listAcl", "-b", old.address)
+        assert "orders" not in boss("listAcl", "-b", new.address)
+        boss("copyAcl", "-f", old.address, "-t", new.address, "-s", "User:one")
+        assert "User:two" not in boss("listAcl", "-b", new.address)
+        boss("copyAcl", "-f", old.address, "-t", new.address)
+        copied = boss("listAcl", "-b", new.address)
+        assert sorted(copied.splitlines()) == sorted(listed.splitlines())
+        assert "Topic:orders" in copied
+        there = MessageQueue("orders", "to", 0)
+        with new.producer(credentials=Credentials("one", "one-secret")) as producer:
+            producer.send(Message("orders", b"x"), queue=there)
+        with (
+            new.producer(credentials=Credentials("two", "two-secret")) as producer,
+            pytest.raises(SendFailed, match="no matched policies"),
+        ):
+            producer.send(Message("orders", b"x"), queue=there)
+        assert new.store.range("orders", 0) == (0, 1)

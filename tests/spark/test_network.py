@@ -211,23 +211,94 @@ def test_a_message_that_is_stored_unsafely_fails_the_task(sent, monkeypatch):
         sent({"body": ["x"]}, topic="t")
 
 
-def test_credentials_of_options_and_of_the_environment(store_path, monkeypatch):
+# ---- access control ----
+
+PAIR = {"accessKey": "writers", "secretKey": "hidden1"}
+#: Options, and what the broker says of them.
+REFUSED = {
+    "another secret": (PAIR | {"secretKey": "hidden2"}, "Check signature failed for accessKey=wri"),
+    "another key": (PAIR | {"accessKey": "readers"}, "No acl config for readers"),
+    "none": ({}, "No accessKey is configured"),
+}
+
+
+@pytest.fixture
+def guarded(store_path: Path) -> Iterator[Broker]:
     rules = store_path.parent / "plain_acl.yml"
     rules.write_text(
         "accounts:\n- accessKey: writers\n  secretKey: hidden1\n  topicPerms:\n  - t=PUB|SUB\n"
+        "  groupPerms:\n  - rocketmq-spark=SUB\n"
     )
     rules.chmod(0o600)
-    rows = [pa.record_batch({"body": ["x"]})]
-    with running(store_path, aclEnable=True) as broker:
-        given = {"nameServer": broker.namesrv_address, "topic": "t"}
-        with pytest.raises(SinkError, match="the message to t"):
-            send(rows, parse_write(given), "job", 0)
-        keys = {"accessKey": "writers", "secretKey": "hidden1"}
-        assert send(rows, parse_write(given | keys), "job", 0).rows == 1
-        monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "writers")
-        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "hidden1")
-        assert send(rows, parse_write(given), "job", 0).rows == 1
-    assert len(stored(store_path, "t")) == 2
+    with running(store_path, aclEnable=True) as made:
+        yield made
+
+
+def sent_by(broker: Broker, pair: dict[str, str]) -> int:
+    given = parse_write({"nameServer": broker.namesrv_address, "topic": "t"} | pair)
+    return send([pa.record_batch({"body": ["x"]})], given, "job", 0).rows
+
+
+def test_the_right_pair_writes_and_reads(guarded, tmp_path):
+    assert sent_by(guarded, PAIR) == 1
+    guarded.store.flush()
+    files, pulled = both_ways(
+        guarded.store.path, guarded.namesrv_address, tmp_path / "elsewhere", topic="t", **PAIR
+    )
+    assert pulled.equals(files)
+    assert pulled.num_rows == 1
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_another_pair_or_none_is_refused_in_one_sentence(guarded, what, tmp_path):
+    """Of a write and of a read; neither says a secret."""
+    pair, said = REFUSED[what]
+    sent_by(guarded, PAIR)
+    guarded.store.flush()
+    with pytest.raises(SinkError) as write:
+        sent_by(guarded, pair)
+    with pytest.raises(SourceError) as read:
+        both_ways(
+            guarded.store.path, guarded.namesrv_address, tmp_path / "elsewhere", topic="t", **pair
+        )
+    for text in (str(write.value), str(read.value)):
+        assert text.count(said) == 1
+        assert ". " not in text
+        assert guarded.address in text
+        assert "hidden" not in text
+    assert "the message to t was refused by" in str(write.value)
+    assert "check the credentials" in str(write.value)
+    assert len(stored(guarded.store.path, "t")) == 1
+
+
+def test_half_a_pair_is_refused_before_anything_is_asked():
+    for half in PAIR:
+        with pytest.raises(BadOption, match="options accessKey and secretKey go together"):
+            parse_write({"nameServer": "h:1", "topic": "t", half: "x"})
+        with pytest.raises(BadOption, match="options accessKey and secretKey go together"):
+            parse_read(
+                {"path": "/s", "fallback": "pull", "nameServer": "h:1", half: "x"}, streaming=False
+            )
+
+
+def test_credentials_of_the_environment(guarded, monkeypatch):
+    monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "writers")
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "hidden1")
+    assert sent_by(guarded, {}) == 1
+
+
+@pytest.mark.spark
+def test_a_frame_is_written_with_credentials_of_its_options(spark, guarded, store_path):
+    frame = spark.range(0, 100, 1, 2).selectExpr("cast(id AS string) AS body")
+    writer = frame.write.format("rocketmq").mode("append").option("topic", "t")
+    writer = writer.option("nameServer", guarded.namesrv_address)
+    with pytest.raises(Exception, match="No accessKey is configured"):
+        writer.save()
+    writer.options(**PAIR).save()
+    assert len(stored(store_path, "t")) == 100
+
+
+# ---- TLS ----
 
 
 def test_tls_with_and_without_a_trusted_certificate(store_path, tmp_path):
