@@ -519,6 +519,12 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
     low, high = v["minStoreTimestamp"], v["maxStoreTimestamp"]
     if low is not None and high is not None and low > high:
         raise BadOption("option minStoreTimestamp is later than maxStoreTimestamp")
+    if "maxTriggerDelay" in v["given"] and not v["minOffsetsPerTrigger"]:
+        raise BadOption(
+            "option maxTriggerDelay ends the wait for minOffsetsPerTrigger, which is not given"
+        )
+    if v["minOffsetsPerTrigger"] > (v["maxOffsetsPerTrigger"] or 1 << 62):
+        raise BadOption("option minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
     if streaming and v["pushdown"] == "unsafe":
         raise BadOption(
             "option pushdown=unsafe: Spark pushes no filters into streams; leave it out"

@@ -179,6 +179,17 @@ def first_at(reader: pystore.Reader, span: Span, ms: int) -> int:
     return min(max(reader.offset_at(span.topic, span.queue, max(ms, 0)), span.low), span.high)
 
 
+def stored_at(reader: pystore.Reader, topic: str, queue: int, offset: int) -> int | None:
+    """The store time of a message, in ms; None: it cannot be read, as one that was just deleted."""
+    import pystore
+
+    try:
+        found = reader.read(topic, queue, offset, max_messages=1)
+    except (pystore.StoreError, LookupError):
+        return None
+    return int(found[0].store_timestamp) if len(found) else None
+
+
 def check_table(
     bound: Bound, name: str, found: Sequence[Sequence[Span]], brokers: Sequence[str]
 ) -> None:

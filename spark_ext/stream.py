@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -36,6 +36,7 @@ from spark_ext.plan import (
     queue_parts,
     record_bytes,
     start_of,
+    stored_at,
     within,
 )
 from spark_ext.stores import open_reader
@@ -64,6 +65,9 @@ __all__ = ["Key", "StreamReader", "decode", "encode", "shares"]
 
 Key = tuple[str, str, int]  # topic, broker, queue
 Offsets = dict[Key, int]
+
+#: So long the size and the age of what waits are taken as they are.
+LAG_KEPT_S = 1.0
 
 
 def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
@@ -105,6 +109,15 @@ def shares(lags: Mapping[Key, int], budget: int) -> Offsets:
     return given
 
 
+class _Lag(NamedTuple):
+    """What waits after a batch. until: of the monotonic clock; oldest: its store time in ms."""
+
+    planned: Offsets | None = None
+    until: float = 0.0
+    bytes: int = 0
+    oldest: int | None = None
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's view of its stores."""
 
@@ -115,6 +128,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[Key, Span] = {}
         self._look_again = 0.0
         self._triggered = 0.0
+        self._planned: Offsets | None = None
+        self._lag = _Lag()
 
     # ---- what there is ----
 
@@ -182,6 +197,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = dict(self._look(now=True))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        end = self._next(start, limit)
+        self._planned = decode(end)
+        return end
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = decode(start)
         spans = self._target if self._target is not None else self._look()
         lags: Offsets = {}
@@ -229,7 +249,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {key: min(taken[key], max(1, w // each[key])) for key, w in weights.items()}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return encode({key: span.high for key, span in self._look().items()})
+        """The ends of the queues, and how far the batch that is planned stays behind them.
+
+        Spark gives a Python source no metrics of its own, but shows what this returns in each
+        progress, as ``latestOffset`` of the source.
+        """
+        spans = self._look()
+        latest = encode({key: span.high for key, span in spans.items()})
+        if self._planned is not None:
+            latest["behind"] = self._behind(self._planned, spans)
+        return latest
+
+    def _behind(self, planned: Offsets, spans: Mapping[Key, Span]) -> dict[str, int]:
+        """Rows; bytes, estimated from the sizes of some; and the age of the oldest message in ms.
+
+        Sizes and times are looked up once a second, or when a batch is planned: Spark asks after
+        each poll.
+        """
+        ranges = {
+            key: (max(planned.get(key, span.low), span.low), span.high)
+            for key, span in spans.items()
+        }
+        waiting = {key: (a, b) for key, (a, b) in ranges.items() if a < b}
+        rows = sum(b - a for a, b in waiting.values())
+        now = time.monotonic()
+        if planned != self._lag.planned or now >= self._lag.until:
+            paths = dict(zip(broker_names(self.options), self.options.paths, strict=True))
+            size, oldest = 0, None
+            for (topic, broker, queue), (a, b) in waiting.items():
+                reader = self._open(paths[broker])
+                size += record_bytes(reader, topic, queue, a, b) * (b - a)
+                found = stored_at(reader, topic, queue, a)
+                if found is not None:
+                    oldest = found if oldest is None else min(oldest, found)
+            self._lag = _Lag(planned, now + LAG_KEPT_S, size, oldest)
+        lag = self._lag
+        age = 0 if lag.oldest is None else max(0, int(time.time() * 1000) - lag.oldest)
+        return {"rows": rows, "bytes": lag.bytes, "ms": age if rows else 0}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = decode(start), decode(end)

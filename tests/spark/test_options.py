@@ -82,6 +82,13 @@ def test_a_stream_refuses_what_only_a_batch_knows():
         read(True, pushdown="unsafe")
 
 
+def test_limits_of_a_trigger_that_contradict_each_other():
+    with pytest.raises(BadOption, match="minOffsetsPerTrigger is more than maxOffsetsPerTrigger"):
+        read(True, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")
+    with pytest.raises(BadOption, match="the wait for minOffsetsPerTrigger, which is not given"):
+        read(True, maxTriggerDelay="1m")
+
+
 def test_no_store_two_equal_stores_and_far_stores():
     with pytest.raises(BadOption, match="no store given"):
         parse_read({}, streaming=False)
@@ -96,7 +103,8 @@ def test_options_are_read_whatever_their_case():
     assert o.start == Bound("time", 1_767_225_600_000)
     assert (o.topics, o.max_bytes) == (("a", "b"), 1 << 20)
     assert read(startingTimestamp="2026-01-01T01:00:00+01:00").start == o.start
-    assert read(True, maxTriggerDelay="2m").trigger_delay_ms == 120_000
+    waits = {"maxTriggerDelay": "2m", "minOffsetsPerTrigger": "5"}
+    assert read(True, **waits).trigger_delay_ms == 120_000
 
 
 def test_write_options():

@@ -185,6 +185,43 @@ def test_several_stores_stream_as_one(run, written, make, tmp_path):
     assert written() == sorted(expected("t", 0, 0, 3) + expected("u", 0, 0, 4))
 
 
+def test_a_processing_time_trigger_waits_for_enough_messages(spark, store_path, small):
+    """And its progress tells how far it stays behind."""
+    with pystore.open(store_path, **small) as store:
+        put(store, "t", 0, 3)
+        query = (
+            spark.readStream.format("rocketmq")
+            .option("startingOffsets", "earliest")
+            .option("minOffsetsPerTrigger", 6)
+            .option("maxOffsetsPerTrigger", 8)
+            .option("maxTriggerDelay", "1h")
+            .load(str(store_path))
+            .writeStream.format("memory")
+            .queryName("timed")
+            .trigger(processingTime="20 milliseconds")
+            .start()
+        )
+        try:
+            batches = lambda: [p for p in query.recentProgress if p["numInputRows"]]  # noqa: E731
+            done = lambda: [p["numInputRows"] for p in batches()]  # noqa: E731
+            until(lambda: alive(query) and done() == [3])  # the first batch waits for nothing
+            put(store, "t", 0, 5, first=3)
+            put(store, "t", 1, 12)
+            until(lambda: alive(query) and done() == [3, 8, 8])
+            put(store, "t", 0, 5, first=8)  # with the one that is left these are enough
+            until(lambda: alive(query) and done() == [3, 8, 8, 6])
+            behind = [_behind(p) for p in batches()]
+            assert [b["rows"] for b in behind[1:]] == [9, 1, 0]
+            assert behind[1]["bytes"] > behind[2]["bytes"] > behind[3]["bytes"] == 0
+            assert behind[3]["ms"] == 0
+        finally:
+            query.stop()
+
+
+def _behind(progress: Any) -> dict[str, int]:
+    return json.loads(progress["sources"][0]["latestOffset"])["behind"]
+
+
 # ---- without a session ----
 
 
@@ -228,6 +265,26 @@ def test_a_batch_waits_for_enough_messages_or_long_enough(make, small):
     reader._triggered -= 3601
     reader._look_again = 0
     assert reader.latestOffset(at, limit)["o"]["t"]["broker-a"]["0"] == 13
+
+
+def test_what_waits_is_told_in_rows_bytes_and_time(make, monkeypatch):
+    path = make({"t": [10], "u": [4]})
+    reader = reader_of(path, startingOffsets="earliest", maxOffsetsPerTrigger=6)
+    limit = reader.getDefaultReadLimit()
+    start = reader.initialOffset()
+    assert "behind" not in reader.reportLatestOffset()
+    with pystore.Reader(path) as store:
+        oldest = store.read("t", 0, 0)[0].store_timestamp
+        size = sum(m.size for m in store.messages())
+    monkeypatch.setattr(time, "time", lambda: oldest / 1000 + 60)
+    end = reader.latestOffset(start, limit)
+    behind = reader.reportLatestOffset()["behind"]
+    assert behind["rows"] == 8
+    assert 0 < behind["bytes"] < size
+    assert 59_000 <= behind["ms"] <= 60_000
+    while (after := reader.latestOffset(end, limit)) != end:
+        end = after
+    assert reader.reportLatestOffset()["behind"] == {"rows": 0, "bytes": 0, "ms": 0}
 
 
 def test_asking_for_the_latest_offset_is_cheap(make):
