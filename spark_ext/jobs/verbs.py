@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pystore.cli.verbs import Verb
-from spark_ext.jobs import transactions
+from spark_ext.jobs import lag, topics, transactions
 
 __all__ = ["VERBS"]
 
-VERBS = (Verb("spark transactions", transactions.run, group="Report on whole stores by Spark."),)
+VERBS = (
+    Verb("spark transactions", transactions.run, group="Report on whole stores by Spark."),
+    Verb("spark topics", topics.run),
+    Verb("spark lag", lag.run),
+)

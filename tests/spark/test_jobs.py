@@ -101,6 +101,56 @@ def test_a_store_without_transactions_is_an_empty_result(run_job, make):
     assert run_job("transactions", make({"t": [1]}), code=1)["transactions"] == {"halves": 0}
 
 
+# ---- topics and lag ----
+
+HOUR = 3_600_000
+
+
+def test_topics_have_sizes_tags_keys_and_hot_queues(run_job, store_path, small):
+    sizes: dict[str, int] = {}
+    with pystore.open(store_path, **small) as store:
+        for i in range(60):
+            queue = 0 if i < 48 else i % 3  # 52 of 60
+            tags = None if i % 10 == 9 else ("a" if i % 3 else "b")
+            placed = store.put("t", b"x" * 10, queue=queue, tags=tags, keys=[f"k{i % 7}", "all"])
+            sizes["t"] = sizes.get("t", 0) + placed.size
+        sizes["u"] = store.put("u", b"y", queue=0).size
+    report = run_job("topics", store_path, "--tags", 1)
+    topics = {row["topic"]: row for row in report["topics"]}
+    assert {name: (row["messages"], row["bytes"]) for name, row in topics.items()} == {
+        "t": (60, sizes["t"]), "u": (1, sizes["u"]),
+    }  # fmt: skip
+    assert (topics["t"]["with_keys"], topics["t"]["distinct_keys"]) == (60, 8)
+    assert (topics["u"]["with_keys"], topics["u"]["distinct_keys"]) == (0, 0)
+    assert [(r["topic"], r["tag"], r["messages"]) for r in report["tags"]] == [
+        ("t", "a", 36), ("u", None, 1),
+    ]  # fmt: skip
+    assert sum(r["messages"] for r in report["by hour"]) == 61
+    assert all(r["hour"] % HOUR == 0 for r in report["by hour"])
+    assert [(r["topic"], r["queue"], r["messages"]) for r in report["hot queues"]] == [("t", 0, 52)]
+
+
+def test_lag_is_what_lies_after_each_groups_offset(run_job, make, tmp_path):
+    path = make({"t": [10, 5], "u": [4]})
+    with pystore.open(path) as store:
+        for group, topic, queue, offset in (
+            ("g", "t", 0, 3), ("g", "t", 1, 5), ("h", "t", 0, 9), ("h", "u", 0, 0),
+        ):  # fmt: skip
+            store.metadata.offsets.commit(group, topic, queue, offset)
+    page = tmp_path / "lag.html"
+    report = run_job("lag", path, "--report", page)
+    assert {(q["group"], q["topic"], q["queue"]): q["lag"] for q in report["queues"]} == {
+        ("g", "t", 0): 7, ("g", "t", 1): 0, ("h", "t", 0): 1, ("h", "u", 0): 4,
+    }  # fmt: skip
+    assert [(g["group"], g["topic"], g["lag"]) for g in report["groups"]] == [
+        ("g", "t", 7), ("h", "t", 1), ("h", "u", 4),
+    ]  # fmt: skip
+    waiting = {(r["group"], r["topic"]): r["messages"] for r in report["waiting by hour"]}
+    assert waiting == {("g", "t"): 7, ("h", "t"): 1, ("h", "u"): 4}
+    assert "<svg" in page.read_text("utf-8")
+    assert run_job("lag", path, "--group", "none", code=1)["lag"] == {"groups": 0}
+
+
 # ---- what all jobs share ----
 
 
