@@ -21,7 +21,7 @@ from broker.client.retrying import give_back
 from broker.client.routes import Route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
-from broker.remoting.receipts import NORMAL, Handle, retry_topic
+from broker.remoting.receipts import NORMAL, Deliveries, Handle, retry_topic
 
 __all__ = ["PoppedBatch", "Popping"]
 
@@ -167,10 +167,11 @@ class Popping:
         nowhere = PoppedBatch(MessageQueue(topic, broker, -1), topic, consumer.shown, self._done)
         try:
             messages = received(bytes(answer.body), nowhere, None)
-            starts = _starts(said.get("startOffsetInfo", ""))
-            numbers = [int(said[name]) for name in ("popTime", "invisibleTime", "reviveQid")]
+            deliveries = Deliveries(said, broker)
             for message in messages:
-                handle = _handle_of(message, broker, starts, numbers)
+                handle = deliveries.handle(
+                    message.head.queue, message.queue_offset, message.properties.get("POP_CK")
+                )
                 place = handle.retry, handle.queue
                 if place not in batches:
                     real = topic
@@ -256,28 +257,3 @@ class Popping:
 
 def _readable(route: Route) -> set[str]:
     return {queue.broker for queue in route.read}
-
-
-def _starts(text: str) -> dict[int, int]:
-    """Start offset by queue, of those that are not of a retry topic. Raises: ValueError."""
-    found = {}
-    for part in filter(None, text.split(";")):
-        kind, queue, start = part.split(" ")
-        if kind == NORMAL:
-            found[int(queue)] = int(start)
-    return found
-
-
-def _handle_of(
-    message: ReceivedMessage, broker: str, starts: dict[int, int], numbers: list[int]
-) -> Handle:
-    """Messages of a retry topic bring theirs. Raises: KeyError, ValueError."""
-    text = message.properties.get("POP_CK")
-    if text:
-        return Handle.parse(text)
-    queue = message.head.queue
-    pop_ms, invisible_ms, revive_queue = numbers
-    return Handle(
-        starts[queue], pop_ms, invisible_ms, revive_queue, NORMAL, broker, queue,
-        message.queue_offset,
-    )  # fmt: skip

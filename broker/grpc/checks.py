@@ -12,7 +12,7 @@ from broker.grpc.status import Code, Problem
 from broker.remoting.command import Refused
 from broker.services.names import check_group, check_topic, is_system_topic
 
-__all__ = ["check_message", "check_topics_equal", "group_of", "topic_of"]
+__all__ = ["check_invisible", "check_message", "check_topics_equal", "group_of", "topic_of"]
 
 #: Beside those of services/names: upstream's POP check points.
 _SYSTEM_TOPICS = frozenset(("CHECKPOINT_TOPIC",))
@@ -42,6 +42,19 @@ def group_of(resource: Any) -> str:
     if name.startswith(_SYSTEM_GROUPS):
         raise Problem(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
     return name
+
+
+def check_invisible(invisible_ms: int, least_ms: int, limits: ProxySettings) -> None:
+    """Raises: Problem for a time that no message may stay invisible."""
+    if invisible_ms < least_ms:
+        raise Problem(
+            Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {least_ms}"
+        )
+    if invisible_ms > limits.invisible_max_ms:
+        raise Problem(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisibleTime is too large. max is {limits.invisible_max_ms}",
+        )
 
 
 def check_topics_equal(messages: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from broker.access.needs import Action
@@ -26,7 +26,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 
-__all__ = ["Client", "ClientMethods", "Clients"]
+__all__ = ["Client", "ClientMethods", "Clients", "retry_ms"]
 
 #: LanguageCode by the name in x-mq-language; any other is OTHER.
 _LANGUAGES = {
@@ -48,6 +48,11 @@ _COMMANDS_MAX = 1000
 _NONCE_S = 5.0
 #: Subscriptions of one client, and topics of one producer.
 _TOPICS_MAX = 1024
+
+
+def retry_ms(attempts: int) -> int:
+    """When a message comes again to a consumer that has had it so often before."""
+    return _RETRIES_MS[min(attempts, len(_RETRIES_MS) - 1)]
 
 
 class Client:
@@ -102,6 +107,8 @@ class Clients:
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
+        #: Told the id of each that takes its leave.
+        self.dropped: Callable[[str], None] = lambda client_id: None
 
     def get(self, client_id: str) -> Client | None:
         return self._clients.get(client_id)
@@ -110,7 +117,8 @@ class Clients:
         self._clients[client.client_id] = client
 
     def drop(self, client_id: str) -> None:
-        self._clients.pop(client_id, None)
+        if self._clients.pop(client_id, None) is not None:
+            self.dropped(client_id)
 
     def all(self) -> list[Client]:
         return list(self._clients.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from broker.access.guard import Guard
@@ -19,7 +20,7 @@ from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
 from broker.grpc.calls import Call
 from broker.grpc.status import Code, Problem, of_response
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, Command, Refused
+from broker.remoting.command import BINARY, JSON, Command, Refused
 from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handlers
@@ -40,6 +41,9 @@ _STORED = frozenset(
 )  # fmt: skip
 _ALGORITHM = "MQv2-HMAC-SHA1"
 _REQUEST_S = 30.0
+_BINARY_MAX = 0x7FFF
+#: Address of the service itself.
+_NOBODY = "127.0.0.1"
 
 
 class Link:
@@ -74,6 +78,7 @@ class LocalBroker:
         self._far = Shared(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
         self._near = Shared(asked, Limits(idle_s=0), None)
         self._links: dict[tuple[str, int], dict[str, Link]] = {}
+        self._own: Link | None = None
 
     # ---- connections ----
 
@@ -87,20 +92,33 @@ class LocalBroker:
             raise Problem(
                 Code.TOO_MANY_REQUESTS, f"{_LINKS_MAX} clients use this connection already"
             )
-        near, far = Connection(self._near), Connection(self._far)
-        host = self.services.settings["brokerIP1"].strip("[]")
-        join(near, far, (host, int(self.services.settings["listenPort"])), call.address)
-        made = links[call.client_id] = Link(near, far)
+        made = links[call.client_id] = self._join(call.address)
         return made
 
-    def gone(self, address: tuple[str, int]) -> None:
-        """The connection of these clients is closed."""
-        for link in self._links.pop(address, {}).values():
+    def _join(self, address: tuple[str, int]) -> Link:
+        near, far = Connection(self._near), Connection(self._far)
+        host = self.services.settings["brokerIP1"].strip("[]")
+        join(near, far, (host, int(self.services.settings["listenPort"])), address)
+        return Link(near, far)
+
+    def gone(self, address: tuple[str, int]) -> list[str]:
+        """The connection at this address is closed: the ids of its clients that have no other."""
+        links = self._links.pop(address, {})
+        for link in links.values():
             link.close()
+        rest = self._links.values()
+        return [name for name in links if not any(name in other for other in rest)]
+
+    def now_ms(self) -> int:
+        """The clock of invisible times."""
+        pop = self.services.pop
+        return pop.now_ms() if pop is not None else time.time_ns() // 1_000_000
 
     def close(self) -> None:
         for address in list(self._links):
             self.gone(address)
+        if self._own is not None:
+            self._own.close()
         self._far.wheel.close()
         self._near.wheel.close()
 
@@ -118,10 +136,22 @@ class LocalBroker:
 
         Raises: Problem: UNAUTHORIZED, PROXY_TIMEOUT.
         """
-        command.serialize = BINARY
         if link is None:
             link = self.link(call)
         self.let_in(call, link, command)
+        return await self._answer(link, command, timeout_s)
+
+    async def request_own(self, command: Command) -> Command:
+        """The broker's answer to a request of the service itself, for a client that was let in
+        before. Raises: Problem."""
+        if self._own is None or not self._own.open:
+            self._own = self._join((_NOBODY, 0))
+        return await self._answer(self._own, command, _REQUEST_S)
+
+    @staticmethod
+    async def _answer(link: Link, command: Command, timeout_s: float) -> Command:
+        # A binary header has two bytes for the code.
+        command.serialize = BINARY if command.code <= _BINARY_MAX else JSON
         try:
             return await link.near.request(command, timeout_s)
         except TimeoutError:

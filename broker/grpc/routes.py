@@ -67,16 +67,7 @@ class Routes:
                 Code.TOPIC_NOT_FOUND,
                 f"No topic route info for the topic: {topic}. Make it with mqadmin updateTopic.",
             )
-        port = self._port
-        asked = request.endpoints.addresses
-        if self._settings.port_of_request and asked and 0 < asked[0].port < 65536:
-            port = asked[0].port
-        services = self._broker.services
-        broker = pb.Broker(
-            name=services.broker_name,
-            id=int(services.settings["brokerId"]),
-            endpoints=endpoints_of(services.host, port),
-        )
+        broker = self.broker_of(request)
         types = accepted_types(config)
         reply = pb.QueryRouteResponse(status=ok())
         for number, permission in enumerate(permissions(config)):
@@ -87,6 +78,19 @@ class Routes:
                 )
             )  # fmt: skip
         return reply
+
+    def broker_of(self, request: Any) -> Any:
+        """pb.Broker of ours, as whoever asks with these endpoints reaches it."""
+        port = self._port
+        asked = request.endpoints.addresses
+        if self._settings.port_of_request and asked and 0 < asked[0].port < 65536:
+            port = asked[0].port
+        services = self._broker.services
+        return pb.Broker(
+            name=services.broker_name,
+            id=int(services.settings["brokerId"]),
+            endpoints=endpoints_of(services.host, port),
+        )
 
 
 def permissions(config: TopicConfig) -> Iterator[int]:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+from broker.grpc.acking import Acking
 from broker.grpc.calls import Handlers
-from broker.grpc.clients import ClientMethods, Clients
+from broker.grpc.clients import ClientMethods, Clients, retry_ms
+from broker.grpc.deliveries import change
 from broker.grpc.local import LocalBroker
 from broker.grpc.questions import Questions
+from broker.grpc.receipts import Receipt
+from broker.grpc.receiving import Receiving
+from broker.grpc.renewal import Held, Lost, Renewals
 from broker.grpc.routes import Routes
 from broker.grpc.sending import Sending
 from broker.grpc.server import GrpcServer
 from broker.grpc.settings import ProxySettings
+from broker.grpc.status import Code, Problem
 from broker.grpc.transactions import Ending
 from broker.remoting.connection import Connection, Limits
 from broker.remoting.framer import FramerFactory
@@ -44,6 +51,10 @@ class GrpcService:
         self.clients = Clients()
         asked = Questions(self.clients).handlers()
         self.broker = LocalBroker(services, handlers, asked, framer, limits, closed)
+        self._settings = settings
+        self.renewals = Renewals(self.broker.now_ms, self._extend, retry_ms, settings)
+        self.clients.dropped = lambda name: self._spawn(self.renewals.gone(name))
+        self._tasks: set[asyncio.Task[None]] = set()
         self._server = GrpcServer(
             self._methods(settings),
             settings,
@@ -51,28 +62,63 @@ class GrpcService:
             tls=tls,
             connections_max=limits.connections_max,
             trusts=limits.proxies,
-            gone=self.broker.gone,
+            gone=self._gone,
         )
 
     def _methods(self, settings: ProxySettings) -> Handlers:
         """One class for each group of methods; whoever adds a group names it here."""
         broker, clients = self.broker, self.clients
+        routes = Routes(broker, settings, self.port)
+        self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
         made: dict[str, Callable[..., object]] = {}
         for group in (
-            Routes(broker, settings, self.port),
+            routes,
             Sending(broker, settings),
             Ending(broker),
             ClientMethods(broker, clients, settings),
+            self._receiving,
+            Acking(broker, settings, self.renewals),
         ):
             made.update(group.handlers())
         return made
 
     async def start(self) -> None:
         await self._server.start()
+        self._spawn(self._renew())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- messages that clients hold ----
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.renew_every_ms / 1000)
+            await self.renewals.tick()
+
+    async def _extend(self, held: Held, invisible_ms: int) -> Receipt:
+        ask = self.broker.request_own
+        try:
+            return await change(ask, held.group, held.topic, held.receipt, invisible_ms)
+        except Problem as problem:
+            if problem.code == Code.INVALID_RECEIPT_HANDLE:
+                raise Lost from None
+            raise
+
+    def _gone(self, address: tuple[str, int]) -> None:
+        for client_id in self.broker.gone(address):
+            self._spawn(self.renewals.gone(client_id))
 
     async def stop(self, drain_s: float) -> None:
         """Answers calls in progress for drain_s at most, then closes everything."""
         await self._server.stop(drain_s)
+        await self._receiving.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         self.broker.close()
         for _ in range(3):  # the loop tells each connection of its end in its next turns
             await asyncio.sleep(0)

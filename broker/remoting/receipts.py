@@ -3,7 +3,7 @@ KeyBuilder)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ORDER_QUEUE",
     "RETRY_V1",
     "RETRY_V2",
+    "Deliveries",
     "Handle",
     "is_retry_of",
     "retry_topic",
@@ -67,6 +68,43 @@ class Handle(NamedTuple):
             int(start), int(pop_ms), int(invisible_ms), int(revive), retry, broker, int(queue),
             int(offset),
         )  # fmt: skip
+
+
+class Deliveries:
+    """Which deliveries the messages of an answer to POP_MESSAGE are. said: its fields. broker: that
+    answered. Raises: KeyError, ValueError for fields that do not say it."""
+
+    def __init__(self, said: Mapping[str, str], broker: str) -> None:
+        self._broker = broker
+        self._pop_ms, self._invisible_ms, self._revive_queue = (
+            int(said[name]) for name in ("popTime", "invisibleTime", "reviveQid")
+        )
+        self._starts = {
+            (kind, int(queue)): int(start)
+            for kind, queue, start in _parts(said.get("startOffsetInfo", ""))
+        }
+        self._times = {
+            (kind, place): int(times)
+            for kind, place, times in _parts(said.get("orderCountInfo", ""))
+        }
+
+    def handle(self, queue: int, offset: int, given: str | None, kind: str = NORMAL) -> Handle:
+        """given: POP_CK of the message, which one of a retry topic brings. Raises: KeyError,
+        ValueError."""
+        if given:
+            return Handle.parse(given)
+        return Handle(
+            self._starts[kind, queue], self._pop_ms, self._invisible_ms, self._revive_queue, kind,
+            self._broker, queue, offset,
+        )  # fmt: skip
+
+    def times(self, handle: Handle) -> int:
+        """How often a message of an ordered group was popped before."""
+        return self._times.get((handle.retry, f"qo{handle.queue}%{handle.offset}"), 0)
+
+
+def _parts(text: str) -> Iterable[list[str]]:
+    return (part.split(" ") for part in text.split(";") if part)
 
 
 def retry_topic(group: str, topic: str, kind: str) -> str:

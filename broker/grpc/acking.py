@@ -1,0 +1,132 @@
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue
+(docs/internals/grpc.md#receipt-handles)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from broker.grpc.calls import Call, Handlers
+from broker.grpc.checks import check_invisible, group_of, topic_of
+from broker.grpc.deliveries import ack, change, dead_letter
+from broker.grpc.local import LocalBroker
+from broker.grpc.messages import millis
+from broker.grpc.receipts import Receipt
+from broker.grpc.renewal import Renewals
+from broker.grpc.schema import pb
+from broker.grpc.settings import ProxySettings
+from broker.grpc.status import Code, Problem, ok, overall, status
+from pystore.errors import StoreError
+
+__all__ = ["Acking"]
+
+
+class Acking:
+    """A handle that was renewed stands for its newest."""
+
+    def __init__(self, broker: LocalBroker, settings: ProxySettings, renewals: Renewals) -> None:
+        self._broker, self._settings, self._renewals = broker, settings, renewals
+
+    def handlers(self) -> Handlers:
+        return {
+            "AckMessage": self.ack,
+            "ChangeInvisibleDuration": self.change,
+            "ForwardMessageToDeadLetterQueue": self.forward,
+        }
+
+    async def ack(self, call: Call, request: Any) -> Any:
+        topic, group = topic_of(request.topic), group_of(request.group)
+        if not request.entries:
+            raise Problem(Code.BAD_REQUEST, "no message to acknowledge")
+        reply = pb.AckMessageResponse()
+        for entry in request.entries:
+            try:
+                await self._ack(call, group, topic, entry.receipt_handle)
+                how = ok()
+            except Problem as problem:
+                how = problem.status()
+            reply.entries.append(
+                pb.AckMessageResultEntry(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=how
+                )
+            )
+        reply.status.CopyFrom(status(overall(each.status for each in reply.entries).code))
+        return reply
+
+    async def _ack(self, call: Call, group: str, topic: str, given: str) -> None:
+        receipt = await self._newest(group, given)
+        self._check_open(receipt)
+        await ack(partial(self._broker.request, call), group, topic, receipt)
+        self._renewals.release(group, given)
+
+    async def change(self, call: Call, request: Any) -> Any:
+        """The reply has a handle even with an error: clients store it, whatever the status is."""
+        given = request.receipt_handle
+        try:
+            given = await self._change(call, request)
+            how = ok()
+        except Problem as problem:
+            how = problem.status()
+        return pb.ChangeInvisibleDurationResponse(status=how, receipt_handle=given)
+
+    async def _change(self, call: Call, request: Any) -> str:
+        topic, group, given = (
+            topic_of(request.topic),
+            group_of(request.group),
+            request.receipt_handle,
+        )
+        invisible_ms = millis(request.invisible_duration)
+        check_invisible(invisible_ms, 0, self._settings)
+        receipt = await self._newest(group, given)
+        self._check_open(receipt)
+        ask = partial(self._broker.request, call)
+        changed = await change(ask, group, topic, receipt, invisible_ms)
+        self._renewals.release(group, given)
+        return changed.text
+
+    async def forward(self, call: Call, request: Any) -> Any:
+        """A handle whose time is over is taken: its message would come again, and clients try this
+        without end."""
+        topic, group, given = (
+            topic_of(request.topic),
+            group_of(request.group),
+            request.receipt_handle,
+        )
+        receipt = await self._newest(group, given)
+        if receipt.physical < 0:
+            raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
+        self._check_place(group, topic, receipt)
+        ask = partial(self._broker.request, call)
+        await dead_letter(ask, group, topic, request.message_id, receipt)
+        self._renewals.release(group, given)
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+    # ---- handles ----
+
+    async def _newest(self, group: str, given: str) -> Receipt:
+        """Raises: Problem."""
+        held = await self._renewals.newest(group, given)
+        if held is not None:
+            return held
+        try:
+            return Receipt.parse(given)
+        except ValueError as bad:
+            raise Problem(Code.INVALID_RECEIPT_HANDLE, str(bad)) from None
+
+    def _check_open(self, receipt: Receipt) -> None:
+        if receipt.expires_ms <= self._broker.now_ms():
+            raise Problem(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+
+    def _check_place(self, group: str, topic: str, receipt: Receipt) -> None:
+        """A handle may not name a record of somebody else's."""
+        handle, store = receipt.handle, self._broker.services.store
+        try:
+            units = store.units(receipt.topic_of(group, topic), handle.queue, handle.offset, 1)
+        except StoreError:
+            units = []
+        if not units or units[0][0] != receipt.physical:
+            raise Problem(
+                Code.INVALID_RECEIPT_HANDLE,
+                f"look message by offset failed, {receipt.physical}: the message of this handle is"
+                " not there",
+            )

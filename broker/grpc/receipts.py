@@ -1,0 +1,51 @@
+"""Receipt handles of gRPC clients: the remoting handle, and where the message stands in the log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.remoting.receipts import NORMAL, Handle, retry_topic
+
+__all__ = ["Receipt"]
+
+_FIELDS = 8
+
+
+class Receipt(NamedTuple):
+    """One delivery. physical: offset in the log, -1 unknown."""
+
+    handle: Handle
+    physical: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.handle.text} {self.physical}"
+
+    @property
+    def expires_ms(self) -> int:
+        return self.handle.pop_ms + self.handle.invisible_ms
+
+    def renewed(self, pop_ms: int, invisible_ms: int) -> Receipt:
+        """After the invisible time was changed: a delivery of this message alone. One of an ordered
+        group keeps its batch."""
+        old = self.handle
+        start = old.start if old.is_order else old.offset
+        handle = old._replace(start=start, pop_ms=pop_ms, invisible_ms=invisible_ms)
+        return Receipt(handle, self.physical)
+
+    def topic_of(self, group: str, topic: str) -> str:
+        """The one that the message was read from: the topic itself, or its retry topic."""
+        kind = self.handle.retry
+        return topic if kind == NORMAL else retry_topic(group, topic, kind)
+
+    @classmethod
+    def parse(cls, text: str) -> Receipt:
+        """With eight fields, the remoting handle; with ten, one that an Apache proxy in local mode
+        changed: its last is the offset in the log. Raises: ValueError that says what is wrong."""
+        parts = text.split(" ", _FIELDS + 2)
+        handle = Handle.parse(" ".join(parts[:_FIELDS]))
+        if len(parts) > _FIELDS + 2:
+            raise ValueError("the receipt handle has more than 10 fields")
+        last = parts[-1] if len(parts) > _FIELDS else "-1"
+        known = last.isascii() and last.isdigit() and len(last) < 19
+        return cls(handle, int(last) if known else -1)

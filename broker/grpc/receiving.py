@@ -1,0 +1,308 @@
+"""QueryAssignment and ReceiveMessage: whom a consumer asks, and what it is handed out
+(docs/internals/grpc.md#receiving)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.progress import QueueProgress
+from broker.client.records import received
+from broker.grpc.calls import Call, Handlers
+from broker.grpc.checks import check_invisible, group_of, topic_of
+from broker.grpc.clients import Client, Clients
+from broker.grpc.deliveries import change, dead_letter
+from broker.grpc.local import LocalBroker
+from broker.grpc.messages import incoming, millis, set_millis
+from broker.grpc.receipts import Receipt
+from broker.grpc.renewal import Renewals
+from broker.grpc.routes import Routes
+from broker.grpc.schema import pb
+from broker.grpc.settings import ProxySettings
+from broker.grpc.status import Code, Problem, of_response, ok
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import Command, texts
+from broker.remoting.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
+from broker.services.topics import READ
+
+__all__ = ["Receiving", "poll_ms"]
+
+log = logging.getLogger("broker.grpc")
+
+#: What the broker hands out at once.
+_BATCH_MAX = 32
+#: Its answer to a poll comes so long after the poll's time at the latest.
+_GRACE_S = 10.0
+#: Messages that could not be sent to their client are visible again so soon.
+_BACK_MS = 1000
+#: From this version on clients know ILLEGAL_POLLING_TIME.
+_KNOWS_POLLING_TIME = "5.0.3"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request for messages that was found to be right. most: attempts of a message."""
+
+    topic: str
+    group: str
+    batch: int
+    poll_ms: int
+    invisible_ms: int
+    renews: bool
+    fifo: bool
+    most: int
+    kind: str
+    expression: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A message to hand out. attempts: deliveries before."""
+
+    message: ReceivedMessage
+    receipt: Receipt
+    attempts: int
+
+
+class Receiving:
+    def __init__(
+        self, broker: LocalBroker, clients: Clients, settings: ProxySettings, routes: Routes,
+        renewals: Renewals,
+    ) -> None:  # fmt: skip
+        self._broker, self._clients, self._settings = broker, clients, settings
+        self._routes, self._renewals = routes, renewals
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def handlers(self) -> Handlers:
+        return {"QueryAssignment": self.assignment, "ReceiveMessage": self.receive}
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # ---- QueryAssignment ----
+
+    async def assignment(self, call: Call, request: Any) -> Any:
+        """Each queue to a group that consumes in order, else any queue of the broker."""
+        topic, group = topic_of(request.topic), group_of(request.group)
+        services = self._broker.services
+        wanted = Command(RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": group})
+        self._broker.let_in(call, self._broker.link(call), wanted)
+        config = services.topics.get(topic)
+        if config is None:
+            raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")
+        if not config.perm & READ or not config.read_queue_nums:
+            raise Problem(Code.FORBIDDEN, "no readable queue")
+        found = services.groups.get(group)
+        in_order = found is not None and found.consume_message_orderly
+        reply = pb.QueryAssignmentResponse(status=ok())
+        for number in range(config.read_queue_nums) if in_order else (-1,):
+            queue = pb.MessageQueue(
+                topic=request.topic, id=number, permission=pb.Permission.READ_WRITE,
+                broker=self._routes.broker_of(request),
+            )  # fmt: skip
+            reply.assignments.append(pb.Assignment(message_queue=queue))
+        return reply
+
+    # ---- ReceiveMessage ----
+
+    async def receive(self, call: Call, request: Any) -> AsyncIterator[Any]:
+        """A status, the messages, and a time, which ends them."""
+        client = self._clients.get(call.client_id)
+        if client is None or client.is_producer:
+            raise Problem(
+                Code.UNRECOGNIZED_CLIENT_TYPE,
+                "cannot find settings of a consumer for this client",
+            )
+        asked = self._asked(call, request, client)
+        found = await self._passed(asked, await self._pop(call, asked))
+        if not found:
+            raise Problem(Code.MESSAGE_NOT_FOUND, "no match message")
+        sent = 0
+        try:
+            yield pb.ReceiveMessageResponse(status=ok())
+            for each in found:
+                made = self._shown(asked, each)
+                if asked.renews:
+                    self._renewals.hold(
+                        client.client_id, asked.group, asked.topic, each.receipt, each.attempts
+                    )
+                yield pb.ReceiveMessageResponse(message=made)
+                sent += 1
+        finally:
+            if sent < len(found):
+                self._spawn(self._give_back(asked, found[sent:]))
+        end = pb.ReceiveMessageResponse()
+        set_millis(end.delivery_timestamp, time.time_ns() // 1_000_000)
+        yield end
+
+    def _asked(self, call: Call, request: Any, client: Client) -> _Asked:
+        """Raises: Problem."""
+        own, settings = self._settings, client.settings
+        wait_ms = poll_ms(call, request, millis(settings.request_timeout), own)
+        topic, group = topic_of(request.message_queue.topic), group_of(request.group)
+        renews = own.renew and request.auto_renew
+        invisible_ms = own.invisible_default_ms
+        if not renews:
+            invisible_ms = millis(request.invisible_duration)
+            check_invisible(invisible_ms, own.invisible_min_ms, own)
+        if request.batch_size < 1:
+            raise Problem(Code.BAD_REQUEST, f"batch_size {request.batch_size} is less than 1")
+        kind, expression = _filter_of(request.filter_expression)
+        return _Asked(
+            topic, group, min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms, renews,
+            settings.subscription.fifo, settings.backoff_policy.max_attempts, kind, expression,
+            request.attempt_id,
+        )  # fmt: skip
+
+    async def _pop(self, call: Call, asked: _Asked) -> list[_Found]:
+        """Raises: Problem, also when nothing is there."""
+        ext: dict[str, object] = {
+            "consumerGroup": asked.group, "topic": asked.topic, "queueId": -1,
+            "maxMsgNums": asked.batch, "invisibleTime": asked.invisible_ms,
+            "pollTime": asked.poll_ms, "bornTime": time.time_ns() // 1_000_000, "initMode": 1,
+            "expType": asked.kind, "exp": asked.expression, "order": asked.fifo,
+        }  # fmt: skip
+        if asked.attempt:
+            ext["attemptId"] = asked.attempt
+        request = self._broker.request(
+            call, Command(RequestCode.POP_MESSAGE, texts(ext)),
+            timeout_s=asked.poll_ms / 1000 + _GRACE_S,
+        )  # fmt: skip
+        popping = self._spawn(request)
+        try:
+            answer = await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            # Nobody listens any more; what still comes goes back.
+            popping.add_done_callback(partial(self._popped_in_vain, asked))
+            raise
+        if answer.code == ResponseCode.POLLING_TIMEOUT:
+            raise Problem(Code.MESSAGE_NOT_FOUND, "no new message")
+        if answer.code == ResponseCode.POLLING_FULL:
+            raise Problem(Code.TOO_MANY_REQUESTS, "polling full")
+        if answer.code != ResponseCode.SUCCESS:
+            raise Problem(of_response(answer.code), answer.remark or "")
+        return self._found(asked, answer)
+
+    def _popped_in_vain(self, asked: _Asked, popping: asyncio.Task[Command]) -> None:
+        if popping.cancelled() or popping.exception() is not None:
+            return
+        answer = popping.result()
+        if answer.code == ResponseCode.SUCCESS:
+            self._spawn(self._give_back(asked, self._found(asked, answer)))
+
+    def _found(self, asked: _Asked, answer: Command) -> list[_Found]:
+        """Raises: Problem for an answer that cannot be read."""
+        name, said = self._broker.services.broker_name, answer.ext
+        found = []
+        try:
+            deliveries = Deliveries(said, name)
+            queue = QueueProgress(MessageQueue(asked.topic, name, -1), 0)
+            for message in received(bytes(answer.body), queue):
+                handle = deliveries.handle(
+                    message.head.queue, message.queue_offset, message.properties.get("POP_CK"),
+                    _kind_of(message.stored_topic, asked),
+                )  # fmt: skip
+                attempts = message.head.reconsume_times
+                if handle.is_order:
+                    attempts = deliveries.times(handle)
+                found.append(_Found(message, Receipt(handle, message.physical_offset), attempts))
+        except (KeyError, ValueError) as bad:
+            raise Problem(
+                Code.INTERNAL_SERVER_ERROR, f"a malformed answer of the broker: {bad}"
+            ) from bad
+        return found
+
+    async def _passed(self, asked: _Asked, found: list[_Found]) -> list[_Found]:
+        """Those that are handed out: one that was too often goes to the dead letters."""
+        passed = []
+        for each in found:
+            if each.attempts < asked.most:
+                passed.append(each)
+                continue
+            try:
+                await dead_letter(
+                    self._broker.request_own, asked.group, asked.topic, each.message.message_id,
+                    each.receipt,
+                )  # fmt: skip
+            except Problem as failed:
+                log.warning(
+                    "A message of %s that came %d times is not in the dead letters yet: %s",
+                    asked.topic, each.attempts, failed,
+                )  # fmt: skip
+        return passed
+
+    def _shown(self, asked: _Asked, each: _Found) -> Any:
+        """pb.Message."""
+        made = incoming(each.message, asked.topic)
+        system = made.system_properties
+        system.receipt_handle = each.receipt.text
+        system.delivery_attempt = each.attempts + 1
+        return made
+
+    # ---- what could not be sent ----
+
+    async def _give_back(self, asked: _Asked, found: Sequence[_Found]) -> None:
+        """Their client did not get them: they are visible again soon."""
+        for each in found:
+            self._renewals.release(asked.group, each.receipt.text)
+            try:
+                await change(
+                    self._broker.request_own, asked.group, asked.topic, each.receipt, _BACK_MS
+                )
+            except Problem as failed:
+                log.info("A message of %s stays invisible: %s", asked.topic, failed)
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def poll_ms(call: Call, request: Any, request_timeout_ms: int, own: ProxySettings) -> int:
+    """How long a request for messages may wait: as it says, else what its deadline leaves. Raises:
+    Problem when the client gives up before the shortest wait is over."""
+    left_s = call.remaining_s
+    left = None if left_s is None else int(left_s * 1000)
+    if request.HasField("long_polling_timeout"):
+        wait = millis(request.long_polling_timeout)
+    else:
+        wait = own.poll_max_ms if left is None else left - request_timeout_ms // 2
+    wait = min(max(wait, own.poll_min_ms), own.poll_max_ms)
+    if left is None or wait <= left:
+        return wait
+    if left >= own.poll_min_ms:
+        return left
+    known = call.version >= _KNOWS_POLLING_TIME
+    raise Problem(
+        Code.ILLEGAL_POLLING_TIME if known else Code.BAD_REQUEST,
+        f"the deadline of the call is in {max(left, 0)} ms, before the shortest polling time of"
+        f" {own.poll_min_ms} ms is over",
+    )
+
+
+def _filter_of(given: Any) -> tuple[str, str]:
+    """Kind and expression of a filter. Raises: Problem."""
+    expression: str = given.expression
+    if given.type == pb.FilterType.SQL:
+        return "SQL92", expression
+    if expression and not expression.replace("|", ""):
+        raise Problem(Code.ILLEGAL_FILTER_EXPRESSION, "subString split error")
+    return "TAG", expression or "*"
+
+
+def _kind_of(stored: str, asked: _Asked) -> str:
+    """Whether a message was read from the topic itself or from a retry topic of the group."""
+    if stored == asked.topic:
+        return NORMAL
+    return RETRY_V2 if stored == retry_topic(asked.group, asked.topic, RETRY_V2) else RETRY_V1

@@ -1,0 +1,179 @@
+"""Messages that the server keeps invisible while their consumer works on them: those received with
+auto_renew (docs/internals/grpc.md#renewal; upstream DefaultReceiptHandleManager).
+
+Each is renewed some seconds before it would be visible again, longer each time, until it is
+acknowledged, its client is gone, or renewMaxTimeMillis are over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from broker.grpc.receipts import Receipt
+from broker.grpc.settings import ProxySettings
+
+__all__ = ["Held", "Lost", "Renewals"]
+
+log = logging.getLogger("broker.grpc")
+
+#: Invisible minutes, by how often a message was renewed; the last repeats.
+_STEPS_MIN = (1, 3, 5, 10, 30, 60)
+_MINUTE_MS = 60_000
+#: A failed renewal is tried again so soon.
+_AGAIN_MS = 1000
+#: Of a client that is gone, messages are visible again so soon.
+_GONE_MS = 1000
+#: Renewals under way at once.
+_AT_ONCE = 64
+
+
+class Lost(Exception):
+    """The delivery is over: it was acknowledged, or has come back."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One message in the hands of a client. receipt: its newest. attempts: deliveries before.
+    busy: while it is being renewed."""
+
+    client: str
+    group: str
+    topic: str
+    receipt: Receipt
+    attempts: int
+    since_ms: int
+    renewed: int = 0
+    failed: int = 0
+    due_ms: int = 0
+    ended: bool = False
+    busy: asyncio.Future[None] | None = None
+
+
+Extend = Callable[[Held, int], Awaitable[Receipt]]
+
+
+class Renewals:
+    """By group and the handle that the client was given. Lives on the event loop.
+
+    extend: makes a message invisible for so many ms from now on; Lost, or any other error for one
+    that may be tried again. last_ms: the invisible time, by attempts, of a message that was held
+    for too long.
+    """
+
+    def __init__(
+        self, now_ms: Callable[[], int], extend: Extend, last_ms: Callable[[int], int],
+        settings: ProxySettings,
+    ) -> None:  # fmt: skip
+        self._now_ms, self._extend, self._last_ms = now_ms, extend, last_ms
+        self._settings = settings
+        self._held: dict[tuple[str, str], Held] = {}
+        self._by_client: dict[str, dict[Held, str]] = {}
+        self._due: list[tuple[int, int, Held]] = []
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, client: str, group: str, topic: str, receipt: Receipt, attempts: int) -> None:
+        """From now on the message is renewed."""
+        held = Held(client, group, topic, receipt, attempts, self._now_ms())
+        given = receipt.text
+        self._held[group, given] = held
+        self._by_client.setdefault(client, {})[held] = given
+        self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)
+
+    def _plan(self, held: Held, due_ms: int) -> None:
+        held.due_ms = due_ms
+        self._turn += 1
+        heapq.heappush(self._due, (due_ms, self._turn, held))
+        if len(self._due) > 2 * len(self._held) + 1024:
+            self._due = [each for each in self._due if self._is_current(each)]
+            heapq.heapify(self._due)
+
+    @staticmethod
+    def _is_current(entry: tuple[int, int, Held]) -> bool:
+        return not entry[2].ended and entry[2].due_ms == entry[0]
+
+    async def newest(self, group: str, given: str) -> Receipt | None:
+        """The handle that stands for the one that the client was given; None: it is not renewed."""
+        held = self._held.get((group, given))
+        if held is not None and held.busy is not None:
+            await asyncio.wait([held.busy])
+        return held.receipt if held is not None else None
+
+    def release(self, group: str, given: str) -> None:
+        """It is acknowledged, or its client takes care of it."""
+        held = self._held.get((group, given))
+        if held is not None:
+            self._drop(held)
+
+    def _drop(self, held: Held) -> None:
+        held.ended = True
+        of_client = self._by_client.get(held.client, {})
+        given = of_client.pop(held, None)
+        if given is not None:
+            del self._held[held.group, given]
+        if not of_client:
+            self._by_client.pop(held.client, None)
+
+    # ---- renewing ----
+
+    async def tick(self) -> None:
+        """Every few seconds: renews what is due."""
+        now, due = self._now_ms(), []
+        while self._due and (self._due[0][0] <= now or not self._is_current(self._due[0])):
+            entry = heapq.heappop(self._due)
+            if self._is_current(entry):
+                due.append(entry[2])
+        for i in range(0, len(due), _AT_ONCE):
+            await asyncio.gather(*(self._renew(held) for held in due[i : i + _AT_ONCE]))
+
+    async def _renew(self, held: Held) -> None:
+        held.busy = asyncio.get_running_loop().create_future()
+        try:
+            await self._renew_now(held)
+        finally:
+            held.busy.set_result(None)
+            held.busy = None
+
+    async def _renew_now(self, held: Held) -> None:
+        last = self._now_ms() - held.since_ms >= self._settings.renew_max_ms
+        step = _STEPS_MIN[min(held.renewed, len(_STEPS_MIN) - 1)] * _MINUTE_MS
+        invisible_ms = self._last_ms(held.attempts) if last else step
+        try:
+            receipt = await self._extend(held, invisible_ms)
+        except Lost:
+            self._drop(held)
+            return
+        except Exception as failed:  # noqa: BLE001 - tried again, then logged
+            held.failed += 1
+            if held.failed >= self._settings.renew_tries or last:
+                log.warning("A message of %s is not renewed any more: %s", held.topic, failed)
+                self._drop(held)
+            elif not held.ended:
+                self._plan(held, self._now_ms() + _AGAIN_MS)
+            return
+        held.receipt, held.failed = receipt, 0
+        held.renewed += 1
+        if last:
+            self._drop(held)
+        elif not held.ended:
+            self._plan(held, receipt.expires_ms - self._settings.renew_ahead_ms)
+
+    async def gone(self, client: str) -> None:
+        """The client is gone: what it holds is visible again soon."""
+        found = list(self._by_client.get(client, {}))
+        for held in found:
+            self._drop(held)
+        for i in range(0, len(found), _AT_ONCE):
+            part = found[i : i + _AT_ONCE]
+            done = await asyncio.gather(
+                *(self._extend(held, _GONE_MS) for held in part), return_exceptions=True
+            )
+            for each in done:
+                if isinstance(each, Exception) and not isinstance(each, Lost):
+                    log.info("A message of a client that is gone stays invisible: %s", each)
