@@ -25,6 +25,7 @@ from broker.client.credentials import SigningHook
 from broker.processors import all_handlers, bodies
 from broker.remoting import codec
 from broker.remoting.codec import BadFrame
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command, texts
 from broker.remoting.connection import Connection
 from broker.remoting.watchdog import Watchdog
@@ -203,7 +204,59 @@ def worst():
         321: [of(topic, queueId=0, index=0, count=1 << 30)],
         343: [of(group)],
         400: [of(body=asked | {"messageModel": "BROADCASTING"})],
+        **{code: [of(ext, body) for _, ext, body, _, _ in cases] for code, cases in POPS.items()},
     }
+
+
+# ---- POP ----
+
+POP_FILTER = " OR ".join(["a = 1"] * 20_000)
+POPPED = {"topic": "wide", "consumerGroup": "reader-0", "queueId": "0"}
+DELIVERED = POPPED | {"extraInfo": "0 1 60000 0 0 b 0 0", "offset": "0"}
+TAKES = POPPED | {"maxMsgNums": "32", "invisibleTime": "60000"}
+
+
+def acks(count, **changed):
+    """count: of batches, each of a queue of its own."""
+    one = {"c": "reader-0", "t": "wide", "so": 0, "pt": 1, "it": 60_000, "rq": 0, "b": "AQ=="}
+    return json.dumps({"acks": [one | {"q": q} | changed for q in range(count)]}).encode()
+
+
+#: By code of POP: a name, fields, a body, the code of the answer and words of its remark.
+POPS = {
+    200050: [
+        ("a long filter", TAKES | {"expType": "SQL92", "exp": POP_FILTER}, b"", 23, "more than 65"),
+        ("a filter of no kind", TAKES | {"expType": "x" * 60_000}, b"", 23, "neither TAG nor"),
+        ("too many", TAKES | {"maxMsgNums": "33"}, b"", 29, "num is greater than 32"),
+        ("none", TAKES | {"maxMsgNums": "0"}, b"", 29, "maxMsgNums 0 is less than 1"),
+        ("for ever", TAKES | {"invisibleTime": "1" * 18}, b"", 29, "invisibleTime 1111"),
+        ("another queue", TAKES | {"queueId": "2147483647"}, b"", 29, "queueId[2147483647] is ill"),
+        ("no number", TAKES | {"queueId": "1" * 4000}, b"", 1, "queueId"),
+        ("a long group", TAKES | {"consumerGroup": "g" * 60_000}, b"", 29, "group max length 255"),
+    ],
+    200051: [
+        ("a handle of nothing", DELIVERED | {"extraInfo": "0 " * 30_000}, b"", 13, "handle"),
+        ("another queue", DELIVERED | {"queueId": "99999"}, b"", 13, "queueId[99999] is illegal"),
+        ("another offset", DELIVERED | {"offset": "1" * 18}, b"", 208, "offset is illegal"),
+    ],
+    200052: [
+        ("too many", TAKES | {"maxMsgNums": "9" * 9}, b"", 29, "maxMsgNums 999999999 is not"),
+    ],
+    200053: [
+        ("for ever", DELIVERED | {"invisibleTime": "1" * 18}, b"", 29, "invisibleTime 1111"),
+        ("no handle", DELIVERED | {"extraInfo": "", "invisibleTime": "1"}, b"", 1, "extraInfo"),
+    ],
+    200054: [("another queue", POPPED | {"queueId": "-2"}, b"", 29, "queueId[-2] is illegal")],
+    200055: [("another queue", POPPED | {"queueId": "-2"}, b"", 29, "queueId[-2] is illegal")],
+    200056: [("a body", {}, dense(bodies.BODY_MAX), 0, "")],
+    200151: [
+        ("a queue each", {}, acks(1024), 0, ""),
+        ("too many", {}, acks(1025), 1, "1024"),
+        ("many bits", {}, acks(40, b="/" * 10_920), 13, "the bits of a batch"),
+        ("no bits", {}, acks(1, b="?"), 13, "the bits of a batch"),
+        ("a list", {}, dense(bodies.BODY_MAX), 1, "body"),
+    ],
+}
 
 
 async def fill(broker):
@@ -243,8 +296,12 @@ def test_no_request_of_a_broker_holds_the_loop(tmp_path, held):
 BOSS = ("admin-user", "admin-secret")
 
 
-def signed(command):
-    SigningHook(Credentials(*BOSS)).before_request("", command)
+#: An account without rights for what the tests ask.
+LITTLE = ("account-0000", "a-secret")
+
+
+def signed(command, by=BOSS):
+    SigningHook(Credentials(*by)).before_request("", command)
     return command
 
 
@@ -272,6 +329,37 @@ def policies(folder):
     }
 
 
+def test_the_worst_of_each_code_of_pop_is_refused_by_name(tmp_path):
+    """To one who may do everything, with what is wrong; to others before anything is looked at.
+    The plain list wants no right for 200055 and 200056, which tell a count and do nothing."""
+
+    async def scenario():
+        settings = plain_list(tmp_path)
+        store = tmp_path / "store"
+        async with Broker(store, listenPort=0, bindAddress="127.0.0.1", **settings) as broker:
+            broker.services.topics.update(TopicConfig("wide", QUEUES, QUEUES))
+            broker.services.groups.update(SubscriptionGroup("reader-0"))
+            broker.services.store.put("wide", b"b", queue=0)
+            served = set(all_handlers(broker.services))
+            assert set(POPS) == {code for code in RequestCode if code > 200_000} & served
+            async with await Wire.to(broker.port, limit=64 << 20) as wire:
+                for code, cases in POPS.items():
+                    _, ext, body, _, _ = cases[0]
+                    answer = await ask(wire, signed(Command(code, dict(ext), body), LITTLE))
+                    denied = "No default permission" in (answer.remark or "")
+                    assert denied == (code not in (200055, 200056)), code
+                    for name, ext, body, expected, words in cases:
+                        where = f"request {code}, {name}"
+                        answer = await ask(wire, Command(code, dict(ext), body))
+                        assert (answer.code, "No accessKey" in answer.remark) == (1, True), where
+                        answer = await ask(wire, signed(Command(code, dict(ext), body)))
+                        assert (answer.code, words in (answer.remark or "")) == (expected, True), (
+                            f"{where}: {answer}"[:500]
+                        )
+
+    run(scenario())
+
+
 def user_requests(count):
     entry = {"actions": ["Pub"], "decision": "Allow", "sourceIps": ["10.0.0.1"] * 10}
     resources = [{"policyType": "Custom", "entries": [
@@ -297,7 +385,24 @@ def test_no_request_holds_the_loop_while_access_control_is_on(tmp_path, held, ki
             account = {"accessKey": "account-9999", "secretKey": "a-secret"}
             account["topicPerms"] = ",".join(f"topic-{i}=PUB" for i in range(5_000))
             asked += [(50, of(account)), (53, of(globalWhiteAddrs="10.0.0.1," * 5_000))]
-            for code in (18, 34, 41, 42, 200, 225, 320, 400, 46, 52, 54, 3005, 3010, 3004, 3009):
+            for code in (
+                18,
+                34,
+                41,
+                42,
+                200,
+                225,
+                320,
+                400,
+                46,
+                52,
+                54,
+                3005,
+                3010,
+                3004,
+                3009,
+                *POPS,
+            ):
                 asked += [(code, each) for each in [*cases.get(code, ()), *anything(code)]]
             requests = [
                 (f"request {code}, {at}", signed(Command(code, ext, body)))
