@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import pystore
 from broker.access.addresses import Pattern, address_of, parse_pattern
@@ -71,6 +71,9 @@ from pystore.errors import BadArgument
 from pystore.setting_types import SettingValues
 from pystore.settings import RETENTION, Settings, load
 from pystore.timers import Timers
+
+if TYPE_CHECKING:
+    from broker.grpc.service import GrpcService
 
 __all__ = ["Broker"]
 
@@ -161,8 +164,8 @@ class Broker:
         #: Clients for threads that run on our loop.
         self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._port = 0
-        #: Of the gRPC service; 0: there is none.
-        self.grpc_port = 0
+        #: The service for RocketMQ 5's clients, while it is on.
+        self.grpc: GrpcService | None = None
 
     # ---- what it is ----
 
@@ -185,6 +188,11 @@ class Broker:
     def address(self) -> str:
         """``host:port`` that clients reach it at."""
         return self._at(self._port)
+
+    @property
+    def grpc_port(self) -> int:
+        """The port of the gRPC service; 0: it is off."""
+        return self.grpc.port if self.grpc is not None else 0
 
     @property
     def grpc_address(self) -> str:
@@ -306,7 +314,7 @@ class Broker:
         )  # fmt: skip
         self._undo.push_async_callback(service.stop, self._drain_s)
         await service.start()
-        self.grpc_port = service.port
+        self.grpc = service
 
     async def _control_access(self, core: Core) -> Access:
         """Before anybody is served. Raises: StoreError for rules that cannot be read."""
@@ -512,7 +520,7 @@ class Broker:
         try:
             await undo.aclose()
         finally:
-            self._services = self._core = self.loop = self._server_of_clients = None
+            self._services = self._core = self.loop = self._server_of_clients = self.grpc = None
 
     # ---- hooks ----
 
@@ -641,12 +649,15 @@ class Broker:
             config.perm, config.read_queue_nums, config.write_queue_nums,
         )  # fmt: skip
 
-    def create_topic(self, name: str, queues: int = 4) -> None:
-        """Makes a topic before anybody sends to it, or changes how many queues it has. With ``async
-        with``, call it on the broker's loop. Raises: Refused for an illegal name."""
+    def create_topic(self, name: str, queues: int = 4, message_type: str | None = None) -> None:
+        """Makes a topic before anybody sends to it, or changes how many queues it has.
+        message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION;
+        None: as it is, NORMAL for a new one. With ``async with``, call it on the broker's loop.
+        Raises: Refused for an illegal name or type."""
 
         def create() -> None:
-            self.services.topics.update(TopicConfig(name, queues, queues))
+            changes = f"+message.type={message_type}" if message_type is not None else ""
+            self.services.topics.update(TopicConfig(name, queues, queues), changes)
 
         if self._thread is None or self._thread.is_own():
             create()

@@ -16,7 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from broker.broker import Broker
 
-__all__ = ["pytest_configure", "rocketmq_broker", "rocketmq_namesrv", "rocketmq_topic"]
+__all__ = [
+    "pytest_configure", "rocketmq_broker", "rocketmq_grpc", "rocketmq_namesrv", "rocketmq_topic",
+]  # fmt: skip
 
 #: Files that are quick to make, and a stop that waits for nobody.
 SETTINGS: dict[str, Any] = {
@@ -51,6 +53,8 @@ def rocketmq_broker(
         if marker.args:
             raise pytest.UsageError("the marker rocketmq takes settings by name only")
         given |= marker.kwargs
+    if "rocketmq_grpc" in request.fixturenames:
+        given.setdefault("grpc_port", 0)
     folder = tmp_path_factory.mktemp("rocketmq")
     with Broker(
         folder / "store", listenPort=0, with_namesrv=True, drain_s=0.0, **(SETTINGS | given)
@@ -63,6 +67,12 @@ def rocketmq_namesrv(rocketmq_broker: Broker, monkeypatch: pytest.MonkeyPatch) -
     """``host:port`` of the name server; the environment variable NAMESRV_ADDR says it too."""
     monkeypatch.setenv("NAMESRV_ADDR", rocketmq_broker.namesrv_address)
     return rocketmq_broker.namesrv_address
+
+
+@pytest.fixture
+def rocketmq_grpc(rocketmq_broker: Broker) -> str:
+    """``host:port`` for RocketMQ 5's gRPC clients. Needs the extra ``grpc``."""
+    return rocketmq_broker.grpc_address
 
 
 @pytest.fixture

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["pytest_configure", "rocketmq_broker", "rocketmq_namesrv", "rocketmq_topic"]
+__all__ = [
+    "pytest_configure", "rocketmq_broker", "rocketmq_grpc", "rocketmq_namesrv", "rocketmq_topic",
+]  # fmt: skip
 
 try:
-    from broker.testing import pytest_configure, rocketmq_broker, rocketmq_namesrv, rocketmq_topic
+    from broker.testing import (
+        pytest_configure,
+        rocketmq_broker,
+        rocketmq_grpc,
+        rocketmq_namesrv,
+        rocketmq_topic,
+    )
 except ImportError as failed:
     _why = failed
 
@@ -25,6 +33,10 @@ except ImportError as failed:
 
         check_package("broker")
         raise _why
+
+    @pytest.fixture
+    def rocketmq_grpc(rocketmq_broker: None) -> None:
+        """Fails as rocketmq_broker does."""
 
     @pytest.fixture
     def rocketmq_namesrv(rocketmq_broker: None) -> None:

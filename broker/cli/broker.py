@@ -14,6 +14,7 @@ from pystore.cli.verbs import Session, usage
 __all__ = ["run"]
 
 _NAMESRV_PORT = 9876
+_GRPC_PORT = 8081
 
 
 def run(
@@ -49,6 +50,17 @@ def run(
             "--tls", metavar="FILE", help="TLS settings file (tls.server.*, tls.client.*)."
         ),
     ] = None,
+    grpc: Annotated[
+        bool, typer.Option("--grpc", help="Also serve RocketMQ 5's gRPC clients, on port 8081.")
+    ] = False,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", min=0, max=65535, help="That port; 0: any free port."),
+    ] = None,
+    proxy_conf: Annotated[
+        Path | None,
+        typer.Option("--proxy-conf", metavar="FILE", help="Settings of gRPC (rmq-proxy.json)."),
+    ] = None,
     log_level: LogLevelOption = LogLevel.WARNING,
     secure: Annotated[
         bool,
@@ -70,6 +82,7 @@ def run(
     \b
     Examples:
       pystore broker --with-namesrv
+      pystore broker --with-namesrv --grpc
       pystore broker --with-namesrv --secure
       pystore broker -c broker.conf -n 192.168.1.10:9876
       pystore broker --store ./store --port 0 --with-namesrv --namesrv-port 0 --json
@@ -85,6 +98,8 @@ def run(
         given["namesrvAddr"] = namesrv
     if port is not None:
         given["listenPort"] = port
+    if grpc and grpc_port is None and proxy_conf is None:
+        grpc_port = _GRPC_PORT
     chosen = TlsSettings.from_file(tls) if tls is not None else None
     if secure:
         from broker.cli.secure import secured
@@ -101,6 +116,8 @@ def run(
         with_namesrv=with_namesrv,
         namesrv_port=namesrv_port,
         tls=chosen,
+        grpc_port=grpc_port,
+        proxy_conf=proxy_conf,
         **given,
     )
 
@@ -114,7 +131,11 @@ def run(
             "store": str(broker.path),
             "pid": os.getpid(),
         }
+        if broker.grpc_port:
+            facts["grpc"] = broker.grpc_address
         at = f" and name server is {facts['namesrv']}" if facts["namesrv"] else ""
+        if broker.grpc_port:
+            at += f" Its gRPC service is {facts['grpc']}"
         s.out.record(
             facts, lambda: f"The broker[{facts['name']}, {facts['address']}] boot success.{at}"
         )

@@ -77,14 +77,15 @@ class LocalBroker:
         self.services = services
         self._far = Shared(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
         self._near = Shared(asked, Limits(idle_s=0), None)
-        self._links: dict[tuple[str, int], dict[str, Link]] = {}
+        #: By the client's address, then by client id.
+        self.links: dict[tuple[str, int], dict[str, Link]] = {}
         self._own: Link | None = None
 
     # ---- connections ----
 
     def link(self, call: Call) -> Link:
         """The connection of the client that calls. Raises: Problem."""
-        links = self._links.setdefault(call.address, {})
+        links = self.links.setdefault(call.address, {})
         found = links.get(call.client_id)
         if found is not None and found.open:
             return found
@@ -103,10 +104,10 @@ class LocalBroker:
 
     def gone(self, address: tuple[str, int]) -> list[str]:
         """The connection at this address is closed: the ids of its clients that have no other."""
-        links = self._links.pop(address, {})
+        links = self.links.pop(address, {})
         for link in links.values():
             link.close()
-        rest = self._links.values()
+        rest = self.links.values()
         return [name for name in links if not any(name in other for other in rest)]
 
     def now_ms(self) -> int:
@@ -115,7 +116,7 @@ class LocalBroker:
         return pop.now_ms() if pop is not None else time.time_ns() // 1_000_000
 
     def close(self) -> None:
-        for address in list(self._links):
+        for address in list(self.links):
             self.gone(address)
         if self._own is not None:
             self._own.close()

@@ -1,0 +1,22 @@
+"""One broker for the files that only ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from caller import Caller, serving
+
+from broker import Broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with serving(tmp_path_factory.mktemp("grpc") / "store") as made:
+        yield made
+
+
+@pytest.fixture
+def caller(broker: Broker) -> Iterator[Caller]:
+    with Caller(broker.grpc_address) as made:
+        yield made
