@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 C_SOURCES := $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c))
 C_HEADERS := csrc/pystore.h $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*.def))
+BY_HAND := pystore/_put.c broker/client/_messages.c
 # -g1: lines are all that the stacks of a sanitizer need, and a sixth of the time of a build.
 C_FLAGS := -std=gnu11 -g1 -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -70,7 +71,7 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 
 build: pystore/_core.abi3.so ## compile the C core in place, when a source is newer
 
-pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) pystore/_put.c pystore/_build.py setup.py | .venv/.stamp
+pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) $(BY_HAND) pystore/_build.py setup.py | .venv/.stamp
 	@$(LOCK) $(PY) setup.py -q build_ext --inplace
 	@touch $@
 

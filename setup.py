@@ -1,4 +1,5 @@
-"""Builds the C core (csrc/) into pystore/_core.abi3.so; everything else stands in pyproject.toml.
+"""Builds the C core (csrc/) into pystore/_core.abi3.so, and two modules beside it; everything else
+stands in pyproject.toml.
 
 One wheel serves every Python from 3.11 on, since the extension keeps to the limited API.
 """
@@ -34,19 +35,31 @@ class BuildExt(build_ext):
 
 # `make setup` installs the package editable without the core, which `make build` then compiles.
 compiled = os.environ.get("PS_SKIP_EXT") != "1"
-put = Extension(
-    "pystore._put",
-    ["pystore/_put.c"],
-    depends=["csrc/pystore.h"],
-    include_dirs=["csrc"],
-    define_macros=[("Py_LIMITED_API", "0x030b0000")],
-    py_limited_api=True,
-    extra_compile_args=["-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers"],
-)
+
+
+def by_hand(name: str, *depends: str) -> Extension:
+    """A module whose calls into C are too frequent for cffi."""
+    return Extension(
+        name,
+        [f"{name.replace('.', '/')}.c"],
+        depends=["csrc/pystore.h", *depends],
+        include_dirs=["csrc"],
+        define_macros=[("Py_LIMITED_API", "0x030b0000")],
+        py_limited_api=True,
+        extra_compile_args=[
+            "-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
+        ],
+    )  # fmt: skip
+
+
+by_hands = [
+    by_hand("pystore._put"),
+    by_hand("broker.client._messages", "csrc/remoting/client.h", "csrc/base/bytes.h"),
+]
 
 setup(
     cffi_modules=["pystore/_build.py:ffi"] if compiled else [],
-    ext_modules=[put] if compiled else [],
+    ext_modules=by_hands if compiled else [],
     cmdclass={"build_ext": BuildExt},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -7,10 +7,17 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = [
-    "OffsetId", "client_id", "local_address", "new_unique_key", "new_unique_keys", "offset_id_of",
+    "OffsetId",
+    "client_id",
+    "key_source",
+    "local_address",
+    "new_unique_key",
+    "new_unique_keys",
+    "offset_id_of",
 ]  # fmt: skip
 
 
@@ -77,12 +84,16 @@ class _Keys:
         since = (now_ms - self.month_ms) & 0xFFFFFFFF
         return f"{self.prefix}{since:08X}{next(self.count) & 0xFFFF:04X}"
 
+    def source(self) -> tuple[str, Iterator[int]]:
+        """What keys of this moment begin with, and the numbers whose last 16 bits end them."""
+        return self.new()[:-4], self.count
+
     def new_many(self, count: int) -> list[str]:
         """So many. A run of _AT_ONCE has one time, and takes longer than a millisecond to make."""
         if not count:
             return []
-        start = self.new()[: len(self.prefix) + 8]
-        numbers = itertools.islice(self.count, min(count, _AT_ONCE))
+        start, count_on = self.source()
+        numbers = itertools.islice(count_on, min(count, _AT_ONCE))
         made = [f"{start}{number & 0xFFFF:04X}" for number in numbers]
         if count > _AT_ONCE:
             made += self.new_many(count - _AT_ONCE)
@@ -102,3 +113,5 @@ os.register_at_fork(after_in_child=_keys.restart)
 new_unique_key = _keys.new
 #: So many of them.
 new_unique_keys = _keys.new_many
+#: What to make at most _AT_ONCE of them from at once.
+key_source = _keys.source

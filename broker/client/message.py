@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker.client._messages import bind
 from broker.client.recordhead import RecordHead, head_of
 from broker.remoting.mqjson import MessageQueue
 from pystore.compression import inflate
@@ -91,6 +92,9 @@ class SendResult(NamedTuple):
     queue_offset: int
     transaction_id: str | None = None
     recall_handle: str | None = None
+
+
+bind(Message, SendResult)
 
 
 class ReceivedMessage:

@@ -11,12 +11,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import repeat
 from typing import NamedTuple
 
+from broker.client._messages import encode, results
 from broker.client.errors import InvalidMessage, Misuse
-from broker.client.ids import new_unique_key, new_unique_keys
+from broker.client.ids import key_source, new_unique_key, new_unique_keys
 from broker.client.message import Message, SendResult, SendStatus
 from broker.client.records import BATCH_ITEM, encode_batch
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -374,17 +373,34 @@ def cut_batches(
 ) -> Iterator[tuple[Sequence[int], Outgoing]]:
     """Requests of at most batch_max bytes each, with the indexes of their messages. A batch has one
     topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
-    plain = _plain_part(messages, rules)
-    if plain is not None:
-        if plain.size <= batch_max or len(messages) == 1:
-            topic = check_message(messages[0], rules)
-            yield range(len(messages)), _prepare_batch(topic, True, plain, rules)
-            return
-        middle = len(messages) // 2
-        yield from cut_batches(messages[:middle], rules, batch_max)
-        for indexes, outgoing in cut_batches(messages[middle:], rules, batch_max):
-            yield [middle + index for index in indexes], outgoing
-        return
+    listed, at = messages if type(messages) is list else list(messages), 0
+    while at < len(listed) and (batches := _plain_batches(listed, at, rules, batch_max)):
+        for outgoing in batches:
+            yield range(at, at + len(outgoing.keys)), outgoing
+            at += len(outgoing.keys)
+    for indexes, outgoing in _cut_any(listed[at:] if at else listed, rules, batch_max):
+        yield [at + index for index in indexes] if at else indexes, outgoing
+
+
+def _plain_batches(
+    messages: list[Message], at: int, rules: SendRules, batch_max: int
+) -> list[Outgoing]:
+    """Requests of the messages from number `at` on, when they are of one topic and plain."""
+    first = messages[at]
+    if type(first) is not Message or str(first.topic).startswith(_RETRY):
+        return []
+    start, numbers = key_source()
+    made = encode(messages, at, rules.message_max, batch_max, start, numbers)
+    if made is None:
+        return []
+    topic = check_message(first, rules)
+    return [_batch_of(topic, True, body, keys, rules) for body, keys in made]
+
+
+def _cut_any(
+    messages: Sequence[Message], rules: SendRules, batch_max: int
+) -> Iterator[tuple[Sequence[int], Outgoing]]:
+    """Of messages that need a look each. Raises: InvalidMessage."""
     parts: dict[tuple[str, bool], _Part] = {}
     full: list[tuple[tuple[str, bool], _Part]] = []
     keys = new_unique_keys(len(messages))
@@ -410,45 +426,14 @@ def cut_batches(
         part.keys.append(key)
         part.size += size
     for (topic, wait), part in full:
-        yield part.indexes, _prepare_batch(topic, wait, part, rules)
+        body = encode_batch(part.flags, part.bodies, part.properties)
+        yield part.indexes, _batch_of(topic, wait, body, part.keys, rules)
 
 
-def _plain_part(messages: Sequence[Message], rules: SendRules) -> _Part | None:
-    """All of them, when they have one topic and nothing of their own but a body that may be sent:
-    then most of what has to be looked at can be looked at once."""
-    if not messages or type(messages[0]) is not Message:
-        return None
-    topic = messages[0].topic
-    if not isinstance(topic, str) or topic.startswith(_RETRY):
-        return None
-    bodies = []
-    for message in messages:
-        if type(message) is not Message:
-            return None
-        body = message.body
-        if (
-            message.topic != topic or type(body) is not bytes or message.tags or message.keys
-            or message.properties or message.waits or message.flag or not message.wait_stored
-        ):  # fmt: skip
-            return None
-        bodies.append(body)
-    sizes = list(map(len, bodies))
-    if min(sizes) == 0 or max(sizes) > rules.message_max:
-        return None
-    part = _Part()
-    part.bodies = bodies
-    part.keys = keys = new_unique_keys(len(bodies))
-    part.properties = [f"UNIQ_KEY\x01{key}{_PLAIN}".encode() for key in keys]
-    part.flags = [0] * len(bodies)
-    part.size = sum(sizes) + len(bodies) * (BATCH_ITEM + len(part.properties[0]))
-    return part
-
-
-def _prepare_batch(topic: str, wait: bool, part: _Part, rules: SendRules) -> Outgoing:
+def _batch_of(topic: str, wait: bool, body: bytes, keys: list[str], rules: SendRules) -> Outgoing:
     properties = f"WAIT\x01{'true' if wait else 'false'}\x02"
-    body = encode_batch(part.flags, part.bodies, part.properties)
     code = RequestCode.SEND_BATCH_MESSAGE
-    return Outgoing(rules, topic, properties, body, part.keys, code=code, batch=True)
+    return Outgoing(rules, topic, properties, body, keys, code=code, batch=True)
 
 
 # ---- answers ----
@@ -492,24 +477,14 @@ def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendRe
     )
 
 
-#: SendResult._make, which is written in Python.
-_new_result: Callable[[tuple[object, ...]], SendResult] = partial(tuple.__new__, SendResult)
-
-
 def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> list[SendResult]:
     """The results of a batch, in its order."""
+    status, where = STORED[answer.code], queue
     keys = outgoing.keys
-    status, where, first = STORED[answer.code], queue, answer.offset
+    assert isinstance(keys, list)
     if answer.queue != queue.queue:
         where = queue._replace(queue=answer.queue)
-    ids = answer.ids.split(",")
-    if len(ids) != len(keys):
-        ids = ids[:1] * len(keys)
-    rows = zip(
-        repeat(status), keys, ids, repeat(where), range(first, first + len(keys)),
-        repeat(None), repeat(None),
-    )  # fmt: skip
-    return list(map(_new_result, rows))
+    return results(status, keys, answer.ids, where, answer.offset)
 
 
 def is_stored(answer: Command) -> bool:

@@ -20,7 +20,6 @@ enum {
     CHANGING_MAX = 4 * (7 + DIGITS_MAX), /* fields f, g, h, i but for the bytes of i */
     SIGNED_MAX = 2 + 9 + 4 + PS_SIGNATURE_LEN,
     HEADER_MAX = 0xFFFFFF,
-    BATCH_ITEM = 22, /* bytes of one beside body and properties */
 };
 
 /* ---- sends ---- */
@@ -110,19 +109,14 @@ int64_t ps_client_batch(const uint8_t *bodies, const int32_t *body_lens, const i
     for (int32_t i = 0; i < count; i++) {
         int64_t body = body_lens[i], props = properties_lens[i];
         if (body < 0 || props < 0 || props > PS_PROPERTIES_MAX ||
-            end - to < BATCH_ITEM + body + props)
+            end - to < ps_batch_item_size(body, props))
             return ps_fail(error, PS_E_ARGUMENT, 0, -1, NULL,
                            "inconsistent lengths in item %d of a batch", i);
-        be32_put(to, (uint32_t)(BATCH_ITEM + body + props));
-        memset(to + 4, 0, 8); /* magic and CRC: brokers look at neither */
-        be32_put(to + 12, (uint32_t)flags[i]);
-        be32_put(to + 16, (uint32_t)body);
-        memcpy(to + 20, bodies, (size_t)body);
-        be16_put(to + 20 + body, (uint16_t)props);
-        memcpy(to + BATCH_ITEM + body, properties, (size_t)props);
+        to = ps_batch_item_put(to, flags[i], bodies, body, props);
+        memcpy(to, properties, (size_t)props);
         bodies += body;
         properties += props;
-        to += BATCH_ITEM + body + props;
+        to += props;
     }
     return to - out;
 }

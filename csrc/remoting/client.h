@@ -3,6 +3,7 @@
 #ifndef PS_CLIENT_H
 #define PS_CLIENT_H
 
+#include "base/bytes.h"
 #include "remoting/command.h"
 #include "remoting/signature.h"
 
@@ -58,5 +59,22 @@ typedef struct ps_received {
 int32_t ps_client_records(const uint8_t *in, int64_t from, int64_t len, ps_received *out,
                           int32_t room, int64_t *used);
 /* cdef end */
+
+/* The items of a batch, beside ps_client_batch for callers that have no arrays of them. */
+static inline int64_t ps_batch_item_size(int64_t body_len, int64_t properties_len) {
+    return 22 + body_len + properties_len;
+}
+
+/* Writes an item but for its properties, and returns their place. */
+static inline uint8_t *ps_batch_item_put(uint8_t *to, int32_t flag, const void *body,
+                                         int64_t body_len, int64_t properties_len) {
+    be32_put(to, (uint32_t)ps_batch_item_size(body_len, properties_len));
+    memset(to + 4, 0, 8); /* magic and CRC: brokers look at neither */
+    be32_put(to + 12, (uint32_t)flag);
+    be32_put(to + 16, (uint32_t)body_len);
+    memcpy(to + 20, body, (size_t)body_len);
+    be16_put(to + 20 + body_len, (uint16_t)properties_len);
+    return to + 22 + body_len;
+}
 
 #endif

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
+import operator
 import random
 import struct
+import types
 from pathlib import Path
 
 import pytest
 
 import broker.client
-from broker import Consumer, Message, Producer
-from broker.client import MessageQueue, Misuse, by_config, machine_room, machine_room_nearby
+from broker import Consumer, Message, Producer, SendResult, SendStatus
+from broker.client import (
+    MessageQueue,
+    Misuse,
+    by_config,
+    machine_room,
+    machine_room_nearby,
+    sending,
+)
 from broker.client.allocation import STRATEGIES, average, strategy_of
 from broker.client.consumer import ConsumerOptions, ConsumerSettings
 from broker.client.errors import ClientError, InvalidMessage
@@ -50,7 +60,7 @@ def test_rules_do_no_io(name):
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module or "")
     assert not imported & {"asyncio", "socket", "threading", "broker.client.network"}
-    allowed = {f"broker.client.{each}" for each in (*WITHOUT_IO, "ids")}
+    allowed = {f"broker.client.{each}" for each in (*WITHOUT_IO, "ids", "_messages")}
     assert {each for each in imported if each.startswith("broker.client")} <= allowed
 
 
@@ -256,6 +266,80 @@ def test_what_is_not_a_message_is_named(message):
         list(cut_batches([Message("t", b"x"), message], rules, 1 << 20))
     with pytest.raises(InvalidMessage):
         list(cut_batches([message], rules, 1 << 20))
+
+
+#: Messages of one topic that C takes; the first is the topic of all.
+PLAIN = (
+    Message("t", b"x"), Message("t", b"y" * 5000, tags="red"), Message("t", b"z", keys="a b"),
+    Message("t", b"\x00\x01\x02", tags="ü", keys="k", flag=-5),
+    Message("t", b"w", tags="", keys=""), Message("t", b"v", flag=(1 << 31) - 1),
+    Message("t", b"u", tags=None, keys=()),
+)  # fmt: skip
+
+
+def cut_by_hand(messages, size, monkeypatch):
+    """Each request as (numbers of messages, body, keys), by C and, message by message, in Python,
+    with the same unique keys."""
+    rules, found = SendRules("g"), []
+    for cut in (sending.cut_batches, sending._cut_any):
+        numbers = itertools.count(65_530)
+
+        def keys(count, numbers=numbers):
+            return [f"{'AB' * 14}{next(numbers) & 0xFFFF:04X}" for _ in range(count)]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sending, "key_source", lambda numbers=numbers: ("AB" * 14, numbers))
+            patched.setattr(sending, "new_unique_keys", keys)
+            cuts = list(cut(messages, rules, size))
+        found.append([(list(indexes), o.body, o.keys, o.properties) for indexes, o in cuts])
+    return found
+
+
+@pytest.mark.parametrize("size", [1 << 20, 6000, 400, 1])
+def test_a_batch_made_in_c_is_that_of_python(size, monkeypatch):
+    rng = random.Random(seed := random.randrange(1 << 32))
+    print("seed", seed)
+    messages = rng.choices(PLAIN, k=40)
+    by_c, by_python = cut_by_hand(messages, size, monkeypatch)
+    for field in range(3):  # where the parts end differs: C makes them about equal
+        c, python = (
+            functools.reduce(operator.add, (cut[field] for cut in cuts))
+            for cuts in (by_c, by_python)
+        )
+        assert c == python
+    assert {cut[3] for cut in by_c} == {cut[3] for cut in by_python}
+    assert all(len(body) <= size or len(keys) == 1 for _, body, keys, _ in by_c)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("other", b"x"), Message("t", b"x", properties={"a": "b"}),
+        Message("t", b"x", keys=["a", "b"]), Message("t", b"x", wait_stored=False),
+        Message("t", b"x", properties=types.MappingProxyType({})),
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_message_that_is_not_plain_is_left_to_python(message, at, monkeypatch):
+    messages = [Message("t", b"first"), Message("t", b"last")]
+    messages.insert(at, message)
+    by_c, by_python = cut_by_hand(messages, 1 << 20, monkeypatch)
+    assert by_c == by_python
+    assert sorted(number for indexes, *_ in by_c for number in indexes) == [0, 1, 2]
+
+
+def test_results_of_a_batch_name_every_message():
+    queue = MessageQueue("t", "b", 3)
+    outgoing = next(sending.cut_batches([Message("t", b"x")] * 3, SendRules("g"), 1 << 20))[1]
+    for ids in ("AA,BB,CC", "AA", "AA,BB", ""):
+        found = sending.results_of(outgoing, queue, sending.Answer(10, 4, 70, ids, ""))
+        each = ids.split(",") if ids.count(",") == 2 else [ids.split(",")[0]] * 3
+        assert found == [
+            SendResult(SendStatus.FLUSH_DISK_TIMEOUT, key, i, MessageQueue("t", "b", 4), 70 + n)
+            for n, (key, i) in enumerate(zip(outgoing.keys, each, strict=True))
+        ]
+        assert all(type(row) is SendResult for row in found)
 
 
 WRONG_SETTINGS = (

@@ -1,0 +1,389 @@
+/* Many messages at once, by hand: a batch from Message objects, and the results of its answer.
+ *
+ * In Python a message of a batch costs four times what everything else of its send does. Messages
+ * that have something unusual about them are left to broker/client/sending.py, which also says what
+ * is wrong with them: encode then returns None.
+ *
+ * Interface: bind, encode and results; broker/client/_messages.pyi has their types. The limited API
+ * of CPython 3.11, as pystore/_core. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+
+#include "format/record.h"
+#include "remoting/client.h"
+
+#define AT_ONCE 30000 /* ids.py: keys of one call have one time, and differ by 16 bits */
+#define KEY_TAIL 4    /* digits of that number */
+#define KEY_MAX 64
+
+static const char *const field_names[] = {"topic",      "body",  "tags",          "keys",
+                                          "properties", "flag",  "delay_level",   "deliver_at_ms",
+                                          "delay",      "wait_stored"};
+enum { TOPIC, BODY, TAGS, KEYS, PROPERTIES, FLAG, DELAY_LEVEL, DELIVER_AT, DELAY, WAIT, FIELDS };
+
+typedef struct module_state {
+    PyObject *message; /* the class Message */
+    PyObject *result;  /* the class SendResult, a named tuple */
+    /* Its slots, and how each is read: looking a name up in the class would be half of the work. */
+    PyObject *slots[FIELDS];
+    descrgetfunc get;
+} module_state;
+
+/* ---- one message ---- */
+
+/* A message of a batch. The texts belong to the objects, which are held. */
+typedef struct item {
+    PyObject *body, *tags, *keys; /* tags and keys: NULL where there are none */
+    const char *tags_text, *keys_text;
+    Py_ssize_t body_len, tags_len, keys_len, properties_len;
+    int32_t flag;
+} item;
+
+static void item_release(item *i) {
+    Py_CLEAR(i->body);
+    Py_CLEAR(i->tags);
+    Py_CLEAR(i->keys);
+}
+
+/* A text of the protocol's properties. False: not such a text; no error is set. */
+static bool text_of(PyObject *value, const char **text, Py_ssize_t *len) {
+    *text = PyUnicode_CheckExact(value) ? PyUnicode_AsUTF8AndSize(value, len) : NULL;
+    if (*text == NULL) {
+        PyErr_Clear(); /* a lone surrogate */
+        return false;
+    }
+    return memchr(*text, 1, (size_t)*len) == NULL && memchr(*text, 2, (size_t)*len) == NULL;
+}
+
+/* Takes a field that is None, an empty text or an empty tuple, or a text. */
+static bool take_text(PyObject *value, PyObject **held, const char **text, Py_ssize_t *len) {
+    *len = 0;
+    if (value == Py_None || (PyTuple_CheckExact(value) && PyTuple_Size(value) == 0)) return true;
+    if (!text_of(value, text, len)) return false;
+    if (*len == 0) return true;
+    Py_INCREF(value);
+    *held = value;
+    return true;
+}
+
+static bool take_body(PyObject *value, Py_ssize_t most, item *out) {
+    if (!PyBytes_CheckExact(value)) return false;
+    out->body_len = PyBytes_Size(value);
+    if (out->body_len < 1 || out->body_len > most) return false;
+    Py_INCREF(value);
+    out->body = value;
+    return true;
+}
+
+static bool is_zero(PyObject *value) {
+    return PyLong_CheckExact(value) && PyLong_AsLong(value) == 0;
+}
+
+static bool take_flag(PyObject *value, int32_t *out) {
+    int overflow = 0;
+    if (!PyLong_CheckExact(value)) return false;
+    long long flag = PyLong_AsLongLongAndOverflow(value, &overflow);
+    *out = (int32_t)flag;
+    return overflow == 0 && flag >= INT32_MIN && flag <= INT32_MAX;
+}
+
+/* Whether the value of a field is one of the usual ones; what is needed of it goes into *out. */
+static bool take_field(int field, PyObject *value, PyObject *topic, Py_ssize_t body_max,
+                       item *out) {
+    switch (field) {
+    case TOPIC:
+        return value == topic ||
+               (PyUnicode_CheckExact(value) && PyUnicode_Compare(value, topic) == 0);
+    case BODY:
+        return take_body(value, body_max, out);
+    case TAGS:
+        return take_text(value, &out->tags, &out->tags_text, &out->tags_len);
+    case KEYS:
+        return take_text(value, &out->keys, &out->keys_text, &out->keys_len);
+    case PROPERTIES:
+        return PyDict_CheckExact(value) && PyDict_Size(value) == 0;
+    case FLAG:
+        return take_flag(value, &out->flag);
+    case DELAY_LEVEL:
+        return is_zero(value);
+    case WAIT:
+        return value == Py_True;
+    default:
+        return value == Py_None;
+    }
+}
+
+/* Whether it is a usual one. *out holds references in any case. */
+static bool item_take(const module_state *m, PyObject *message, PyObject *topic,
+                      Py_ssize_t body_max, item *out) {
+    memset(out, 0, sizeof *out);
+    if ((PyObject *)Py_TYPE(message) != m->message) return false;
+    for (int field = 0; field < FIELDS; field++) {
+        PyObject *value = m->get(m->slots[field], message, m->message);
+        bool usual = value != NULL && take_field(field, value, topic, body_max, out);
+        Py_XDECREF(value);
+        if (usual) continue;
+        PyErr_Clear(); /* of a slot that was deleted, or a number beyond 64 bits */
+        return false;
+    }
+    return true;
+}
+
+/* ---- a batch ---- */
+
+typedef struct batch {
+    item *items;
+    Py_ssize_t count;
+    int64_t bytes; /* of all, encoded */
+    const char *key_start; /* of all keys but for their last four digits */
+    Py_ssize_t key_len;    /* with them */
+} batch;
+
+static void batch_release(batch *b) {
+    for (Py_ssize_t i = 0; i < b->count; i++) item_release(&b->items[i]);
+    PyMem_Free(b->items);
+}
+
+static const char KEY_NAME[] = "UNIQ_KEY\001", WAIT_TRUE[] = "\002WAIT\001true\002",
+                  TAGS_NAME[] = "TAGS\001", KEYS_NAME[] = "KEYS\001";
+
+static Py_ssize_t properties_len(const batch *b, const item *i) {
+    Py_ssize_t len = (Py_ssize_t)(sizeof KEY_NAME - 1 + sizeof WAIT_TRUE - 1) + b->key_len;
+    if (i->tags_len > 0) len += (Py_ssize_t)sizeof TAGS_NAME + i->tags_len;
+    if (i->keys_len > 0) len += (Py_ssize_t)sizeof KEYS_NAME + i->keys_len;
+    return len;
+}
+
+static char *put_bytes(char *to, const char *from, Py_ssize_t len) {
+    memcpy(to, from, (size_t)len);
+    return to + len;
+}
+
+static char *put_property(char *to, const char *name, Py_ssize_t name_len, const char *value,
+                          Py_ssize_t len) {
+    if (len == 0) return to;
+    to = put_bytes(put_bytes(to, name, name_len), value, len);
+    *to++ = 2;
+    return to;
+}
+
+/* In the order of sending.properties_of. */
+static void put_properties(char *to, const item *i, const char *key, Py_ssize_t key_len) {
+    to = put_bytes(to, KEY_NAME, sizeof KEY_NAME - 1);
+    to = put_bytes(to, key, key_len);
+    to = put_bytes(to, WAIT_TRUE, sizeof WAIT_TRUE - 1);
+    to = put_property(to, TAGS_NAME, sizeof TAGS_NAME - 1, i->tags_text, i->tags_len);
+    put_property(to, KEYS_NAME, sizeof KEYS_NAME - 1, i->keys_text, i->keys_len);
+}
+
+/* Takes the messages from `from` on, at most AT_ONCE. 1: done; 0: one of them is unusual; -1: an
+ * error is set. */
+static int batch_gather(const module_state *m, PyObject *messages, Py_ssize_t from,
+                        Py_ssize_t body_max, batch *b) {
+    Py_ssize_t count = PyList_Size(messages) - from;
+    if (count < 1) return 0;
+    if (count > AT_ONCE) count = AT_ONCE;
+    PyObject *first = PyList_GetItem(messages, from);
+    if ((PyObject *)Py_TYPE(first) != m->message) return 0;
+    PyObject *topic = m->get(m->slots[TOPIC], first, m->message);
+    if (topic == NULL) return -1;
+    b->items = PyMem_Malloc((size_t)count * sizeof *b->items);
+    bool usual = b->items != NULL && PyUnicode_CheckExact(topic);
+    if (b->items == NULL) PyErr_NoMemory();
+    for (Py_ssize_t n = 0; n < count && usual; n++) {
+        item *i = &b->items[n];
+        usual = item_take(m, PyList_GetItem(messages, from + n), topic, body_max, i);
+        i->properties_len = properties_len(b, i);
+        usual = usual && i->properties_len <= PS_PROPERTIES_MAX;
+        b->count = n + 1; /* also of one that is unusual: it may hold references */
+        b->bytes += ps_batch_item_size(i->body_len, i->properties_len);
+    }
+    Py_DECREF(topic);
+    return b->items == NULL ? -1 : usual;
+}
+
+/* One part of at most `most` bytes, or of one message, from number *from on, which is moved. */
+static PyObject *part_write(const batch *b, Py_ssize_t *from, int64_t most, PyObject *numbers) {
+    static const char digits[] = "0123456789ABCDEF";
+    char key[KEY_MAX];
+    int64_t bytes = 0;
+    Py_ssize_t start = *from, end = start;
+    for (; end < b->count; end++) {
+        const item *i = &b->items[end];
+        int64_t more = ps_batch_item_size(i->body_len, i->properties_len);
+        if (end > start && bytes + more > most) break;
+        bytes += more;
+    }
+    *from = end;
+    PyObject *body = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    PyObject *keys = PyList_New(end - start), *made = NULL;
+    uint8_t *to = body != NULL ? (uint8_t *)PyBytes_AsString(body) : NULL;
+    bool good = body != NULL && keys != NULL;
+    memcpy(key, b->key_start, (size_t)(b->key_len - KEY_TAIL));
+    for (Py_ssize_t n = start; n < end && good; n++) {
+        const item *i = &b->items[n];
+        PyObject *number = PyIter_Next(numbers), *text = NULL;
+        unsigned long value = number != NULL ? PyLong_AsUnsignedLongMask(number) : 0;
+        Py_XDECREF(number);
+        for (int d = 0; d < KEY_TAIL; d++) key[b->key_len - 1 - d] = digits[value >> (4 * d) & 15];
+        if (number != NULL) text = PyUnicode_FromStringAndSize(key, b->key_len);
+        good = text != NULL && PyList_SetItem(keys, n - start, text) == 0;
+        if (!good) break;
+        uint8_t *properties = ps_batch_item_put(to, i->flag, PyBytes_AsString(i->body),
+                                                i->body_len, i->properties_len);
+        put_properties((char *)properties, i, key, b->key_len);
+        to = properties + i->properties_len;
+    }
+    if (good) made = PyTuple_Pack(2, body, keys);
+    Py_XDECREF(body);
+    Py_XDECREF(keys);
+    return made;
+}
+
+/* As few parts as `most` bytes each allow, and these about equal. */
+static PyObject *batch_write(const batch *b, int64_t most, PyObject *numbers) {
+    int64_t parts = most > 0 ? (b->bytes + most - 1) / most : b->count;
+    int64_t each = (b->bytes + parts - 1) / parts;
+    PyObject *made = PyList_New(0);
+    for (Py_ssize_t from = 0; from < b->count && made != NULL;) {
+        PyObject *part = part_write(b, &from, each, numbers);
+        if (part == NULL || PyList_Append(made, part) < 0) Py_CLEAR(made);
+        Py_XDECREF(part);
+    }
+    return made;
+}
+
+/* encode(messages, from, body_max, bytes_max, key_start, numbers): see the .pyi. */
+static PyObject *encode(PyObject *module, PyObject *args) {
+    const module_state *m = PyModule_GetState(module);
+    PyObject *messages, *numbers, *made = NULL;
+    Py_ssize_t from, body_max;
+    long long most;
+    batch b = {0};
+    if (!PyArg_ParseTuple(args, "O!nnLs#O", &PyList_Type, &messages, &from, &body_max, &most,
+                          &b.key_start, &b.key_len, &numbers))
+        return NULL;
+    b.key_len += KEY_TAIL;
+    if (from < 0 || b.key_len > KEY_MAX || m->message == NULL)
+        return PyErr_Format(PyExc_ValueError, "encode: from is negative, keys are too long, or bind"
+                                              " was not called");
+    int code = batch_gather(m, messages, from, body_max, &b);
+    if (code == 1) made = batch_write(&b, most, numbers);
+    batch_release(&b);
+    if (code == 0) Py_RETURN_NONE;
+    return made;
+}
+
+/* ---- results ---- */
+
+/* One SendResult; steals id. */
+static PyObject *result_make(PyTypeObject *type, PyObject *status, PyObject *key, PyObject *id,
+                             PyObject *queue, long long offset) {
+    PyObject *place = PyLong_FromLongLong(offset), *made = NULL;
+    if (id != NULL && place != NULL) made = PyType_GenericAlloc(type, 7);
+    if (made == NULL) {
+        Py_XDECREF(id);
+        Py_XDECREF(place);
+        return NULL;
+    }
+    PyObject *const values[] = {status, key, id, queue, place, Py_None, Py_None};
+    for (int i = 0; i < 7; i++) {
+        if (values[i] != id && values[i] != place) Py_INCREF(values[i]);
+        PyTuple_SetItem(made, i, values[i]);
+    }
+    return made;
+}
+
+/* results(status, keys, ids, queue, first): see the .pyi. */
+static PyObject *results(PyObject *module, PyObject *args) {
+    const module_state *m = PyModule_GetState(module);
+    PyObject *status, *keys, *queue;
+    const char *ids;
+    Py_ssize_t ids_len;
+    long long first;
+    if (!PyArg_ParseTuple(args, "OO!s#OL", &status, &PyList_Type, &keys, &ids, &ids_len, &queue,
+                          &first))
+        return NULL;
+    if (m->result == NULL) return PyErr_Format(PyExc_ValueError, "bind was not called");
+    Py_ssize_t count = PyList_Size(keys), commas = 0;
+    for (Py_ssize_t i = 0; i < ids_len; i++) commas += ids[i] == ',';
+    bool each = commas + 1 == count; /* else one for all: the first */
+    PyObject *made = PyList_New(count);
+    const char *id = ids, *end = ids + ids_len;
+    for (Py_ssize_t n = 0; n < count && made != NULL; n++) {
+        const char *stop = memchr(id, ',', (size_t)(end - id));
+        if (stop == NULL) stop = end;
+        PyObject *row =
+            result_make((PyTypeObject *)m->result, status, PyList_GetItem(keys, n),
+                        PyUnicode_FromStringAndSize(id, stop - id), queue, first + n);
+        if (row == NULL)
+            Py_CLEAR(made);
+        else
+            PyList_SetItem(made, n, row);
+        if (each && stop < end) id = stop + 1;
+    }
+    return made;
+}
+
+/* ---- the module ---- */
+
+static int module_visit(PyObject *module, visitproc visit, void *arg) {
+    module_state *m = PyModule_GetState(module);
+    Py_VISIT(m->message);
+    Py_VISIT(m->result);
+    for (int i = 0; i < FIELDS; i++) Py_VISIT(m->slots[i]);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    module_state *m = PyModule_GetState(module);
+    Py_CLEAR(m->message);
+    Py_CLEAR(m->result);
+    for (int i = 0; i < FIELDS; i++) Py_CLEAR(m->slots[i]);
+    return 0;
+}
+
+/* bind(Message, SendResult): once, before anything else. */
+static PyObject *bind(PyObject *module, PyObject *args) {
+    module_state *m = PyModule_GetState(module);
+    PyObject *message, *result;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &message, &PyType_Type, &result)) return NULL;
+    if (!PyType_IsSubtype((PyTypeObject *)result, &PyTuple_Type))
+        return PyErr_Format(PyExc_TypeError, "results are tuples of seven");
+    module_clear(module);
+    for (int i = 0; i < FIELDS; i++) {
+        m->slots[i] = PyObject_GetAttrString(message, field_names[i]);
+        if (m->slots[i] == NULL) return NULL;
+        if (Py_TYPE(m->slots[i]) != Py_TYPE(m->slots[0]) ||
+            PyType_GetSlot(Py_TYPE(m->slots[i]), Py_tp_descr_get) == NULL)
+            return PyErr_Format(PyExc_TypeError, "%s is not a slot", field_names[i]);
+    }
+    m->get = (descrgetfunc)PyType_GetSlot(Py_TYPE(m->slots[0]), Py_tp_descr_get);
+    Py_INCREF(message);
+    Py_INCREF(result);
+    m->message = message;
+    m->result = result;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"bind", bind, METH_VARARGS, NULL},
+    {"encode", encode, METH_VARARGS, NULL},
+    {"results", results, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "broker.client._messages",
+    .m_doc = "Many messages at once; see broker/client/_messages.c.",
+    .m_size = sizeof(module_state),
+    .m_methods = methods,
+    .m_traverse = module_visit,
+    .m_clear = module_clear,
+};
+
+PyMODINIT_FUNC PyInit__messages(void) {
+    return PyModule_Create(&definition);
+}
