@@ -19,6 +19,13 @@ from typing import Any, cast
 import generated
 from upstream_codes import ONLY_4_9, UPSTREAM_5_3
 
+from broker.grpc.acking import Acking
+from broker.grpc.clients import ClientMethods
+from broker.grpc.receiving import Receiving
+from broker.grpc.routes import Routes as GrpcRoutes
+from broker.grpc.schema import METHODS, SERVICE
+from broker.grpc.sending import Sending
+from broker.grpc.transactions import Ending
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.processor import Processor
 from broker.namesrv.routes import Routes
@@ -121,6 +128,29 @@ async def handlers_of_namesrv() -> Mapping[int, Handler]:
     return Processor(settings, Routes(lambda: 0), KvConfig(None), lambda changes: None).handlers()
 
 
+def methods_of_grpc() -> dict[str, Handler]:
+    """By name. A group's table names its methods without looking at anything else."""
+    made: dict[str, Handler] = {}
+    for group in (GrpcRoutes, Sending, Ending, ClientMethods, Receiving, Acking):
+        made.update(group.handlers(cast(Any, object.__new__(group))))
+    return made
+
+
+def grpc_lines(methods: Mapping[str, Handler]) -> list[str]:
+    """The section on gRPC."""
+    lines = [
+        "", f"## gRPC: {len(methods)} methods", "",
+        f"Of `{SERVICE}`, on a port of its own ([grpc.md](grpc.md)). The others of its schema are",
+        "answered as UNIMPLEMENTED, as Apache's proxy does.", "",
+        "| method | served in |", "|---|---|",
+    ]  # fmt: skip
+    lines += [
+        f"| `{name}` | [{shown(path_of(made))}][] |" for name, made in sorted(methods.items())
+    ]
+    absent = ", ".join(f"`{name}`" for name in sorted(set(METHODS) - set(methods)))
+    return [*lines, "", f"Unimplemented: {absent}."]
+
+
 def path_of(handler: Any) -> str:
     return f"{str(handler.__module__).replace('.', '/')}.py"
 
@@ -149,7 +179,7 @@ def rows_of(handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: bo
     return lines
 
 
-def links_of(*tables: Mapping[int, Handler]) -> list[str]:
+def links_of(*tables: Mapping[Any, Handler]) -> list[str]:
     """The definitions of the links that `rows_of` names."""
     paths = {path_of(handler) for table in tables for handler in table.values()}
     paths |= {_HOT_SEND, *_HOT.values()}
@@ -201,8 +231,10 @@ def page_text() -> str:
         "|---|---|---|",
     ]
     lines += [f"| {code} | `{upstream[code]}` | {family_of(code)} |" for code in absent]
+    methods = methods_of_grpc()
+    lines += grpc_lines(methods)
     lines += ["", "## Answers", "", *textwrap.wrap(f"{answers}.", 100), ""]
-    lines += [*links_of(broker, names), ""]
+    lines += [*links_of(broker, names, methods), ""]
     return "\n".join(lines)
 
 

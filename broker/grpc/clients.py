@@ -9,6 +9,7 @@ that it publishes.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -61,11 +62,16 @@ class Client:
     def __init__(self, client_id: str, call: Call, link: Link, settings: Any) -> None:
         self.client_id = client_id
         self.call = call
-        self.link = link
+        self.use(link)
         self.settings = settings
         self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
         #: Tools' questions that wait for the client's answer, by nonce.
         self.asked: dict[str, asyncio.Future[Any]] = {}
+
+    def use(self, link: Link) -> None:
+        """The connection on which the broker asks this client."""
+        self.link = link
+        link.near.state["client"] = self
 
     @property
     def is_producer(self) -> bool:
@@ -125,7 +131,8 @@ class Clients:
 
     def of(self, peer: Peer) -> Client | None:
         """The client whose connection to the broker this is."""
-        return next((c for c in self._clients.values() if c.link.near is peer), None)
+        client = peer.state.get("client")
+        return client if isinstance(client, Client) else None
 
 
 class ClientMethods:
@@ -133,6 +140,8 @@ class ClientMethods:
         self._broker = broker
         self._clients = clients
         self._settings = settings
+        #: Commands for each stream that is open.
+        self._streams: set[asyncio.Queue[Any]] = set()
 
     def handlers(self) -> Handlers:
         return {
@@ -147,6 +156,7 @@ class ClientMethods:
         """The stream of one client: its settings and answers come, our settings and commands go."""
         client_id = call.client_id
         out: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
+        self._streams.add(out)
         reader = asyncio.ensure_future(self._read(call, client_id, incoming, out))
         try:
             while (command := await out.get()) is not None:
@@ -154,7 +164,18 @@ class ClientMethods:
                     raise command
                 yield command
         finally:
+            self._streams.discard(out)
             reader.cancel()
+
+    def leave(self) -> None:
+        """Sends every client elsewhere, and ends its stream once it has read that: a server that
+        stops need not wait for them."""
+        for out in self._streams:
+            while out.qsize() > _COMMANDS_MAX - 2:
+                out.get_nowait()
+            command = pb.ReconnectEndpointsCommand(nonce=secrets.token_hex(16))
+            out.put_nowait(pb.TelemetryCommand(status=ok(), reconnect_endpoints_command=command))
+            out.put_nowait(None)
 
     async def _read(
         self, call: Call, client_id: str, incoming: AsyncIterator[Any], out: asyncio.Queue[Any]
@@ -190,7 +211,7 @@ class ClientMethods:
         client.commands = out
         if old is not None:
             client.asked = old.asked
-        await self._register(client)
+        await self._register(client, call)
         self._clients.put(client)
         return pb.TelemetryCommand(status=ok(), settings=made)
 
@@ -228,8 +249,8 @@ class ClientMethods:
 
     # ---- registration at the broker ----
 
-    async def _register(self, client: Client) -> None:
-        """Raises: Problem."""
+    async def _register(self, client: Client, call: Call) -> None:
+        """call: that has it registered, now or again. Raises: Problem."""
         producers: list[dict[str, Any]] = []
         consumers: list[dict[str, Any]] = []
         if client.is_producer:
@@ -243,8 +264,8 @@ class ClientMethods:
         command = Command(RequestCode.HEART_BEAT, {}, mqjson.dumps(body))
         command.language = _LANGUAGES.get(client.call.language.upper(), _OTHER)
         if not client.link.open:
-            client.link = self._broker.link(client.call)
-        answer = await self._broker.request(client.call, command, link=client.link)
+            client.use(self._broker.link(call))
+        answer = await self._broker.request(call, command, link=client.link)
         if answer.code != ResponseCode.SUCCESS:
             raise Problem(Code.INTERNAL_SERVER_ERROR, answer.remark or "")
 
@@ -277,7 +298,7 @@ class ClientMethods:
         client = self._known(call)
         if not client.is_producer and request.HasField("group"):
             group_of(request.group)
-        await self._register(client)
+        await self._register(client, call)
         return pb.HeartbeatResponse(status=ok())
 
     def _known(self, call: Call) -> Client:
@@ -290,11 +311,12 @@ class ClientMethods:
 
     async def terminate(self, call: Call, request: Any) -> Any:
         client = self._known(call)
-        self._clients.drop(client.client_id)
         groups = client.topics if client.is_producer else [client.group]
         field = "producerGroup" if client.is_producer else "consumerGroup"
         for group in groups:
             ext = {"clientID": client.client_id, field: group}
             command = Command(RequestCode.UNREGISTER_CLIENT, ext)
-            await self._broker.request(call, command, link=client.link)
+            if client.link.open:
+                await self._broker.request(call, command, link=client.link)
+        self._clients.drop(client.client_id)
         return pb.NotifyClientTerminationResponse(status=ok())

@@ -76,7 +76,7 @@ class LocalBroker:
     ) -> None:
         self.services = services
         self._far = Shared(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
-        self._near = Shared(asked, Limits(idle_s=0), None)
+        self._near = Shared(asked, Limits(idle_s=0), None, on_close=self._ended)
         #: By the client's address, then by client id.
         self.links: dict[tuple[str, int], dict[str, Link]] = {}
         self._own: Link | None = None
@@ -94,7 +94,17 @@ class LocalBroker:
                 Code.TOO_MANY_REQUESTS, f"{_LINKS_MAX} clients use this connection already"
             )
         made = links[call.client_id] = self._join(call.address)
+        made.near.state["of"] = call.address, call.client_id
         return made
+
+    def _ended(self, near: Connection) -> None:
+        """One of them is closed, because it was idle or its client is gone."""
+        address, client_id = near.state.get("of", (None, ""))
+        links = self.links.get(address, {}) if address is not None else {}
+        if client_id in links and links[client_id].near is near:
+            del links[client_id]
+            if not links:
+                del self.links[address]
 
     def _join(self, address: tuple[str, int]) -> Link:
         near, far = Connection(self._near), Connection(self._far)

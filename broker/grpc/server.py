@@ -34,6 +34,8 @@ _quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
 #: Streams of one connection.
 _STREAMS_MAX = 10_000
 _HEADERS_MAX = 64 << 10
+#: For the first frames of HTTP/2.
+_HANDSHAKE_MS = 10_000
 
 
 class GrpcServer:
@@ -65,6 +67,7 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", _STREAMS_MAX),
                 ("grpc.max_metadata_size", _HEADERS_MAX),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
                 ("grpc.max_connection_idle_ms", self._settings.idle_ms),
                 # Java's client pings around its calls, and every 300 s without any.
                 ("grpc.keepalive_permit_without_calls", 1),

@@ -69,13 +69,14 @@ class GrpcService:
         """One class for each group of methods; whoever adds a group names it here."""
         broker, clients = self.broker, self.clients
         routes = Routes(broker, settings, self.port)
+        self._client_methods = ClientMethods(broker, clients, settings)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
         made: dict[str, Callable[..., object]] = {}
         for group in (
             routes,
             Sending(broker, settings),
             Ending(broker),
-            ClientMethods(broker, clients, settings),
+            self._client_methods,
             self._receiving,
             Acking(broker, settings, self.renewals),
         ):
@@ -109,10 +110,11 @@ class GrpcService:
 
     def _gone(self, address: tuple[str, int]) -> None:
         for client_id in self.broker.gone(address):
-            self._spawn(self.renewals.gone(client_id))
+            self.clients.drop(client_id)
 
     async def stop(self, drain_s: float) -> None:
         """Answers calls in progress for drain_s at most, then closes everything."""
+        self._client_methods.leave()
         await self._server.stop(drain_s)
         await self._receiving.stop()
         for task in self._tasks:

@@ -31,8 +31,9 @@ _numbers = itertools.count(1)
 @contextmanager
 def serving(folder: Path, **given: Any) -> Iterator[Broker]:
     """A broker with the service, and a topic of every type."""
-    settings = {**SETTINGS, "enableMixedMessageType": True, "recallMessageEnable": True, **given}
-    with Broker(folder, listenPort=0, grpc_port=0, drain_s=0.2, **settings) as broker:
+    settings = {**SETTINGS, "enableMixedMessageType": True, "recallMessageEnable": True}
+    settings |= {"listenPort": 0, "grpc_port": 0, "drain_s": 0.2, **given}
+    with Broker(folder, **settings) as broker:
         for name, kind in TOPICS.items():
             broker.create_topic(name, message_type=kind)
         yield broker

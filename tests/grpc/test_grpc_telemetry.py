@@ -233,3 +233,13 @@ async def checks(broker: Broker) -> int:
     assert transactions is not None
     transactions.tick()
     return (await transactions.check()).asked
+
+
+def test_a_broker_that_stops_sends_its_clients_elsewhere(tmp_path: Path) -> None:
+    """And does not wait for streams that their clients would keep open."""
+    with serving(tmp_path / "store", drain_s=BOUND_S) as broker:
+        caller = Caller(broker.grpc_address)
+        stream = caller.telemetry()
+        stream.publish("Normal")
+    assert stream.read().HasField("reconnect_endpoints_command")
+    caller.channel.close()
