@@ -169,7 +169,7 @@ class Receiving:
         ext: dict[str, object] = {
             "consumerGroup": asked.group, "topic": asked.topic, "queueId": -1,
             "maxMsgNums": asked.batch, "invisibleTime": asked.invisible_ms,
-            "pollTime": asked.poll_ms, "bornTime": time.time_ns() // 1_000_000, "initMode": 1,
+            "pollTime": asked.poll_ms, "bornTime": self._broker.now_ms(), "initMode": 1,
             "expType": asked.kind, "exp": asked.expression, "order": asked.fifo,
         }  # fmt: skip
         if asked.attempt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import json
 from contextlib import asynccontextmanager
 
 import grpc.aio
@@ -13,9 +13,10 @@ from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.status import Code, name_of
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
-__all__ = ["SMALL", "Raw", "codes", "serving"]
+__all__ = ["SMALL", "Raw", "codes", "handle_of", "run", "serving"]
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20}
+_IMPATIENT = {"grpcClientConsumerMinLongPollingTimeoutMillis": 100}
 
 
 class Raw:
@@ -84,7 +85,7 @@ class Raw:
         return answer.settings
 
     def request(
-        self, *, batch=32, invisible=15.0, poll=5.0, renew=False, exp="*", kind=None, attempt="",
+        self, *, batch=32, invisible=15.0, poll=0.2, renew=False, exp="*", kind=None, attempt="",
     ):  # fmt: skip
         made = pb.ReceiveMessageRequest(
             group=self.group, batch_size=batch, auto_renew=renew, attempt_id=attempt
@@ -145,11 +146,15 @@ def codes(status):
 
 
 @asynccontextmanager
-async def serving(path, **settings):
-    """A broker with the service, and a raw consumer of it that has sent its settings."""
+async def serving(path, *, proxy=None, **settings):
+    """A broker with the service, and a raw consumer of it that has sent its settings. proxy: of
+    rmq-proxy.json; by default a wait in vain is short."""
+    conf = path.with_name("rmq-proxy.json")
+    conf.write_text(json.dumps(_IMPATIENT if proxy is None else proxy))
     given = {"listenPort": 0, "brokerIP1": "127.0.0.1", "flushDiskType": "ASYNC_FLUSH"}
+    given |= SMALL | {"grpc_port": 0, "proxy_conf": conf, "drain_s": 0.5} | settings
     async with (
-        Broker(path, grpc_port=0, drain_s=0.5, **(SMALL | given | settings)) as broker,
+        Broker(path, **given) as broker,
         grpc.aio.insecure_channel(broker.grpc_address) as channel,
     ):
         raw = Raw(broker, channel)
@@ -166,7 +171,3 @@ def run(work):
             return await work
 
     return asyncio.run(bounded())
-
-
-def clock():
-    return time.monotonic()

@@ -1,0 +1,366 @@
+"""Messages received over gRPC: by a raw client, which says exactly what a test wants said
+(docs/internals/grpc.md#receiving)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from consuming import codes, handle_of, run, serving
+from waiting import until_async
+
+from broker import Message
+from broker.grpc.schema import pb
+
+
+def bodies(messages):
+    return [message.body for message in messages]
+
+
+def attempts(messages):
+    return [message.system_properties.delivery_attempt for message in messages]
+
+
+def test_what_is_not_acknowledged_comes_again_with_one_more_attempt(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.put("a", "b", "c")
+            first = await raw.take()
+            assert bodies(first) == [b"a", b"b", b"c"] and attempts(first) == [1, 1, 1]
+            done = await raw.ack(handle_of(first[1]))
+            assert codes(done.status) == "OK" and codes(done.entries[0].status) == "OK"
+            raw.shift(15_100)
+            again = await raw.take()
+            assert bodies(again) == [b"a", b"c"] and attempts(again) == [2, 2]
+            shown = [m.system_properties.message_id for m in again]
+            assert shown == [m.system_properties.message_id for m in (first[0], first[2])]
+            assert {m.topic.name for m in again} == {"T"}
+            late = await raw.ack(handle_of(first[0]))
+            assert codes(late.status) == codes(late.entries[0].status) == "INVALID_RECEIPT_HANDLE"
+            assert late.entries[0].status.message == "receipt handle is expired"
+            several = await raw.ack(handle_of(again[0]), handle_of(first[0]), handle_of(again[1]))
+            assert codes(several.status) == "MULTIPLE_RESULTS"
+            each = ["OK", "INVALID_RECEIPT_HANDLE", "OK"]
+            assert [codes(entry.status) for entry in several.entries] == each
+            raw.shift(60_000)
+            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+
+    run(work())
+
+
+def test_a_changed_handle_acknowledges_a_message_amid_its_batch(store_path):
+    """Apache's proxy in local mode answers OK here, and the message comes again."""
+
+    async def work():
+        async with serving(store_path) as raw:
+            raw.put("a", "b", "c")
+            found = await raw.take()
+            changed = await raw.change(handle_of(found[1]), 40)
+            assert codes(changed.status) == "OK"
+            assert codes((await raw.ack(changed.receipt_handle)).status) == "OK"
+            again = await raw.change(handle_of(found[2]), 1)
+            refused = await raw.change(again.receipt_handle, 13 * 3600)
+            assert codes(refused.status) == "ILLEGAL_INVISIBLE_TIME"
+            assert refused.receipt_handle == again.receipt_handle
+            raw.shift(1_100)
+            assert bodies(await raw.take()) == [b"c"]
+            raw.shift(60_000)
+            assert sorted(bodies(await raw.take())) == [b"a", b"c"]
+
+    run(work())
+
+
+def test_dead_letters_are_the_message_itself_and_nobody_elses(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.put("other", topic="T")
+            raw.put("bad", TAGS="tag", KEYS="k1 k2", colour="red")
+            raw.put("secret", topic="Secret")
+            _, found = await raw.take()
+            changed = await raw.change(handle_of(found), 30)
+            *parts, _ = changed.receipt_handle.split(" ")
+            for forged in ("0", "212", "999999999"):
+                answer = await raw.forward(" ".join([*parts, forged]))
+                assert codes(answer.status) == "INVALID_RECEIPT_HANDLE"
+            answer = await raw.forward(" ".join(parts))
+            assert answer.status.message == "commit log offset is empty"
+            assert codes((await raw.forward(changed.receipt_handle)).status) == "OK"
+            store = raw.broker.store
+            (dead,) = store.read("%DLQ%g", 0, 0)
+            assert bytes(dead.body) == b"bad" and dead.properties["colour"] == "red"
+            assert dead.properties["UNIQ_KEY"] == found.system_properties.message_id
+            raw.shift(60_000)
+            assert bodies(await raw.take()) == [b"other"]
+
+    run(work())
+
+
+def test_after_the_last_attempt_a_message_goes_to_the_dead_letters(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.make("T", group="g", tries=1)  # and the first attempt
+            assert (await raw.settle()).backoff_policy.max_attempts == 2
+            raw.put("a")
+            for attempt in (1, 2):
+                assert attempts(await raw.take()) == [attempt]
+                raw.shift(16_000)
+            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+            (dead,) = raw.broker.store.read("%DLQ%g", 0, 0)
+            assert bytes(dead.body) == b"a"
+
+    run(work())
+
+
+def test_an_ordered_group_keeps_its_order_over_redeliveries(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.make("T", group="g", fifo=True)
+            assert (await raw.settle()).subscription.fifo
+            raw.put(*"01234", __SHARDINGKEY="one")
+            first = await raw.take(batch=3, attempt="1")
+            assert bodies(first) == [b"0", b"1", b"2"]
+            assert first[0].system_properties.message_group == "one"
+            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+            same = await raw.take(batch=3, attempt="1")  # the answer was lost on its way
+            assert bodies(same) == [b"0", b"1", b"2"] and attempts(same) == [1, 1, 1]
+            await raw.ack(handle_of(same[0]))
+            longer = await raw.change(handle_of(same[1]), 30)
+            assert codes(longer.status) == "OK"
+            raw.shift(20_000)
+            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+            raw.shift(11_000)
+            again = await raw.take(batch=2, attempt="2")
+            assert bodies(again) == [b"1", b"2"] and attempts(again) == [2, 2]
+            waiting = asyncio.ensure_future(raw.take(poll=20))
+            for message in again:
+                assert codes((await raw.ack(handle_of(message))).status) == "OK"
+            assert bodies(await waiting) == [b"3", b"4"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("kind", ["tags", "sql"])
+def test_filters_are_those_of_the_request(store_path, kind):
+    async def work():
+        async with serving(store_path, enablePropertyFilter=True) as raw:
+            for tag in ("even", "odd", "even", "none"):
+                raw.put(tag, TAGS=tag, amount=str(len(tag)))
+            more = {"exp": "odd || none"}
+            if kind == "sql":
+                more = {"exp": "amount < 4 OR TAGS = 'none'", "kind": pb.FilterType.SQL}
+            assert bodies(await raw.take(**more)) == [b"odd", b"none"]
+
+    run(work())
+
+
+#: The service looks for what it has to renew all the time.
+RENEWS = {
+    "renewSchedulePeriodMillis": 20, "grpcClientConsumerMinLongPollingTimeoutMillis": 100,
+}  # fmt: skip
+
+REFUSED = [
+    ({"poll": 1, "timeout": 3.0}, "ILLEGAL_POLLING_TIME"),
+    ({"invisible": 9}, "ILLEGAL_INVISIBLE_TIME"),
+    ({"invisible": 13 * 3600}, "ILLEGAL_INVISIBLE_TIME"),
+    ({"invisible": None}, "ILLEGAL_INVISIBLE_TIME"),
+    ({"batch": 0}, "BAD_REQUEST"),
+    ({"exp": "||"}, "ILLEGAL_FILTER_EXPRESSION"),
+    ({"exp": "a = = b", "kind": pb.FilterType.SQL}, "ILLEGAL_FILTER_EXPRESSION"),
+]
+
+
+def test_requests_for_messages_are_refused_by_name(store_path):
+    async def work():
+        async with serving(store_path, proxy={}, enablePropertyFilter=True) as raw:
+            for more, code in REFUSED:
+                status, messages = await raw.receive(**more)
+                assert (codes(status), messages) == (code, []), more
+            old = [(k, "5.0.2" if k == "x-mq-client-version" else v) for k, v in raw.metadata]
+            assert codes((await raw.receive(timeout=3.0, metadata=old))[0]) == "BAD_REQUEST"
+            stranger = [("x-mq-client-id", "stranger")]
+            status, _ = await raw.receive(metadata=stranger)
+            assert codes(status) == "UNRECOGNIZED_CLIENT_TYPE"
+            nameless = [("x-mq-language", "JAVA")]
+            assert codes((await raw.receive(metadata=nameless))[0]) == "CLIENT_ID_REQUIRED"
+            for field, value, code in (
+                ("topic", "none", "TOPIC_NOT_FOUND"),
+                ("topic", "SCHEDULE_TOPIC_XXXX", "ILLEGAL_TOPIC"),
+                ("topic", "a b", "ILLEGAL_TOPIC"),
+                ("group", "CID_RMQ_SYS_x", "ILLEGAL_CONSUMER_GROUP"),
+                ("group", "", "ILLEGAL_CONSUMER_GROUP"),
+            ):
+                old = getattr(raw, field)
+                setattr(raw, field, pb.Resource(name=value))
+                assert codes((await raw.receive())[0]) == code, value
+                setattr(raw, field, old)
+
+    run(work())
+
+
+def test_malformed_handles_and_empty_requests_are_refused_by_name(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.put("a")
+            (found,) = await raw.take()
+            assert codes((await raw.ack()).status) == "BAD_REQUEST"
+            beyond = handle_of(found).rsplit(" ", 2)[0] + " 77 0"
+            for bad in ("", "nonsense", "1 " * 40, beyond):
+                assert codes((await raw.ack(bad)).status) == "INVALID_RECEIPT_HANDLE"
+                changed = await raw.change(bad, 20)
+                assert codes(changed.status) == "INVALID_RECEIPT_HANDLE"
+                assert changed.receipt_handle == bad
+                assert codes((await raw.forward(bad)).status) == "INVALID_RECEIPT_HANDLE"
+            assert (
+                codes((await raw.change(handle_of(found), -1)).status) == "ILLEGAL_INVISIBLE_TIME"
+            )
+
+    run(work())
+
+
+def test_assignments_are_any_queue_or_each_queue_of_an_ordered_group(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.make("T", queues=3, group="ordered", fifo=True)
+            request = pb.QueryAssignmentRequest(topic=raw.topic, group=raw.group)
+            reply = await raw.call("QueryAssignment", request)
+            (one,) = reply.assignments
+            assert (one.message_queue.id, codes(reply.status)) == (-1, "OK")
+            assert one.message_queue.broker.endpoints.addresses[0].port == raw.broker.grpc_port
+            request.group.name = "ordered"
+            reply = await raw.call("QueryAssignment", request)
+            assert [each.message_queue.id for each in reply.assignments] == [0, 1, 2]
+            request.topic.name = "none"
+            reply = await raw.call("QueryAssignment", request)
+            assert codes(reply.status) == "TOPIC_NOT_FOUND"
+
+    run(work())
+
+
+def test_a_message_that_nobody_listens_for_any_more_is_visible_a_second_later(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            polling = raw.broker.services.pop.polling
+            held = raw.call("ReceiveMessage", raw.request(poll=20))
+            await until_async(lambda: len(polling) == 1)
+            held.cancel()
+            await until_async(held.done)
+            await asyncio.sleep(0.1)  # the server is told, too
+            raw.put("a")
+            await until_async(lambda: raw.broker.services.pop.in_flight("T", "g", 0) == 1)
+            points = raw.broker.services.pop.points
+            await until_async(lambda: [ck.invisible_ms for ck in points] == [1000])
+            raw.shift(1_100)
+            assert bodies(await raw.take()) == [b"a"]
+
+    run(work())
+
+
+def test_auto_renewed_messages_stay_with_their_client_until_it_leaves(store_path):
+    async def work():
+        async with serving(store_path, proxy=RENEWS) as raw:
+            raw.put("a", "b")
+            found = await raw.take(renew=True, invisible=None)
+            pop = raw.broker.services.pop
+            (before,) = pop.points
+            assert before.invisible_ms == 60_000
+            raw.shift(51_000)
+            await until_async(lambda: all(ck.pop_ms > before.pop_ms for ck in pop.points))
+            raw.shift(20_000)
+            assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+            # The handle of before the renewal, which is all that the client knows.
+            assert codes((await raw.ack(handle_of(found[0]))).status) == "OK"
+            assert len(pop.points) == 1
+            left = await raw.call(
+                "NotifyClientTermination", pb.NotifyClientTerminationRequest(group=raw.group)
+            )
+            assert codes(left.status) == "OK"
+            await until_async(lambda: [ck.invisible_ms for ck in pop.points] == [1000])
+            await raw.settle()
+            raw.shift(1_100)
+            assert bodies(await raw.take()) == [b"b"]
+
+    run(work())
+
+
+def test_two_hundred_clients_that_wait_are_not_asked_for_again_and_again(store_path):
+    """One try each, until there is something."""
+
+    async def work():
+        async with serving(store_path) as raw:
+            pop = raw.broker.services.pop
+            polling, find, tries = pop.polling, pop.batches.pop, 0
+
+            def counting(request):
+                nonlocal tries
+                tries += 1
+                return find(request)
+
+            pop.batches.pop = counting
+            held = [
+                asyncio.ensure_future(raw.receive(poll=20, batch=1, timeout=60.0))
+                for _ in range(200)
+            ]
+            await until_async(lambda: len(polling) == 200)
+            await asyncio.sleep(1)
+            assert tries == 200
+            raw.put(*map(str, range(200)))
+            answers = await asyncio.gather(*held)
+            assert {codes(status) for status, _ in answers} == {"OK"}
+            assert len({m.body for _, messages in answers for m in messages}) == 200
+
+    run(work())
+
+
+def test_a_message_sent_over_remoting_means_the_same_over_grpc(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            sent = Message(
+                "T", b"classic", tags="tag", keys=["k1", "k2"], properties={"colour": "red"},
+                delay=timedelta(seconds=1),
+            )  # fmt: skip
+            async with raw.broker.async_producer("classic") as producer:
+                result = await producer.send(sent)
+            raw.shift(2_000)
+            (got,) = await raw.take(poll=20)
+            system = got.system_properties
+            assert got.body == b"classic" and got.topic.name == "T"
+            assert system.message_id == result.message_id and system.tag == "tag"
+            assert list(system.keys) == ["k1", "k2"]
+            assert dict(got.user_properties) == {"colour": "red"}
+            assert system.message_type == pb.MessageType.DELAY
+            assert system.delivery_timestamp.seconds > 0
+            assert system.body_encoding == pb.Encoding.IDENTITY
+            (stored,) = raw.broker.store.read("T", 0, 0)
+            born = system.born_timestamp.ToMilliseconds()
+            assert born == stored.born_timestamp and system.born_host == stored.born_host
+            assert system.store_timestamp.ToMilliseconds() == stored.store_timestamp
+
+    run(work())
+
+
+def test_a_message_sent_over_grpc_means_the_same_over_remoting(store_path):
+    async def work():
+        async with serving(store_path) as raw:
+            raw.make("F", kind="FIFO", queues=4)
+            sent = pb.Message(topic=pb.Resource(name="F"), body=b"modern")
+            own = sent.system_properties
+            own.message_id, own.tag, own.message_type = "01AB", "tag", pb.MessageType.FIFO
+            own.message_group, own.trace_context = "one", "00-11-22"
+            own.keys.extend(["k1", "k2"])
+            own.born_timestamp.FromMilliseconds(1_700_000_000_123)
+            sent.user_properties["shape"] = "round"
+            reply = await raw.call("SendMessage", pb.SendMessageRequest(messages=[sent]))
+            assert codes(reply.status) == "OK"
+            async with raw.broker.async_consumer("classic", "F", start="first") as consumer:
+                got = await anext(aiter(consumer))
+            assert (got.body, got.topic, got.message_id) == (b"modern", "F", "01AB")
+            assert (got.tags, got.keys, got.attempt) == ("tag", ["k1", "k2"], 0)
+            wanted = {
+                "shape": "round", "__SHARDINGKEY": "one", "TRACE_CONTEXT": "00-11-22",
+                "BORN_TIMESTAMP": "1700000000123",
+            }  # fmt: skip
+            assert wanted.items() <= got.properties.items()
+            assert reply.entries[0].offset == got.queue_offset
+
+    run(work())
