@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import tempfile
 import threading
 import time
+from unittest import mock
 
 import pytest
 from consuming import SMALL
@@ -14,16 +17,19 @@ from consuming import SMALL
 from broker.broker import Broker
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
-rocketmq = pytest.importorskip("rocketmq")
-from rocketmq import (  # noqa: E402 - only where it is installed
-    ClientConfiguration,
-    ConsumeResult,
-    Credentials,
-    FilterExpression,
-    MessageListener,
-    PushConsumer,
-    SimpleConsumer,
-)
+pytest.importorskip("rocketmq")
+#: Where the client writes its log; it asks when it is imported.
+HOME = tempfile.TemporaryDirectory()
+with mock.patch.dict(os.environ, HOME=HOME.name):
+    from rocketmq import (
+        ClientConfiguration,
+        ConsumeResult,
+        Credentials,
+        FilterExpression,
+        MessageListener,
+        PushConsumer,
+        SimpleConsumer,
+    )
 
 #: Seconds that only a hang takes.
 BOUND_S = 120.0
@@ -91,7 +97,7 @@ def configuration(broker):
 
 
 class Listener(MessageListener):
-    """Takes everything but what it is told to fail, as often as it is told."""
+    """Fails each body as often as `failing` says, and takes it then."""
 
     def __init__(self, **failing):
         self.failing, self.seen, self.lock = failing, [], threading.Lock()
