@@ -73,6 +73,7 @@ from pystore.settings import RETENTION, Settings, load
 from pystore.timers import Timers
 
 if TYPE_CHECKING:
+    from broker.grpc.local import LocalBroker
     from broker.grpc.service import GrpcService
 
 __all__ = ["Broker"]
@@ -165,7 +166,7 @@ class Broker:
         self._beside_us: weakref.WeakSet[Producer | Consumer] = weakref.WeakSet()
         self._port = 0
         #: The service for RocketMQ 5's clients, while it is on.
-        self.grpc: GrpcService | None = None
+        self.grpc: GrpcService[LocalBroker] | None = None
 
     # ---- what it is ----
 
@@ -294,6 +295,7 @@ class Broker:
         if self._grpc_port is None and self._proxy_conf is None:
             return
         try:
+            from broker.grpc.local import LocalBroker
             from broker.grpc.service import GrpcService
             from broker.grpc.settings import ProxySettings
         except ImportError as missing:
@@ -306,12 +308,12 @@ class Broker:
         port = conf.port if self._grpc_port is None else self._grpc_port
         sock = listening_socket(self.settings["bindAddress"], port)
         self._undo.callback(sock.close)
-        service = GrpcService(
-            services, conf, sock,
-            handlers=self._handlers, framer=core.framer, limits=self._limits,
-            closed=services.clients.departed,
-            tls=self._tls if self._tls is not None else TlsSettings(),
+        local = partial(
+            LocalBroker, services, self._handlers,
+            framer=core.framer, limits=self._limits, closed=services.clients.departed,
         )  # fmt: skip
+        tls = self._tls if self._tls is not None else TlsSettings()
+        service = GrpcService(local, conf, sock, limits=self._limits, tls=tls)
         self._undo.push_async_callback(service.stop, self._drain_s)
         await service.start()
         self.grpc = service

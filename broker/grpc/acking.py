@@ -6,17 +6,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.deliveries import ack, change, dead_letter
-from broker.grpc.local import LocalBroker
 from broker.grpc.messages import millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok, overall, status
-from pystore.errors import StoreError
 
 __all__ = ["Acking"]
 
@@ -24,7 +23,7 @@ __all__ = ["Acking"]
 class Acking:
     """A handle that was renewed stands for its newest."""
 
-    def __init__(self, broker: LocalBroker, settings: ProxySettings, renewals: Renewals) -> None:
+    def __init__(self, broker: Brokers, settings: ProxySettings, renewals: Renewals) -> None:
         self._broker, self._settings, self._renewals = broker, settings, renewals
 
     def handlers(self) -> Handlers:
@@ -56,7 +55,9 @@ class Acking:
     async def _ack(self, call: Call, group: str, topic: str, given: str) -> None:
         receipt = await self._newest(group, given)
         self._check_open(receipt)
-        await ack(partial(self._broker.request, call), group, topic, receipt)
+        await ack(
+            partial(self._broker.request, call, broker=receipt.handle.broker), group, topic, receipt
+        )
         self._renewals.release(group, given)
 
     async def change(self, call: Call, request: Any) -> Any:
@@ -79,7 +80,7 @@ class Acking:
         check_invisible(invisible_ms, 0, self._settings)
         receipt = await self._newest(group, given)
         self._check_open(receipt)
-        ask = partial(self._broker.request, call)
+        ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         changed = await change(ask, group, topic, receipt, invisible_ms)
         self._renewals.release(group, given)
         return changed.text
@@ -95,8 +96,8 @@ class Acking:
         receipt = await self._newest(group, given)
         if receipt.physical < 0:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
-        self._check_place(group, topic, receipt)
-        ask = partial(self._broker.request, call)
+        await self._check_place(group, topic, receipt)
+        ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         await dead_letter(ask, group, topic, request.message_id, receipt)
         self._renewals.release(group, given)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
@@ -117,14 +118,9 @@ class Acking:
         if receipt.expires_ms <= self._broker.now_ms():
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
-    def _check_place(self, group: str, topic: str, receipt: Receipt) -> None:
+    async def _check_place(self, group: str, topic: str, receipt: Receipt) -> None:
         """A handle may not name a record of somebody else's."""
-        handle, store = receipt.handle, self._broker.services.store
-        try:
-            units = store.units(receipt.topic_of(group, topic), handle.queue, handle.offset, 1)
-        except StoreError:
-            units = []
-        if not units or units[0][0] != receipt.physical:
+        if not await self._broker.holds(receipt.topic_of(group, topic), receipt):
             raise Problem(
                 Code.INVALID_RECEIPT_HANDLE,
                 f"look message by offset failed, {receipt.physical}: the message of this handle is"

@@ -15,15 +15,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from broker.access.needs import Action
+from broker.grpc.brokers import LINK, Brokers, Link
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import group_of, topic_of
-from broker.grpc.local import Link, LocalBroker
 from broker.grpc.messages import set_millis
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
 from broker.remoting import mqjson
-from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 
@@ -71,7 +71,7 @@ class Client:
     def use(self, link: Link) -> None:
         """The connection on which the broker asks this client."""
         self.link = link
-        link.near.state["client"] = self
+        link.client = self
 
     @property
     def is_producer(self) -> bool:
@@ -79,8 +79,11 @@ class Client:
 
     @property
     def topics(self) -> list[str]:
-        """Those that it publishes."""
-        return [each.name for each in self.settings.publishing.topics]
+        """Those that it publishes or consumes."""
+        settings = self.settings
+        if self.is_producer:
+            return [each.name for each in settings.publishing.topics]
+        return [each.topic.name for each in settings.subscription.subscriptions]
 
     @property
     def group(self) -> str:
@@ -131,12 +134,13 @@ class Clients:
 
     def of(self, peer: Peer) -> Client | None:
         """The client whose connection to the broker this is."""
-        client = peer.state.get("client")
+        link = peer.state.get(LINK)
+        client = link.client if link is not None else None
         return client if isinstance(client, Client) else None
 
 
 class ClientMethods:
-    def __init__(self, broker: LocalBroker, clients: Clients, settings: ProxySettings) -> None:
+    def __init__(self, broker: Brokers, clients: Clients, settings: ProxySettings) -> None:
         self._broker = broker
         self._clients = clients
         self._settings = settings
@@ -205,7 +209,7 @@ class ClientMethods:
         if kind == "publishing":
             self._merge_producer(call, made)
         else:
-            self._merge_consumer(made)
+            await self._merge_consumer(made)
         client = Client(client_id, call, self._broker.link(call), made)
         old = self._clients.get(client_id)
         client.commands = out
@@ -230,14 +234,15 @@ class ClientMethods:
         set_millis(policy.exponential_backoff.max, own.producer_backoff_max_ms)
         policy.exponential_backoff.multiplier = own.producer_backoff_multiplier
 
-    def _merge_consumer(self, made: Any) -> None:
+    async def _merge_consumer(self, made: Any) -> None:
         own, subscription = self._settings, made.subscription
         if len(subscription.subscriptions) > _TOPICS_MAX:
             raise Problem(Code.BAD_REQUEST, f"a consumer has at most {_TOPICS_MAX} subscriptions")
         name = group_of(subscription.group)
         for each in subscription.subscriptions:
             topic_of(each.topic)
-        config = self._broker.services.groups.get(name)
+        topics = [each.topic.name for each in subscription.subscriptions]
+        config = await self._broker.group(name, topics)
         subscription.fifo = config is not None and config.consume_message_orderly
         subscription.receive_batch_size = own.receive_batch
         set_millis(subscription.long_polling_timeout, own.poll_max_ms)
@@ -265,9 +270,7 @@ class ClientMethods:
         command.language = _LANGUAGES.get(client.call.language.upper(), _OTHER)
         if not client.link.open:
             client.use(self._broker.link(call))
-        answer = await self._broker.request(call, command, link=client.link)
-        if answer.code != ResponseCode.SUCCESS:
-            raise Problem(Code.INTERNAL_SERVER_ERROR, answer.remark or "")
+        await self._broker.tell(call, client.link, command, client.topics)
 
     @staticmethod
     def _consumer(client: Client) -> dict[str, Any]:
@@ -317,6 +320,6 @@ class ClientMethods:
             ext = {"clientID": client.client_id, field: group}
             command = Command(RequestCode.UNREGISTER_CLIENT, ext)
             if client.link.open:
-                await self._broker.request(call, command, link=client.link)
+                await self._broker.tell(call, client.link, command, client.topics)
         self._clients.drop(client.client_id)
         return pb.NotifyClientTerminationResponse(status=ok())

@@ -12,13 +12,15 @@ from __future__ import annotations
 import hmac
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.access.guard import Guard
 from broker.access.needs import Action, Ask, Asked, Kind, Need
 from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
+from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
 from broker.grpc.calls import Call
-from broker.grpc.status import Code, Problem, of_response
+from broker.grpc.receipts import Receipt
+from broker.grpc.status import Code, Problem
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, JSON, Command, Refused
 from broker.remoting.connection import Connection, Limits, Shared
@@ -26,30 +28,25 @@ from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handlers
 from broker.remoting.memory import join
 from broker.services.context import Services
+from pystore.configfiles import SubscriptionGroup
+from pystore.errors import StoreError
 
-__all__ = ["Link", "LocalBroker", "credentials_of"]
+__all__ = ["LocalBroker", "LocalLink", "credentials_of"]
 
 log = logging.getLogger("broker.grpc")
 
-#: Clients of one connection: official libraries have one.
-_LINKS_MAX = 256
-_STORED = frozenset(
-    (
-        ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    )
-)  # fmt: skip
 _ALGORITHM = "MQv2-HMAC-SHA1"
-_REQUEST_S = 30.0
 _BINARY_MAX = 0x7FFF
 #: Address of the service itself.
 _NOBODY = "127.0.0.1"
 
 
-class Link:
+class LocalLink:
     """One client's connection to the broker. near: our end. far: the broker's, a Peer there."""
 
-    def __init__(self, near: Connection, far: Connection) -> None:
+    def __init__(self, near: Connection, far: Connection, key: Key) -> None:
+        self.key = key
+        self.client: object = None
         self.near = near
         self.far = far
 
@@ -62,14 +59,16 @@ class Link:
 
 
 class LocalBroker:
-    """handlers: of the broker's requests, without access control before them, which is asked here.
-    asked: serves what the broker asks its clients. framer: of the broker's ends."""
+    """A Brokers of one. handlers: of the broker's requests, without access control before them,
+    which is asked here. asked: serves what the broker asks its clients. framer: of the broker's
+    ends."""
 
     def __init__(
         self,
         services: Services,
         handlers: Handlers,
         asked: Handlers,
+        *,
         framer: FramerFactory,
         limits: Limits,
         closed: Callable[[Connection], None],
@@ -77,90 +76,93 @@ class LocalBroker:
         self.services = services
         self._far = Shared(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
         self._near = Shared(asked, Limits(idle_s=0), None, on_close=self._ended)
-        #: By the client's address, then by client id.
-        self.links: dict[tuple[str, int], dict[str, Link]] = {}
-        self._own: Link | None = None
+        self.links = Links(self._join)
+        self.host = services.host
+        self._own: LocalLink | None = None
 
     # ---- connections ----
 
-    def link(self, call: Call) -> Link:
-        """The connection of the client that calls. Raises: Problem."""
-        links = self.links.setdefault(call.address, {})
-        found = links.get(call.client_id)
-        if found is not None and found.open:
-            return found
-        if len(links) >= _LINKS_MAX:
-            raise Problem(
-                Code.TOO_MANY_REQUESTS, f"{_LINKS_MAX} clients use this connection already"
-            )
-        made = links[call.client_id] = self._join(call.address)
-        made.near.state["of"] = call.address, call.client_id
-        return made
+    def link(self, call: Call) -> LocalLink:
+        return self.links.of(call)
 
     def _ended(self, near: Connection) -> None:
         """One of them is closed, because it was idle or its client is gone."""
-        address, client_id = near.state.get("of", (None, ""))
-        links = self.links.get(address, {}) if address is not None else {}
-        if client_id in links and links[client_id].near is near:
-            del links[client_id]
-            if not links:
-                del self.links[address]
+        self.links.ended(near.state[LINK])
 
-    def _join(self, address: tuple[str, int]) -> Link:
+    def _join(self, address: tuple[str, int], client_id: str = "") -> LocalLink:
         near, far = Connection(self._near), Connection(self._far)
         host = self.services.settings["brokerIP1"].strip("[]")
         join(near, far, (host, int(self.services.settings["listenPort"])), address)
-        return Link(near, far)
+        made = near.state[LINK] = LocalLink(near, far, (address, client_id))
+        near.state[BROKER] = self.services.broker_name
+        return made
 
     def gone(self, address: tuple[str, int]) -> list[str]:
-        """The connection at this address is closed: the ids of its clients that have no other."""
-        links = self.links.pop(address, {})
-        for link in links.values():
-            link.close()
-        rest = self.links.values()
-        return [name for name in links if not any(name in other for other in rest)]
+        return self.links.gone(address)
 
     def now_ms(self) -> int:
-        """The clock of invisible times."""
         pop = self.services.pop
         return pop.now_ms() if pop is not None else time.time_ns() // 1_000_000
 
     def close(self) -> None:
-        for address in list(self.links):
-            self.gone(address)
+        self.links.close()
         if self._own is not None:
             self._own.close()
         self._far.wheel.close()
         self._near.wheel.close()
 
-    # ---- requests ----
+    # ---- what the broker knows ----
+
+    async def places(self, topic: str) -> Sequence[Place]:
+        services = self.services
+        config = services.topics.get(topic)
+        if config is None:
+            return ()
+        return (Place(services.broker_name, config, (int(services.settings["brokerId"]),)),)
+
+    async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
+        return self.services.groups.get(name)
+
+    async def reader(self, topic: str, wanted: str) -> str:
+        return self.services.broker_name
+
+    def is_available(self, broker: str) -> bool:
+        return True
+
+    async def holds(self, topic: str, receipt: Receipt) -> bool:
+        handle, store = receipt.handle, self.services.store
+        try:
+            units = store.units(topic, handle.queue, handle.offset, 1)
+        except StoreError:
+            return False
+        return bool(units) and units[0][0] == receipt.physical
+
+    # ---- requests; each goes to the one broker, whatever name a client has for it ----
 
     async def request(
-        self,
-        call: Call,
-        command: Command,
-        *,
-        link: Link | None = None,
-        timeout_s: float = _REQUEST_S,
+        self, call: Call, command: Command, broker: str, *, timeout_s: float = REQUEST_S
     ) -> Command:
-        """The broker's answer, whatever its code. link: of another call of the same client.
+        return await self._ask(call, self.link(call), command, timeout_s)
 
-        Raises: Problem: UNAUTHORIZED, PROXY_TIMEOUT.
-        """
-        if link is None:
-            link = self.link(call)
-        self.let_in(call, link, command)
-        return await self._answer(link, command, timeout_s)
-
-    async def request_own(self, command: Command) -> Command:
-        """The broker's answer to a request of the service itself, for a client that was let in
-        before. Raises: Problem."""
+    async def request_own(self, command: Command, broker: str) -> Command:
         if self._own is None or not self._own.open:
             self._own = self._join((_NOBODY, 0))
-        return await self._answer(self._own, command, _REQUEST_S)
+        return await self._answer(self._own, command, REQUEST_S)
+
+    async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
+        assert isinstance(link, LocalLink)
+        answer = await self._ask(call, link, command, REQUEST_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused(answer)
+
+    async def _ask(
+        self, call: Call, link: LocalLink, command: Command, timeout_s: float
+    ) -> Command:
+        self._let_in(call, link, command)
+        return await self._answer(link, command, timeout_s)
 
     @staticmethod
-    async def _answer(link: Link, command: Command, timeout_s: float) -> Command:
+    async def _answer(link: LocalLink, command: Command, timeout_s: float) -> Command:
         # A binary header has two bytes for the code.
         command.serialize = BINARY if command.code <= _BINARY_MAX else JSON
         try:
@@ -172,20 +174,16 @@ class LocalBroker:
         except ConnectionError as failed:
             raise Problem(Code.INTERNAL_SERVER_ERROR, f"the broker is gone: {failed}") from None
 
-    async def ask(self, call: Call, command: Command) -> Command:
-        """The same; an answer that is an error is raised. Raises: Problem."""
-        answer = await self.request(call, command)
-        if answer.code not in _STORED:
-            raise Problem(of_response(answer.code), answer.remark or "")
-        return answer
-
     # ---- access control ----
 
     @property
     def _guard(self) -> Guard | None:
         return self.services.guard
 
-    def let_in(self, call: Call, link: Link, command: Command) -> None:
+    def check(self, call: Call, command: Command) -> None:
+        self._let_in(call, self.link(call), command)
+
+    def _let_in(self, call: Call, link: LocalLink, command: Command) -> None:
         """Raises: Problem with UNAUTHORIZED for what the rules refuse."""
         guard = self._guard
         if guard is None:
@@ -197,7 +195,6 @@ class LocalBroker:
             raise Problem(Code.UNAUTHORIZED, refused.remark) from None
 
     def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
-        """Whether the client may do one of these to a topic. Raises: Problem."""
         access = self.services.access
         if access is None or not access.is_on:
             return

@@ -11,6 +11,7 @@ from typing import Any
 from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
+from broker.grpc.brokers import BROKER
 from broker.grpc.clients import Client, Clients
 from broker.grpc.messages import incoming
 from broker.grpc.schema import pb
@@ -67,6 +68,7 @@ class Questions:
             message.message_id,
             int(command.ext.get("tranStateTableOffset", "0")),
             int(command.ext.get("commitLogOffset", "0")),
+            peer.state[BROKER],
             checked=True,
         )
         client.tell(

@@ -14,11 +14,11 @@ from typing import Any
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.records import received
+from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, Clients
-from broker.grpc.deliveries import change, dead_letter
-from broker.grpc.local import LocalBroker
+from broker.grpc.deliveries import Ask, change, dead_letter
 from broker.grpc.messages import incoming, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
@@ -29,7 +29,6 @@ from broker.grpc.status import Code, Problem, of_response, ok
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, texts
 from broker.remoting.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
-from broker.services.topics import READ
 
 __all__ = ["Receiving", "poll_ms"]
 
@@ -51,6 +50,7 @@ class _Asked:
 
     topic: str
     group: str
+    broker: str
     batch: int
     poll_ms: int
     invisible_ms: int
@@ -73,7 +73,7 @@ class _Found:
 
 class Receiving:
     def __init__(
-        self, broker: LocalBroker, clients: Clients, settings: ProxySettings, routes: Routes,
+        self, broker: Brokers, clients: Clients, settings: ProxySettings, routes: Routes,
         renewals: Renewals,
     ) -> None:  # fmt: skip
         self._broker, self._clients, self._settings = broker, clients, settings
@@ -94,23 +94,25 @@ class Receiving:
     async def assignment(self, call: Call, request: Any) -> Any:
         """Each queue to a group that consumes in order, else any queue of the broker."""
         topic, group = topic_of(request.topic), group_of(request.group)
-        services = self._broker.services
         wanted = Command(RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": group})
-        self._broker.let_in(call, self._broker.link(call), wanted)
-        config = services.topics.get(topic)
-        if config is None:
+        self._broker.check(call, wanted)
+        places = await self._broker.places(topic)
+        if not places:
             raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")
-        if not config.perm & READ or not config.read_queue_nums:
+        readable = [each for each in places if each.reads]
+        if not readable:
             raise Problem(Code.FORBIDDEN, "no readable queue")
-        found = services.groups.get(group)
+        found = await self._broker.group(group, (topic,))
         in_order = found is not None and found.consume_message_orderly
         reply = pb.QueryAssignmentResponse(status=ok())
-        for number in range(config.read_queue_nums) if in_order else (-1,):
-            queue = pb.MessageQueue(
-                topic=request.topic, id=number, permission=pb.Permission.READ_WRITE,
-                broker=self._routes.broker_of(request),
-            )  # fmt: skip
-            reply.assignments.append(pb.Assignment(message_queue=queue))
+        for place in readable:
+            broker = self._routes.broker_of(request, place, min(place.ids))
+            for number in range(place.reads) if in_order else (-1,):
+                queue = pb.MessageQueue(
+                    topic=request.topic, id=number, permission=pb.Permission.READ_WRITE,
+                    broker=broker,
+                )  # fmt: skip
+                reply.assignments.append(pb.Assignment(message_queue=queue))
         return reply
 
     # ---- ReceiveMessage ----
@@ -123,7 +125,7 @@ class Receiving:
                 Code.UNRECOGNIZED_CLIENT_TYPE,
                 "cannot find settings of a consumer for this client",
             )
-        asked = self._asked(call, request, client)
+        asked = await self._asked(call, request, client)
         found = await self._passed(asked, await self._pop(call, asked))
         if not found:
             raise Problem(Code.MESSAGE_NOT_FOUND, "no match message")
@@ -145,7 +147,7 @@ class Receiving:
         set_millis(end.delivery_timestamp, time.time_ns() // 1_000_000)
         yield end
 
-    def _asked(self, call: Call, request: Any, client: Client) -> _Asked:
+    async def _asked(self, call: Call, request: Any, client: Client) -> _Asked:
         """Raises: Problem."""
         own, settings = self._settings, client.settings
         wait_ms = poll_ms(call, request, millis(settings.request_timeout), own)
@@ -159,7 +161,8 @@ class Receiving:
             raise Problem(Code.BAD_REQUEST, f"batch_size {request.batch_size} is less than 1")
         kind, expression = _filter_of(request.filter_expression)
         return _Asked(
-            topic, group, min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms, renews,
+            topic, group, await self._broker.reader(topic, request.message_queue.broker.name),
+            min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms, renews,
             settings.subscription.fifo, settings.backoff_policy.max_attempts, kind, expression,
             request.attempt_id,
         )  # fmt: skip
@@ -175,7 +178,7 @@ class Receiving:
         if asked.attempt:
             ext["attemptId"] = asked.attempt
         request = self._broker.request(
-            call, Command(RequestCode.POP_MESSAGE, texts(ext)),
+            call, Command(RequestCode.POP_MESSAGE, texts(ext)), asked.broker,
             timeout_s=asked.poll_ms / 1000 + _GRACE_S,
         )  # fmt: skip
         popping = self._spawn(request)
@@ -202,7 +205,7 @@ class Receiving:
 
     def _found(self, asked: _Asked, answer: Command) -> list[_Found]:
         """Raises: Problem for an answer that cannot be read."""
-        name, said = self._broker.services.broker_name, answer.ext
+        name, said = asked.broker, answer.ext
         found = []
         try:
             deliveries = Deliveries(said, name)
@@ -231,7 +234,7 @@ class Receiving:
                 continue
             try:
                 await dead_letter(
-                    self._broker.request_own, asked.group, asked.topic, each.message.message_id,
+                    self._own(asked), asked.group, asked.topic, each.message.message_id,
                     each.receipt,
                 )  # fmt: skip
             except Problem as failed:
@@ -256,11 +259,12 @@ class Receiving:
         for each in found:
             self._renewals.release(asked.group, each.receipt.text)
             try:
-                await change(
-                    self._broker.request_own, asked.group, asked.topic, each.receipt, _BACK_MS
-                )
+                await change(self._own(asked), asked.group, asked.topic, each.receipt, _BACK_MS)
             except Problem as failed:
                 log.info("A message of %s stays invisible: %s", asked.topic, failed)
+
+    def _own(self, asked: _Asked) -> Ask:
+        return partial(self._broker.request_own, broker=asked.broker)
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.access.needs import Action
+from broker.grpc.brokers import Brokers, Place
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import topic_of
-from broker.grpc.local import LocalBroker
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
@@ -28,6 +28,7 @@ _TYPES: dict[str, tuple[int, ...]] = {
         pb.MessageType.TRANSACTION,
     ),
 }  # fmt: skip
+_HERE = "127.0.0.1"
 _UNKNOWN_TYPE = (pb.MessageType.MESSAGE_TYPE_UNSPECIFIED,)
 
 
@@ -50,7 +51,7 @@ def endpoints_of(host: str, port: int) -> Any:
 class Routes:
     """port: where this service is reached."""
 
-    def __init__(self, broker: LocalBroker, settings: ProxySettings, port: int) -> None:
+    def __init__(self, broker: Brokers, settings: ProxySettings, port: int) -> None:
         self._broker = broker
         self._settings = settings
         self._port = port
@@ -61,36 +62,44 @@ class Routes:
     async def query(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
         self._broker.check_topic(call, topic, Action.PUB, Action.SUB)
-        config = self._broker.services.topics.get(topic)
-        if config is None:
+        places = await self._broker.places(topic)
+        if not places:
             raise Problem(
                 Code.TOPIC_NOT_FOUND,
                 f"No topic route info for the topic: {topic}. Make it with mqadmin updateTopic.",
             )
-        broker = self.broker_of(request)
-        types = accepted_types(config)
         reply = pb.QueryRouteResponse(status=ok())
-        for number, permission in enumerate(permissions(config)):
-            reply.message_queues.append(
-                pb.MessageQueue(
-                    topic=request.topic, id=number, permission=permission, broker=broker,
-                    accept_message_types=types,
-                )
-            )  # fmt: skip
+        for place in places:
+            types = accepted_types(place.config)
+            for broker_id in place.ids:
+                broker = self.broker_of(request, place, broker_id)
+                for number, permission in enumerate(permissions(place.config)):
+                    reply.message_queues.append(
+                        pb.MessageQueue(
+                            topic=request.topic, id=number, permission=permission, broker=broker,
+                            accept_message_types=types,
+                        )
+                    )  # fmt: skip
         return reply
 
-    def broker_of(self, request: Any) -> Any:
-        """pb.Broker of ours, as whoever asks with these endpoints reaches it."""
-        port = self._port
+    def broker_of(self, request: Any, place: Place, broker_id: int) -> Any:
+        """pb.Broker, as whoever asks with these endpoints reaches it: through us."""
+        return pb.Broker(name=place.broker, id=broker_id, endpoints=self._endpoints(request))
+
+    def _endpoints(self, request: Any) -> Any:
+        """pb.Endpoints of the service. Where brokers do not say what its host is, it is at those
+        addresses that the client asked, with our port."""
         asked = request.endpoints.addresses
-        if self._settings.port_of_request and asked and 0 < asked[0].port < 65536:
-            port = asked[0].port
-        services = self._broker.services
-        return pb.Broker(
-            name=services.broker_name,
-            id=int(services.settings["brokerId"]),
-            endpoints=endpoints_of(services.host, port),
-        )
+        keeps = self._settings.port_of_request and asked and 0 < asked[0].port < 65536
+        if self._broker.host or not asked:
+            host = self._broker.host or self._settings.host or _HERE
+            return endpoints_of(host, asked[0].port if keeps else self._port)
+        made = pb.Endpoints()
+        made.CopyFrom(request.endpoints)
+        for each in made.addresses:
+            if not keeps:
+                each.port = self._port
+        return made
 
 
 def permissions(config: TopicConfig) -> Iterator[int]:

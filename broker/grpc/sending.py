@@ -9,9 +9,9 @@ from typing import Any
 
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
+from broker.grpc.brokers import Brokers, Place, accepted
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
-from broker.grpc.local import LocalBroker
 from broker.grpc.messages import Kind, Outgoing, outgoing
 from broker.grpc.routes import accepted_types
 from broker.grpc.schema import pb
@@ -21,9 +21,10 @@ from broker.grpc.transactions import Half, id_of
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.services.names import DLQ, RETRY
-from broker.services.topics import WRITE
 from pystore.configfiles import TopicConfig
+from pystore.errors import BadArgument
 from pystore.properties import encode_properties
+from pystore.timers import Handle
 
 __all__ = ["Sending", "queue_for", "string_hash"]
 
@@ -34,7 +35,7 @@ _KINDS[Kind.MESSAGE_TYPE_UNSPECIFIED] = "UNSPECIFIED"
 
 
 class Sending:
-    def __init__(self, broker: LocalBroker, settings: ProxySettings) -> None:
+    def __init__(self, broker: Brokers, settings: ProxySettings) -> None:
         self._broker = broker
         self._settings = settings
         self._turn = itertools.count()
@@ -49,16 +50,18 @@ class Sending:
         messages = request.messages
         topic = check_topics_equal(messages)
         made = [await self._taken(call, each) for each in messages]
-        config = self._broker.services.topics.get(topic)
+        places = await self._broker.places(topic)
+        config = places[0].config if places else None
         for each in made:
             self._check_type(config, each)
         if config is None:
             raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")
-        if not config.perm & WRITE or not config.write_queue_nums:
+        writable = [each for each in places if each.writes]
+        if not writable:
             raise Problem(Code.FORBIDDEN, "no writable queue")
         entries: list[Any] = []
         for together in _together(made):
-            entries += await self._put(call, config, together)
+            entries += await self._put(call, writable, together)
         return pb.SendMessageResponse(
             status=overall(each.status for each in entries), entries=entries
         )
@@ -97,13 +100,12 @@ class Sending:
         )
 
     async def _put(
-        self, call: Call, config: TopicConfig, messages: Sequence[Outgoing]
+        self, call: Call, places: Sequence[Place], messages: Sequence[Outgoing]
     ) -> list[Any]:
         """The entries of the reply for messages that go in one request."""
-        group, first = messages[0].group, messages[0]
-        count = config.write_queue_nums
-        queue = queue_for(group, count) if group else next(self._turn) % count
-        answer = await self._broker.request(call, self._command(messages, queue))
+        first = messages[0]
+        broker, queue = self._queue(places, first.group)
+        answer = await self._broker.request(call, _command(messages, broker, queue), broker)
         code = of_response(answer.code)
         if answer.code != ResponseCode.SUCCESS:
             refused = status(code, answer.remark or "")
@@ -113,7 +115,7 @@ class Sending:
         transaction = first.message_id
         if first.kind == Kind.TRANSACTION:
             place = offset_id_of(ext["msgId"]).offset
-            transaction = id_of(Half(first.message_id, offset, place))
+            transaction = id_of(Half(first.message_id, offset, place, broker))
         return [
             pb.SendResultEntry(
                 status=ok(), message_id=each.message_id, offset=offset + number,
@@ -123,28 +125,25 @@ class Sending:
             for number, each in enumerate(messages)
         ]  # fmt: skip
 
-    def _command(self, messages: Sequence[Outgoing], queue: int) -> Command:
-        first, batch = messages[0], len(messages) > 1
-        properties = [encode_properties(each.properties) for each in messages]
-        body = first.body
-        if batch:
-            bodies = [each.body for each in messages]
-            body = encode_batch([0] * len(messages), bodies, properties)
-        own = {"UNIQ_KEY": first.message_id} if batch else first.properties
-        ext = {
-            "a": first.topic, "b": first.topic, "c": "TBW102", "d": "4", "e": str(queue),
-            "f": str(first.sys_flag), "g": str(first.born_ms), "h": "0",
-            "i": encode_properties(own).decode(), "j": "0", "k": "false",
-            "m": "true" if batch else "false", "n": self._broker.services.broker_name,
-        }  # fmt: skip
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, ext, body)
+    def _queue(self, places: Sequence[Place], group: str) -> tuple[str, int]:
+        """The broker and its queue: a group always has the same one, others take turns among the
+        brokers that answer."""
+        if not group:
+            places = [each for each in places if self._broker.is_available(each.broker)] or places
+        count = sum(each.writes for each in places)
+        number = queue_for(group, count) if group else next(self._turn) % count
+        for each in places:
+            if number < each.writes:
+                break
+            number -= each.writes
+        return each.broker, number
 
     # ---- RecallMessage ----
 
     async def recall(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
-        config = self._broker.services.topics.get(topic)
+        places = await self._broker.places(topic)
+        config = places[0].config if places else None
         if self._settings.check_type and (
             config is None or Kind.DELAY not in accepted_types(config)
         ):
@@ -154,14 +153,35 @@ class Sending:
                 f"TopicMessageType validate failed, the expected type is {wanted}, but actual type"
                 " is DELAY",
             )
-        if not request.recall_handle:
-            raise Problem(Code.BAD_REQUEST, "recall handle is invalid")
+        try:
+            broker = Handle.parse(request.recall_handle).broker
+        except BadArgument as bad:
+            raise Problem(Code.BAD_REQUEST, str(bad)) from None
         ext = {
             "topic": topic, "recallHandle": request.recall_handle, "producerGroup": topic,
-            "bname": self._broker.services.broker_name,
+            "bname": broker,
         }  # fmt: skip
-        answer = await self._broker.ask(call, Command(RequestCode.RECALL_MESSAGE, ext))
+        command = Command(RequestCode.RECALL_MESSAGE, ext)
+        answer = accepted(await self._broker.request(call, command, broker))
         return pb.RecallMessageResponse(status=ok(), message_id=answer.ext.get("msgId", ""))
+
+
+def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:
+    first, batch = messages[0], len(messages) > 1
+    properties = [encode_properties(each.properties) for each in messages]
+    body = first.body
+    if batch:
+        bodies = [each.body for each in messages]
+        body = encode_batch([0] * len(messages), bodies, properties)
+    own = {"UNIQ_KEY": first.message_id} if batch else first.properties
+    ext = {
+        "a": first.topic, "b": first.topic, "c": "TBW102", "d": "4", "e": str(queue),
+        "f": str(first.sys_flag), "g": str(first.born_ms), "h": "0",
+        "i": encode_properties(own).decode(), "j": "0", "k": "false",
+        "m": "true" if batch else "false", "n": broker,
+    }  # fmt: skip
+    code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+    return Command(code, ext, body)
 
 
 def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:

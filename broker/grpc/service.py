@@ -1,17 +1,18 @@
-"""The gRPC service of one broker, put together: which methods there are, and who serves them."""
+"""The gRPC service, put together: which methods there are, and who serves them."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from broker.grpc.acking import Acking
+from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Handlers
 from broker.grpc.clients import ClientMethods, Clients, retry_ms
 from broker.grpc.deliveries import change
-from broker.grpc.local import LocalBroker
 from broker.grpc.questions import Questions
 from broker.grpc.receipts import Receipt
 from broker.grpc.receiving import Receiving
@@ -22,35 +23,32 @@ from broker.grpc.server import GrpcServer
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from broker.grpc.transactions import Ending
-from broker.remoting.connection import Connection, Limits
-from broker.remoting.framer import FramerFactory
+from broker.remoting.connection import Limits
 from broker.remoting.handlers import Handlers as BrokerHandlers
 from broker.remoting.tls import TlsSettings
-from broker.services.context import Services
 
 __all__ = ["GrpcService"]
 
 
-class GrpcService:
-    """sock: bound. handlers: of the broker's requests, without access control. limits: of a
-    connection to the broker. closed: told of each client that is gone."""
+_Made = TypeVar("_Made", bound=Brokers)
+
+
+class GrpcService(Generic[_Made]):
+    """brokers: makes those that it stands before; what they ask clients goes to these handlers.
+    sock: bound. limits: of a client's connection."""
 
     def __init__(
         self,
-        services: Services,
+        brokers: Callable[[BrokerHandlers], _Made],
         settings: ProxySettings,
         sock: socket.socket,
         *,
-        handlers: BrokerHandlers,
-        framer: FramerFactory,
         limits: Limits,
-        closed: Callable[[Connection], None],
         tls: TlsSettings,
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self.clients = Clients()
-        asked = Questions(self.clients).handlers()
-        self.broker = LocalBroker(services, handlers, asked, framer, limits, closed)
+        self.broker = brokers(Questions(self.clients).handlers())
         self._settings = settings
         self.renewals = Renewals(self.broker.now_ms, self._extend, retry_ms, settings)
         self.clients.dropped = lambda name: self._spawn(self.renewals.gone(name))
@@ -100,7 +98,7 @@ class GrpcService:
             await self.renewals.tick()
 
     async def _extend(self, held: Held, invisible_ms: int) -> Receipt:
-        ask = self.broker.request_own
+        ask = partial(self.broker.request_own, broker=held.receipt.handle.broker)
         try:
             return await change(ask, held.group, held.topic, held.receipt, invisible_ms)
         except Problem as problem:

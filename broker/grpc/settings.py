@@ -10,11 +10,15 @@ from typing import Any
 
 from pystore.errors import BadArgument
 
-__all__ = ["ProxySettings"]
+__all__ = ["CLUSTER", "LOCAL", "ProxySettings"]
+
+#: Values of proxyMode.
+LOCAL, CLUSTER = "LOCAL", "CLUSTER"
 
 _DAY_MS = 24 * 3600 * 1000
 #: Names of members are upstream's, but for the style of Python.
 _FILE_MAX = 1 << 20
+_OF_CLUSTER = ("host", "namesrv", "cluster")
 
 
 def _of(name: str, default: Any) -> Any:
@@ -26,7 +30,7 @@ class ProxySettings:
     """Every setting has an effect; rmq-proxy.json with another name in it is refused."""
 
     port: int = _of("grpcServerPort", 8081)
-    mode: str = _of("proxyMode", "LOCAL")
+    mode: str = _of("proxyMode", "")
     # messages
     body_max: int = _of("maxMessageSize", 4 << 20)
     properties_max: int = _of("maxUserPropertySize", 16 << 10)
@@ -60,14 +64,30 @@ class ProxySettings:
     #: Clients are told to come back by the port that they used, where a container or a load
     #: balancer shows another one than ours.
     port_of_request: bool = _of("useEndpointPortFromRequest", False)
+    # cluster mode
+    #: Where clients of the proxy reach it, for those that do not say whom they asked.
+    host: str = _of("localServeAddr", "")
+    #: Name servers, with ; between them.
+    namesrv: str = _of("namesrvAddr", "")
+    #: A proxy does not start before a broker of this cluster is registered.
+    cluster: str = _of("rocketMQClusterName", "")
 
-    def __post_init__(self) -> None:
-        if self.mode.upper() != "LOCAL":
-            raise BadArgument(f"proxyMode {self.mode:.40} is not supported here: use LOCAL")
+    def _check_mode(self, mode: str, source: str) -> None:
+        if self.mode and self.mode.upper() != mode:
+            raise BadArgument(
+                f"proxyMode {self.mode:.40} is not supported here: use {mode}", source
+            )
+        for each in fields(self):
+            if mode == LOCAL and each.name in _OF_CLUSTER and getattr(self, each.name):
+                name = each.metadata["name"]
+                raise BadArgument(
+                    f"{name} has no effect here: it is a setting of pystore proxy", source
+                )
 
     @classmethod
-    def read(cls, path: Path) -> ProxySettings:
-        """Raises: BadArgument for a file that is not rmq-proxy.json, OSError."""
+    def read(cls, path: Path, mode: str = LOCAL) -> ProxySettings:
+        """mode: that they are for. Raises: BadArgument for a file that is not rmq-proxy.json, or
+        that is meant for the other mode; OSError."""
         with open(path, "rb") as file:
             data = file.read(_FILE_MAX + 1)
         try:
@@ -76,7 +96,9 @@ class ProxySettings:
                 raise ValueError("it holds no object")
         except ValueError as bad:
             raise BadArgument(f"the proxy's settings cannot be read: {bad}", str(path)) from None
-        return cls.from_names(given, str(path))
+        made = cls.from_names(given, str(path))
+        made._check_mode(mode, str(path))
+        return made
 
     @classmethod
     def from_names(cls, given: Mapping[str, object], source: str | None = None) -> ProxySettings:

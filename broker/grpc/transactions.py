@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from broker.grpc.brokers import Brokers, accepted
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import topic_of
-from broker.grpc.local import LocalBroker
 from broker.grpc.schema import pb
 from broker.grpc.status import Code, Problem, ok
 from broker.remoting.codes import RequestCode
@@ -26,19 +26,21 @@ _DIGITS = 16
 
 
 class Half(NamedTuple):
-    """A half message. offset: in the queue of halves. place: in the log. checked: a check named
-    it."""
+    """A half message. offset: in the queue of halves. place: in the log of this broker. checked: a
+    check named it."""
 
     message_id: str
     offset: int
     place: int
+    broker: str
     checked: bool = False
 
 
 def id_of(half: Half) -> str:
     """The transaction's id, as clients keep it."""
     tail = _CHECKED if half.checked else ""
-    return f"{half.message_id}-{half.offset:x}-{half.place:x}{'-' if tail else ''}{tail}"
+    broker = half.broker.encode().hex()  # names have hyphens
+    return f"{half.message_id}-{half.offset:x}-{half.place:x}-{broker}{'-' if tail else ''}{tail}"
 
 
 def half_of(text: str) -> Half:
@@ -47,11 +49,12 @@ def half_of(text: str) -> Half:
     checked = parts[-1] == _CHECKED
     if checked:
         parts.pop()
-    *name, offset, place = parts if len(parts) > 2 else ("", "", "")
+    *name, offset, place, broker = parts if len(parts) > 3 else ("", "", "", "")
     if not (0 < len(offset) <= _DIGITS and 0 < len(place) <= _DIGITS):
         offset = place = "?"
     try:
-        made = Half("-".join(name), int(offset, 16), int(place, 16), checked)
+        at = bytes.fromhex(broker).decode()
+        made = Half("-".join(name), int(offset, 16), int(place, 16), at, checked)
     except ValueError:
         raise Problem(
             Code.INVALID_TRANSACTION_ID,
@@ -63,7 +66,7 @@ def half_of(text: str) -> Half:
 
 
 class Ending:
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: Brokers) -> None:
         self._broker = broker
 
     def handlers(self) -> Handlers:
@@ -92,7 +95,8 @@ class Ending:
             "topic": topic, "producerGroup": topic, "tranStateTableOffset": str(half.offset),
             "commitLogOffset": str(half.place), "commitOrRollback": str(int(decision)),
             "fromTransactionCheck": "true" if checked else "false", "msgId": half.message_id,
-            "transactionId": half.message_id, "bname": self._broker.services.broker_name,
+            "transactionId": half.message_id, "bname": half.broker,
         }  # fmt: skip
-        await self._broker.ask(call, Command(RequestCode.END_TRANSACTION, ext))
+        command = Command(RequestCode.END_TRANSACTION, ext)
+        accepted(await self._broker.request(call, command, half.broker))
         return pb.EndTransactionResponse(status=ok())

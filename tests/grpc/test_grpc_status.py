@@ -159,7 +159,7 @@ def test_a_transaction_id_that_nobody_gave(caller: Caller, identity: str) -> Non
 
 def test_a_transaction_that_is_not_there(caller: Caller) -> None:
     reply = caller(
-        "EndTransaction", topic=pb.Resource(name="Tx"), transaction_id="01-7-0", resolution=1
+        "EndTransaction", topic=pb.Resource(name="Tx"), transaction_id="01-7-0-6162", resolution=1
     )
     assert reply.status.code == CODE.INTERNAL_SERVER_ERROR
 

@@ -1,0 +1,195 @@
+"""What the groups of methods need of the brokers behind the service: the one of the same process
+(local.py), or all of a cluster (cluster.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from broker.access.needs import Action
+from broker.grpc.calls import Call
+from broker.grpc.receipts import Receipt
+from broker.grpc.status import Code, Problem, of_response
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Command
+from broker.services.topics import READ, WRITE
+from pystore.configfiles import SubscriptionGroup, TopicConfig
+
+__all__ = [
+    "BROKER",
+    "LINK",
+    "REQUEST_S",
+    "Brokers",
+    "Key",
+    "Link",
+    "Links",
+    "Place",
+    "accepted",
+    "refused",
+]
+
+#: Within this time a broker answers.
+REQUEST_S = 30.0
+#: Clients of one connection: official libraries have one.
+_LINKS_MAX = 256
+_STORED = frozenset(
+    (
+        ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    )
+)  # fmt: skip
+
+
+class Place(NamedTuple):
+    """A topic at one broker. ids: of the brokers of that name, 0 is the master."""
+
+    broker: str
+    config: TopicConfig
+    ids: tuple[int, ...] = (0,)
+
+    @property
+    def reads(self) -> int:
+        """Queues that can be read."""
+        return self.config.read_queue_nums if self.config.perm & READ else 0
+
+    @property
+    def writes(self) -> int:
+        """Queues that can be written."""
+        return self.config.write_queue_nums if self.config.perm & WRITE else 0
+
+
+#: A client's address, and its id.
+Key = tuple[tuple[str, int], str]
+#: In the state of each peer that may ask a client something: the client's link, the broker's name.
+LINK, BROKER = "link", "broker"
+
+
+class Link(Protocol):
+    """One client's way to the brokers, which is theirs to the client. client: whom it belongs to,
+    once that is known."""
+
+    key: Key
+    client: object
+
+    @property
+    def open(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+_L = TypeVar("_L", bound=Link)
+
+
+class Links(Generic[_L]):
+    """The links of all clients, by the address of a client's connection and by its id. make: the
+    link of a client of this address and id."""
+
+    def __init__(self, make: Callable[[tuple[str, int], str], _L]) -> None:
+        self._make = make
+        self._links: dict[tuple[str, int], dict[str, _L]] = {}
+
+    def __len__(self) -> int:
+        """Connections that have any."""
+        return len(self._links)
+
+    def of(self, call: Call) -> _L:
+        """That of the client that calls. Raises: Problem."""
+        links = self._links.setdefault(call.address, {})
+        found = links.get(call.client_id)
+        if found is not None and found.open:
+            return found
+        if len(links) >= _LINKS_MAX:
+            raise Problem(
+                Code.TOO_MANY_REQUESTS, f"{_LINKS_MAX} clients use this connection already"
+            )
+        made = links[call.client_id] = self._make(call.address, call.client_id)
+        return made
+
+    def ended(self, link: _L) -> None:
+        """It is closed, because it was idle or its client is gone."""
+        address, client_id = link.key
+        links = self._links.get(address, {})
+        if links.get(client_id) is link:
+            del links[client_id]
+            if not links:
+                del self._links[address]
+
+    def gone(self, address: tuple[str, int]) -> list[str]:
+        """The connection at this address is closed: the ids of its clients that have no other."""
+        links = self._links.pop(address, {})
+        for link in links.values():
+            link.close()
+        rest = self._links.values()
+        return [name for name in links if not any(name in other for other in rest)]
+
+    def close(self) -> None:
+        for address in list(self._links):
+            self.gone(address)
+
+
+class Brokers(Protocol):
+    """broker, of a method: the name. Unless something else is said, methods raise Problem."""
+
+    #: Where clients reach the service; empty: at the host that they asked.
+    host: str
+
+    def link(self, call: Call) -> Link:
+        """That of the client that calls."""
+
+    def gone(self, address: tuple[str, int]) -> list[str]:
+        """The connection at this address is closed: the ids of its clients that have no other."""
+
+    def close(self) -> None: ...
+
+    def now_ms(self) -> int:
+        """The clock of invisible times."""
+
+    # ---- what brokers know ----
+
+    async def places(self, topic: str) -> Sequence[Place]:
+        """Where a topic is, sorted by broker; nowhere when there is no such topic."""
+
+    async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
+        """topics: that the group consumes."""
+
+    async def reader(self, topic: str, wanted: str) -> str:
+        """The broker to ask for messages: the one that is wanted if it can be found, else any."""
+
+    def is_available(self, broker: str) -> bool:
+        """Whether it answered lately, as far as we know."""
+
+    async def holds(self, topic: str, receipt: Receipt) -> bool:
+        """Whether the message of a receipt stands where the receipt says, in this topic."""
+
+    # ---- requests ----
+
+    async def request(
+        self, call: Call, command: Command, broker: str, *, timeout_s: float = REQUEST_S
+    ) -> Command:
+        """The answer, whatever its code."""
+
+    async def request_own(self, command: Command, broker: str) -> Command:
+        """The same for the service itself, for a client that was let in before."""
+
+    async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
+        """A request to every broker of these topics. link: of the same client."""
+
+    # ---- access control ----
+
+    def check(self, call: Call, command: Command) -> None:
+        """Whether the client may ask this."""
+
+    def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+        """Whether the client may do one of these to a topic."""
+
+
+def accepted(answer: Command) -> Command:
+    """Raises: Problem for an answer that is an error."""
+    if answer.code not in _STORED:
+        raise Problem(of_response(answer.code), answer.remark or "")
+    return answer
+
+
+def refused(answer: Command) -> Problem:
+    """For a client that brokers do not want to know."""
+    return Problem(Code.INTERNAL_SERVER_ERROR, answer.remark or "")
