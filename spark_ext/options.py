@@ -7,6 +7,7 @@ source where both have the thing; what each does stands in docs/spark.md.
 from __future__ import annotations
 
 import datetime as dt
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ __all__ = [
     "ReadOptions",
     "StoreSettings",
     "WriteOptions",
+    "is_remote",
     "parse_columns",
     "parse_read",
     "parse_write",
@@ -348,6 +350,9 @@ _BATCH_ONLY = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
 )  # fmt: skip
 
+#: Of files that a copy on another file system is read without.
+_NOT_OF_COPIES = ("keys", "conf", "storePathCommitLog")
+
 #: Of the queues and the order in which messages lie; timers that wait have no use for them.
 _NOT_OF_TIMERS = (
     "queues", "scan", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
@@ -412,12 +417,34 @@ def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[s
 
 
 def _plain(path: str) -> str:
-    """The folder of a ``file:`` address; other file systems cannot be mapped."""
+    """The folder of a ``file:`` address; others stay as they are."""
     if path.startswith("file:"):
         return "/" + path[5:].lstrip("/")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path):
-        raise BadOption(f"'{path}' is not a local directory: each executor maps the store")
-    return path
+    return path.rstrip("/") if is_remote(path) else path
+
+
+def is_remote(path: str) -> bool:
+    """Whether a store is on a file system that fsspec knows, and not on a disk of the host."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
+
+
+def _check_remote(v: dict[str, Any], paths: tuple[str, ...], streaming: bool) -> None:
+    """Raises: BadOption for what needs more of a store than its queues and its log."""
+    far = next(filter(is_remote, paths), None)
+    if far is None:
+        return
+    if importlib.util.find_spec("fsspec") is None:
+        raise BadOption(
+            f"'{far}' is not a folder of this host, and fsspec, which reads other file systems,"
+            " cannot be imported: pip install fsspec, with the package for that file system"
+        )
+    if streaming:
+        raise BadOption(f"'{far}' is a copy that stays as it is: a stream reads a folder")
+    for name in _NOT_OF_COPIES:
+        if name in v["given"] or name in v["settings"]:
+            raise BadOption(f"option {name} does not go with '{far}', which is not a folder")
+    if v["timers"] == "pending":
+        raise BadOption(f"option timers=pending does not go with '{far}', which is not a folder")
 
 
 #: The settings that change what a reader sees; a broker.conf may hold a hundred others.
@@ -605,6 +632,7 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     v = _collect(given, _READ, reading=True)
     _check_use(v, streaming)
     paths, settings = _stores(given, v)
+    _check_remote(v, paths, streaming)
     brokers = v["brokerName"] or ()
     if brokers and len(brokers) != len(paths):
         raise BadOption(f"option brokerName names {len(brokers)} brokers for {len(paths)} stores")
@@ -694,6 +722,8 @@ def _target(
     paths = _paths(given, ("",) if network else ())
     if len(paths) > 1:
         raise BadOption("a write goes to one store")
+    if is_remote(paths[0]):
+        raise BadOption(f"'{paths[0]}' is not a local directory: a write opens the store itself")
     if network is not None:
         if paths[0]:
             raise BadOption(f"give a path or option nameServer, not both: '{paths[0]}'")

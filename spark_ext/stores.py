@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from spark_ext.errors import SourceError
-from spark_ext.options import StoreSettings
+from spark_ext.options import StoreSettings, is_remote
 
 if TYPE_CHECKING:
     import pystore
@@ -53,7 +53,7 @@ def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False)
         held = None
     try:
         if held is None:
-            reader = pystore.Reader(path, **dict(settings))
+            reader = _new_reader(path, settings)
             _check_log(reader)
             held = _Held(reader, _oldest(reader))
         elif fresh:
@@ -66,6 +66,16 @@ def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False)
         # reference.
         _cache.popitem(last=False)
     return held.reader
+
+
+def _new_reader(path: str, settings: StoreSettings) -> pystore.Reader:
+    import pystore
+
+    if not is_remote(path):
+        return pystore.Reader(path, **dict(settings))
+    from spark_ext.remote import open_remote
+
+    return open_remote(path, settings)
 
 
 def let_go(path: str, settings: StoreSettings = ()) -> None:

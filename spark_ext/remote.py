@@ -1,0 +1,248 @@
+"""Stores on other file systems (object storage, HDFS): a local mirror of what a query touches.
+
+The core maps files, so each host keeps a folder of its own with files of the same names and sizes.
+Queues and metadata are copied whole, since planning looks into all of them. Segments of the log are
+sparse, and blocks of them come by ranged reads before the core looks at them. A mirror belongs to
+one listing of one store: names, sizes and what the file system says of changes. Which blocks are
+there is kept in a file for each segment, so that processes share them. After a restart of the
+machine a new mirror is made, since nothing here is synced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import pystore
+from pystore.files import FILE_MODE, make_folders, new_file
+from spark_ext.errors import SourceError
+from spark_ext.options import StoreSettings
+
+__all__ = ["RemoteReader", "open_remote"]
+
+BLOCK = 256 << 10
+#: One ranged read takes at most so many neighbouring blocks.
+BLOCKS_MAX = 32
+#: After the last message of any queue the log is read until so many bytes are zeros: no record of a
+#: broker has the room for them.
+ZEROS = 16 << 20
+#: What a mirror does without: the index and the timers answer questions that are refused here.
+LEFT_OUT = ("index", "timerlog", "timerwheel", "compaction", "lock", "spark")
+UNITS = 65_536
+_UNIT = struct.Struct(">qiq")
+_BLANK_SIZE = 0x7FFF_FFFF
+
+
+class _File(NamedTuple):
+    name: str  # below the store, with slashes
+    size: int
+    mark: str  # changes when the file does
+
+
+class _Remote:
+    """A store's folder as fsspec shows it. Raises: SourceError for what cannot be read."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self.url = url
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url)
+            found = self._fs.find(self._root, detail=True)
+        except (OSError, ValueError, ImportError) as e:
+            raise SourceError(f"cannot list {url}: {e}") from e
+        files = [self._file(path, about) for path, about in found.items()]
+        self.files = sorted(f for f in files if f.name.split("/")[0] not in LEFT_OUT)
+        names = {f.name for f in files}
+        if not any(name.startswith("commitlog/") for name in names):
+            raise SourceError(f"{url} is not a store: {url}/commitlog has no files")
+        if "abort" in names:
+            raise SourceError(
+                f"{url} is a copy of a store that was running or crashed (it has a file 'abort'):"
+                " recover it with `pystore recover`, and copy it when it is closed"
+            )
+
+    def _file(self, path: str, about: dict[str, Any]) -> _File:
+        name = str(PurePosixPath(path).relative_to(PurePosixPath(self._root)))
+        mark = next((about[k] for k in ("ETag", "checksum", "mtime") if about.get(k)), "")
+        return _File(name, int(about["size"]), str(mark))
+
+    def read(self, name: str, start: int, end: int) -> bytes:
+        try:
+            data: bytes = self._fs.cat_file(f"{self._root}/{name}", start=start, end=end)
+        except (OSError, ValueError) as e:
+            raise SourceError(f"cannot read {self.url}/{name}: {e}") from e
+        if len(data) != end - start:
+            raise SourceError(f"{self.url}/{name} changed while it was read")
+        return data
+
+
+def _cache_folder() -> Path:
+    """Spark's folder for what a job may lose, or one of this user."""
+    chosen = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    base = Path(chosen or tempfile.gettempdir())
+    return base / f"rocketmq-pystore-{os.getuid()}"
+
+
+class _Mirror:
+    """The local folder of a store and what of its log is there."""
+
+    def __init__(self, remote: _Remote) -> None:
+        self._remote = remote
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+        name = hashlib.sha256(json.dumps([remote.url, boot, remote.files]).encode()).hexdigest()
+        self.path = _cache_folder() / name[:32]
+        log = [f for f in remote.files if f.name.startswith("commitlog/")]
+        self._log = {int(PurePosixPath(f.name).name): f for f in log}
+        self._size = max(f.size for f in log)
+        self._copy()
+
+    def _copy(self) -> None:
+        """Everything but the log. A file is there with its name when it is whole."""
+        for folder in ("index", "commitlog"):
+            make_folders(self.path / folder, FILE_MODE)
+        for file in self._remote.files:
+            target = self.path / file.name
+            make_folders(target.parent, FILE_MODE)
+            if file.name.startswith("commitlog/"):
+                with open(os.open(target, os.O_RDWR | os.O_CREAT, FILE_MODE), "r+b") as made:
+                    made.truncate(file.size)
+            elif not target.exists():
+                part = target.with_name(f"{target.name}.{os.getpid()}")
+                with new_file(part, FILE_MODE) as out:
+                    out.write(self._remote.read(file.name, 0, file.size) if file.size else b"")
+                part.replace(target)
+        for base in (min(self._log), max(self._log)):
+            self.fetch([(base, base + 1)])
+        self._fetch_tail()
+
+    def _fetch_tail(self) -> None:
+        """The log from the last message of any queue on, which opening a reader walks."""
+        at = max(self._last_places(), default=min(self._log))
+        end = max(self._log) + self._log[max(self._log)].size
+        while at < end:
+            step = min(end, at + ZEROS)
+            self.fetch([(at, step)])
+            if not any(map(any, self._pieces(at, step))):
+                return
+            at = step
+
+    def _pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """Bytes of the mirrored log."""
+        for base, file in sorted(self._log.items()):
+            low, high = max(start, base), min(end, base + file.size)
+            if low < high:
+                with (self.path / file.name).open("rb") as log:
+                    log.seek(low - base)
+                    yield log.read(high - low)
+
+    def _last_places(self) -> Iterator[int]:
+        """Of each queue's last message, its place in the log."""
+        queues: dict[str, list[str]] = {}
+        for file in self._remote.files:
+            if file.name.startswith("consumequeue/"):
+                queues.setdefault(str(PurePosixPath(file.name).parent), []).append(file.name)
+        for names in queues.values():
+            for name in sorted(names, reverse=True):
+                units = (self.path / name).read_bytes().rstrip(b"\0")
+                count = -(-len(units) // _UNIT.size)
+                if count:
+                    last = units[(count - 1) * _UNIT.size :].ljust(_UNIT.size, b"\0")
+                    place, size, _ = _UNIT.unpack(last)
+                    if size != _BLANK_SIZE:
+                        yield place
+                    break
+
+    # ---- pieces of the log ----
+
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Brings the blocks of these bytes [from, to) of the log. Raises: SourceError."""
+        wanted: dict[int, set[int]] = {}
+        for start, end in ranges:
+            for base in range(start - start % self._size, end, self._size):
+                file = self._log.get(base)
+                if file is not None:
+                    low, high = max(start, base) - base, min(end - base, file.size)
+                    numbers = range(low // BLOCK, -(-high // BLOCK))
+                    wanted.setdefault(base, set()).update(numbers)
+        for base, blocks in sorted(wanted.items()):
+            self._fetch_blocks(self._log[base], sorted(blocks))
+
+    def _fetch_blocks(self, file: _File, blocks: list[int]) -> None:
+        path = self.path / file.name
+        # Not in commitlog: the core lists that folder.
+        marks = self.path / f"{path.name}.blocks"
+        with (
+            path.open("r+b") as log,
+            open(os.open(marks, os.O_RDWR | os.O_CREAT, FILE_MODE), "r+b") as there,
+        ):
+            known = there.read()
+            missing = [b for b in blocks if not known[b : b + 1].strip(b"\0")]
+            for first, count in _runs(missing):
+                start = first * BLOCK
+                end = min(start + count * BLOCK, file.size)
+                os.pwrite(log.fileno(), self._remote.read(file.name, start, end), start)
+                os.pwrite(there.fileno(), b"\1" * count, first)  # after the data is there
+
+
+def _runs(blocks: list[int]) -> Iterator[tuple[int, int]]:
+    """(first, count) of neighbours."""
+    for _, group in itertools.groupby(enumerate(blocks), lambda pair: pair[1] - pair[0]):
+        run = [block for _, block in group]
+        for i in range(0, len(run), BLOCKS_MAX):
+            yield run[i], len(run[i : i + BLOCKS_MAX])
+
+
+class RemoteReader(pystore.Reader):
+    """A reader of a mirror, which fetches what it is asked for first."""
+
+    def __init__(self, mirror: _Mirror, settings: StoreSettings) -> None:
+        self._mirror = mirror
+        super().__init__(mirror.path, **dict(settings))
+
+    def refresh(self) -> None:
+        """A copy of a stopped store stays as it is."""
+
+    def _fetch_queue(self, topic: str, queue: int, start: int, end: int) -> None:
+        for at in range(start, end, UNITS):
+            units = self.units(topic, queue, at, min(UNITS, end - at))
+            self._mirror.fetch((place, place + size) for place, size, _ in units)
+
+    def read(self, topic: str, queue: int, offset: int, **more: Any) -> Any:
+        count = int(more.get("max_messages", 32))
+        self._fetch_queue(topic, queue, offset, offset + count)
+        return super().read(topic, queue, offset, **more)
+
+    def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
+        """As the reader of files, by a search that fetches the messages it looks at."""
+        if upper:
+            raise NotImplementedError("the last message before a time")
+        low, high = self.range(topic, queue)
+        while low < high:
+            middle = (low + high) // 2
+            if self.read(topic, queue, middle, max_messages=1)[0].store_timestamp < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def arrow(self, topic: str | None = None, queue: int | None = None, **options: Any) -> Any:
+        start, end = options.get("start"), options.get("end")
+        if start is not None and end is not None:
+            if topic is None or queue is None:
+                self._mirror.fetch([(start, end)])
+            else:
+                self._fetch_queue(topic, queue, start, end)
+        return super().arrow(topic, queue, **options)
+
+
+def open_remote(url: str, settings: StoreSettings) -> RemoteReader:
+    """A reader of the store at an address that fsspec knows. Raises: SourceError, StoreError."""
+    return RemoteReader(_Mirror(_Remote(url)), settings)

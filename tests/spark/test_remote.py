@@ -1,0 +1,183 @@
+"""Stores on other file systems: an S3 server in this process, read block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pystore
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("s3fs")
+pytest.importorskip("moto.server")
+
+from spark_ext import remote, schema, stores  # noqa: E402
+from spark_ext.batch import read_part  # noqa: E402
+from spark_ext.errors import BadOption, SourceError  # noqa: E402
+from spark_ext.options import parse_read, parse_write  # noqa: E402
+from spark_ext.plan import plan  # noqa: E402
+from tests.spark.conftest import put  # noqa: E402
+from tests.spark.losses import damage  # noqa: E402
+
+COUNT = 2000
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Any]:
+    """bucket(folder, name): the folder's files in S3; the address."""
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://{host}:{port}"})
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        fs = fsspec.filesystem("s3")
+        fs.mkdir("bucket")
+
+        def upload(folder: Path, name: str) -> str:
+            fs.put(f"{folder}/", f"bucket/{name}/", recursive=True)
+            fs.invalidate_cache()
+            return f"s3://bucket/{name}"
+
+        yield upload
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "scratch"))
+    stores._cache.clear()
+    yield tmp_path / "scratch"
+    stores._cache.clear()
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """The ranged reads of segments."""
+    calls: list[tuple[str, int, int]] = []
+    read = remote._Remote.read
+
+    def watched(self: Any, name: str, start: int, end: int) -> bytes:
+        if name.startswith("commitlog/"):
+            calls.append((name, start, end))
+        return read(self, name, start, end)
+
+    monkeypatch.setattr(remote._Remote, "read", watched)
+    return calls
+
+
+@pytest.fixture
+def log(store_path: Path, small: dict[str, Any]) -> Path:
+    """Some 2.5 MB in segments of 1 MiB: a topic before, between and after two others."""
+    with pystore.open(store_path, **(small | {"mappedFileSizeCommitLog": 1 << 20})) as store:
+        put(store, "t", 0, COUNT)
+        store.put_many("other", [b"x" * 900] * COUNT, queue=1)
+        put(store, "t", 0, COUNT, first=COUNT)
+    return store_path
+
+
+def rows(path: object, **given: str) -> Any:
+    """A batch as driver and tasks make it, without a session."""
+    options = parse_read({"path": str(path), **given}, streaming=False)
+    layout = schema.Layout(
+        tuple(schema.COLUMNS), tuple(null for _, null in schema.COLUMNS.values()), "json"
+    )
+    found = [batch for part in plan(options) for batch in read_part(part, layout, options)]
+    return pa.Table.from_batches(found).sort_by("commitLogOffset")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"topic": "other", "maxRecordsPerPartition": "700"},
+        {"scan": "log"},
+        {"startingOffsets": '{"t": {"0": 1500}}', "endingOffsets": '{"t": {"0": 2500}}'},
+    ],
+)
+def test_the_rows_are_those_of_the_folder(bucket, log, given):
+    url = bucket(log, "same")
+    assert rows(url, **given) == rows(log, **given)
+
+
+def test_times_are_found_in_the_log(bucket, store_path, small, monkeypatch):
+    import time
+
+    now = time.time()
+    with pystore.open(store_path, **small) as store:
+        put(store, "t", 0, 50)
+    with pystore.Reader(store_path) as reader:
+        times = [m.store_timestamp for m in reader.messages()]
+    assert times[0] / 1000 >= now - 1
+    url = bucket(store_path, "times")
+    for ms in (times[0] - 1, times[25], times[-1]):
+        given = {"startingTimestamp": str(ms)}
+        assert rows(url, **given) == rows(store_path, **given)
+
+
+def test_only_blocks_that_are_needed_come_and_only_once(bucket, log, fetched):
+    url = bucket(log, "blocks")
+    size = sum(file.stat().st_size for file in (log / "commitlog").iterdir())
+    given = {"topic": "t", "endingOffsets": '{"t": {"0": 1000}}'}
+    rows(url, **given)
+    assert 0 < sum(end - start for _, start, end in fetched) < size // 2
+    fetched.clear()
+    stores._cache.clear()  # another process of this host
+    rows(url, **given)
+    assert fetched == []
+
+
+def test_a_store_that_changed_has_a_mirror_of_its_own(bucket, log, store_path, small):
+    url = bucket(log, "changed")
+    before = rows(url, topic="t").num_rows
+    with pystore.open(store_path, **small) as store:
+        put(store, "t", 0, 10, first=2 * COUNT)
+    bucket(log, "changed")
+    stores._cache.clear()
+    assert rows(url, topic="t").num_rows == before + 10
+
+
+def test_damage_is_told_with_its_place(bucket, log):
+    with pystore.Reader(log) as reader:
+        at = reader.units("t", 0, 7, 1)[0][0]
+    damage(log, at)
+    url = bucket(log, "damaged")
+    with pytest.raises(SourceError, match=f"physical offset {at} cannot be read"):
+        rows(url, topic="t")
+    assert rows(url, topic="t", failOnDataLoss="false").num_rows == 2 * COUNT - 1
+
+
+def test_what_is_no_closed_store_is_refused(bucket, tmp_path, log):
+    with pytest.raises(SourceError, match="s3://bucket/nothing is not a store"):
+        rows("s3://bucket/nothing")
+    (log / "abort").touch()
+    with pytest.raises(SourceError, match="that was running or crashed"):
+        rows(bucket(log, "crashed"))
+    with pytest.raises(SourceError, match="Protocol not known: nowhere"):
+        rows("nowhere://host/store")
+
+
+@pytest.mark.parametrize(
+    "given", [{"keys": "k"}, {"timers": "pending"}, {"storePathCommitLog": "/log"}]
+)
+def test_options_that_need_a_folder_are_refused(given):
+    with pytest.raises(BadOption, match=f"option {next(iter(given))}"):
+        parse_read({"path": "s3://b/c", **given}, streaming=False)
+
+
+def test_streams_and_writes_need_a_folder(monkeypatch):
+    with pytest.raises(BadOption, match="stays as it is: a stream reads a folder"):
+        parse_read({"path": "s3://b/c"}, streaming=True)
+    with pytest.raises(BadOption, match="'s3://b/c' is not a local directory: a write opens"):
+        parse_write({"path": "s3://b/c"})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BadOption, match="pip install fsspec"):
+        parse_read({"path": "s3://b/c"}, streaming=False)
