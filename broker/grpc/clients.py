@@ -18,7 +18,7 @@ from broker.access.needs import Action
 from broker.grpc.brokers import LINK, Brokers, Link
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import group_of, topic_of
-from broker.grpc.messages import set_millis
+from broker.grpc.messages import millis, set_millis
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
@@ -245,7 +245,9 @@ class ClientMethods:
         config = await self._broker.group(name, topics)
         subscription.fifo = config is not None and config.consume_message_orderly
         subscription.receive_batch_size = own.receive_batch
-        set_millis(subscription.long_polling_timeout, own.poll_max_ms)
+        # As upstream: what a client of a group that nobody knows yet asks for is left to it.
+        if config is not None or not millis(subscription.long_polling_timeout):
+            set_millis(subscription.long_polling_timeout, own.poll_max_ms)
         policy = made.backoff_policy
         policy.max_attempts = (config.retry_max_times if config is not None else 16) + 1
         policy.ClearField("strategy")

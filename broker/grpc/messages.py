@@ -23,8 +23,8 @@ Kind = pb.MessageType
 #: Of sysFlag.
 _HALF = 4
 
-#: Names that the store gives a meaning to. Users may not set them, and do not see them. Upstream
-#: forgets the last eight.
+#: Names that the store gives a meaning to, which users may not set. Upstream forgets the last
+#: eight.
 RESERVED = frozenset(
     (
         "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC",
@@ -41,6 +41,9 @@ RESERVED = frozenset(
         "__SHARDINGKEY", "TRACE_CONTEXT", "INNER_NUM", "REDIRECT", "INNER_MULTI_DISPATCH",
     )
 )  # fmt: skip
+#: Consumers see these all the same, as Apache's do.
+_SHOWN = frozenset(("__SHARDINGKEY", "__transactionId__", "TRANSACTION_CHECK_TIMES"))
+_HIDDEN = RESERVED - _SHOWN
 _DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _MS = 1_000_000
 #: Where a record has its born host, and the bits of sysFlag that say how wide its hosts are
@@ -175,7 +178,7 @@ def incoming(received: ReceivedMessage, topic: str | None = None) -> Any:
     if trace := properties.get("TRACE_CONTEXT"):
         system.trace_context = trace
     for name, value in properties.items():
-        if name not in RESERVED:
+        if name not in _HIDDEN:
             made.user_properties[name] = value
     return made
 

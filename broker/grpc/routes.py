@@ -66,7 +66,8 @@ class Routes:
         if not places:
             raise Problem(
                 Code.TOPIC_NOT_FOUND,
-                f"No topic route info for the topic: {topic}. Make it with mqadmin updateTopic.",
+                f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}\n"
+                "Make it with mqadmin updateTopic.",
             )
         reply = pb.QueryRouteResponse(status=ok())
         for place in places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -154,15 +155,22 @@ class Sending:
                 " is DELAY",
             )
         try:
-            broker = Handle.parse(request.recall_handle).broker
+            handle = Handle.parse(request.recall_handle)
         except BadArgument as bad:
             raise Problem(Code.BAD_REQUEST, str(bad)) from None
         ext = {
             "topic": topic, "recallHandle": request.recall_handle, "producerGroup": topic,
-            "bname": broker,
+            "bname": handle.broker,
         }  # fmt: skip
         command = Command(RequestCode.RECALL_MESSAGE, ext)
-        answer = accepted(await self._broker.request(call, command, broker))
+        answer = await self._broker.request(call, command, handle.broker)
+        ahead_ms = handle.out_ms - time.time() * 1000
+        is_to_come = handle.topic == topic and 0 < ahead_ms < self._settings.delay_max_ms
+        if answer.code == ResponseCode.ILLEGAL_OPERATION and is_to_come:
+            # It does not wait although its time is still to come: it was recalled before. A recall
+            # that comes again is OK, as at Apache's.
+            return pb.RecallMessageResponse(status=ok(), message_id=handle.key)
+        accepted(answer)
         return pb.RecallMessageResponse(status=ok(), message_id=answer.ext.get("msgId", ""))
 
 
