@@ -44,6 +44,7 @@ COLUMNS: dict[str, tuple[int, bool]] = {
     "commitLogOffset": (lib.PS_COL_COMMIT_LOG_OFFSET, False),
     "msgId": (lib.PS_COL_MSG_ID, False),
     "preparedTransactionOffset": (lib.PS_COL_PREPARED_TRANSACTION_OFFSET, False),
+    "envelope": (lib.PS_COL_ENVELOPE, False),
 }
 
 _DEFAULT = ("topic", "queueId", "queueOffset", "tags", "keys", "storeTimestamp", "body")

@@ -90,6 +90,8 @@ class ReadOptions(NamedTuple):
     scan: str
     start: Bound
     end: Bound
+    log_start: int | None
+    log_end: int | None
     strategy: str
     tags: str
     sql: str
@@ -291,6 +293,8 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "subscribePattern": (_regex, ""),
     "queues": (_queues, ""),
     "scan": (_one_of("auto", "queue", "log"), "auto"),
+    "startingLogOffset": (_from_0, ""),
+    "endingLogOffset": (_from_0, ""),
     "startingOffsets": (_offsets, ""),
     "endingOffsets": (_offsets, "latest"),
     "startingTimestamp": (_at, ""),
@@ -348,6 +352,7 @@ _STREAM_ONLY = (
 _STORE_ONLY = ("queues", "spool", "lockTimeout", "storeConf")
 _BATCH_ONLY = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "maxStoreTimestamp", "keys",
+    "startingLogOffset", "endingLogOffset",
 )  # fmt: skip
 
 #: Of files that a copy on another file system is read without.
@@ -357,7 +362,7 @@ _NOT_OF_COPIES = ("keys", "conf", "storePathCommitLog")
 _NOT_OF_TIMERS = (
     "queues", "scan", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "keys", "includeTransactions", "pushdown", "fallback",
+    "startingLogOffset", "endingLogOffset", "keys", "includeTransactions", "pushdown", "fallback",
 )  # fmt: skip
 
 
@@ -565,6 +570,9 @@ def _check_use(v: dict[str, Any], streaming: bool) -> None:
         )
     if v["fallback"] == "pull" and v["scan"] == "log":
         raise BadOption("option scan=log reads files only: with fallback=pull leave it out")
+    for name in ("startingLogOffset", "endingLogOffset"):
+        if v[name] is not None and v["scan"] != "log":
+            raise BadOption(f"option {name} is a byte of the log: it goes with scan=log")
     if v["timers"] == "pending":
         _check_timers(v, streaming)
 
@@ -648,6 +656,8 @@ def parse_read(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         scan="queue" if v["fallback"] == "pull" else v["scan"],
         start=_start(v, streaming),
         end=_end(v),
+        log_start=v["startingLogOffset"],
+        log_end=v["endingLogOffset"],
         strategy=v["startingOffsetsByTimestampStrategy"],
         tags=v["tags"] or "",
         sql=v["sql92"] or "",

@@ -488,8 +488,8 @@ def log_parts(
     A file begins with a record; within a file, the units of the longest queues tell where some
     begin.
     """
-    info = reader.info()
-    low, high = info.log_min, info.log_max
+    low, high = _log_range(reader, path, options)
+    size = reader.info().commitlog_file_size
     topics = tuple(sorted({s.topic for s in spans}))
     pushed = options.pushed is not None and options.pushed.topics is not None
     everything = not options.topics and not options.pattern and not pushed
@@ -502,13 +502,28 @@ def log_parts(
     guides = lengths[:GUIDES]
     edges = [low]
     for target in range(low + goal, high, goal):
-        file_end = -(-target // info.commitlog_file_size) * info.commitlog_file_size
+        file_end = -(-target // size) * size
         at = min([_record_at_or_after(reader, g, target, file_end) for g in guides])
         if edges[-1] < at < high:
             edges.append(at)
     edges.append(high)
     named = () if everything else topics
     return [Part(path, broker, log=(a, b), topics=named) for a, b in itertools.pairwise(edges)]
+
+
+def _log_range(reader: pystore.Reader, path: str, options: ReadOptions) -> tuple[int, int]:
+    """The bytes of the log that are read. Raises: BadOption, DataLoss."""
+    info = reader.info()
+    if len(options.paths) > 1 and (options.log_start, options.log_end) != (None, None):
+        raise BadOption("options startingLogOffset and endingLogOffset are of one store's log")
+    start = info.log_min if options.log_start is None else options.log_start
+    end = info.log_max if options.log_end is None else options.log_end
+    if options.fail_on_loss and (start < info.log_min or end > info.log_max):
+        raise DataLoss(
+            f"the log of {path} does not hold bytes {start} to {end}: it holds {info.log_min} to"
+            f" {info.log_max}; failOnDataLoss=false reads the rest"
+        )
+    return max(start, info.log_min), min(end, info.log_max)
 
 
 def _record_at_or_after(reader: pystore.Reader, guide: Span, target: int, file_end: int) -> int:

@@ -37,7 +37,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 IGNORED = (
     "brokerName", "queueOffset", "storeTimestamp", "sysFlag", "bornHost", "storeHost",
     "reconsumeTimes", "bodyCRC", "storeSize", "commitLogOffset", "msgId",
-    "preparedTransactionOffset",
+    "preparedTransactionOffset", "envelope",
 )  # fmt: skip
 
 #: A spool's columns. queue -1: in turn. shard: hash of the sharding key, null without. born: ms.

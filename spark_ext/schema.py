@@ -40,6 +40,7 @@ COLUMNS: dict[str, tuple[str, bool]] = {
     "commitLogOffset": ("bigint", False),
     "msgId": ("string", False),
     "preparedTransactionOffset": ("bigint", False),
+    "envelope": ("binary", False),
 }
 
 #: Of messages that wait for their time alone (option timers=pending).

@@ -62,6 +62,7 @@ static const struct {
     [PS_COL_COMMIT_LOG_OFFSET] = {"commitLogOffset", "l", SHAPE_INT64},
     [PS_COL_MSG_ID] = {"msgId", "u", SHAPE_TEXT},
     [PS_COL_PREPARED_TRANSACTION_OFFSET] = {"preparedTransactionOffset", "l", SHAPE_INT64},
+    [PS_COL_ENVELOPE] = {"envelope", "z", SHAPE_TEXT},
 };
 
 typedef struct buffer {
@@ -468,6 +469,18 @@ fill_optional(ps_arrow_batch *ba, column *c, const ps_row *rows, int32_t count, 
     return 0;
 }
 
+/* What lies before the body and after it, as it lies there; the body may have been inflated. */
+static int envelope_put(ps_arrow_batch *ba, buffer *d, const ps_row *row) {
+    int32_t head = (int32_t)(row->rw_late - row->rw_start) + PS_LATE_BODY;
+    int32_t body = (int32_t)be32_get(row->rw_late + PS_LATE_BODY_LEN);
+    int32_t tail = row->rw_size - head - body;
+    if (data_room(ba, d, (int64_t)head + tail) < 0) return PS_E_NO_MEMORY;
+    memcpy(d->bf_data + d->bf_used, row->rw_start, (size_t)head);
+    memcpy(d->bf_data + d->bf_used + head, row->rw_start + head + body, (size_t)tail);
+    d->bf_used += head + tail;
+    return 0;
+}
+
 static int text_of(ps_arrow_batch *ba, column *c, const ps_row *row) {
     buffer *d = &c->cl_buffers[DATA];
     switch (c->cl_kind) {
@@ -483,6 +496,8 @@ static int text_of(ps_arrow_batch *ba, column *c, const ps_row *row) {
     case PS_COL_STORE_HOST:
         return host_put(ba, c, row->rw_middle + PS_MIDDLE_STORE_HOST,
                         (int32_t)(row->rw_late - row->rw_middle) - PS_MIDDLE_STORE_HOST);
+    case PS_COL_ENVELOPE:
+        return envelope_put(ba, d, row);
     default:
         return id_put(ba, d, row);
     }

@@ -112,6 +112,12 @@ static void columns_plan(scanner *sn) {
             sn->sn_property_columns++;
             sn->sn_tail = true;
             break;
+        case PS_COL_ENVELOPE:
+            bytes += 120;
+            sn->sn_property_columns++;
+            sn->sn_topic_columns++;
+            sn->sn_tail = true;
+            break;
         case PS_COL_MSG_ID:
             bytes += 32; /* fall through */
         case PS_COL_TAGS:

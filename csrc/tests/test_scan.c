@@ -348,6 +348,16 @@ static bool check_id(const struct ArrowArray *a, int64_t i, const ps_record *r) 
     return CHECK(value_is(a, i, id, n));
 }
 
+static bool check_envelope(const struct ArrowArray *a, int64_t i, const ps_record *r) {
+    static uint8_t whole[1 << 20];
+    const uint8_t *start = r->body - 88 - (r->born_host_len - 8) - (r->store_host_len - 8);
+    int32_t head = (int32_t)(r->body - start), tail = r->size - head - r->body_len;
+    if (!CHECK(head + tail <= (int32_t)sizeof whole)) return false;
+    memcpy(whole, start, (size_t)head);
+    memcpy(whole + head, r->body + r->body_len, (size_t)tail);
+    return CHECK(value_is(a, i, whole, head + tail));
+}
+
 static bool check_number(const struct ArrowArray *a, int64_t i, int32_t kind, const ps_record *r) {
     const int32_t *v32 = a->buffers[1];
     const int64_t *v64 = a->buffers[1];
@@ -402,6 +412,8 @@ static bool check_value(const struct ArrowArray *a, int64_t i, int32_t kind, boo
         return check_host(a, i, r->store_host, r->store_host_len);
     case PS_COL_MSG_ID:
         return check_id(a, i, r);
+    case PS_COL_ENVELOPE:
+        return check_envelope(a, i, r);
     default:
         return check_number(a, i, kind, r);
     }
@@ -534,7 +546,8 @@ static const char *const fields[PS_COL_COUNT][2] = {{"topic", "u"},
                                                     {"storeSize", "i"},
                                                     {"commitLogOffset", "l"},
                                                     {"msgId", "u"},
-                                                    {"preparedTransactionOffset", "l"}};
+                                                    {"preparedTransactionOffset", "l"},
+                                                    {"envelope", "z"}};
 
 static void test_schema(ps_store *s) {
     struct ArrowArrayStream stream;

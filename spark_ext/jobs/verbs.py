@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pystore.cli.verbs import Verb
-from spark_ext.jobs import lag, topics, transactions
+from spark_ext.jobs import archive, lag, restore, topics, transactions
 
 __all__ = ["VERBS"]
 
@@ -11,4 +11,6 @@ VERBS = (
     Verb("spark transactions", transactions.run, group="Report on whole stores by Spark."),
     Verb("spark topics", topics.run),
     Verb("spark lag", lag.run),
+    Verb("spark archive", archive.run),
+    Verb("spark restore", restore.run, writes=True),
 )

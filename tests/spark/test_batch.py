@@ -171,6 +171,41 @@ def test_a_log_scan_gives_the_same_rows(load, make):
     assert sorted(log.select(*row).collect()) == want
 
 
+def test_a_log_scan_may_read_a_part_of_the_log(load, make):
+    path = make({"t": [3000], "u": [50]}, mappedFileSizeCommitLog=1 << 20)
+    with pystore.Reader(path) as reader:
+        low, high = (reader.read("t", 0, at)[0].physical_offset for at in (1000, 2500))
+        end = reader.info().log_max
+    read = lambda **o: load(path, "queueOffset long", scan="log", topic="t", **o)  # noqa: E731
+    ends = {"startingLogOffset": low, "endingLogOffset": high}
+    found = sorted(r.queueOffset for r in read(maxBytesPerPartition="20k", **ends).collect())
+    assert found == list(range(1000, 2500))
+    with pytest.raises(Exception, match=f"does not hold bytes 0 to {end + 1}"):
+        read(endingLogOffset=end + 1).collect()
+
+
+def test_envelope_and_body_make_the_whole_record(load, golden):
+    """Of the Java broker's records, compressed ones too."""
+    path = golden("normal-exit")
+    schema = "commitLogOffset long, envelope binary, body binary, storeSize int"
+    rows = load(path, schema, scan="log", includeTransactions="all", decompress="false").collect()
+    got = {}
+    for r in rows:
+        head = r.storeSize - len(r.body)
+        assert len(r.envelope) == head
+        got[r.commitLogOffset] = (bytes(r.envelope), bytes(r.body))
+    with pystore.Reader(path) as reader:
+        for m in reader.messages():
+            at = bytes(m.record).index(bytes(m.raw_body), 84) if len(m.raw_body) else 88
+            record = bytes(m.record)
+            envelope, body = got.pop(m.physical_offset)
+            assert (envelope, body) == (
+                record[:at] + record[at + len(body) :],
+                record[at : at + len(body)],
+            )
+    assert got == {}
+
+
 def test_no_message_no_row(load, make):
     path = make({"t": [3]})
     assert load(path, startingOffsets='{"t":{"0":3}}').count() == 0

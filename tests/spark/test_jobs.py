@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import BOUND_S
 
 import pystore
 from pystore.cli import main
@@ -149,6 +154,105 @@ def test_lag_is_what_lies_after_each_groups_offset(run_job, make, tmp_path):
     assert waiting == {("g", "t"): 7, ("h", "t"): 1, ("h", "u"): 4}
     assert "<svg" in page.read_text("utf-8")
     assert run_job("lag", path, "--group", "none", code=1)["lag"] == {"groups": 0}
+
+
+# ---- archive and restore ----
+
+
+def dump(path: Path, capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """Every record and every unit, as Apache's own store shows them."""
+    capfd.readouterr()
+    assert main(["dump", str(path), "--json"]) == 0
+    return capfd.readouterr().out.splitlines()
+
+
+def visible(archive: Path) -> list[str]:
+    """What a reader of the archive sees."""
+    return sorted(str(p.relative_to(archive)) for p in archive.glob("run=*/**/*.parquet"))
+
+
+def test_a_restored_store_dumps_as_the_archived_one(run_job, golden, tmp_path, capfd):
+    """The Java broker's: plain, batch, delayed, timed, transactional, compressed messages."""
+    path, archive = golden("normal-exit"), tmp_path / "archive"
+    made = run_job("archive", path, archive)["archive"]
+    assert run_job("archive", path, archive)["archive"]["new_messages"] == 0
+    small = ("--set", "mappedFileSizeConsumeQueue=6000", "--set", "maxHashSlotNum=512",
+             "--set", "maxIndexNum=1024")  # fmt: skip
+    plan = run_job("restore", tmp_path / "copy", archive, "--dry-run")["plan"]
+    assert plan["messages"] == made["new_messages"] and not (tmp_path / "copy").exists()
+    run_job("restore", tmp_path / "copy", archive, *small)
+    assert dump(tmp_path / "copy", capfd) == dump(path, capfd)
+    with pystore.Reader(path) as one, pystore.Reader(tmp_path / "copy") as other:
+        assert other.metadata.offsets.all() == one.metadata.offsets.all()
+        assert {t.name for t in one.metadata.topics.list()} <= set(other.metadata.topics.names())
+    again = run_job("restore", tmp_path / "copy", archive, code=2)
+    assert "exists already" in again["text"]
+
+
+def test_runs_add_what_is_new_and_span_segments(run_job, store_path, small, tmp_path, capfd, spark):
+    archive, copy = tmp_path / "archive", tmp_path / "copy"
+    for turn in range(2):
+        with pystore.open(store_path, **small | {"mappedFileSizeCommitLog": 4096}) as store:
+            for i in range(40):
+                store.put(f"%RETRY%t{i % 2}", bytes([turn]) * 200, queue=0, keys=f"k{i}")
+        report = run_job("archive", store_path, archive)
+        assert report["archive"]["new_messages"] == 40
+    assert len(list(archive.glob("run=*"))) == 2
+    assert spark.read.parquet(str(archive)).groupBy("topic").count().count() == 2
+    with pystore.open(store_path, **small | {"mappedFileSizeCommitLog": 4096}):
+        assert run_job("restore", store_path, archive, code=4)["kind"] == "StoreLocked"
+    sizes = (f"--set={name}={value}" for name, value in small.items() if "Log" not in name)
+    run_job("restore", copy, archive, *sizes)
+    assert dump(copy, capfd) == dump(store_path, capfd)
+
+
+#: A process that dies when all is written and nothing visible.
+KILLED = """
+import os, signal, sys
+from pystore.cli import main
+from spark_ext.jobs import archive
+archive.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main(["spark", "archive", *sys.argv[1:]])
+"""
+
+
+def test_a_run_that_fails_or_is_killed_shows_nothing(run_job, make, tmp_path, monkeypatch):
+    """A full disk, then SIGKILL; the run after them is whole."""
+    from spark_ext.jobs import archive as steps
+
+    path, archive = make({"t": [30]}), tmp_path / "archive"
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device", str(archive))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "_sums", fails)
+        assert run_job("archive", path, archive, code=6)["text"].startswith("No space left")
+    assert visible(archive) == []
+    command = [sys.executable, "-c", KILLED, path, archive]
+    done = subprocess.run(command, capture_output=True, timeout=BOUND_S, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert visible(archive) == [] and list((archive / "_staging").rglob("*.parquet"))
+    report = run_job("archive", path, archive)
+    assert report["archive"]["new_messages"] == 30 and len(visible(archive)) == 1
+
+
+def test_a_parquet_file_that_differs_is_never_published(run_job, make, tmp_path, monkeypatch):
+    from spark_ext.jobs import archive as steps
+
+    sums = steps._sums
+    monkeypatch.setattr(steps, "_sums", lambda frame: sums(
+        frame.where("commitLogOffset > 0") if "run" in str(frame.inputFiles()) else frame
+    ))  # fmt: skip
+    error = run_job("archive", make({"t": [30]}), tmp_path / "archive", code=6)
+    assert "topic t" in error["text"] and visible(tmp_path / "archive") == []
+
+
+def test_an_archive_of_another_log_is_refused(run_job, make, tmp_path):
+    archive = tmp_path / "archive"
+    run_job("archive", make({"t": [30]}, tmp_path / "a"), archive)
+    error = run_job("archive", make({"u": [90]}, tmp_path / "b"), archive, code=2)
+    assert "of another log" in error["text"]
 
 
 # ---- what all jobs share ----

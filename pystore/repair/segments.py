@@ -1,0 +1,85 @@
+"""Segments written again from records that are at hand: the log of a store that is restored.
+
+Each record goes to its own place, so they may come in any order and from many processes. The files
+are made at full length first, and closed with a blank when all records are there.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from pystore.errors import RecordDamaged
+from pystore.files import make_folders, new_file, sync_folder
+from pystore.repair.filler import blank
+
+__all__ = ["join_record", "make_segments", "put_records"]
+
+_PLACES = struct.Struct(">i24xqi")  # totalSize, physicalOffset, sysFlag
+_BODY_AT = 88  # with two IPv4 hosts; docs/internals/format.md#record
+_BORN_V6, _STORE_V6, _V6_MORE = 0x10, 0x20, 12
+_CRC_AT = 8
+
+
+def join_record(envelope: bytes, body: bytes, place: int) -> bytes:
+    """The record of an envelope (a scan's column: the record without its body) and a body.
+
+    place: byte of the log. Raises: RecordDamaged when the two do not make the record of that place.
+    """
+    size, physical, sys_flag = _PLACES.unpack_from(envelope)
+    at = _BODY_AT + _V6_MORE * (bool(sys_flag & _BORN_V6) + bool(sys_flag & _STORE_V6))
+    if size != len(envelope) + len(body) or physical != place:
+        raise RecordDamaged("envelope and body do not make a record", offset=place)
+    crc = int.from_bytes(envelope[_CRC_AT : _CRC_AT + 4], "big")
+    if body and zlib.crc32(body) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
+        raise RecordDamaged("the CRC of the body differs", offset=place)
+    return b"".join((envelope[:at], body, envelope[at:]))
+
+
+def make_segments(log: Path, size: int, ends: dict[int, int], mode: int) -> None:
+    """Makes the segments of a log, of `size` bytes, zeros but for the blanks.
+
+    ends: first byte of each segment to the end of its last record, both in the log. The last
+    segment gets no blank. Raises: OSError; ValueError when a blank has no room.
+    """
+    make_folders(log, mode)
+    for base in sorted(ends):
+        with new_file(log / f"{base:020d}", mode) as file:
+            file.truncate(size)
+            if base != max(ends) and ends[base] - base < size:
+                for at, data in blank(ends[base] - base, size):
+                    file.seek(at)
+                    file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    sync_folder(log)
+
+
+def put_records(log: Path, size: int, records: Iterable[tuple[int, bytes, bytes]]) -> int:
+    """Puts (place, envelope, body) into the segments of make_segments; synced when it returns.
+
+    Returns the number of records. Raises: OSError, RecordDamaged.
+    """
+    count = 0
+    files: dict[int, BinaryIO] = {}
+    try:
+        for place, envelope, body in records:
+            base = place - place % size
+            if base not in files:
+                files[base] = (log / f"{base:020d}").open("r+b", buffering=0)
+            record = memoryview(join_record(envelope, body, place))
+            at = place - base
+            while record:
+                done = os.pwrite(files[base].fileno(), record, at)
+                record, at = record[done:], at + done
+            count += 1
+        for file in files.values():
+            os.fsync(file.fileno())
+    finally:
+        for file in files.values():
+            file.close()
+    return count

@@ -1,0 +1,106 @@
+"""How an archive lies on the disk: a directory a run, each of them published by one rename.
+
+====================================================== =========================================
+``run=FROM-TO/topic=TOPIC/day=DAY/*.parquet``          the messages of these bytes of the log
+``run=FROM-TO/_run.json``                              :class:`Run`
+``run=FROM-TO/_config/*.json``                         the store's metadata as it was then
+``_staging/``                                          a run that is being made; Spark passes it by
+====================================================== =========================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pystore import errors
+from pystore.cli.verbs import usage
+from pystore.files import FILE_MODE, make_folders, sync_folder, write_whole
+
+__all__ = ["FIELDS", "Run", "alone", "is_archive", "publish", "runs_of", "staging_of"]
+
+#: Columns of the Parquet files, as DDL. Bodies are as stored; envelope: the record without its
+#: body; times are ms since 1970.
+FIELDS = (
+    "queueId int, queueOffset long, commitLogOffset long, storeSize int, sysFlag int, flag int,"
+    " bodyCRC int, reconsumeTimes int, bornTimestamp long, storeTimestamp long, bornHost string,"
+    " storeHost string, msgId string, tags string, keys string, properties string,"
+    " preparedTransactionOffset long, envelope binary, body binary"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """start, end: bytes of the log. segment_size: of the store. messages, bytes: of all records.
+    witness: place, size, store time in ms and body CRC of the last record, by which the next run
+    knows the store."""
+
+    start: int
+    end: int
+    segment_size: int
+    messages: int
+    bytes: int
+    witness: list[int]
+
+    @property
+    def name(self) -> str:
+        return f"run={self.start:020d}-{self.end:020d}"
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a directory holds runs of an archive."""
+    return any(path.glob("run=*/_run.json"))
+
+
+def runs_of(archive: Path) -> list[Run]:
+    """The runs of an archive, in order of the log. Raises: BadArgument for what is no run."""
+    found = []
+    for folder in sorted(archive.glob("run=*")):
+        try:
+            run = Run(**json.loads((folder / "_run.json").read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as e:
+            raise usage(f"{folder} is not a run of an archive ({e})", "move it away") from None
+        found.append(run)
+    return found
+
+
+def staging_of(archive: Path, run: str) -> Path:
+    """An empty directory for a run that is being made. What a killed one left goes."""
+    folder = archive / "_staging"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_folders(folder, FILE_MODE)
+    return folder / run
+
+
+def publish(archive: Path, staged: Path, run: Run) -> None:
+    """Makes a run visible, in one step, once every byte of it is on the disk. Raises: OSError."""
+    write_whole(staged / "_run.json", json.dumps(asdict(run)).encode())
+    for folder, _, names in os.walk(staged):
+        for name in names:
+            with (Path(folder) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(folder))
+    staged.rename(archive / run.name)
+    sync_folder(archive)
+    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def alone(folder: Path, name: str) -> Iterator[Any]:
+    """Holds the lock file `name` of a folder. Raises: StoreLocked while another process does."""
+    make_folders(folder, FILE_MODE)
+    lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock
+    except BlockingIOError:
+        raise errors.StoreLocked("another job is writing there", str(folder)) from None
+    finally:
+        os.close(lock)
