@@ -1,14 +1,17 @@
-/* Many messages at once, by hand: a batch from Message objects, and the results of its answer.
+/* Many messages at once, by hand: a batch from Message objects, the results of its answer, and the
+ * messages of a pull.
  *
  * In Python a message of a batch costs four times what everything else of its send does. Messages
  * that have something unusual about them are left to broker/client/sending.py, which also says what
  * is wrong with them: encode then returns None.
  *
- * Interface: bind, encode and results; broker/client/_messages.pyi has their types. The limited API
- * of CPython 3.11, as pystore/_core. */
+ * Interface: bind, encode, results, received and the type Received; broker/client/_messages.pyi has
+ * their types. The limited API of CPython 3.11, as pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 #include "format/record.h"
 #include "remoting/client.h"
@@ -25,6 +28,7 @@ enum { TOPIC, BODY, TAGS, KEYS, PROPERTIES, FLAG, DELAY_LEVEL, DELIVER_AT, DELAY
 typedef struct module_state {
     PyObject *message; /* the class Message */
     PyObject *result;  /* the class SendResult, a named tuple */
+    PyObject *pulled;  /* the class ReceivedMessage, a kind of Received */
     /* Its slots, and how each is read: looking a name up in the class would be half of the work. */
     PyObject *slots[FIELDS];
     descrgetfunc get;
@@ -326,12 +330,127 @@ static PyObject *results(PyObject *module, PyObject *args) {
     return made;
 }
 
+/* ---- messages of a pull ---- */
+
+typedef struct message {
+    PyObject_HEAD
+    PyObject *data, *rows, *progress;
+    PyObject *head, *properties, *body; /* NULL until somebody asks, None to Python */
+    Py_ssize_t index;
+    long long queue_offset;
+} message;
+
+static PyObject *message_make(PyTypeObject *type, PyObject *data, PyObject *rows, Py_ssize_t index,
+                              long long queue_offset, PyObject *progress) {
+    message *m = (message *)PyType_GenericAlloc(type, 0);
+    if (m == NULL) return NULL;
+    Py_INCREF(data);
+    Py_INCREF(rows);
+    Py_INCREF(progress);
+    m->data = data;
+    m->rows = rows;
+    m->progress = progress;
+    m->index = index;
+    m->queue_offset = queue_offset;
+    return (PyObject *)m;
+}
+
+static PyObject *message_new(PyTypeObject *type, PyObject *args, PyObject *named) {
+    static char *names[] = {"data", "rows", "index", "queue_offset", "progress", NULL};
+    PyObject *data, *rows, *progress;
+    Py_ssize_t index;
+    long long queue_offset;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "OOnLO", names, &data, &rows, &index,
+                                     &queue_offset, &progress))
+        return NULL;
+    return message_make(type, data, rows, index, queue_offset, progress);
+}
+
+static int message_visit(PyObject *self, visitproc visit, void *arg) {
+    message *m = (message *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(m->data);
+    Py_VISIT(m->rows);
+    Py_VISIT(m->progress);
+    Py_VISIT(m->head);
+    Py_VISIT(m->properties);
+    Py_VISIT(m->body);
+    return 0;
+}
+
+static int message_clear(PyObject *self) {
+    message *m = (message *)self;
+    Py_CLEAR(m->data);
+    Py_CLEAR(m->rows);
+    Py_CLEAR(m->progress);
+    Py_CLEAR(m->head);
+    Py_CLEAR(m->properties);
+    Py_CLEAR(m->body);
+    return 0;
+}
+
+static void message_free(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    message_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef message_members[] = {
+    {"_data", T_OBJECT_EX, offsetof(message, data), READONLY, NULL},
+    {"_rows", T_OBJECT_EX, offsetof(message, rows), READONLY, NULL},
+    {"_index", T_PYSSIZET, offsetof(message, index), READONLY, NULL},
+    {"_head", T_OBJECT, offsetof(message, head), 0, NULL},
+    {"_properties", T_OBJECT, offsetof(message, properties), 0, NULL},
+    {"_body", T_OBJECT, offsetof(message, body), 0, NULL},
+    {"progress", T_OBJECT_EX, offsetof(message, progress), 0, NULL},
+    {"queue_offset", T_LONGLONG, offsetof(message, queue_offset), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot message_slots[] = {
+    {Py_tp_new, message_new},         {Py_tp_dealloc, message_free},
+    {Py_tp_traverse, message_visit},  {Py_tp_clear, message_clear},
+    {Py_tp_members, message_members}, {0, NULL},
+};
+
+static PyType_Spec message_spec = {
+    .name = "broker.client._messages.Received",
+    .basicsize = sizeof(message),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = message_slots,
+};
+
+/* received(data, rows, progress): see the .pyi. */
+static PyObject *received(PyObject *module, PyObject *args) {
+    const module_state *m = PyModule_GetState(module);
+    PyObject *data, *rows, *progress;
+    if (!PyArg_ParseTuple(args, "OO!O", &data, &PyBytes_Type, &rows, &progress)) return NULL;
+    if (m->pulled == NULL) return PyErr_Format(PyExc_ValueError, "bind was not called");
+    Py_ssize_t count = PyBytes_Size(rows) / (Py_ssize_t)sizeof(ps_received);
+    const char *row = PyBytes_AsString(rows);
+    PyObject *made = PyList_New(count);
+    for (Py_ssize_t i = 0; i < count && made != NULL; i++, row += sizeof(ps_received)) {
+        int64_t offset;
+        memcpy(&offset, row + offsetof(ps_received, queue_offset), sizeof offset);
+        PyObject *one =
+            message_make((PyTypeObject *)m->pulled, data, rows, i, offset, progress);
+        if (one == NULL)
+            Py_CLEAR(made);
+        else
+            PyList_SetItem(made, i, one);
+    }
+    return made;
+}
+
 /* ---- the module ---- */
 
 static int module_visit(PyObject *module, visitproc visit, void *arg) {
     module_state *m = PyModule_GetState(module);
     Py_VISIT(m->message);
     Py_VISIT(m->result);
+    Py_VISIT(m->pulled);
     for (int i = 0; i < FIELDS; i++) Py_VISIT(m->slots[i]);
     return 0;
 }
@@ -340,17 +459,23 @@ static int module_clear(PyObject *module) {
     module_state *m = PyModule_GetState(module);
     Py_CLEAR(m->message);
     Py_CLEAR(m->result);
+    Py_CLEAR(m->pulled);
     for (int i = 0; i < FIELDS; i++) Py_CLEAR(m->slots[i]);
     return 0;
 }
 
-/* bind(Message, SendResult): once, before anything else. */
+/* bind(Message, SendResult, ReceivedMessage): once, before anything else. */
 static PyObject *bind(PyObject *module, PyObject *args) {
     module_state *m = PyModule_GetState(module);
-    PyObject *message, *result;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &message, &PyType_Type, &result)) return NULL;
-    if (!PyType_IsSubtype((PyTypeObject *)result, &PyTuple_Type))
-        return PyErr_Format(PyExc_TypeError, "results are tuples of seven");
+    PyObject *message, *result, *pulled;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyType_Type, &message, &PyType_Type, &result,
+                          &PyType_Type, &pulled))
+        return NULL;
+    PyObject *base = PyObject_GetAttrString(module, "Received");
+    bool fits = base != NULL && PyType_IsSubtype((PyTypeObject *)result, &PyTuple_Type) &&
+                PyType_IsSubtype((PyTypeObject *)pulled, (PyTypeObject *)base);
+    Py_XDECREF(base);
+    if (!fits) return PyErr_Format(PyExc_TypeError, "bind takes a tuple and a kind of Received");
     module_clear(module);
     for (int i = 0; i < FIELDS; i++) {
         m->slots[i] = PyObject_GetAttrString(message, field_names[i]);
@@ -362,15 +487,28 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     m->get = (descrgetfunc)PyType_GetSlot(Py_TYPE(m->slots[0]), Py_tp_descr_get);
     Py_INCREF(message);
     Py_INCREF(result);
+    Py_INCREF(pulled);
     m->message = message;
     m->result = result;
+    m->pulled = pulled;
     Py_RETURN_NONE;
 }
+
+static int module_make(PyObject *module) {
+    PyObject *type = PyType_FromModuleAndSpec(module, &message_spec, NULL);
+    if (type == NULL) return -1;
+    int rc = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return rc;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_make}, {0, NULL}};
 
 static PyMethodDef methods[] = {
     {"bind", bind, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
     {"results", results, METH_VARARGS, NULL},
+    {"received", received, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -380,10 +518,11 @@ static PyModuleDef definition = {
     .m_doc = "Many messages at once; see broker/client/_messages.c.",
     .m_size = sizeof(module_state),
     .m_methods = methods,
+    .m_slots = module_slots,
     .m_traverse = module_visit,
     .m_clear = module_clear,
 };
 
 PyMODINIT_FUNC PyInit__messages(void) {
-    return PyModule_Create(&definition);
+    return PyModuleDef_Init(&definition);
 }

@@ -21,6 +21,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from itertools import groupby
+from operator import attrgetter
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -621,8 +623,8 @@ class AsyncConsumer:
 
     def ack(self, *messages: ReceivedMessage) -> None:
         """Messages are done: their offsets are committed with the next commit."""
-        for message in messages:
-            message.progress.done(message.queue_offset)
+        for progress, of_one in groupby(messages, attrgetter("progress")):
+            progress.done(*[message.queue_offset for message in of_one])
 
     async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """The message is to come again, to any member of the group. delay_level: 0 is 10 s the

@@ -6,16 +6,13 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from broker.client._messages import bind
+from broker.client._messages import Received, bind
 from broker.client.recordhead import RecordHead, head_of
 from broker.remoting.mqjson import MessageQueue
 from pystore.compression import inflate
 from pystore.properties import parse_properties
-
-if TYPE_CHECKING:
-    from broker.client.progress import QueueProgress
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
 
@@ -94,10 +91,7 @@ class SendResult(NamedTuple):
     recall_handle: str | None = None
 
 
-bind(Message, SendResult)
-
-
-class ReceivedMessage:
+class ReceivedMessage(Received):
     """A message that was pulled. Everything but the offsets is decoded when it is first asked for.
 
     queue_offset: its place in the queue. physical_offset: its place in the broker's log. Times are
@@ -114,23 +108,7 @@ class ReceivedMessage:
     True
     """
 
-    __slots__ = (
-        "_body", "_data", "_head", "_index", "_properties", "_rows", "progress", "queue_offset",
-    )  # fmt: skip
-
-    def __init__(
-        self, data: bytes, rows: bytes, index: int, queue_offset: int, progress: QueueProgress
-    ) -> None:
-        """data: what the record stands in. rows, index: where its fields are (head_of)."""
-        self._data = data
-        self._rows = rows
-        self._index = index
-        self.queue_offset = queue_offset
-        #: What its consumer knows of the queue; of no use to others.
-        self.progress = progress
-        self._head: RecordHead | None = None
-        self._properties: dict[str, str] | None = None
-        self._body: bytes | None = None
+    __slots__ = ()
 
     @property
     def head(self) -> RecordHead:
@@ -236,3 +214,6 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         q = self.progress.queue
         return f"<ReceivedMessage {q.topic}/{q.queue}@{self.queue_offset} of {q.broker}>"
+
+
+bind(Message, SendResult, ReceivedMessage)

@@ -47,10 +47,11 @@ class PoppedBatch(QueueProgress):
         self.handles: dict[int, Handle] = {}
         self._ended = ended
 
-    def done(self, offset: int) -> None:
-        handle = self.handles.pop(offset, None)
-        if handle is not None:
-            self._ended(self, handle)
+    def done(self, *offsets: int) -> None:
+        for offset in offsets:
+            handle = self.handles.pop(offset, None)
+            if handle is not None:
+                self._ended(self, handle)
 
     def is_open(self, offset: int) -> bool:
         return offset in self.handles

@@ -56,16 +56,18 @@ class QueueProgress:
         self._open.extend(offsets)
         self.next_offset = next_offset
 
-    def done(self, offset: int) -> None:
-        """A message is worked on, or was handed to the retry topic. A repeat is harmless."""
-        opened = self._open
-        if opened and opened[0] == offset:
-            opened.popleft()
-            finished = self._done
-            while finished and opened and opened[0] in finished:
-                finished.discard(opened.popleft())
-        elif opened and offset > opened[0]:
-            self._done.add(offset)
+    def done(self, *offsets: int) -> None:
+        """Messages are worked on, or were handed to the retry topic. A repeat is harmless."""
+        opened, finished = self._open, self._done
+        for offset in offsets:
+            if not opened:
+                break
+            if opened[0] == offset:
+                opened.popleft()
+                while finished and opened and opened[0] in finished:
+                    finished.discard(opened.popleft())
+            elif offset > opened[0]:
+                finished.add(offset)
         if self.wake is not None:
             self.wake()
 

@@ -7,6 +7,7 @@ import struct
 from array import array
 from collections.abc import Collection, Sequence
 
+from broker.client._messages import received as messages_of
 from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.recordhead import ROW_SIZE
@@ -45,10 +46,7 @@ def received(
             raise BadRecord(f"the {end - at} bytes at {at} of a pull's answer are not a record")
         known = ffi.buffer(rows, count * ROW_SIZE)[:]
         if tags is None:
-            made += [
-                ReceivedMessage(body, known, index, row[0], progress)
-                for index, row in enumerate(_SHORT.iter_unpack(known))
-            ]
+            made += messages_of(body, known, progress)
         else:
             made += [
                 ReceivedMessage(body, known, index, offset, progress)

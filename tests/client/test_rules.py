@@ -342,6 +342,27 @@ def test_results_of_a_batch_name_every_message():
         assert all(type(row) is SendResult for row in found)
 
 
+def test_messages_of_several_at_once_are_done_as_one_by_one():
+    rng = random.Random(seed := random.randrange(1 << 32))
+    print("seed", seed)
+    together, alone = (QueueProgress(MessageQueue("t", "b", 0), 5) for _ in range(2))
+    woken = []
+    together.wake = lambda: woken.append(together.commit_offset)
+    for each in (together, alone):
+        each.pulled(range(5, 65), 65)
+    left = list(range(5, 65))
+    while left:
+        some = rng.sample(left, min(len(left), rng.randrange(1, 9)))
+        left = [offset for offset in left if offset not in some]
+        together.done(*some, *rng.sample(some, 1), 3)
+        for offset in some:
+            alone.done(offset)
+        assert (together.commit_offset, together.pending) == (alone.commit_offset, alone.pending)
+        assert woken.pop() == together.commit_offset
+        assert not woken  # once for all of them
+    assert together.commit_offset == 65
+
+
 WRONG_SETTINGS = (
     (Producer, {"max_in_flight": "5"}), (Producer, {"max_in_flight": 0}),
     (Producer, {"retries": None}), (Producer, {"retries": -1}), (Producer, {"batch_max": 0}),

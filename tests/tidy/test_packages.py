@@ -21,8 +21,8 @@ PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocket
 
 
 @functools.cache
-def trees(package: str) -> list[tuple[str, ast.Module]]:
-    paths = sorted((ROOT / package).rglob("*.py"))
+def trees(package: str, kind: str = "py") -> list[tuple[str, ast.Module]]:
+    paths = sorted((ROOT / package).rglob(f"*.{kind}"))
     return [(str(p.relative_to(ROOT)), ast.parse(p.read_text(encoding="utf-8"))) for p in paths]
 
 
@@ -67,8 +67,10 @@ def private_attributes(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def names_of(package: str) -> set[str]:
-    """What the files of a package define."""
-    return {name for _, tree in trees(package) for name in defined(tree)}
+    """What the files of a package define, and what its modules in C do, by their stubs."""
+    return {
+        name for kind in ("py", "pyi") for _, tree in trees(package, kind) for name in defined(tree)
+    }
 
 
 @pytest.mark.parametrize("package", PACKAGES)
