@@ -9,7 +9,7 @@ from typing import Any
 from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
-from broker.grpc.deliveries import ack, change, dead_letter
+from broker.grpc.deliveries import ack, change, dead_letter, to_consume
 from broker.grpc.messages import millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
@@ -96,6 +96,7 @@ class Acking:
         receipt = await self._newest(group, given)
         if receipt.physical < 0:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
+        self._broker.check(call, to_consume(group, topic))
         await self._check_place(group, topic, receipt)
         ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         await dead_letter(ask, group, topic, request.message_id, receipt)

@@ -10,13 +10,18 @@ from broker.grpc.status import Code, Problem, of_response
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, texts
 
-__all__ = ["Ask", "ack", "change", "dead_letter"]
+__all__ = ["Ask", "ack", "change", "dead_letter", "to_consume"]
 
 #: Sends a request to the broker. Raises: Problem.
 Ask = Callable[[Command], Awaitable[Command]]
 
 #: The broker knows no such delivery: it is over, or the handle is not one of ours.
 _OVER = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
+
+
+def to_consume(group: str, topic: str) -> Command:
+    """A request that needs the right to consume the topic as this group."""
+    return Command(RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": group})
 
 
 async def ack(ask: Ask, group: str, topic: str, receipt: Receipt) -> None:

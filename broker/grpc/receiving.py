@@ -18,7 +18,7 @@ from broker.grpc.brokers import Brokers
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, Clients
-from broker.grpc.deliveries import Ask, change, dead_letter
+from broker.grpc.deliveries import Ask, change, dead_letter, to_consume
 from broker.grpc.messages import incoming, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
@@ -94,8 +94,7 @@ class Receiving:
     async def assignment(self, call: Call, request: Any) -> Any:
         """Each queue to a group that consumes in order, else any queue of the broker."""
         topic, group = topic_of(request.topic), group_of(request.group)
-        wanted = Command(RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": group})
-        self._broker.check(call, wanted)
+        self._broker.check(call, to_consume(group, topic))
         places = await self._broker.places(topic)
         if not places:
             raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")

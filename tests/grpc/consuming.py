@@ -146,9 +146,9 @@ def codes(status):
 
 
 @asynccontextmanager
-async def serving(path, *, proxy=None, **settings):
-    """A broker with the service, and a raw consumer of it that has sent its settings. proxy: of
-    rmq-proxy.json; by default a wait in vain is short."""
+async def serving(path, *, proxy=None, settled=True, **settings):
+    """A broker with the service, and a raw consumer of it that has sent its settings unless told
+    otherwise. proxy: of rmq-proxy.json; by default a wait in vain is short."""
     conf = path.with_name("rmq-proxy.json")
     conf.write_text(json.dumps(_IMPATIENT if proxy is None else proxy))
     given = {"listenPort": 0, "brokerIP1": "127.0.0.1", "flushDiskType": "ASYNC_FLUSH"}
@@ -159,7 +159,8 @@ async def serving(path, *, proxy=None, **settings):
     ):
         raw = Raw(broker, channel)
         raw.make()
-        await raw.settle()
+        if settled:
+            await raw.settle()
         yield raw
 
 

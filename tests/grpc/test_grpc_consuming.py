@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from waiting import until_async
 
 from broker import Message
 from broker.grpc.schema import pb
+from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 
 def bodies(messages):
@@ -194,6 +196,67 @@ def test_requests_for_messages_are_refused_by_name(store_path):
                 setattr(raw, field, pb.Resource(name=value))
                 assert codes((await raw.receive())[0]) == code, value
                 setattr(raw, field, old)
+
+    run(work())
+
+
+def test_what_the_broker_refuses_has_the_status_that_it_means(store_path):
+    async def work():
+        settings = {"popPollingSize": 0, "autoCreateSubscriptionGroup": False}
+        async with serving(store_path, **settings) as raw:
+            services = raw.broker.services
+            assert codes((await raw.receive())[0]) == "CONSUMER_GROUP_NOT_FOUND"
+            services.groups.update(SubscriptionGroup("g"))
+            held = raw.call("ReceiveMessage", raw.request(poll=20))
+            await until_async(lambda: len(services.pop.polling) == 1)
+            full, _ = await raw.receive(poll=20)
+            assert (codes(full), full.message) == ("TOO_MANY_REQUESTS", "polling full")
+            held.cancel()
+            services.groups.update(SubscriptionGroup("g", consume_enable=False))
+            assert codes((await raw.receive())[0]) == "FORBIDDEN"
+            services.groups.update(SubscriptionGroup("g"))
+            services.topics.update(TopicConfig("T", 1, 1, perm=2))  # may be written only
+            assert codes((await raw.receive())[0]) == "FORBIDDEN"
+            request = pb.QueryAssignmentRequest(topic=raw.topic, group=raw.group)
+            refused = (await raw.call("QueryAssignment", request)).status
+            assert (codes(refused), refused.message) == ("FORBIDDEN", "no readable queue")
+
+    run(work())
+
+
+def test_consumption_needs_rights_to_the_topic_and_the_group(store_path):
+    root = '{"username":"root","password":"secret"}'
+    inner = '{"accessKey":"inner","secretKey":"inner-secret"}'
+
+    async def work():
+        async with serving(
+            store_path, settled=False, authenticationEnabled=True, authorizationEnabled=True,
+            initAuthenticationUser=root, innerClientAuthenticationCredentials=inner,
+        ) as raw:  # fmt: skip
+            nobody = list(raw.metadata)
+            date = "20261122T101112Z"
+            proof = hmac.new(b"secret", date.encode(), "sha1").hexdigest()
+            raw.metadata += [
+                ("x-mq-date-time", date),
+                (
+                    "authorization", "MQv2-HMAC-SHA1 Credential=root,"
+                    f" SignedHeaders=x-mq-date-time, Signature={proof}",
+                ),
+            ]  # fmt: skip
+            await raw.settle()
+            raw.put("a")
+            (found,) = await raw.take()
+            root_metadata, raw.metadata = raw.metadata, nobody
+            refused = "UNAUTHORIZED"
+            assert codes((await raw.receive())[0]) == refused
+            assert codes((await raw.ack(handle_of(found))).status) == refused
+            assert codes((await raw.change(handle_of(found), 20)).status) == refused
+            assert codes((await raw.forward(handle_of(found))).status) == refused
+            request = pb.QueryAssignmentRequest(topic=raw.topic, group=raw.group)
+            assert codes((await raw.call("QueryAssignment", request)).status) == refused
+            raw.metadata = root_metadata
+            assert codes((await raw.call("QueryAssignment", request)).status) == "OK"
+            assert codes((await raw.ack(handle_of(found))).status) == "OK"
 
     run(work())
 
