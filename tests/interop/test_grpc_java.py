@@ -23,7 +23,6 @@ HIDDEN = {"__SHARDINGKEY", "__transactionId__", "TRANSACTION_CHECK_TIMES"}
 #: Answered otherwise, by kind: ours.
 OURS = {
     # It says what is wrong, and with which status.
-    "recall-again": "BadRequestException: [request-id=?, response-code=40000] recall failed",
     "recall-wrong": "BadRequestException: [request-id=?, response-code=40000] recall handle is",
     "send-unknown-topic": "NotFoundException: [request-id=?, response-code=40402] No topic route",
     "receive-bad-sql": "BadRequestException: [request-id=?, response-code=40010] parse the",
