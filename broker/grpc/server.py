@@ -34,6 +34,9 @@ _quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
 #: Streams of one connection.
 _STREAMS_MAX = 10_000
 _HEADERS_MAX = 64 << 10
+_PREFIX, _SOCKET = "pystore-grpc-", "socket"
+#: Bytes of the path of a Unix socket.
+_SOCKET_MAX = 107
 #: For the first frames of HTTP/2.
 _HANDSHAKE_MS = 10_000
 
@@ -55,8 +58,8 @@ class GrpcServer:
     ) -> None:
         self._handlers = handlers
         self._settings = settings
-        self._folder = Path(tempfile.mkdtemp(prefix="pystore-grpc-"))
-        inner = self._folder / "socket"
+        self._folder = _own_folder()
+        inner = self._folder / _SOCKET
         self._front = Front(sock, inner, tls, connections_max, trusts, gone)
         self._server: grpc.aio.Server | None = None
 
@@ -76,7 +79,7 @@ class GrpcServer:
             ]
         )
         self._server.add_generic_rpc_handlers((_Table(self._handlers, self._call),))
-        self._server.add_insecure_port(f"unix:{self._folder / 'socket'}")
+        self._server.add_insecure_port(f"unix:{self._folder / _SOCKET}")
         await self._server.start()
         self._front.start()
 
@@ -98,6 +101,15 @@ class GrpcServer:
         address = self._front.address_of(context.peer())
         deadline = None if remaining is None else time.monotonic() + remaining
         return Call(method, metadata, address, deadline)
+
+
+def _own_folder() -> Path:
+    """A new folder that nobody else may look into, whose sockets have names of a legal length."""
+    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    if len(str(made / _SOCKET).encode()) > _SOCKET_MAX:
+        made.rmdir()
+        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+    return made
 
 
 MakeCall = Callable[[str, Any], Call]

@@ -90,6 +90,27 @@ def test_bytes_of_another_protocol_close_the_connection(broker: Broker, data: by
         assert closed(sock)
 
 
+@pytest.mark.parametrize("data", [b"", b"PROXY TCP4 ", b"\x16\x03\x01\x01\x00"])
+def test_a_connection_that_does_not_begin_is_closed(
+    broker: Broker, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.front._OPENING_S", 0.05)
+    with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+        sock.sendall(data)
+        assert closed(sock)
+
+
+def test_a_long_name_of_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's socket is found all the same."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with serving(tmp_path / "store") as broker, Caller(broker.grpc_address) as caller:
+        assert caller.send(message("Normal")).status.code == CODE.OK
+
+
 def test_a_proxy_header_names_the_client(broker: Broker) -> None:
     """Every record of the client's then has its address."""
     host, port = "127.0.0.1", broker.grpc_port
@@ -241,3 +262,49 @@ def test_settings_of_a_proxy_are_obeyed(tmp_path: Path) -> None:
     ):
         refused = caller.send(message("Normal", b"x" * 11))
     assert refused.status.code == CODE.MESSAGE_BODY_TOO_LARGE
+
+
+# ---- too much of something ----
+
+
+def test_a_message_beyond_the_inbound_limit_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "rmq-proxy.json"
+    path.write_text('{"grpcMaxInboundMessageSize": 100000}')
+    with (
+        serving(tmp_path / "store", proxy_conf=path) as broker,
+        Caller(broker.grpc_address) as caller,
+    ):
+        with pytest.raises(grpc.RpcError) as failed:
+            caller.send(message("Normal", bytes(100_001)))
+        assert failed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caller.send(message("Normal")).status.code == CODE.OK
+
+
+def test_clients_of_one_connection_are_bounded(broker: Broker, caller: Caller) -> None:
+    codes = []
+    for number in range(257):
+        caller.headers["x-mq-client-id"] = f"one of many {number}"
+        codes.append(caller.send(message("Normal")).status.code)
+    assert codes == [CODE.OK] * 256 + [CODE.TOO_MANY_REQUESTS]
+
+
+def test_connections_are_bounded(tmp_path: Path) -> None:
+    """One over the limit is closed, and the others are served."""
+    with (
+        serving(tmp_path / "store", maxConnections=1) as broker,
+        Caller(broker.grpc_address) as caller,
+    ):
+        assert caller.send(message("Normal")).status.code == CODE.OK
+        with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+            assert closed(sock)
+        assert caller.send(message("Normal")).status.code == CODE.OK
+
+
+def test_streams_that_never_end_cost_others_nothing(broker: Broker, caller: Caller) -> None:
+    streams = [caller.telemetry() for _ in range(300)]
+    for stream in streams:
+        stream.publish("Normal")
+    with Caller(broker.grpc_address) as another:
+        assert another.send(message("Normal")).status.code == CODE.OK
+    for stream in streams:
+        stream.close()
