@@ -1,22 +1,33 @@
 """What access control costs: a send in the protocol core that is signed, beside one that is not.
 
-    python -m benches.signed [--count 300000] [--keep FILE]
+    python -m benches.signed [--count 300000] [--rounds 3] [--seconds 4] [--keep FILE]
 
 Frames of SEND_MESSAGE_V2 go through the C core as a connection's bytes would, without sockets and
 without an event loop (benches/dedup.py), one kind after the other in each round.
+
+Then over sockets: an AsyncProducer with 64 sends in flight (benches/client.py), which signs for one
+broker and not for the other, in turn. Processor time is that of the whole process a message.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benches import harness
+from benches.client import WARM_S
 from benches.dedup import BODY, CHUNK, Feed
 from benches.harness import ROOT, Row
-from broker import Credentials
+from broker import Broker, Credentials
 from broker.client.credentials import SigningHook
 from broker.remoting import codec
 from broker.remoting.command import Command
@@ -85,13 +96,94 @@ def rows_of(count: int) -> list[Row]:
     return rows
 
 
+# ---- over sockets ----
+
+KINDS = ("unsigned", "signed")
+RULES = f"""accounts:
+- accessKey: {WHO.access_key}
+  secretKey: {WHO.secret_key}
+  defaultTopicPerm: PUB|SUB
+"""
+
+
+def serve(folder: Path, kind: str) -> None:
+    """A broker until its input ends; tells the address of its name server."""
+    folder.mkdir(parents=True)
+    if kind == "signed":
+        rules = folder / "plain_acl.yml"
+        rules.write_text(RULES)
+        rules.chmod(0o600)
+    settings = {"aclEnable": kind == "signed", "bindAddress": "127.0.0.1"}
+    with Broker(folder / "store", listenPort=0, with_namesrv=True, **settings) as broker:
+        print(broker.namesrv_address, flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def served(folder: Path, kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    words = [sys.executable, "-m", "benches.signed", "--serve", str(folder / kind), kind]
+    with subprocess.Popen(
+        words, cwd=harness.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+        process.communicate()
+
+
+def used_s(process: subprocess.Popen[str]) -> float:
+    stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sent(process: subprocess.Popen[str], names: str, kind: str, seconds: float) -> list[float]:
+    """Messages a second; us of the client and of the broker a message."""
+    pair = {"ROCKETMQ_ACCESS_KEY": WHO.access_key, "ROCKETMQ_SECRET_KEY": WHO.secret_key}
+    words = [sys.executable, "-m", "benches.client", "--work", "send", "--namesrv", names]
+    before = used_s(process)
+    said = subprocess.run(
+        [*words, "--seconds", str(seconds)], cwd=harness.ROOT, check=True, text=True,
+        stdout=subprocess.PIPE, env=os.environ | (pair if kind == "signed" else {}),
+    ).stdout  # fmt: skip
+    count, spent, used = json.loads(said)
+    # The broker also served what was sent while the client warmed up, at about the same rate.
+    broker = (used_s(process) - before) * seconds / (seconds + WARM_S)
+    return [count / spent, used / count * 1e6, broker / count * 1e6]
+
+
+def wire_rows(rounds: int, seconds: float) -> list[Row]:
+    names = (("sends, 64 in flight", " /s", False), ("of the client", " us", True),
+             ("of the broker", " us", True))  # fmt: skip
+    rows = {kind: [Row(n, f"{BODY} B", kind, u, [], smaller=s) for n, u, s in names]
+            for kind in KINDS}  # fmt: skip
+    ratio = Row("sends, 64 in flight", f"{BODY} B", "signed to unsigned", " x", [])
+    harness.SCRATCH.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=harness.SCRATCH) as made,
+        served(Path(made), "unsigned") as plain,
+        served(Path(made), "signed") as signed,
+    ):
+        for number in range(rounds):
+            turns = (("unsigned", plain), ("signed", signed))
+            for kind, broker in turns if number % 2 else turns[::-1]:
+                for row, value in zip(rows[kind], sent(*broker, kind, seconds), strict=True):
+                    row.rounds.append(value)
+            ratio.rounds.append(rows["signed"][0].rounds[-1] / rows["unsigned"][0].rounds[-1])
+    return [*rows["unsigned"], *rows["signed"], ratio]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.signed")
+    parser.add_argument("--rounds", type=int, default=3, help="over sockets")
+    parser.add_argument("--seconds", type=float, default=4, help="of each")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=300_000, help="messages a round")
     parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
+    if given.serve:
+        serve(Path(given.serve[0]), given.serve[1])
+        return
     facts: dict[str, Any] = harness.machine()
-    rows = rows_of(given.count)
+    rows = rows_of(given.count) + wire_rows(given.rounds, given.seconds)
     harness.show(rows, facts, "access control")
     path = harness.save(rows, facts, "signed")
     print(f"raw rounds: {path.relative_to(ROOT)}")

@@ -1,22 +1,32 @@
 """Timers at a broker: how late they are delivered, and how fast, when many are due together.
 
     python -m benches.timers [--rate 5000] [--seconds 3] [--together 100000]
+    python -m benches.timers --pending 10000000
 
 Puts them into a store, opens a broker on it before they are due, and reads from the log when each
 was stored in its topic. Prints one JSON line a figure. late_ms: store time against the time asked
 for. put_s, deliver_s: of the same number of plain puts, and from the time asked for to the last
 delivery; their ratio is what a busy machine does not change.
+
+--pending: a broker finds so many timers in its log, for times that do not come, is killed with
+SIGKILL, started, stopped cleanly, started again and left alone. A start is counted, after the
+imports, until the broker serves (open_s), and until it knows of every timer (all_s). Some 4 GB on
+the disk for ten million.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pystore
+from benches.harness import ROOT, SCRATCH
 from broker import Broker
 
 __all__ = ["main"]
@@ -76,12 +86,97 @@ def together(folder: Path, count: int) -> dict[str, object]:
     }  # fmt: skip
 
 
+# ---- many that wait ----
+
+HOURS_AHEAD, SPREAD_MS = 6, 48 * 3_600_000
+
+
+def fill(folder: Path, count: int) -> None:
+    first = time.time_ns() // 1_000_000 + HOURS_AHEAD * 3_600_000
+    with pystore.open(folder, **SETTINGS) as store:
+        for i in range(count):
+            due = first + i * 7919 % SPREAD_MS
+            properties = {"TIMER_DELIVER_MS": str(due), "UNIQ_KEY": f"{i:032X}"}
+            store.put("timed", BODY, properties=properties, queue=0)
+
+
+async def hold(folder: Path, count: int) -> None:
+    """A broker with so many timers; tells when it has them, and waits for the end of its input."""
+    began = time.perf_counter()
+    async with Broker(folder, listenPort=0, **SETTINGS) as broker:
+        opened = time.perf_counter() - began
+        schedule = broker.services.schedule.timers
+        assert schedule is not None
+        while schedule.timers.count() < count:
+            await asyncio.sleep(0.01)
+        took = time.perf_counter() - began
+        print(json.dumps({"open_s": round(opened, 3), "all_s": round(took, 3)}), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+class Held:
+    """The process of hold()."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        words = [sys.executable, "-m", "benches.timers", "--hold", str(folder)]
+        words += ["--pending", str(count)]
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.took: dict[str, float] = json.loads(self.process.stdout.readline())
+
+    def anonymous_mb(self) -> float:
+        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
+        line = next(x for x in text.splitlines() if x.startswith("Anonymous:"))
+        return round(int(line.split()[1]) / 1024, 1)
+
+    def busy(self, seconds: float) -> float:
+        """The share of a core that it uses while nothing happens."""
+
+        def used() -> float:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(stat[11]) + int(stat[12])) / 100
+
+        before = used()
+        time.sleep(seconds)
+        return round((used() - before) / seconds, 4)
+
+    def end(self, *, kill: bool) -> None:
+        if kill:
+            self.process.kill()
+        self.process.communicate()
+
+
+def pending(folder: Path, count: int) -> dict[str, object]:
+    fill(folder, count)
+    held = Held(folder, count)
+    found: dict[str, object] = {"bench": "timers_pending", "timers": count, "first": held.took}
+    for name, kill in (("after_kill", True), ("after_stop", False)):
+        held.end(kill=kill)
+        held = Held(folder, count)
+        found[name] = held.took
+    found |= {"anonymous_mb": held.anonymous_mb(), "idle_core": held.busy(20)}
+    held.end(kill=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--together", type=int, default=100_000)
+    parser.add_argument("--pending", type=int, default=0)
+    parser.add_argument("--hold", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.hold is not None:
+        asyncio.run(hold(given.hold, given.pending))
+        return
+    if given.pending:
+        SCRATCH.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as made:
+            print(json.dumps(pending(Path(made) / "store", given.pending)), flush=True)
+        return
     with tempfile.TemporaryDirectory(prefix="pystore-bench-") as made:
         print(json.dumps(spread(Path(made) / "a", given.rate, given.seconds)), flush=True)
         print(json.dumps(together(Path(made) / "b", given.together)), flush=True)

@@ -19,7 +19,7 @@ from broker.services.pop.checkpoints import (
 from pystore import Message, Store
 from pystore.errors import StoreError
 from pystore.native import lib
-from pystore.timers import Timer, Timers
+from pystore.timers import Timers
 
 __all__ = ["REVIVE_GROUP", "Found", "ReviveLog", "revive_topic"]
 
@@ -28,7 +28,6 @@ log = logging.getLogger("broker.pop")
 #: Whose offsets say how far the revive topic is done with.
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 _BATCH = 256
-_TIMERS = 65_536
 
 
 def revive_topic(cluster: str) -> str:
@@ -125,7 +124,7 @@ class ReviveLog:
             pass  # it reads what came after its state was saved; nothing is due in 1970
         name = self.topic.encode()
         hashed = lib.ps_java_hash(0, name, len(name))
-        for timer in _waiting(timers):
+        for timer in timers.each():  # there may be millions that are not of POP
             if timer.physical >= 0 and timer.topic_hash == hashed:
                 message = self._store.message(timer.physical)
                 if message.properties.get("REAL_TOPIC") == self.topic:
@@ -156,20 +155,3 @@ class ReviveLog:
 
     def range(self, queue: int) -> tuple[int, int]:
         return self._store.range(self.topic, queue)
-
-
-def _waiting(timers: Timers) -> Iterator[Timer]:
-    """All of them, in parts: there may be millions that are not of POP."""
-    since, most = 0, _TIMERS
-    while True:
-        part = list(timers.waiting(since, most=most))
-        if len(part) < most:
-            yield from part
-            return
-        # Those of its last millisecond may not all be in it.
-        whole = [each for each in part if each.due_ms < part[-1].due_ms]
-        if not whole:
-            most *= 2
-            continue
-        yield from whole
-        since = whole[-1].due_ms
