@@ -35,6 +35,8 @@ BLOCKS_MAX = 32
 ZEROS = 16 << 20
 #: What a mirror does without: the index and the timers answer questions that are refused here.
 LEFT_OUT = ("index", "timerlog", "timerwheel", "compaction", "lock", "spark")
+#: What file systems call a value that changes with a file.
+MARKS = ("ETag", "etag", "checksum", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
 UNITS = 65_536
 _UNIT = struct.Struct(">qiq")
 _BLANK_SIZE = 0x7FFF_FFFF
@@ -55,6 +57,7 @@ class _Remote:
         self.url = url
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
+            self._fs.invalidate_cache()  # it keeps what it listed for as long as the process lives
             found = self._fs.find(self._root, detail=True)
         except (OSError, ValueError, ImportError) as e:
             raise SourceError(f"cannot list {url}: {e}") from e
@@ -71,7 +74,7 @@ class _Remote:
 
     def _file(self, path: str, about: dict[str, Any]) -> _File:
         name = str(PurePosixPath(path).relative_to(PurePosixPath(self._root)))
-        mark = next((about[k] for k in ("ETag", "checksum", "mtime") if about.get(k)), "")
+        mark = next((about[key] for key in MARKS if about.get(key)), "")
         return _File(name, int(about["size"]), str(mark))
 
     def read(self, name: str, start: int, end: int) -> bytes:
@@ -208,7 +211,7 @@ class RemoteReader(pystore.Reader):
         super().__init__(mirror.path, **dict(settings))
 
     def refresh(self) -> None:
-        """A copy of a stopped store stays as it is."""
+        """Nothing: a mirror stays what it is, and who plans or begins a task opens it again."""
 
     def _fetch_queue(self, topic: str, queue: int, start: int, end: int) -> None:
         for at in range(start, end, UNITS):

@@ -48,6 +48,8 @@ def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False)
     import pystore
 
     held = _cache.pop((path, settings), None)
+    if fresh and is_remote(path):
+        held = None  # not closed: see below
     if held is not None and (held.reader.closed or _gone(held.oldest)):
         held.reader.close()
         held = None
@@ -79,12 +81,13 @@ def _new_reader(path: str, settings: StoreSettings) -> pystore.Reader:
 
 
 def let_go(path: str, settings: StoreSettings = ()) -> None:
-    """At the end of a task: closes the reader where address space is limited.
+    """At the end of a task: closes the reader where address space is limited, or of a copy on
+    another file system, which the next task must list again.
 
     ``spark.executor.pyspark.memory`` limits it in workers, and every segment that a reader has
     looked into stays mapped, 1 GiB each, until the reader is closed.
     """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    if is_remote(path) or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         held = _cache.pop((path, settings), None)
         if held is not None:
             held.reader.close()
