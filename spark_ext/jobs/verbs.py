@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pystore.cli.verbs import Verb
-from spark_ext.jobs import archive, lag, restore, topics, transactions
+from spark_ext.jobs import archive, delays, lag, reconcile, restore, topics, transactions
 
 __all__ = ["VERBS"]
 
@@ -12,5 +12,7 @@ VERBS = (
     Verb("spark topics", topics.run),
     Verb("spark lag", lag.run),
     Verb("spark archive", archive.run),
+    Verb("spark delays", delays.run),
+    Verb("spark reconcile", reconcile.run),
     Verb("spark restore", restore.run, writes=True),
 )

@@ -255,6 +255,50 @@ def test_an_archive_of_another_log_is_refused(run_job, make, tmp_path):
     assert "of another log" in error["text"]
 
 
+# ---- delays and reconcile ----
+
+
+def test_deliveries_of_javas_broker_are_paired_with_what_was_asked(run_job, golden, golden_records):
+    """By the records themselves: each delivered message is one whose id was delayed."""
+    asked, came = {}, {}
+    for m in golden_records("normal-exit"):
+        if m["at"] == "msg" and m["topic"] in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"):
+            kind = f"level {m['queue'] + 1:02d}" if m["topic"][0] == "S" else "timer"
+            asked.setdefault(kind, []).append((m["props"]["REAL_TOPIC"], m["props"]["UNIQ_KEY"]))
+        elif m["at"] == "msg":
+            key = (m["topic"], m["props"].get("UNIQ_KEY"))
+            came[key] = came.get(key, 0) + 1
+    want = {
+        kind: (len(keys), sum(min(keys.count(k), came.get(k, 0)) for k in set(keys)))
+        for kind, keys in asked.items()
+    }
+    report = run_job("delays", golden("normal-exit"))
+    got = {r["kind"]: (r["asked"], r["delivered"]) for r in report["by kind"]}
+    assert got == want and sum(n for _, n in got.values()) > 4
+    assert all(
+        r["early"] == 0 and 0 <= r["p50_s"] < 60 for r in report["by kind"] if r["delivered"]
+    )
+
+
+def test_what_one_of_two_logs_has_is_named(run_job, make, tmp_path):
+    a, b = make({"t": [20], "u": [5]}, tmp_path / "a"), make({"t": [20], "u": [3]}, tmp_path / "b")
+    with pystore.open(b) as store:
+        store.put("t", b"t-0-7", queue=0)  # once more
+        store.put("new", b"x", queue=0)
+    report = run_job("reconcile", a, b, code=1)
+    assert [tuple(r.values()) for r in report["by content"]] == [
+        ("new", 0, 0, 1), ("t", 20, 0, 1), ("u", 3, 2, 0),
+    ]  # fmt: skip
+    assert {(r["topic"], r["offset"]) for r in report["differing contents"]} == {
+        ("new", 0), ("t", 7), ("u", 3), ("u", 4),
+    }  # fmt: skip
+    archive = tmp_path / "archive"
+    run_job("archive", a, archive)
+    same = run_job("reconcile", a, archive)
+    assert same["reconcile"] == {"same_places": True, "same_contents": True}
+    assert run_job("reconcile", a, b, "--topic", "t", code=1)["by place"][0]["only_in_b"] == 1
+
+
 # ---- what all jobs share ----
 
 
