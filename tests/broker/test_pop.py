@@ -150,6 +150,26 @@ def test_check_points_in_rocksdb_are_named_and_not_passed_over(store_path):
         run(start())
 
 
+def test_a_crash_before_a_new_group_is_written_loses_none_of_its_messages(store_path):
+    async def first():
+        async with popping(store_path, flushConsumerOffsetInterval=3_600_000) as p:
+            p.make_topic()
+            p.put("a")
+            await p.broker.services.topics.settled()
+            p.broker.services.groups._rows._soon = lambda: None
+            await p.handles(invisible=20_000)
+            p.broker.store.flush()
+            shutil.copytree(store_path, store_path.with_name("crashed"))
+
+    async def second():
+        async with popping(store_path.with_name("crashed")) as p:
+            p.shift(21_000)
+            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a"]
+
+    run(first())
+    run(second())
+
+
 def test_a_reset_is_not_undone_by_a_crash(store_path):
     async def first():
         async with popping(store_path) as p:
@@ -296,7 +316,10 @@ def test_a_crash_forgets_no_ordered_batch_and_no_acknowledgement_of_it(store_pat
             await p.ack(found[0][0])
             await p.ack(found[2][0])
             p.broker.store.flush()
-            shutil.copytree(store_path, store_path.with_name("crashed"))
+            copy = store_path.with_name("crashed")
+            shutil.copytree(store_path, copy)
+            with open(copy / "config" / "consumerOrderInfo.journal", "ab") as journal:
+                journal.write(b'{"topic":"T","gro')  # the last line was not written whole
             return found
 
     async def second(found):

@@ -7,6 +7,7 @@ for the file that is being written, too.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import zlib
@@ -34,11 +35,11 @@ class Journal:
     def __init__(self, path: Path, file_mode: int) -> None:
         self._path, self._file_mode = path, file_mode
         self._file: int | None = None
-        #: Lines since the last mark, while a save is under way.
+        #: Lines that the next file begins with: those since the last mark.
         self._since: list[bytes] = []
 
     def read(self, saved: bytes) -> list[dict[str, Any]]:
-        """Changes after the file with this content, the earliest first."""
+        """Changes after the file with this content, the earliest first; begin() keeps them."""
         try:
             lines = self._path.read_bytes().split(b"\n")
         except OSError:
@@ -53,8 +54,10 @@ class Journal:
             if said["file"] is None:
                 if counts:
                     found.append(said)
+                    self._since.append(line + b"\n")
             elif said["file"] == crc:
                 counts, found = True, []
+                self._since.clear()
         return found
 
     def add(self, topic: str, group: str, queue: int, **change: Mapping[str, Any] | int) -> None:
@@ -66,7 +69,8 @@ class Journal:
         self._since.append(line)
         if self._file is not None:
             try:
-                os.write(self._file, line)
+                if os.write(self._file, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as failed:
                 log.warning(
                     "A crash now would repeat messages of ordered groups: %s: %s",
@@ -87,10 +91,6 @@ class Journal:
         lines = b"".join([head, *self._since])
         files.write_whole(self._path, lines, durable=False, mode=self._file_mode)
         self._since = []
-        self.go_on()
-
-    def go_on(self) -> None:
-        """More lines after those that were read. Raises: OSError."""
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def end(self) -> None:

@@ -179,11 +179,8 @@ class OrderTable:
             if said["batch"] is not None:
                 self._take(place, said["batch"])
                 found[place] = said["next"] or 0
-        if changes:  # they are still in the journal, until the next save
-            self.changed = True
-            self._journal.go_on()
-        else:
-            self._journal.begin(raw)
+        self.changed = bool(changes)
+        self._journal.begin(raw)
         return found
 
     def _take(self, place: Queue, value: Any) -> None:

@@ -65,7 +65,7 @@ class Pop:
         offsets: Offsets,
     ) -> None:
         self._store, self._core, self._config = store, core, config
-        self._topics, self._offsets = topics, offsets
+        self._topics, self._groups, self._offsets = topics, groups, offsets
         self._schedule: Schedule | None = None
         self.points = CheckPoints()
         folder, mode = store.path / "config", store.settings.file_mode
@@ -128,6 +128,8 @@ class Pop:
         found = await asyncio.to_thread(self.log.find, timers, self.revive.done, since)
         for ck in found.open:
             self.points.add(ck)
+            if (ck.group, ck.topic, ck.queue) in found.popped:
+                self._groups.find(ck.group)  # the crash may have undone that it was made
         self._go_on_at(found.popped)
         if found.records:
             log.info(
