@@ -129,14 +129,13 @@ class Clients:
         if self._clients.pop(client_id, None) is not None:
             self.dropped(client_id)
 
-    def all(self) -> list[Client]:
-        return list(self._clients.values())
-
     def of(self, peer: Peer) -> Client | None:
-        """The client whose connection to the broker this is."""
+        """The client whose connection to the broker this is, once its settings are answered: it
+        expects nothing before that."""
         link = peer.state.get(LINK)
         client = link.client if link is not None else None
-        return client if isinstance(client, Client) else None
+        is_here = isinstance(client, Client) and self.get(client.client_id) is client
+        return client if is_here else None
 
 
 class ClientMethods:

@@ -164,6 +164,21 @@ def test_a_transaction_that_is_not_there(caller: Caller) -> None:
     assert reply.status.code == CODE.INTERNAL_SERVER_ERROR
 
 
+def test_a_transaction_of_another_topic_is_refused(caller: Caller) -> None:
+    entry = caller.send(message("Tx", message_type=4)).entries[0]
+    for topic in ("Mixed", "Normal"):
+        reply = caller(
+            "EndTransaction", topic=pb.Resource(name=topic), transaction_id=entry.transaction_id,
+            resolution=1,
+        )  # fmt: skip
+        assert reply.status.code == CODE.INTERNAL_SERVER_ERROR
+    done = caller(
+        "EndTransaction", topic=pb.Resource(name="Tx"), transaction_id=entry.transaction_id,
+        resolution=2,
+    )  # fmt: skip
+    assert done.status.code == CODE.OK
+
+
 @pytest.mark.parametrize("handle", ["", "x", "djEgYSBiIGMgZA=="])
 def test_a_recall_handle_that_cannot_be_read(caller: Caller, handle: str) -> None:
     reply = caller("RecallMessage", topic=pb.Resource(name="Delay"), recall_handle=handle)
