@@ -55,6 +55,8 @@ def run(
     """
     # Spark's tasks write there, whatever directory they run in.
     archive = archive.absolute()
+    with j.reader():
+        pass  # what is no store is refused before anything is made
     with alone(archive, "_lock"):
         with j.reader() as reader:
             start, found = _start(reader, runs_of(archive), allow_gap)

@@ -58,6 +58,9 @@ def run(
       pystore spark reconcile /data/old-store /data/new-store
       pystore spark reconcile STORE /archive/broker-a --topic 'orders.*' --report diff.html
     """
+    if not is_archive(j.path):
+        with j.reader():
+            pass  # what is no store is refused before Spark starts
     sides = []
     for number, path in enumerate((j.path.absolute(), other.absolute())):
         frame = _messages(j, path, own=number == 0)

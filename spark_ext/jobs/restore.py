@@ -38,9 +38,10 @@ def run(
 ) -> int | None:
     """Restore a store from an archive, every record to the byte and at its old place.
 
-    STORE must not exist yet. It is made beside its place, verified, and renamed when it is whole:
-    a run that is killed leaves no store, and the next one begins again. Queues, index and
-    checkpoint are made from the log, topics and offsets come from the archive's last run.
+    STORE must not exist yet, or be an empty directory. It is made beside its place, verified, and
+    renamed when it is whole: a run that is killed leaves no store, and the next one begins again.
+    Queues, index and checkpoint are made from the log, topics and offsets come from the archive's
+    last run.
 
     \b
     Examples:
@@ -48,15 +49,17 @@ def run(
       pystore spark restore STORE /archive/broker-a
     """
     target, archive = j.path.absolute(), archive.absolute()
-    runs = _checked(archive)
-    if target.exists():
-        j.session.check_free()
-        raise usage(f"{target} exists already", "name a new directory, or move that one away")
     if j.session.settings()["storePathCommitLog"]:
         raise usage(
             "storePathCommitLog would lead to a log elsewhere",
             "restore into one directory, and move the log afterwards",
         )
+    if target.exists():
+        j.session.check_free()
+        looked = [folder for folder in (target / "commitlog", target) if folder.is_dir()]
+        if any(list(folder.iterdir()) for folder in looked):
+            raise usage(f"{target} exists already", "name a new directory, or move that one away")
+    runs = _checked(archive)
     facts: dict[str, Any] = {
         "store": str(target), "runs": len(runs), "from": runs[0].start, "up to": runs[-1].end,
         "messages": sum(r.messages for r in runs), "bytes": Size(sum(r.bytes for r in runs)),
@@ -81,10 +84,12 @@ def run(
 
 
 def _checked(archive: Path) -> list[Run]:
-    """The runs, which must make one log. Raises: BadArgument, MissingSegment."""
+    """The runs, which must make one log. Raises: NotAStore, MissingSegment."""
     runs = runs_of(archive)
     if not any(run.messages for run in runs):
-        raise usage(f"{archive} holds no run of an archive", "see `pystore spark archive`")
+        error: errors.StoreError = errors.NotAStore("no run of an archive there", str(archive))
+        error.next_step = "name the directory that `pystore spark archive` wrote"
+        raise error
     for before, after in itertools.pairwise(runs):
         if after.start != before.end or after.segment_size != before.segment_size:
             error = errors.MissingSegment(

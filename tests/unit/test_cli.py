@@ -660,6 +660,8 @@ MORE = {
     "timers get": ["0"], "timers cancel": ["0"], "timers reschedule": ["0", "+1d"],
     "tx show": ["0"], "tx commit": ["0"], "tx rollback": ["0"], "tx resume": ["0" * 32],
     "acl add": ["u"], "acl remove": ["u"],
+    "spark archive": ["/nonexistent/archive"], "spark restore": ["/nonexistent/archive"],
+    "spark reconcile": ["/nonexistent/other"],
     "acl check": ["u", "Pub", "Topic:t", "--from", "127.0.0.1"],
 }  # fmt: skip
 #: A bench makes its own store, and refuses one that is there.
