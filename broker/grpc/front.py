@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from broker.remoting.codec import BadFrame
 from broker.remoting.opening import TLS_HANDSHAKE, V2_HEAD, V2_MAX, proxied
@@ -135,19 +135,20 @@ class Front:
         if first == TLS_HANDSHAKE:
             if self._tls.mode == "disabled":
                 raise BadFrame("TLS refused: tls.server.mode is disabled")
-            return address, self._tls_context()
+            if self._context is None:  # a certificate may have to be made
+                self._context = await asyncio.to_thread(self._tls_context)
+            return address, self._context
         if self._tls.mode == "enforcing":
             raise BadFrame("plain text refused: tls.server.mode is enforcing")
         return address, None
 
     def _tls_context(self) -> ssl.SSLContext:
-        if self._context is None:
-            try:
-                self._context = self._tls.server_context()
-            except BadArgument as why:
-                raise BadFrame(f"TLS refused: {why}") from None
-            self._context.set_alpn_protocols(["h2"])
-        return self._context
+        try:
+            made = self._tls.server_context()
+        except BadArgument as why:
+            raise BadFrame(f"TLS refused: {why}") from None
+        made.set_alpn_protocols(["h2"])
+        return made
 
     @staticmethod
     async def _peek(sock: socket.socket, look: Callable[[bytes], _T | None]) -> _T | None:
@@ -182,10 +183,10 @@ class Front:
         try:
             try:
                 await loop.sock_connect(inner, str(self._inner))
+                await loop.create_unix_connection(lambda: far, sock=inner)
             except BaseException:
                 inner.close()
                 raise
-            await loop.create_unix_connection(lambda: far, sock=inner)
             async with asyncio.timeout(_OPENING_S):
                 own = socket.socket(fileno=sock.detach())
                 try:
@@ -226,11 +227,11 @@ class _Half(asyncio.Protocol):
         self._early: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "pause_reading")
-        self._transport = transport  # type: ignore[assignment]
-        transport.set_write_buffer_limits(high=_HIGH)  # type: ignore[attr-defined]
+        # uvloop's transports do not derive from asyncio's classes, but have their methods.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=_HIGH)
         for data in self._early:
-            transport.write(data)  # type: ignore[attr-defined]
+            transport.write(data)
         self._early.clear()
 
     def data_received(self, data: bytes) -> None:
