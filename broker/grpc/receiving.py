@@ -125,23 +125,20 @@ class Receiving:
                 "cannot find settings of a consumer for this client",
             )
         asked = await self._asked(call, request, client)
-        found = await self._passed(asked, await self._pop(call, asked))
-        if not found:
-            raise Problem(Code.MESSAGE_NOT_FOUND, "no match message")
-        sent = 0
+        left = await self._pop(call, asked)
         try:
+            left = await self._passed(asked, left)
+            if not left:
+                raise Problem(Code.MESSAGE_NOT_FOUND, "no match message")
             yield pb.ReceiveMessageResponse(status=ok())
-            for each in found:
-                made = self._shown(asked, each)
-                if asked.renews:
-                    self._renewals.hold(
-                        client.client_id, asked.group, asked.topic, each.receipt, each.attempts
-                    )
+            while left:
+                made = self._shown(asked, left[0])
+                self._hold(call, asked, left[0])
                 yield pb.ReceiveMessageResponse(message=made)
-                sent += 1
+                left = left[1:]
         finally:
-            if sent < len(found):
-                self._spawn(self._give_back(asked, found[sent:]))
+            if left:
+                self._spawn(self._give_back(asked, left))
         end = pb.ReceiveMessageResponse()
         set_millis(end.delivery_timestamp, time.time_ns() // 1_000_000)
         yield end
@@ -242,6 +239,13 @@ class Receiving:
                     asked.topic, each.attempts, failed,
                 )  # fmt: skip
         return passed
+
+    def _hold(self, call: Call, asked: _Asked, each: _Found) -> None:
+        """Renews it from now on, unless its client has just left."""
+        if asked.renews and self._clients.get(call.client_id) is not None:
+            self._renewals.hold(
+                call.client_id, asked.group, asked.topic, each.receipt, each.attempts
+            )
 
     def _shown(self, asked: _Asked, each: _Found) -> Any:
         """pb.Message."""

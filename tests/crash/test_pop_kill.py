@@ -57,7 +57,7 @@ class Ledger:
 
     def delivered(self, group, body, handle):
         retried = handle.retry != "0"
-        if body in self.acked[group] and group == "g":
+        if body in self.acked[group]:
             self.again.append((group, body, retried))
         before = self.popped.setdefault((group, body), [])
         # A delivery of a copy is another one: its first delivery is over by then.
@@ -131,6 +131,7 @@ async def consume_in_order(p, ledger, chance, stop):
         for queue in queues:
             offsets = [handle.offset for handle, _, _ in found if handle.queue == queue]
             ledger.in_order(queue, offsets)
+        ledger.again += [("o", body, False) for *_, body in found if body in ledger.acked["o"]]
         for handle, _, body in found:
             if chance.random() < 0.1 or now_ms() - handle.pop_ms > SAFE_MS:
                 break
@@ -196,7 +197,7 @@ async def settle(p, ledger):
                 idle_until = time.monotonic() + 3 * INVISIBLE_MS / 1000
             if time.monotonic() > idle_until:
                 break
-        seen = {body for of, body in ledger.popped if of == group}
+        seen = ledger.acked[group] | {body for of, body in ledger.popped if of == group}
         assert not sent - seen, f"{len(sent - seen)} messages are lost for {group}"
 
 
