@@ -40,7 +40,7 @@ PACKAGES := $(wildcard pystore broker spark_ext pyspark_rocketmq pytest_rocketmq
 CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-c tsan test-py test-busy test-order test-dev judge \
+.PHONY: help setup build demo test test-c tsan test-py test-busy test-cluster test-order test-dev judge \
         crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
         bench-peers bench-broker bench-clients lint format typecheck errors codes logs docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
@@ -100,6 +100,9 @@ tsan: ## C tests of the threads under the thread sanitizer
 
 test-busy: build ## the suite beside four processes that take all they get and one that syncs
 	@$(PY) tools/busy.py $(PYTEST) --durations=30
+
+test-cluster: build ## Spark: a master and two workers, executors and drivers that are killed, Connect
+	@$(PY) -m pytest -q -m "long or not long" tests/spark/test_cluster.py tests/spark/test_connect.py
 
 test-order: build ## the suite in a random order; PS_ORDER_SEED=n repeats one
 	@PS_ORDER_SEED=$${PS_ORDER_SEED:-$$RANDOM} $(PYTEST)

@@ -1,0 +1,119 @@
+"""A standalone cluster with two workers: batch, stream and sink where executors are processes of
+their own, come with nothing but libraries, and die."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+import pystore
+from broker import Broker
+from broker.testing import SETTINGS
+from tests.spark.clusters import Cluster, run_cluster, stopped
+from tests.spark.conftest import TooLate
+from tests.spark.test_sink import SMALL, bodies, leftovers
+from tests.spark.test_spark_kill import writing
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROWS = 30_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed")
+    with run_cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def fill(path: Path, name: str, queues: int = 4, count: int = 500) -> list[str]:
+    """A store of `queues` queues; its bodies."""
+    made = [f"{name}-{q}-{i}" for q in range(queues) for i in range(count)]
+    with pystore.open(path, **SMALL) as store:
+        for q in range(queues):
+            some = made[q * count : (q + 1) * count]
+            store.put_many("t", [body.encode() for body in some], queue=q)
+    return made
+
+
+def test_a_worker_without_the_store_pulls_and_two_brokers_are_one_frame(cluster, tmp_path):
+    """The store of broker-a is at the same place for the driver and the first worker alone."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    texts = fill(a, "a", 2) + fill(b, "b", 2)
+    with Broker(a, listenPort=0, with_namesrv=True, brokerName="broker-a", **SETTINGS) as broker:
+        for seen in (cluster.folder / "driver", cluster.workers[0]):
+            (seen / "a").symlink_to(a)
+        options = {
+            "fallback": "pull",
+            "nameServer": broker.namesrv_address,
+            "topic": "t",
+            "maxRecordsPerPartition": 500,
+        }
+        given = {"path": ["../../a", str(b)], "options": options}
+        found = cluster.run("read", json.dumps(given))
+    assert found["bodies"] == sorted(texts)
+    assert found["brokers"] == ["broker-a", "broker-b"]
+    folders, packages = zip(*(each.split() for each in found["where"]), strict=True)
+    for worker in cluster.workers:
+        assert any(Path(each).is_relative_to(worker) for each in folders), folders
+    # What was shipped with the job, not what this machine has installed.
+    assert all("/site/pystore/" in each for each in packages)
+    assert all(Path(p).is_relative_to(f) for f, p in zip(folders, packages, strict=True))
+
+
+@pytest.mark.long
+def test_an_executor_killed_in_a_write_leaves_each_row_once(cluster, store_path):
+    options = {"storeConf": json.dumps(SMALL), "jobId": "load"}
+    given = {"path": str(store_path), "rows": ROWS, "halt_ms": 3000, "options": options}
+    with cluster.submit("save", json.dumps(given)) as job, stopped(job):
+        worker = until(lambda: writing(store_path) or job.poll() is not None)
+        if worker is True:
+            raise TooLate(cluster.log())
+        victims = [pid for each in cluster.workers for pid in cluster.executors(each)]
+        (victim,) = [pid for pid in victims if _is_above(pid, worker)]
+        os.kill(victim, signal.SIGKILL)
+        assert job.wait() == 0, cluster.log()
+    assert bodies(store_path) == [f"{i:08d}" for i in range(ROWS)]
+    assert not leftovers(store_path)
+
+
+def _is_above(pid: int, child: int) -> bool:
+    """Whether a process is an ancestor of another one."""
+    while child > 1 and child != pid:
+        child = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+    return child == pid
+
+
+def _count(path: Path) -> int:
+    """Messages of a store that may not be there yet."""
+    try:
+        return len(bodies(path))
+    except pystore.StoreError:
+        return 0
+
+
+@pytest.mark.long
+def test_a_stream_whose_driver_is_killed_goes_on_and_writes_each_message_once(cluster, tmp_path):
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    texts = fill(source, "s", count=2000)
+    sink = {"storeConf": json.dumps(SMALL), "checkpointLocation": str(tmp_path / "checkpoint")}
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 400}
+    given = {"path": str(source), "options": options, "sink": sink, "into": str(copy)}
+    with cluster.submit("stream", json.dumps(given)) as job, stopped(job):
+        until(lambda: job.poll() is not None or _count(copy) > 800, pause_s=0.05)
+        if job.poll() is not None:
+            raise TooLate(cluster.log())
+        os.killpg(job.pid, signal.SIGKILL)
+    done = _count(copy)
+    assert 800 < done < len(texts)
+    found = cluster.run("stream", json.dumps(given))
+    assert 0 < sum(found["batches"]) <= len(texts) - done + 400
+    assert bodies(copy) == sorted(texts)
