@@ -225,10 +225,7 @@ class Network:
         if hooks:
             self.before(address, command)
         with _named_errors():
-            answer = await remoting.request(address, command, timeout)
-            if answer.code == ResponseCode.GO_AWAY:
-                remoting.forget(address)
-                answer = await remoting.request(address, command, timeout)
+            answer = await remoting.exchange(address, command, timeout)
         if hooks:
             self.after(address, command, answer)
         return answer

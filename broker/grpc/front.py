@@ -240,7 +240,7 @@ class _Half(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._transport is None:
             self._early.append(data)
-        else:
+        elif not self._transport.is_closing():  # uvloop's raises then, asyncio's does not
             self._transport.write(data)
 
     def pause_writing(self) -> None:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from types import TracebackType
 
+from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, Command
 from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
@@ -83,6 +84,14 @@ class RemotingClient:
             if connection.reads == reads:
                 connection.abort("no response", f"request {command.code}")
             raise
+
+    async def exchange(self, address: str, command: Command, timeout: float = 3.0) -> Command:
+        """As request(), over another connection where the server is about to close this one."""
+        answer = await self.request(address, command, timeout)
+        if answer.code == ResponseCode.GO_AWAY:
+            self.forget(address)
+            answer = await self.request(address, command, timeout)
+        return answer
 
     async def oneway(self, address: str, command: Command, timeout: float = 3.0) -> None:
         """Sends a request that nobody answers. Raises: as request()."""

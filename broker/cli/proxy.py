@@ -1,0 +1,109 @@
+"""``pystore proxy``: RocketMQ 5's gRPC service before a cluster, until a signal stops it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cli.loglevel import LogLevel, LogLevelOption
+from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
+from pystore.cli.verbs import Session, usage
+
+__all__ = ["run"]
+
+
+def run(
+    s: Session,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "--namesrv",
+            "-n",
+            metavar="HOST:PORT",
+            help="Name servers, separated by ';'. Default: namesrvAddr, then NAMESRV_ADDR.",
+        ),
+    ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", min=0, max=65535, help="Port to listen on; 0: any free port."),
+    ] = None,
+    proxy_conf: Annotated[
+        Path | None,
+        typer.Option("--proxy-conf", metavar="FILE", help="Settings (rmq-proxy.json)."),
+    ] = None,
+    bind: Annotated[
+        str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on.")
+    ] = "0.0.0.0",
+    tls: Annotated[
+        Path | None,
+        typer.Option("--tls", metavar="FILE", help="TLS settings file (tls.server.*)."),
+    ] = None,
+    credentials: CredentialsFile = None,
+    trust: TrustFile = None,
+    log_level: LogLevelOption = LogLevel.WARNING,
+) -> int | None:
+    """Run a proxy for RocketMQ 5's gRPC clients before the brokers of a cluster, ours or Apache's,
+    until SIGTERM or Ctrl-C; print one line when it is ready.
+
+    The proxy keeps no state: run as many as you like before the same brokers, and give clients the
+    addresses of all. Clients are told to come back to the hosts that they asked, at the port of
+    this proxy; with useEndpointPortFromRequest, at the port that they asked.
+
+    A single broker needs no proxy: pystore broker --grpc serves the same clients by itself.
+
+    --credentials sign what the proxy asks brokers for itself, and for clients that sign with the
+    same ones; other clients must not sign, and are let in where brokers let anybody in.
+
+    \b
+    Examples:
+      pystore proxy -n 127.0.0.1:9876
+      pystore proxy -n '10.0.0.1:9876;10.0.0.2:9876' --grpc-port 8081
+      pystore proxy --proxy-conf rmq-proxy.json --tls tls.properties
+      pystore proxy -n 127.0.0.1:9876 --grpc-port 0 --json
+    """
+    from broker.cli.serve import serve
+    from broker.client.errors import ClientError, Misuse
+    from broker.client.options import ClientSettings
+    from broker.remoting.tls import TlsSettings
+    from pystore.errors import BadArgument
+
+    try:
+        from broker.grpc.proxy import ROUTE_POLL_S, Proxy
+    except ImportError as missing:
+        raise BadArgument(
+            f"the proxy needs {missing.name}: pip install 'rocketmq-pystore[grpc]'"
+        ) from missing
+    if s.conf is not None or s.sets:
+        raise usage("a proxy has no settings of a broker", "write them to --proxy-conf")
+    client = ClientSettings(
+        tls=tls_of(trust), credentials=credentials_of(credentials), route_poll_s=ROUTE_POLL_S
+    )
+    chosen = TlsSettings.from_file(tls) if tls is not None else None
+    try:
+        proxy = Proxy(
+            namesrv, conf=proxy_conf, grpc_port=grpc_port, bind=bind, client=client, tls=chosen
+        )
+    except Misuse as wrong:
+        raise usage(str(wrong), "for example: -n 127.0.0.1:9876") from None
+
+    def ready() -> None:
+        facts = {
+            "ready": "proxy",
+            "grpc": proxy.address,
+            "port": proxy.port,
+            "namesrv": ";".join(proxy.servers),
+            "pid": os.getpid(),
+        }
+        s.out.record(
+            facts,
+            lambda: f"The proxy[{facts['grpc']}] boot success. name server is {facts['namesrv']}",
+        )
+        s.out.flush()
+
+    try:
+        return serve(proxy, ready, log_level)
+    except ClientError as failed:
+        raise BadArgument(f"the proxy cannot start: {failed}") from None

@@ -1,0 +1,450 @@
+"""The brokers of a cluster, ours or Apache's, asked over the network: what `pystore proxy` stands
+before. Nothing is kept but what name servers and brokers can be asked again, so any other proxy
+can take over.
+
+Each gRPC client has connections of its own to the brokers that it uses, made when they are needed:
+brokers see it there as a client of the remoting protocol, and what they ask it (checks of
+transactions, questions of tools) comes to the right one. The proxy's own requests go over others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import random
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from broker.access.needs import Action
+from broker.client.credentials import SigningHook
+from broker.client.errors import BrokerRefused, ClientError, NoRoute, RequestTimeout
+from broker.client.faults import FaultTable
+from broker.client.network import BINARY_MAX, REFRESH_S, Network, request_of
+from broker.client.options import ClientSettings
+from broker.client.progress import QueueProgress
+from broker.client.records import received
+from broker.client.routes import Route
+from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
+from broker.grpc.calls import Call
+from broker.grpc.local import credentials_of
+from broker.grpc.receipts import Receipt
+from broker.grpc.status import Code, Problem, of_response
+from broker.remoting import mqjson
+from broker.remoting.client import RemotingClient
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import BINARY, JSON, Command, Refused
+from broker.remoting.handlers import Handlers
+from broker.remoting.mqjson import MessageQueue
+from broker.services.groups import Groups
+from broker.services.topics import READ, WRITE, Topics
+from pystore.configfiles import SubscriptionGroup, TopicConfig
+from pystore.errors import BadArgument
+
+__all__ = ["ClusterBrokers", "ClusterLink"]
+
+log = logging.getLogger("broker.grpc")
+
+#: What brokers say of topics and groups is asked again after this time.
+_KNOWN_S = 20.0
+#: Their answer to such a question comes within this time.
+_ASKED_S = 3.0
+#: Topics and groups that are remembered.
+_KNOWN_MAX = 100_000
+#: Requests that name a broker as a receipt handle does.
+_OF_HANDLES = (
+    RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+)  # fmt: skip
+#: Brokers of 4.x do not know what types a topic takes.
+_ANY_TYPE = {"message.type": "MIXED"}
+
+
+class _Told(NamedTuple):
+    """What was said, and when (monotonic seconds)."""
+
+    value: Any
+    at: float
+
+
+class ClusterLink:
+    """One client's connections to brokers. spawn: runs something until it ends."""
+
+    def __init__(
+        self, key: Key, remoting: RemotingClient, spawn: Callable[[Coroutine[Any, Any, None]], None]
+    ) -> None:
+        self.key = key
+        self.client: object = None
+        self.open = True
+        self._remoting = remoting
+        self._spawn = spawn
+
+    async def ask(self, broker: str, address: str, command: Command, timeout_s: float) -> Command:
+        """Raises: TimeoutError, ConnectionError, ValueError."""
+        connection = await self._remoting.connection(address, timeout_s)
+        connection.state[LINK], connection.state[BROKER] = self, broker
+        return await self._remoting.exchange(address, command, timeout_s)
+
+    def close(self) -> None:
+        self.open = False
+        self._spawn(self._remoting.close())
+
+
+class ClusterBrokers:
+    """asked: serves what brokers ask clients. servers: name servers. settings: of the proxy's own
+    requests; clients that sign with the same credentials have theirs signed by them."""
+
+    host = ""
+
+    def __init__(
+        self, asked: Handlers, *, servers: Sequence[str], settings: ClientSettings
+    ) -> None:
+        self._asked = asked
+        self._tls: ssl.SSLContext | None = settings.tls_context()
+        self._credentials = settings.credentials
+        self._signing = SigningHook(self._credentials) if self._credentials is not None else None
+        self.network = Network("the proxy", servers, settings, {}, self._beat, masters_only=True)
+        self.links = Links(self._join)
+        self._faults = FaultTable()
+        #: Of masters, by the broker's name.
+        self._addresses: dict[str, str] = {}
+        self._places: dict[str, tuple[Route, Mapping[str, str], tuple[Place, ...]]] = {}
+        self._types: dict[str, _Told] = {}
+        self._groups: dict[str, _Told] = {}
+        self._looked = 0.0
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # ---- life ----
+
+    async def start(self, cluster: str = "") -> None:
+        """cluster: that must be there; empty: any. Raises: BadArgument, ClientError."""
+        self.network.start()
+        if not cluster:
+            return
+        known = (await self._cluster_info()).get("clusterAddrTable") or {}
+        if cluster not in known:
+            raise BadArgument(
+                f"no broker of the cluster {cluster:.80} is registered; the name server knows"
+                f" {', '.join(sorted(known))[:200] or 'none'}: start its brokers first, or change"
+                " rocketMQClusterName"
+            )
+
+    async def stop(self) -> None:
+        """After the clients are gone."""
+        self.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await self.network.close()
+
+    def _beat(self) -> bytes:
+        """The proxy is nobody's producer or consumer: it only shows brokers that it is there."""
+        own = {"clientID": self.network.client_id, "producerDataSet": [], "consumerDataSet": []}
+        return mqjson.dumps(own)
+
+    def link(self, call: Call) -> ClusterLink:
+        return self.links.of(call)
+
+    def _join(self, address: tuple[str, int], client_id: str) -> ClusterLink:
+        remoting = RemotingClient(self._asked, tls=self._tls)
+        return ClusterLink((address, client_id), remoting, self._spawn)
+
+    def gone(self, address: tuple[str, int]) -> list[str]:
+        return self.links.gone(address)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def close(self) -> None:
+        self.links.close()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    # ---- what brokers know ----
+
+    async def places(self, topic: str) -> Sequence[Place]:
+        route = await self.route(topic)
+        if route is None:
+            return ()
+        attributes = await self._attributes(topic, route)
+        known = self._places.get(topic)
+        if known is not None and known[0] is route and known[1] is attributes:
+            return known[2]
+        made = tuple(_places(topic, route, attributes))
+        _remember(self._places, topic, (route, attributes, made))
+        return made
+
+    async def route(self, topic: str) -> Route | None:
+        """None for a topic that no name server knows. Raises: Problem."""
+        try:
+            route = await self.network.route(topic)
+        except NoRoute:
+            return None
+        except ClientError as failed:
+            raise _problem(failed) from None
+        for name in route.brokers:
+            if (address := route.address(name)) is not None:
+                self._addresses[name] = address
+        return route
+
+    async def _attributes(self, topic: str, route: Route) -> Mapping[str, str]:
+        """Of the topic, from the first broker that says it. Raises: Problem."""
+        known = self._types.get(topic)
+        if known is not None and time.monotonic() - known.at < _KNOWN_S:
+            attributes: Mapping[str, str] = known.value
+            return attributes
+        answer = await self._first(route, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            found: Mapping[str, str] = _ANY_TYPE
+        elif answer.code == ResponseCode.SUCCESS:
+            found = _read(lambda: Topics.from_json(mqjson.loads(answer.body)).attributes)
+        else:
+            raise Problem(of_response(answer.code), answer.remark or "")
+        if known is not None and known.value == found:
+            found = known.value
+        _remember(self._types, topic, _Told(found, time.monotonic()))
+        return found
+
+    async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
+        known = self._groups.get(name)
+        if known is not None and time.monotonic() - known.at < _KNOWN_S:
+            group: SubscriptionGroup | None = known.value
+            return group
+        route = None
+        for topic in topics:
+            route = await self.route(topic)
+            if route is not None:
+                break
+        if route is None:
+            return None
+        fields = {"group": name}
+        answer = await self._first(route, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields)
+        group = None
+        if answer.code == ResponseCode.SUCCESS:
+            group = _read(lambda: Groups.from_json(mqjson.loads(answer.body)))
+        _remember(self._groups, name, _Told(group, time.monotonic()))
+        return group
+
+    async def _first(self, route: Route, code: int, fields: Mapping[str, object]) -> Command:
+        """The first answer that one of the brokers gives. Raises: Problem."""
+        problem = Problem(Code.INTERNAL_SERVER_ERROR, "the topic has no broker")
+        for name in sorted(route.brokers, key=lambda name: (not self.is_available(name), name)):
+            try:
+                return await self._own(name, request_of(code, fields), _ASKED_S)
+            except Problem as failed:
+                problem = failed
+        raise problem
+
+    async def reader(self, topic: str, wanted: str) -> str:
+        places = await self.places(topic)
+        if not places:
+            raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")
+        names = [each.broker for each in places if each.reads]
+        if not names:
+            raise Problem(Code.FORBIDDEN, "no readable queue")
+        if wanted in names:
+            return wanted
+        return random.choice([each for each in names if self.is_available(each)] or names)
+
+    def is_available(self, broker: str) -> bool:
+        return self._faults.is_available(broker, time.monotonic())
+
+    async def holds(self, topic: str, receipt: Receipt) -> bool:
+        command = request_of(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": receipt.physical})
+        handle = receipt.handle
+        answer = await self.request_own(command, handle.broker)
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        queue = MessageQueue(topic, handle.broker, handle.queue)
+        try:
+            found = received(bytes(answer.body), QueueProgress(queue, 0))
+        except ValueError:
+            return False
+        return any(
+            each.stored_topic == topic
+            and each.head.queue == handle.queue
+            and each.queue_offset == handle.offset
+            for each in found
+        )
+
+    # ---- requests ----
+
+    async def request(
+        self, call: Call, command: Command, broker: str, *, timeout_s: float = REQUEST_S
+    ) -> Command:
+        link = self.link(call)
+        address = await self._address(broker, command.code)
+        self._sign(call, address, command)
+        left = call.remaining_s
+        if left is not None:
+            timeout_s = min(timeout_s, max(left, 0.0))
+        return await self._asked_of(
+            broker, link.ask(broker, address, _encodable(command), timeout_s), timeout_s
+        )
+
+    async def request_own(self, command: Command, broker: str) -> Command:
+        return await self._own(broker, command, REQUEST_S)
+
+    async def _own(self, broker: str, command: Command, timeout_s: float) -> Command:
+        address = await self._address(broker, command.code)
+        work = self.network.exchange(address, _encodable(command), timeout_s)
+        return await self._asked_of(broker, work, timeout_s)
+
+    async def _asked_of(
+        self, broker: str, work: Coroutine[Any, Any, Command], timeout_s: float
+    ) -> Command:
+        """What a broker answers; keeps in mind whether it does. Raises: Problem."""
+        try:
+            answer = await work
+        except (TimeoutError, RequestTimeout):
+            self._failed(broker)
+            raise Problem(
+                Code.PROXY_TIMEOUT, f"the broker {broker} did not answer within {timeout_s:g} s"
+            ) from None
+        except (ConnectionError, ValueError, ClientError) as failed:
+            self._failed(broker)
+            raise Problem(
+                Code.INTERNAL_SERVER_ERROR, f"the broker {broker} cannot be reached: {failed}"
+            ) from None
+        self._faults.report(broker, 0.0, time.monotonic())
+        return answer
+
+    def _failed(self, broker: str) -> None:
+        self._faults.report(broker, 0.0, time.monotonic(), failed=True)
+        self._addresses.pop(broker, None)  # it may be elsewhere by now
+
+    async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
+        """Those brokers that cannot be reached hear of the client with its next heartbeat. Raises:
+        Problem when none can, or one refuses."""
+        names: set[str] = set()
+        for topic in dict.fromkeys(topics):
+            route = await self.route(topic)
+            names |= set(route.brokers) if route is not None else set()
+        if not names:
+            return
+        told = await asyncio.gather(
+            *(self._tell_one(call, link, command, name) for name in sorted(names)),
+            return_exceptions=True,
+        )
+        answers = [each for each in told if isinstance(each, Command)]
+        for each in told:
+            if isinstance(each, Problem) and answers:
+                log.info("A client is not registered at every broker yet: %s", each)
+            elif isinstance(each, BaseException):
+                raise each
+        for answer in answers:
+            if answer.code != ResponseCode.SUCCESS:
+                raise refused(answer)
+
+    async def _tell_one(self, call: Call, link: Link, command: Command, name: str) -> Command:
+        assert isinstance(link, ClusterLink)
+        own = Command(command.code, dict(command.ext), command.body, language=command.language)
+        address = await self._address(name, own.code)
+        self._sign(call, address, own)
+        work = link.ask(name, address, _encodable(own), _ASKED_S)
+        return await self._asked_of(name, work, _ASKED_S)
+
+    async def _address(self, broker: str, code: int) -> str:
+        """Of a master. Raises: Problem for a broker that nobody knows."""
+        found = self._addresses.get(broker)
+        if found is None and time.monotonic() - self._looked >= REFRESH_S:
+            try:
+                table = (await self._cluster_info()).get("brokerAddrTable") or {}
+            except ClientError as failed:
+                raise _problem(failed) from None
+            self._looked = time.monotonic()
+            for name, data in table.items():
+                by_id = {int(n): str(at) for n, at in (data.get("brokerAddrs") or {}).items()}
+                if by_id:
+                    self._addresses[name] = by_id[min(by_id)]
+            found = self._addresses.get(broker)
+        if found is None:
+            bad = code in _OF_HANDLES
+            raise Problem(
+                Code.INVALID_RECEIPT_HANDLE if bad else Code.BAD_REQUEST,
+                f"cannot find broker {broker:.255}",
+            )
+        return found
+
+    async def _cluster_info(self) -> Mapping[str, Any]:
+        """Raises: ClientError."""
+        answer = await self.network.ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        try:
+            found = mqjson.loads(answer.body) if not answer.code else None
+        except ValueError:
+            found = None
+        if not isinstance(found, Mapping):
+            raise BrokerRefused(
+                "the brokers of the cluster", answer.code, answer.remark, "a name server"
+            )
+        return found
+
+    # ---- access control: brokers decide, for whom the proxy knows ----
+
+    def check(self, call: Call, command: Command) -> None:
+        self._knows(call)
+
+    def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+        self._knows(call)
+
+    def _sign(self, call: Call, address: str, command: Command) -> None:
+        if self._knows(call):
+            assert self._signing is not None
+            self._signing.before_request(address, command)
+
+    def _knows(self, call: Call) -> bool:
+        """Whether the client has proved that it has the proxy's own credentials. One that shows
+        none asks brokers unsigned. Raises: Problem for one that shows others."""
+        own, given = self._credentials, credentials_of(call.metadata)
+        if own is None or given is None:
+            return False
+        key, date, signature = given
+        good = hmac.new(own.secret_key.encode(), date.encode(), "sha1").hexdigest()
+        if key == own.access_key and hmac.compare_digest(good, signature.lower()):
+            return True
+        raise Problem(
+            Code.UNAUTHORIZED,
+            f"the signature of {key:.80} is wrong, or the proxy does not have its credentials",
+        )
+
+
+def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable[Place]:
+    reads = Counter(queue.broker for queue in route.read)
+    writes = Counter(queue.broker for queue in route.publish)
+    for name in sorted(route.brokers):
+        perm = (READ if reads[name] else 0) | (WRITE if writes[name] else 0)
+        config = TopicConfig(topic, reads[name], writes[name], perm, attributes=attributes)
+        yield Place(name, config, tuple(sorted(route.brokers[name])))
+
+
+def _encodable(command: Command) -> Command:
+    command.serialize = BINARY if command.code <= BINARY_MAX else JSON
+    return command
+
+
+def _remember(table: dict[str, Any], name: str, value: object) -> None:
+    if len(table) >= _KNOWN_MAX:
+        table.clear()
+    table[name] = value
+
+
+def _read(parse: Any) -> Any:
+    """Raises: Problem for what a broker said and nobody can read."""
+    try:
+        return parse()
+    except (ValueError, Refused) as bad:
+        text = bad.remark if isinstance(bad, Refused) else str(bad)
+        raise Problem(
+            Code.INTERNAL_SERVER_ERROR, f"a malformed answer of the broker: {text}"
+        ) from None
+
+
+def _problem(failed: ClientError) -> Problem:
+    """For what a name server did not answer."""
+    late = isinstance(failed, RequestTimeout)
+    return Problem(Code.PROXY_TIMEOUT if late else Code.INTERNAL_SERVER_ERROR, str(failed))

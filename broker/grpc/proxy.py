@@ -1,0 +1,113 @@
+"""A proxy before a cluster: the gRPC service over brokers that name servers know. The composition
+root of cluster mode, in a server process as in a test.
+
+async with Proxy("127.0.0.1:9876", grpc_port=0) as proxy: ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from broker.client.options import ClientSettings, name_servers
+from broker.grpc.cluster import ClusterBrokers
+from broker.grpc.service import GrpcService
+from broker.grpc.settings import CLUSTER, ProxySettings
+from broker.remoting.connection import Limits
+from broker.remoting.server import listening_socket
+from broker.remoting.tls import TlsSettings
+
+__all__ = ["ROUTE_POLL_S", "Proxy"]
+
+log = logging.getLogger("broker.grpc")
+
+#: As upstream's proxy.
+ROUTE_POLL_S = 20.0
+
+
+class Proxy:
+    """namesrv: name servers, ``host:port``; None: namesrvAddr of conf, else NAMESRV_ADDR. conf: an
+    rmq-proxy.json. grpc_port: over that of conf; 0: a free one. tls: of the port. client: settings
+    of what it asks brokers and name servers: TLS, credentials."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        conf: str | os.PathLike[str] | None = None,
+        grpc_port: int | None = None,
+        bind: str = "0.0.0.0",
+        tls: TlsSettings | None = None,
+        client: ClientSettings | None = None,
+        drain_s: float = 3.0,
+    ) -> None:
+        """Raises: BadArgument, Misuse, OSError for a conf that cannot be read."""
+        self.settings = ProxySettings()
+        if conf is not None:
+            self.settings = ProxySettings.read(Path(conf), CLUSTER)
+        self._client = client if client is not None else ClientSettings(route_poll_s=ROUTE_POLL_S)
+        self.servers = name_servers(namesrv or self.settings.namesrv or None, self._client)
+        self._grpc_port = self.settings.port if grpc_port is None else grpc_port
+        self._bind = bind
+        self._tls = tls if tls is not None else TlsSettings()
+        self._drain_s = drain_s
+        self._undo = contextlib.AsyncExitStack()
+        self.service: GrpcService[ClusterBrokers] | None = None
+
+    @property
+    def port(self) -> int:
+        """That it listens on, once started."""
+        return self.service.port if self.service is not None else self._grpc_port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients on this machine, or of localServeAddr."""
+        host = self.settings.host or "127.0.0.1"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Raises: OSError for a port that is taken; BadArgument, ClientError when
+        rocketMQClusterName is given and the name server does not know it."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        sock = listening_socket(self._bind, self._grpc_port)
+        self._undo.callback(sock.close)
+        brokers = partial(ClusterBrokers, servers=self.servers, settings=self._client)
+        service = GrpcService(brokers, self.settings, sock, limits=Limits(), tls=self._tls)
+        self._undo.push_async_callback(service.broker.stop)
+        await service.broker.start(self.settings.cluster)
+        self._undo.push_async_callback(service.stop, self._drain_s)
+        await service.start()
+        self.service = service
+        log.info("Proxy is ready at %s", self.address)
+
+    async def stop(self) -> None:
+        """Answers calls in progress, then ends. Harmless when repeated."""
+        undo, self._undo = self._undo, contextlib.AsyncExitStack()
+        await undo.aclose()
+        self.service = None
+        await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,251 @@
+"""A proxy of ours, as processes of its own, before two brokers of ours: raw calls, the official
+Python client, and consumers of the remoting protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from caller import CODE, Caller, message, serving
+from test_grpc_official import run, start
+from waiting import BOUND_S, until
+
+from broker import Broker, Consumer, NameServer
+from broker.grpc.schema import pb
+
+PYSTORE = Path(sys.executable).parent / "pystore"
+
+
+class Proxy:
+    """`pystore proxy`, on a free port."""
+
+    def __init__(self, namesrv: str, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [PYSTORE, "proxy", "-n", namesrv, "--grpc-port", "0", "--json", *words],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.grpc_address = json.loads(self.process.stdout.readline())["grpc"]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> str:
+        """What it wrote to its log."""
+        self.process.terminate()
+        return self.process.communicate(timeout=BOUND_S)[1]
+
+
+@contextmanager
+def proxy(namesrv: str, *words: str) -> Iterator[Proxy]:
+    """A proxy that no call brings to log a traceback."""
+    made = Proxy(namesrv, *words)
+    try:
+        yield made
+    finally:
+        log = made.stop()
+    assert "Traceback" not in log, log
+
+
+class Cluster:
+    """Two brokers, and every topic of caller.TOPICS at both."""
+
+    def __init__(self, folder: Path, undo: ExitStack) -> None:
+        names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
+        self.namesrv = names.address
+        self.brokers: list[Broker] = []
+        self.ends: list[ExitStack] = []
+        for name in ("broker-a", "broker-b"):
+            end = undo.enter_context(ExitStack())
+            broker = serving(
+                folder / name, brokerName=name, namesrvAddr=self.namesrv, transactionTimeOut=1
+            )
+            self.brokers.append(end.enter_context(broker))
+            self.ends.append(end)
+
+    def taken(self, topic: str, count: int) -> list[Any]:
+        """What a consumer of the remoting protocol gets, over the brokers' own ports."""
+        with Consumer(
+            f"readers-of-{topic}", topic, namesrv=self.namesrv, start="first"
+        ) as consumer:
+            messages = iter(consumer)
+            return [next(messages) for _ in range(count)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as undo:
+        yield Cluster(tmp_path, undo)
+
+
+def names_of(route: Any) -> set[str]:
+    return {each.broker.name for each in route.message_queues}
+
+
+def route_of(caller: Caller, topic: str, *asked: tuple[str, int]) -> Any:
+    endpoints = pb.Endpoints(
+        scheme=pb.AddressScheme.DOMAIN_NAME,
+        addresses=[pb.Address(host=host, port=port) for host, port in asked],
+    )
+    return caller("QueryRoute", topic=pb.Resource(name=topic), endpoints=endpoints)
+
+
+def test_routes_name_all_brokers_at_the_address_that_was_asked(cluster: Cluster) -> None:
+    with proxy(cluster.namesrv) as made, Caller(made.grpc_address) as caller:
+        route = route_of(caller, "Fifo", ("one.example", 1), ("two.example", 2))
+        assert names_of(route) == {"broker-a", "broker-b"}
+        port = int(made.grpc_address.rpartition(":")[2])
+        for queue in route.message_queues:
+            at = [(each.host, each.port) for each in queue.broker.endpoints.addresses]
+            assert at == [("one.example", port), ("two.example", port)]
+            assert list(queue.accept_message_types) == [pb.MessageType.FIFO]
+        assert route_of(caller, "Nowhere").status.code == CODE.TOPIC_NOT_FOUND
+
+
+def test_the_official_client_sends_messages_of_every_kind(cluster: Cluster, tmp_path: Path) -> None:
+    """And a consumer of the remoting protocol reads them from the brokers."""
+    pytest.importorskip("rocketmq")
+    with proxy(cluster.namesrv) as made:
+        said = {each["topic"]: each for each in run(made, tmp_path, "send")}
+        assert sorted(said) == ["Delay", "Fifo", "Normal"]
+        for topic, facts in said.items():
+            (found,) = cluster.taken(topic, 1)
+            assert found.message_id == facts["id"]
+            assert found.body == f"body of {topic}".encode()
+            assert found.properties["colour"] == "grün"
+
+
+def test_an_orphaned_transaction_is_decided_by_another_client(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Its producer is killed between half and end. The broker checks, the proxy passes that on."""
+    pytest.importorskip("rocketmq")
+    with proxy(cluster.namesrv) as made:
+        said = {each["end"]: each["id"] for each in run(made, tmp_path, "transact")}
+        (orphan,) = run(made, tmp_path, "orphan")
+        checker = start(made, tmp_path, "check")
+        try:
+            assert json.loads(checker.stdout.readline()) == {"ready": True}
+            until(lambda: sum(checked(each) for each in cluster.brokers), "a check that was asked")
+            asked = json.loads(checker.stdout.readline())
+            found = cluster.taken("Tx", 2)
+        finally:
+            checker.communicate("", timeout=BOUND_S)
+        assert asked["asked"] == orphan["id"] and asked["body"] == "body of Tx"
+        assert {each.message_id for each in found} == {said["commit"], orphan["id"]}
+
+
+def checked(broker: Broker) -> int:
+    async def check() -> int:
+        transactions = broker.services.transactions
+        assert transactions is not None
+        return (await transactions.check()).asked
+
+    return int(broker.run(check()))
+
+
+def receive(caller: Caller, group: str, topic: str, broker: str = "") -> list[Any]:
+    """Messages that were received, none when there are none."""
+    replies = caller.stream(
+        "ReceiveMessage",
+        group=pb.Resource(name=group),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), broker=pb.Broker(name=broker)),
+        filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+        batch_size=32,
+        invisible_duration=pb.Duration(seconds=30),
+        long_polling_timeout=pb.Duration(seconds=5),
+    )
+    assert replies[0].status.code in (CODE.OK, CODE.MESSAGE_NOT_FOUND), replies[0]
+    return [each.message for each in replies if each.WhichOneof("content") == "message"]
+
+
+def ack(caller: Caller, group: str, topic: str, handle: str) -> Any:
+    entry = pb.AckMessageEntry(message_id="m", receipt_handle=handle)
+    return caller(
+        "AckMessage", group=pb.Resource(name=group), topic=pb.Resource(name=topic), entries=[entry]
+    )
+
+
+def test_another_proxy_goes_on_for_one_that_was_killed(cluster: Cluster) -> None:
+    """Receipt handles and transaction ids say all that is needed."""
+    with proxy(cluster.namesrv) as first, proxy(cluster.namesrv) as second:
+        topic = pb.Resource(name="Tx")
+        with Caller(first.grpc_address) as caller:
+            ids = {caller.send(message("Normal")).entries[0].message_id for _ in range(16)}
+            half = caller.send(message("Tx", message_type=pb.MessageType.TRANSACTION)).entries[0]
+            stream = caller.telemetry()
+            stream.subscribe("g", "Normal")
+            got = {}
+            for name in ("broker-a", "broker-b"):
+                for each in receive(caller, "g", "Normal", name):
+                    system = each.system_properties
+                    got[system.message_id] = system.receipt_handle
+            assert set(got) == ids, "both brokers have some of 16 messages in turn"
+            assert len({handle.split(" ")[5] for handle in got.values()}) == 2
+            first.kill()
+        with Caller(second.grpc_address) as caller:
+            for handle in got.values():
+                assert ack(caller, "g", "Normal", handle).status.code == CODE.OK
+            ended = caller(
+                "EndTransaction", topic=topic, message_id=half.message_id,
+                transaction_id=half.transaction_id, resolution=pb.TransactionResolution.COMMIT,
+            )  # fmt: skip
+            assert ended.status.code == CODE.OK
+        assert [each.message_id for each in cluster.taken("Tx", 1)] == [half.message_id]
+        until(
+            lambda: not any(len(each.services.pop.points) for each in cluster.brokers),  # type: ignore[union-attr]
+            "acknowledgements",
+        )
+
+
+def test_a_broker_that_is_down(cluster: Cluster) -> None:
+    """Sends go to the other one, after at most one that fails; a handle of it gets a status."""
+    with proxy(cluster.namesrv) as made, Caller(made.grpc_address) as caller:
+        assert names_of(route_of(caller, "Normal")) == {"broker-a", "broker-b"}
+        cluster.ends[1].close()
+        codes = [caller.send(message("Normal")).status.code for _ in range(16)]
+        assert sorted(codes)[:15] == [CODE.OK] * 15
+        now = pb.Timestamp()
+        now.GetCurrentTime()
+        handle = f"0 {now.ToMilliseconds()} 60000 0 0 broker-b 0 0 0"
+        code = ack(caller, "g", "Normal", handle).entries[0].status.code
+        assert code in (CODE.INTERNAL_SERVER_ERROR, CODE.INVALID_RECEIPT_HANDLE)
+        handle = handle.replace("broker-b", "nobody")
+        answer = ack(caller, "g", "Normal", handle).entries[0].status
+        assert answer.code == CODE.INVALID_RECEIPT_HANDLE
+        assert answer.message == "cannot find broker nobody"
+
+
+def test_name_servers_that_do_not_answer(tmp_path: Path) -> None:
+    with proxy("127.0.0.1:1") as made, Caller(made.grpc_address) as caller:
+        answer = caller("QueryRoute", topic=pb.Resource(name="Normal"))
+        assert answer.status.code == CODE.INTERNAL_SERVER_ERROR
+        assert "no name server answers" in answer.status.message
+
+
+@pytest.mark.parametrize(
+    "conf, says",
+    [
+        ({"proxyMode": "LOCAL"}, "use CLUSTER"),
+        ({"rocketMQClusterName": "Elsewhere"}, "no broker of the cluster Elsewhere"),
+        ({"enableACL": True}, "enableACL"),
+    ],
+)
+def test_settings_that_cannot_be_meant(
+    cluster: Cluster, tmp_path: Path, conf: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "rmq-proxy.json"
+    path.write_text(json.dumps(conf))
+    ended = subprocess.run(
+        [PYSTORE, "proxy", "-n", cluster.namesrv, "--proxy-conf", path, "--grpc-port", "0"],
+        capture_output=True, text=True, timeout=BOUND_S, env=dict(os.environ),
+    )  # fmt: skip
+    assert ended.returncode == 2 and says in ended.stderr, ended.stderr
