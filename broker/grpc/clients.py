@@ -47,6 +47,8 @@ _RETRIES_MS = tuple(
 _COMMANDS_MAX = 1000
 #: A tool's question is answered by the client within this time.
 _NONCE_S = 5.0
+#: Brokers of a cluster are told of a client within this time.
+_SETTLED_S = 5.0
 #: Subscriptions of one client, and topics of one producer.
 _TOPICS_MAX = 1024
 
@@ -116,14 +118,35 @@ class Clients:
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
+        self._arriving: dict[str, asyncio.Future[None]] = {}
         #: Told the id of each that takes its leave.
         self.dropped: Callable[[str], None] = lambda client_id: None
+
+    def arrives(self, client_id: str) -> None:
+        """Its stream is open: settings will come."""
+        if client_id not in self._clients and client_id not in self._arriving:
+            self._arriving[client_id] = asyncio.get_running_loop().create_future()
+
+    def arrived(self, client_id: str) -> None:
+        """Its settings are known, or its stream has ended."""
+        future = self._arriving.pop(client_id, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    async def settled(self, client_id: str) -> Client | None:
+        """As get(), once settings under way have come: some clients do not wait for the answer to
+        them."""
+        future = self._arriving.get(client_id)
+        if future is not None:
+            await asyncio.wait([future], timeout=_SETTLED_S)
+        return self.get(client_id)
 
     def get(self, client_id: str) -> Client | None:
         return self._clients.get(client_id)
 
     def put(self, client: Client) -> None:
         self._clients[client.client_id] = client
+        self.arrived(client.client_id)
 
     def drop(self, client_id: str) -> None:
         if self._clients.pop(client_id, None) is not None:
@@ -160,6 +183,7 @@ class ClientMethods:
         client_id = call.client_id
         out: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
         self._streams.add(out)
+        self._clients.arrives(client_id)
         reader = asyncio.ensure_future(self._read(call, client_id, incoming, out))
         try:
             while (command := await out.get()) is not None:
@@ -168,6 +192,7 @@ class ClientMethods:
                 yield command
         finally:
             self._streams.discard(out)
+            self._clients.arrived(client_id)
             reader.cancel()
 
     def leave(self) -> None:

@@ -118,7 +118,7 @@ class Receiving:
 
     async def receive(self, call: Call, request: Any) -> AsyncIterator[Any]:
         """A status, the messages, and a time, which ends them."""
-        client = self._clients.get(call.client_id)
+        client = await self._clients.settled(call.client_id)
         if client is None or client.is_producer:
             raise Problem(
                 Code.UNRECOGNIZED_CLIENT_TYPE,

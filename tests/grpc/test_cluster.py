@@ -17,9 +17,10 @@ from caller import CODE, Caller, message, serving
 from test_grpc_official import run, start
 from waiting import BOUND_S, until
 
-from broker import Broker, Consumer, NameServer
+from broker import Broker, Consumer, Message, NameServer, Producer
 from broker.grpc.schema import pb
 
+CONSUMER = Path(__file__).with_name("official_consumer.py")
 PYSTORE = Path(sys.executable).parent / "pystore"
 
 
@@ -143,6 +144,21 @@ def test_an_orphaned_transaction_is_decided_by_another_client(
         assert {each.message_id for each in found} == {said["commit"], orphan["id"]}
 
 
+def test_the_official_simple_consumer_receives_from_every_broker(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Messages that a producer of the remoting protocol sent."""
+    pytest.importorskip("rocketmq")
+    with Producer("senders", namesrv=cluster.namesrv) as producer:
+        sent = [producer.send(Message("Normal", b"%d" % n, tags="t")) for n in range(8)]
+    assert {each.queue.broker for each in sent} == {"broker-a", "broker-b"}
+    with proxy(cluster.namesrv) as made:
+        found = run(made, tmp_path, "Normal", "8", program=CONSUMER)
+    assert sorted(each["id"] for each in found) == sorted(each.message_id for each in sent)
+    assert {each["tag"] for each in found} == {"t"}
+    assert not any(map(unacknowledged, cluster.brokers))
+
+
 def checked(broker: Broker) -> int:
     async def check() -> int:
         transactions = broker.services.transactions
@@ -200,10 +216,13 @@ def test_another_proxy_goes_on_for_one_that_was_killed(cluster: Cluster) -> None
             )  # fmt: skip
             assert ended.status.code == CODE.OK
         assert [each.message_id for each in cluster.taken("Tx", 1)] == [half.message_id]
-        until(
-            lambda: not any(len(each.services.pop.points) for each in cluster.brokers),  # type: ignore[union-attr]
-            "acknowledgements",
-        )
+        until(lambda: not any(map(unacknowledged, cluster.brokers)), "acknowledgements")
+
+
+def unacknowledged(broker: Broker) -> int:
+    pop = broker.services.pop
+    assert pop is not None
+    return len(pop.points)
 
 
 def test_a_broker_that_is_down(cluster: Cluster) -> None:

@@ -19,18 +19,20 @@ pytest.importorskip("rocketmq", reason="needs rocketmq-python-client")
 PROGRAM = Path(__file__).with_name("official.py")
 
 
-def start(broker: Broker, home: Path, *words: str, address: str | None = None) -> Any:
+def start(
+    broker: Broker, home: Path, *words: str, address: str | None = None, program: Path = PROGRAM
+) -> Any:
     """The client's process. It writes its log below its home."""
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": "", "PYTHONWARNINGS": ""}
     return subprocess.Popen(
-        [sys.executable, PROGRAM, address or broker.grpc_address, *words],
+        [sys.executable, program, address or broker.grpc_address, *words],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
         text=True,
     )  # fmt: skip
 
 
-def run(broker: Broker, home: Path, *words: str) -> list[dict[str, Any]]:
-    out, err = start(broker, home, *words).communicate(timeout=BOUND_S)
+def run(broker: Broker, home: Path, *words: str, program: Path = PROGRAM) -> list[dict[str, Any]]:
+    out, err = start(broker, home, *words, program=program).communicate(timeout=BOUND_S)
     assert "Traceback" not in err, err
     return [json.loads(line) for line in out.splitlines()]
 
