@@ -298,7 +298,7 @@ def test_an_ordered_batch_outlives_a_restart(store_path):
     run(second(run(first())))
 
 
-async def _never():
+async def _never(first):
     pass
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -210,13 +210,15 @@ class OrderTable:
         )
         return f'{{"table":{{{queues}}}}}'.encode()
 
-    async def save(self) -> None:
-        """Raises: OSError, StoreError."""
+    async def save(self, first: Callable[[], Awaitable[None]]) -> None:
+        """first: brings offsets to the disk, which the file must not be ahead of: those of now, and
+        so after its content is taken. Raises: OSError, StoreError."""
         if self.changed:
             self.changed = False
             data = self.text()
             self._journal.mark(data)
             try:
+                await first()
                 await asyncio.to_thread(self._write, data)
                 self._journal.begin(data)
             except BaseException:

@@ -160,9 +160,7 @@ class Pop:
 
     async def save_order(self) -> None:
         """Raises: OSError, StoreError."""
-        if self.order.changed:
-            await self._offsets.persist()
-            await self.order.save()
+        await self.order.save(self._offsets.persist)
 
     def save_now(self) -> None:
         """At the very end. Raises: OSError, StoreError."""
