@@ -111,10 +111,13 @@ class ClusterBrokers:
         self._faults = FaultTable()
         #: Of masters, by the broker's name.
         self._addresses: dict[str, str] = {}
+        #: Names of those that could not be reached there: they may be elsewhere by now.
+        self._doubted: set[str] = set()
         self._places: dict[str, tuple[Route, Mapping[str, str], tuple[Place, ...]]] = {}
         self._types: dict[str, _Told] = {}
         self._groups: dict[str, _Told] = {}
-        self._looked = 0.0
+        self._looked = -REFRESH_S
+        self._looking = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
 
     # ---- life ----
@@ -316,7 +319,7 @@ class ClusterBrokers:
 
     def _failed(self, broker: str) -> None:
         self._faults.report(broker, 0.0, time.monotonic(), failed=True)
-        self._addresses.pop(broker, None)  # it may be elsewhere by now
+        self._doubted.add(broker)
 
     async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
         """Those brokers that cannot be reached hear of the client with its next heartbeat. Raises:
@@ -352,16 +355,12 @@ class ClusterBrokers:
     async def _address(self, broker: str, code: int) -> str:
         """Of a master. Raises: Problem for a broker that nobody knows."""
         found = self._addresses.get(broker)
-        if found is None and time.monotonic() - self._looked >= REFRESH_S:
+        if found is None or broker in self._doubted:
             try:
-                table = (await self._cluster_info()).get("brokerAddrTable") or {}
-            except ClientError as failed:
-                raise _problem(failed) from None
-            self._looked = time.monotonic()
-            for name, data in table.items():
-                by_id = {int(n): str(at) for n, at in (data.get("brokerAddrs") or {}).items()}
-                if by_id:
-                    self._addresses[name] = by_id[min(by_id)]
+                await self._look()
+            except Problem:
+                if found is None:
+                    raise
             found = self._addresses.get(broker)
         if found is None:
             bad = code in _OF_HANDLES
@@ -370,6 +369,22 @@ class ClusterBrokers:
                 f"cannot find broker {broker:.255}",
             )
         return found
+
+    async def _look(self) -> None:
+        """Asks where all brokers are, unless that was asked just now. Raises: Problem."""
+        async with self._looking:
+            if time.monotonic() - self._looked < REFRESH_S:
+                return
+            try:
+                table = (await self._cluster_info()).get("brokerAddrTable") or {}
+            except ClientError as failed:
+                raise _problem(failed) from None
+            self._looked = time.monotonic()
+            self._doubted.clear()
+            for name, data in table.items():
+                by_id = {int(n): str(at) for n, at in (data.get("brokerAddrs") or {}).items()}
+                if by_id:
+                    self._addresses[name] = by_id[min(by_id)]
 
     async def _cluster_info(self) -> Mapping[str, Any]:
         """Raises: ClientError."""
