@@ -21,6 +21,7 @@ __all__ = [
     "make_folders",
     "new_file",
     "os_error",
+    "place_folder",
     "read_file",
     "remove_temporaries",
     "replace_file",
@@ -130,6 +131,12 @@ def whole_file(path: Path, *, durable: bool = True, mode: int = FILE_MODE) -> It
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def place_folder(made: Path, target: Path) -> None:
+    """Gives a whole folder its final name, durably. Raises: OSError where that name is taken."""
+    os.rename(made, target)  # noqa: PTH104 - an empty folder alone would be replaced
+    sync_folder(target.parent)
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = FILE_MODE) -> None:

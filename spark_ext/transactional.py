@@ -31,7 +31,7 @@ from spark_ext.network import client_options
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper, check_schema
 from spark_ext.sender import messages_of
-from spark_ext.tasks import batch_of_stream, check_packages, task_ids
+from spark_ext.tasks import batch_of_stream, task_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +113,6 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
     """Raises: SinkError, BadSchema."""
     if overwrite:
         raise SinkError("messages of a broker are never overwritten: use append")
-    check_packages()
     check_schema(schema, options.topic, timers=True)
     for name in _REFUSED_COLUMNS:
         if name in schema.names:

@@ -77,7 +77,8 @@ def run(
             f"the proxy needs {missing.name}: pip install 'rocketmq-pystore[grpc]'"
         ) from missing
     if s.conf is not None or s.sets:
-        raise usage("a proxy has no settings of a broker", "write them to --proxy-conf")
+        given = ", ".join(s.sets) or str(s.conf)
+        raise usage(f"a proxy has no settings of a broker: {given}", "write them to --proxy-conf")
     client = ClientSettings(
         tls=tls_of(trust), credentials=credentials_of(credentials), route_poll_s=ROUTE_POLL_S
     )

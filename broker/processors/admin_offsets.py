@@ -63,6 +63,7 @@ class OffsetAdminProcessor:
                 await turns.next()
                 targets[queue] = self._target(command, config, queue)
             for queue, target in targets.items():
+                await turns.next()
                 self.s.offsets.reset(group, topic, queue, target)
         else:
             targets = await self._by_client(command, config, group, queues, turns)

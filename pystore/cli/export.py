@@ -22,6 +22,8 @@ from pystore.files import whole_file
 __all__ = ["run"]
 
 _BATCH = 1024
+#: An export is for whoever may read what its user writes, less the umask.
+_FOR_ALL = 0o666
 
 
 def run(
@@ -81,7 +83,7 @@ def _target(messages: str) -> Iterator[IO[str]]:
     if messages == "-":
         yield sys.stdout
         return
-    with whole_file(Path(messages)) as file:
+    with whole_file(Path(messages), mode=_FOR_ALL) as file:
         out = io.TextIOWrapper(file, encoding="ascii", write_through=True)
         yield out
         out.detach()

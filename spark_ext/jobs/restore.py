@@ -7,7 +7,6 @@ make queues, index and checkpoint from them, verifies the whole, and puts it in 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import typer
 
 from pystore import errors
 from pystore.cli.verbs import Size, usage
-from pystore.files import sync_folder
+from pystore.files import place_folder
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.runs import FIELDS, Run, alone, runs_of
 
@@ -77,8 +76,7 @@ def run(
         _finish(j, archive / runs[-1].name / "_config", settings, made)
         _verify(j, settings, made, facts["messages"])
         (made / _LOCK).unlink()
-        os.rename(made, target)  # noqa: PTH104 - fails where a store has come to be meanwhile
-        sync_folder(target.parent)
+        place_folder(made, target)
     j.report.facts("restored", facts)
     return 0
 

@@ -89,6 +89,11 @@ class Broker:
     def segments(self) -> int:
         return len(list((self.store / "commitlog").iterdir()))
 
+    def brokers(self) -> str:
+        """Those that the name server knows."""
+        listed: str = self.reference.run("mqadmin", "clusterList", "-n", self.address).stdout
+        return listed
+
     def ends(self) -> dict[int, int]:
         """The queues of the topic and their ends, as the broker tells them to mqadmin."""
         told = self.reference.run("mqadmin", "topicStatus", "-n", self.address, "-t", TOPIC).stdout
@@ -225,6 +230,8 @@ def test_half_messages_are_committed_by_the_real_broker(broker):
     options = parse_write(
         {"nameServer": broker.address, "topic": "halves", "transactional": "true"}
     )
+
+    until(lambda: "broker-a" in broker.brokers())
 
     def bodies() -> list[bytes]:
         with pystore.Reader(broker.store) as reader:

@@ -204,18 +204,14 @@ def test_a_commit_that_cannot_put_anything_leaves_nothing(spark, save, store_pat
         assert bodies(store_path) == sorted(["a", "b"] * (batch + 1))
 
 
-def test_a_missing_package_is_named_before_anything_is_spooled(spark, store_path, monkeypatch):
-    from pyspark.sql.types import StructType
-
-    from spark_ext import sink, tasks
-    from spark_ext.errors import SinkError
-    from spark_ext.options import parse_write
+def test_a_missing_package_is_named_before_anything_is_planned(monkeypatch):
+    from spark_ext import tasks
+    from spark_ext.errors import SourceError
+    from spark_ext.source import RocketmqSource
 
     monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None)
-    options = parse_write({"path": str(store_path), "topic": "t"})
-    schema = StructType().add("body", "string")
-    with pytest.raises(SinkError, match=r"pyarrow and numpy, .* 'rocketmq-pystore\[spark\]'"):
-        sink.BatchWriter(options, schema, False)
+    with pytest.raises(SourceError, match=r"pyarrow and numpy: .* 'rocketmq-pystore\[spark\]'"):
+        RocketmqSource({})
 
 
 def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch):
