@@ -62,8 +62,14 @@ LONGEST = (
     "java/",
     "crash/",
 )
-#: Of spark/: they wait for processes of their own, so a second worker has them, and a session.
-SPARK_APART = ("test_java_broker", "test_options", "test_spark_kill", "test_wheel")
+#: Parts of spark/ beside the largest, whose files share one session: a worker each, and a session.
+SPARK_PARTS = {
+    "kills": ("test_java_broker", "test_options", "test_spark_kill", "test_wheel"),
+    "jobs": (
+        "test_cluster", "test_connect", "test_file_modes", "test_first_contact", "test_jobs",
+        "test_remote",
+    ),
+}  # fmt: skip
 
 
 def _rank(item: pytest.Item) -> int:
@@ -100,15 +106,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With workers side by side: a file is one worker's, and so are those that share Spark."""
+    """With workers side by side: a file is one worker's, and so are those that share Spark. Pages
+    of the documents run in processes of their own, so each goes where there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if "::test_page_runs[" in nodeid:
+                return nodeid
             if not file.startswith("tests/spark/"):
                 return file
-            return "tests/spark apart" if Path(file).stem in SPARK_APART else "tests/spark"
+            parts = (name for name, stems in SPARK_PARTS.items() if Path(file).stem in stems)
+            return f"tests/spark {next(parts, '')}"
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

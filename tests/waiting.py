@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["BOUND_S", "settled_async", "until", "until_async"]
+__all__ = ["BOUND_S", "STARVED", "settled_async", "until", "until_async"]
 
 T = TypeVar("T")
 
 #: Seconds. The slowest machine that still works is well within it.
 BOUND_S = 300.0
+#: Spark waits ten seconds for a Python process of a stream to start, and no setting changes that:
+#: on a starved machine the test is repeated.
+STARVED = "Python worker failed to connect back"
 
 
 def _late(what: str) -> AssertionError:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from run_page import RUN, SHOWN, blocks_of
-from waiting import BOUND_S
+from waiting import BOUND_S, STARVED
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
@@ -21,13 +21,18 @@ RUNNER = Path(__file__).with_name("run_page.py")
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 #: What a page may import that an installation may lack.
 EXTRAS = ("pyarrow", "polars", "duckdb", "pyspark")
+SPARK_MARKS = [
+    pytest.mark.spark, pytest.mark.slow, pytest.mark.flaky(reruns=20, only_rerun=[STARVED]),
+]  # fmt: skip
+#: A page is a dozen jobs one after the other.
+PAGE_S = 4 * BOUND_S
 
 
 def pages_that_run() -> list[Any]:
     found = []
     for page in PAGES:
         if any(block.runs for block in blocks_of(page)):
-            marks = [pytest.mark.spark, pytest.mark.slow] if page.name.startswith("spark") else []
+            marks = SPARK_MARKS if page.name.startswith("spark") else []
             found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
     return found
 
@@ -72,10 +77,10 @@ def test_page_runs(
         env=env,
         capture_output=True,
         text=True,
-        timeout=BOUND_S,
+        timeout=PAGE_S,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-9000:]}"
 
 
 def test_every_block_runs_or_is_marked() -> None:

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import STARVED
 
 import pystore
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-
-#: Spark waits ten seconds for a Python process of a stream to start, and no setting changes that:
-#: on a starved machine the test is repeated.
-STARVED = "Python worker failed to connect back"
 
 LOG4J = """
 rootLogger.level = error
