@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pystore.javahash import java_hash
 from spark_ext.errors import BadSchema, SinkError, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "SPOOL", "Stamper", "check_schema", "java_hash"]
+__all__ = ["COLUMNS", "SPOOL", "Stamper", "check_schema"]
 
 #: The columns of a write: types that Spark may give them.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -82,15 +83,6 @@ def check_schema(schema: StructType, topic: str, *, timers: bool = False) -> Non
         )
     if "topic" not in found and not topic:
         raise BadSchema("name the topic: a column 'topic' or option topic")
-
-
-def java_hash(text: str) -> int:
-    """String.hashCode of Java, by which its clients spread sharding keys over queues."""
-    h = 0
-    raw = text.encode("utf-16-be", "surrogatepass")
-    for i in range(0, len(raw), 2):
-        h = (31 * h + (raw[i] << 8 | raw[i + 1])) & 0xFFFFFFFF
-    return h - (1 << 32) if h >= 1 << 31 else h
 
 
 class Stamper:

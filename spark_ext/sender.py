@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 
     from broker.client import AsyncProducer, Message, MessageQueue, SendResult
 
-__all__ = ["BatchSender", "Sent", "StreamSender", "messages_of", "send"]
+__all__ = [
+    "BatchSender",
+    "Sent",
+    "StreamSender",
+    "check_frame",
+    "check_stored",
+    "messages_of",
+    "send",
+]
 
 
 @dataclass
@@ -77,11 +85,16 @@ class StreamSender(DataSourceStreamArrowWriter):
         """What was sent cannot be undone."""
 
 
-def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-    """Raises: SinkError, BadSchema."""
+def check_frame(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+    """Whether brokers take such a frame. Raises: SinkError, BadSchema."""
     if overwrite:
         raise SinkError("messages of a broker are never overwritten: use append")
     check_schema(schema, options.topic, timers=True)
+
+
+def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+    """Raises: SinkError, BadSchema."""
+    check_frame(options, schema, overwrite)
     if "shardingKey" in schema.names and "queueId" in schema.names:
         raise BadSchema("give one of the columns shardingKey and queueId: both choose the queue")
 
@@ -130,7 +143,7 @@ async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:
     for results in found:
         if isinstance(results, BaseException):
             raise results
-        _check_stored(results)
+        check_stored(results)
     return int(rows.num_rows)
 
 
@@ -153,7 +166,7 @@ async def _queue_of(producer: AsyncProducer, topic: str, queue: int) -> MessageQ
     return found[0]
 
 
-def _check_stored(results: Sequence[SendResult]) -> None:
+def check_stored(results: Sequence[SendResult]) -> None:
     """Raises: SinkError for a message that a power failure may take."""
     from broker.client import SendStatus
 

@@ -29,8 +29,8 @@ from pyspark.sql.datasource import (
 from spark_ext.errors import BadSchema, SinkError
 from spark_ext.network import client_options
 from spark_ext.options import WriteOptions
-from spark_ext.rows import Stamper, check_schema
-from spark_ext.sender import messages_of
+from spark_ext.rows import Stamper
+from spark_ext.sender import check_frame, check_stored, messages_of
 from spark_ext.tasks import batch_of_stream, task_ids
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ class StreamHalves(DataSourceStreamArrowWriter):
 
 def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
     """Raises: SinkError, BadSchema."""
-    if overwrite:
-        raise SinkError("messages of a broker are never overwritten: use append")
-    check_schema(schema, options.topic, timers=True)
+    check_frame(options, schema, overwrite)
     for name in _REFUSED_COLUMNS:
         if name in schema.names:
             raise BadSchema(
@@ -153,18 +151,11 @@ def send_halves(
 async def _send_rows(
     producer: AsyncTransactionProducer, rows: pa.RecordBatch, made: Halves
 ) -> None:
-    from broker.client import SendStatus
-
     async def one(message: Message) -> None:
         own = {**message.properties, ATTEMPT: made.attempt}
         tx = await producer.begin(replace(message, properties=own))
         made.halves.append(_packed(tx))
-        status = tx.send_result.status
-        if status is not SendStatus.SEND_OK:
-            raise SinkError(
-                f"the broker {tx.send_result.queue.broker} answers {status.name}: the message is in"
-                " its log, but not as safely as its settings ask; the task fails and sends again"
-            )
+        check_stored([tx.send_result])
 
     found = await asyncio.gather(*map(one, messages_of(rows)), return_exceptions=True)
     for result in found:

@@ -23,7 +23,7 @@ from broker.client.routes import DEFAULT_TOPIC, Route, as_template, parse_route
 from broker.remoting.answers import answer_framers
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, JSON, ONEWAY, Command
+from broker.remoting.command import ONEWAY, Command, header_format
 from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
 from broker.remoting.outstanding import Waiter
@@ -32,8 +32,6 @@ __all__ = ["Network"]
 
 log = logging.getLogger("broker.client")
 
-#: Codes beyond 16 bits do not fit into a binary header.
-BINARY_MAX = 0x7FFF
 #: After a broker was lost: the first and the longest wait before it is tried again.
 BACKOFF_S = (0.2, 10.0)
 #: A route is not asked for again within this time because a send failed.
@@ -472,4 +470,4 @@ def request_of(code: int, fields: Mapping[str, object] | None = None, body: byte
         if value is None:
             continue
         ext[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
-    return Command(code, ext, body, serialize=BINARY if code <= BINARY_MAX else JSON)
+    return Command(code, ext, body, serialize=header_format(code))

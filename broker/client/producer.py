@@ -48,13 +48,14 @@ from broker.client.sending import (
     results_of,
     with_namespace,
 )
-from broker.client.subscription import heartbeat_body, tag_hash
+from broker.client.subscription import heartbeat_body
 from broker.client.telemetry import Spans
 from broker.client.tracing import Tracer
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler
+from pystore.javahash import java_hash
 
 __all__ = ["AsyncProducer", "ProducerOptions"]
 
@@ -627,5 +628,5 @@ class Choice:
 
 def _by_key(route: Route, key: str) -> MessageQueue:
     """Java's SelectMessageQueueByHash, so that producers of both kinds agree."""
-    value = abs(tag_hash(key))
+    value = abs(java_hash(key))
     return route.publish[value % len(route.publish)]

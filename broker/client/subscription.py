@@ -9,20 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.client.errors import Misuse
+from pystore.javahash import java_hash
 
-__all__ = ["Subscription", "Topics", "heartbeat_body", "parse_topics", "tag_hash"]
+__all__ = ["Subscription", "Topics", "heartbeat_body", "parse_topics"]
 
 #: A topic, several, or topics with the expression for each: tags as ``a || b``, ``*``, or Sql.
 Topics = "str | Iterable[str] | Mapping[str, str | Sql]"
-
-
-def tag_hash(tag: str) -> int:
-    """Java's String.hashCode: over UTF-16 units, signed, 32 bits."""
-    value = 0
-    data = tag.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(data), 2):
-        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 class Sql(str):
@@ -77,7 +69,7 @@ class Subscription:
         tags = sorted(self.tags or ())
         return {
             "classFilterMode": False,
-            "codeSet": [tag_hash(tag) for tag in tags],
+            "codeSet": [java_hash(tag) for tag in tags],
             "expressionType": self.kind,
             "subString": self.expression,
             "subVersion": self.version,

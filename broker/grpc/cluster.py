@@ -23,7 +23,7 @@ from broker.access.needs import Action
 from broker.client.credentials import SigningHook
 from broker.client.errors import BrokerRefused, ClientError, NoRoute, RequestTimeout
 from broker.client.faults import FaultTable
-from broker.client.network import BINARY_MAX, REFRESH_S, Network, request_of
+from broker.client.network import REFRESH_S, Network, request_of
 from broker.client.options import ClientSettings
 from broker.client.progress import QueueProgress
 from broker.client.records import received
@@ -36,7 +36,7 @@ from broker.grpc.status import Code, Problem, of_response
 from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, JSON, Command, Refused
+from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.handlers import Handlers
 from broker.remoting.mqjson import MessageQueue
 from broker.services.groups import Groups
@@ -438,7 +438,7 @@ def _places(topic: str, route: Route, attributes: Mapping[str, str]) -> Iterable
 
 
 def _encodable(command: Command) -> Command:
-    command.serialize = BINARY if command.code <= BINARY_MAX else JSON
+    command.serialize = header_format(command.code)
     return command
 
 

@@ -22,7 +22,7 @@ from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import BINARY, JSON, Command, Refused
+from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handlers
@@ -36,7 +36,6 @@ __all__ = ["LocalBroker", "LocalLink", "credentials_of"]
 log = logging.getLogger("broker.grpc")
 
 _ALGORITHM = "MQv2-HMAC-SHA1"
-_BINARY_MAX = 0x7FFF
 #: Address of the service itself.
 _NOBODY = "127.0.0.1"
 
@@ -163,8 +162,7 @@ class LocalBroker:
 
     @staticmethod
     async def _answer(link: LocalLink, command: Command, timeout_s: float) -> Command:
-        # A binary header has two bytes for the code.
-        command.serialize = BINARY if command.code <= _BINARY_MAX else JSON
+        command.serialize = header_format(command.code)
         try:
             return await link.near.request(command, timeout_s)
         except TimeoutError:

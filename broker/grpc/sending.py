@@ -24,10 +24,11 @@ from broker.remoting.command import Command
 from broker.services.names import DLQ, RETRY
 from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
+from pystore.javahash import java_hash
 from pystore.properties import encode_properties
 from pystore.timers import Handle
 
-__all__ = ["Sending", "queue_for", "string_hash"]
+__all__ = ["Sending", "queue_for"]
 
 #: Messages that are looked at in one turn of the event loop.
 _A_TURN = 64
@@ -205,19 +206,10 @@ def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
 # ---- the queue of a message group ----
 
 
-def string_hash(text: str) -> int:
-    """Java's hash of a string: over its UTF-16 units, in 32 bits with sign."""
-    made = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(data), 2):
-        made = (made * 31 + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
-    return made - (1 << 32) if made >> 31 else made
-
-
 def queue_for(group: str, count: int) -> int:
     """The queue of an ordered message: the jump consistent hash of Lamping and Veach, seeded and
     stepped as in Apache's proxy, so that both put a group into the same queue."""
-    state = string_hash(group) & 0xFFFFFFFFFFFFFFFF
+    state = java_hash(group) & 0xFFFFFFFFFFFFFFFF
     found = 0
     while True:
         state = (2862933555777941757 * state + 1) & 0xFFFFFFFFFFFFFFFF

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["BINARY", "JSON", "ONEWAY", "RESPONSE", "VERSION", "Command", "Refused"]
+__all__ = ["BINARY", "JSON", "ONEWAY", "RESPONSE", "VERSION", "Command", "Refused", "header_format"]
 
 JSON, BINARY = 0, 1
+_BINARY_MAX = 0x7FFF
 RESPONSE, ONEWAY = 1, 2
 #: MQVersion.V5_3_3. Clients look at the one of a heartbeat's answer
 #: (docs/internals/wire.md#versions).
@@ -17,6 +18,11 @@ VERSION = 479
 LANGUAGE = 0
 
 Body = bytes | bytearray | memoryview
+
+
+def header_format(code: int) -> int:
+    """BINARY, or JSON for a code beyond the 16 bits with sign of a binary header."""
+    return BINARY if code <= _BINARY_MAX else JSON
 
 
 class Refused(Exception):

@@ -15,7 +15,7 @@ import typer
 
 from pystore import errors
 from pystore.cli.verbs import Size, usage
-from pystore.files import place_folder
+from pystore.files import FILE_MODE, place_folder
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.runs import FIELDS, Run, alone, runs_of
 
@@ -120,7 +120,7 @@ def _make_log(j: Job, archive: Path, runs: list[Run], log: Path) -> None:
     base = expr(f"commitLogOffset - pmod(commitLogOffset, {size})")
     ends = places.groupBy(base.alias("base")).agg(expr("max(commitLogOffset + storeSize) AS end"))
     found = {r.base: r.end for r in j.collect(ends, "reading the archive")}
-    make_segments(log, size, found, 0o640)
+    make_segments(log, size, found, FILE_MODE)
     j.spark.dataSource.register(SegmentSink)
     records = read_archive(j, archive, "commitLogOffset long, envelope binary, body binary")
     records = records.select("commitLogOffset", "envelope", "body")

@@ -40,7 +40,7 @@ from broker.client.sending import (
     with_namespace,
     without_namespace,
 )
-from broker.client.subscription import tag_hash
+from pystore.javahash import java_hash
 
 FOLDER = Path(broker.client.__file__).parent
 WITHOUT_IO = (
@@ -206,7 +206,7 @@ def test_an_offset_id_says_where_a_record_lies():
      ("polygenelubricants", -(1 << 31))],
 )  # fmt: skip
 def test_tags_hash_as_in_java(tag, value):
-    assert tag_hash(tag) == value
+    assert java_hash(tag) == value
 
 
 @pytest.mark.parametrize(

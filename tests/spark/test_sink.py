@@ -86,7 +86,7 @@ def test_a_copy_of_a_store_has_the_same_messages(spark, load, make, save, tmp_pa
 
 
 def test_sharding_keys_choose_the_queue_as_javas_client_does(spark, save, store_path):
-    from spark_ext.rows import java_hash
+    from pystore.javahash import java_hash
 
     assert java_hash("hello") == 99162322
     assert java_hash("polygenelubricants") == -(1 << 31)
