@@ -655,6 +655,7 @@ class Broker:
         """Makes a topic before anybody sends to it, or changes how many queues it has.
         message_type: what RocketMQ 5's clients may send there: NORMAL, FIFO, DELAY, TRANSACTION;
         None: as it is, NORMAL for a new one. With ``async with``, call it on the broker's loop.
+        With ``with``, the name servers know of the change when it returns.
         Raises: Refused for an illegal name or type."""
 
         def create() -> None:
@@ -664,7 +665,12 @@ class Broker:
         if self._thread is None or self._thread.is_own():
             create()
         else:
-            self._thread.run_plain(create)
+
+            async def create_and_announce() -> None:
+                create()
+                await self.services.registration.settled()
+
+            self._thread.run(create_and_announce())
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("pystore-broker")

@@ -671,7 +671,8 @@ _OURS: dict[str, dict[str, Any]] = {
     "maxQueuesPerBroker": _row(
         "broker",
         "queues",
-        "a topic that would bring the broker over this many queues is refused",
+        "a topic that would bring the broker over this many queues is refused;"
+        " one without queues counts as one",
         type="int",
         default=131072,
         low=1,

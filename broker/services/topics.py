@@ -44,7 +44,8 @@ _FIXED = ("queue.type", "cleanup.policy")
 
 
 def _queues(config: TopicConfig) -> int:
-    return max(config.read_queue_nums, config.write_queue_nums)
+    """What a topic counts against maxQueuesPerBroker: one without queues takes memory, too."""
+    return max(config.read_queue_nums, config.write_queue_nums, 1)
 
 
 class Topics:

@@ -214,6 +214,15 @@ def test_queues_of_a_topic_and_of_a_broker_are_limited(tmp_path, small):
         assert s.topics.for_send("c", "TBW102", 4) is not None
 
 
+def test_topics_without_queues_are_limited_too(tmp_path, small):
+    with services(tmp_path / "store", small) as s:
+        s.settings.update({"maxQueuesPerBroker": str(s.topics._queue_count + 10)})
+        for number in range(10):
+            assert s.topics.update(TopicConfig(f"empty-{number}", 0, 0))
+        with pytest.raises(Exception, match="maxQueuesPerBroker"):
+            s.topics.update(TopicConfig("empty-10", 0, 0))
+
+
 def test_two_topics_of_all_queue_ids_are_refused_from_outside(tmp_path, small):
     """Each as a topic; with that limit raised, the second one as too many for the broker."""
 

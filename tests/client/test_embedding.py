@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from loops import run
 
-from broker import Broker, Credentials, Message
+from broker import Broker, Credentials, Message, Producer
 from broker.client import AlreadyClosed
 from broker.client.errors import BrokerRefused, SendFailed
 from broker.remoting.selfsigned import self_signed
@@ -47,6 +47,17 @@ def test_the_same_on_a_running_loop(tmp_path, settings):
                     break
 
     run(scenario())
+
+
+def test_the_name_server_knows_a_topic_as_soon_as_it_is_made(tmp_path, settings):
+    """Else a first send takes the default topic's route, and queues that the topic lacks."""
+    with (
+        Broker(tmp_path / "store", with_namesrv=True, **settings) as broker,
+        Producer("shop", broker.namesrv_address) as producer,
+    ):
+        for number in range(20):
+            broker.create_topic(f"orders-{number}", queues=1)
+            assert producer.send(Message(f"orders-{number}", b"x")).queue.queue == 0
 
 
 def test_clients_on_the_loop_of_the_broker_have_no_socket(tmp_path, settings):
