@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -37,6 +38,9 @@ _PAUSE_S = 0.01
 _LOOK_AGAIN_S = 5.0
 _PENDING_MAX = 64
 _PROGRESS_S = 10.0
+#: Under load new timers are read in batches so far apart: a round each would cost more than their
+#: sends. The first after a pause is read at once.
+_GATHER_S = 0.004
 #: Pause between the windows of timers that are counted after a start, some ms of work each.
 _COUNT_PAUSE_S = 0.02
 
@@ -44,12 +48,15 @@ _log = logging.getLogger("broker.schedule")
 
 
 class _Source(ABC):
-    """Something that waits. handle: of its next turn."""
+    """Something that waits. handle: of its next turn. next_s, last_s: when its next turn is and its
+    last one was, on the loop's clock."""
 
     name = ""
 
     def __init__(self) -> None:
         self.handle: asyncio.TimerHandle | asyncio.Handle | None = None
+        self.next_s = math.inf
+        self.last_s = -math.inf
         self.failing = False
 
     @abstractmethod
@@ -187,7 +194,7 @@ class Schedule:
             self._levels[number] = level = _Level(self, number, kept.get(number) or 0)
             self._later(level, 0.0)
         if self.timers is not None:
-            self.core.on_timers = self.look_at_timers
+            self.core.on_timers = self._got_timers
             self._later(self.timers, 0.0)
             self._loop.call_soon(self._count_timers)
 
@@ -293,6 +300,15 @@ class Schedule:
             self.store.flush()
         save_timers(self.store, state)
 
+    def _got_timers(self) -> None:
+        if self.timers is None or self._loop is None:
+            return
+        now_s, at_s = self._loop.time(), self.timers.last_s + _GATHER_S
+        if now_s >= at_s:
+            self._run(self.timers)
+        elif self.timers.next_s > at_s:
+            self._later(self.timers, at_s - now_s)
+
     def _got_messages(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             level = self._levels.get(number)
@@ -303,6 +319,7 @@ class Schedule:
         assert self._loop is not None
         if source.handle is not None:
             source.handle.cancel()
+        source.next_s = self._loop.time() + seconds
         if seconds <= 0:
             source.handle = self._loop.call_soon(self._run, source)
         else:
@@ -318,6 +335,8 @@ class Schedule:
         return int(self._share)
 
     def _run(self, source: _Source) -> None:
+        assert self._loop is not None
+        source.last_s, source.next_s = self._loop.time(), math.inf
         most = self._allowed()
         if most < 1:
             self._later(source, _PAUSE_S)

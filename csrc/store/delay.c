@@ -25,6 +25,7 @@ static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now,
     ps_mapfile *mf = NULL;
     ps_topic *topic;
     ps_record record;
+    ps_text name;
     int32_t queue_id;
     int code = 1;
     int64_t due = due_of(u->tags_code, now, delay);
@@ -38,7 +39,8 @@ static int deliver_unit(ps_store *s, ps_queue *q, const ps_unit *u, int64_t now,
     if (r != NULL && due > now) {
         out->next_ms = due;
         code = 0;
-    } else if (r != NULL && ps_deliver_place(s, r, &topic, &queue_id)) {
+    } else if (r != NULL && ps_real_place(r->properties, r->properties_len, &name, &queue_id) &&
+               (topic = ps_deliver_topic(s, name)) != NULL) {
         /* Its properties stay as they were stored, as upstream leaves them. */
         ps_text properties = {r->properties, r->properties_len};
         code = ps_deliver(s, r, properties, topic, queue_id, &out->end, e);

@@ -7,15 +7,12 @@
 /* Bytes that the disk may be behind: a delivery is no reason for a sender to wait longer. */
 #define BEHIND_MAX (64LL << 20)
 
-bool ps_deliver_place(ps_store *s, const ps_record *r, ps_topic **topic, int32_t *queue_id) {
-    ps_text name;
+ps_topic *ps_deliver_topic(ps_store *s, ps_text name) {
     const char *why;
-    if (!ps_real_place(r->properties, r->properties_len, &name, queue_id) ||
-        name.len > PS_TOPIC_MAX || ps_topic_check(name.data, name.len, &why) < 0 ||
+    if (name.len > PS_TOPIC_MAX || ps_topic_check(name.data, name.len, &why) < 0 ||
         ps_text_is(name.data, name.len, PS_HALF_TOPIC))
-        return false;
-    *topic = ps_topic_get(&s->st_topics, (const char *)name.data, (int32_t)name.len);
-    return *topic != NULL;
+        return NULL;
+    return ps_topic_get(&s->st_topics, (const char *)name.data, (int32_t)name.len);
 }
 
 int ps_deliver(ps_store *s, const ps_record *r, ps_text properties, ps_topic *topic,

@@ -5,8 +5,8 @@
 #include "store/placement.h"
 #include "store/store.h"
 
-/* Where a message that waited goes; false: nowhere. */
-bool ps_deliver_place(ps_store *s, const ps_record *r, ps_topic **topic, int32_t *queue_id);
+/* Where a message that waited goes, by its REAL_TOPIC; NULL: nowhere. */
+ps_topic *ps_deliver_topic(ps_store *s, ps_text name);
 /* Puts it there with these properties. 0 and *end, its end in the log; or an error. */
 int ps_deliver(ps_store *s, const ps_record *r, ps_text properties, ps_topic *topic,
                int32_t queue_id, int64_t *end, ps_error *e);

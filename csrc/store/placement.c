@@ -126,18 +126,22 @@ int64_t ps_place_properties(const ps_placement *p, uint8_t *to) {
     return to - start;
 }
 
-bool ps_real_place(const uint8_t *properties, int32_t len, ps_text *topic, int32_t *queue_id) {
-    ps_property name, queue;
+bool ps_real_place_said(const ps_property *name, const ps_property *queue, ps_text *topic,
+                        int32_t *queue_id) {
     int64_t id = 0;
-    if (!ps_property_find(properties, len, "REAL_TOPIC", 10, &name) || name.value_len == 0 ||
-        !ps_property_find(properties, len, "REAL_QID", 8, &queue) || queue.value_len == 0)
-        return false;
-    for (int32_t i = 0; i < queue.value_len; i++) {
-        if (queue.value[i] < '0' || queue.value[i] > '9') return false;
-        id = id * 10 + (queue.value[i] - '0');
+    for (int32_t i = 0; i < queue->value_len; i++) {
+        if (queue->value[i] < '0' || queue->value[i] > '9') return false;
+        id = id * 10 + (queue->value[i] - '0');
         if (id > PS_QUEUE_ID_MAX) return false;
     }
-    *topic = (ps_text){name.value, name.value_len};
+    *topic = (ps_text){name->value, name->value_len};
     *queue_id = (int32_t)id;
-    return true;
+    return name->value_len > 0 && queue->value_len > 0;
+}
+
+bool ps_real_place(const uint8_t *properties, int32_t len, ps_text *topic, int32_t *queue_id) {
+    ps_property name, queue;
+    return ps_property_find(properties, len, "REAL_TOPIC", 10, &name) &&
+           ps_property_find(properties, len, "REAL_QID", 8, &queue) &&
+           ps_real_place_said(&name, &queue, topic, queue_id);
 }

@@ -48,6 +48,9 @@ int64_t ps_place_properties(const ps_placement *p, uint8_t *to);
 /* Where a half or a delayed message is to go, by REAL_TOPIC and REAL_QID. False when they do not
  * name a queue. */
 bool ps_real_place(const uint8_t *properties, int32_t len, ps_text *topic, int32_t *queue_id);
+/* The same, from the two properties; an absent one has no value. */
+bool ps_real_place_said(const ps_property *name, const ps_property *queue, ps_text *topic,
+                        int32_t *queue_id);
 
 bool ps_text_is(const uint8_t *data, int64_t len, const char *text);
 

@@ -14,8 +14,9 @@ int ps_timer_asked(ps_store *s, const uint8_t *properties, int64_t len, int64_t 
                    ps_error *e) {
     const ps_timer_rules *rules = &s->st_timer_rules;
     if (len > PS_PROPERTIES_MAX) return 0; /* refused for its length */
-    ps_timer_outcome asked =
-        ps_timer_ask(properties, (int32_t)len, rules, ps_timer_now(s), out_ms);
+    ps_timer_words words;
+    ps_timer_read_words(properties, (int32_t)len, &words);
+    ps_timer_outcome asked = ps_timer_ask(&words, rules, ps_timer_now(s), out_ms);
     if (asked == PS_TIMER_SET) return 1;
     if (asked == PS_TIMER_NONE || asked == PS_TIMER_DUE) return 0;
     if (asked == PS_TIMER_OFF)

@@ -43,6 +43,7 @@ struct ps_timers {
     int64_t tm_taken_count, tm_taken_room;
     ps_pending_entry tm_found[SAME_SLOT];
     ps_tallies tm_tallies;
+    ps_topic *tm_last;    /* where the last one went; NULL: nowhere */
     bool tm_opened;       /* what is read from now on is new since the start */
     int64_t tm_first_new; /* offset: from here on timers are counted when they are read */
     int64_t tm_counted;   /* ms: those of before that wait up to this time are counted, too */
@@ -55,11 +56,15 @@ struct ps_timers_state {
 
 /* ---- what a record says ---- */
 
-static ps_text property(const ps_record *r, const char *name) {
-    ps_property p;
-    if (!ps_property_find(r->properties, r->properties_len, name, (int32_t)strlen(name), &p))
-        return (ps_text){NULL, 0};
-    return (ps_text){p.value, p.value_len};
+/* A record, and what its properties say of timers. mf: to unref it. */
+typedef struct timer_record {
+    ps_record r;
+    ps_timer_words words;
+    ps_mapfile *mf;
+} timer_record;
+
+static ps_text value_of(const ps_property *p) {
+    return (ps_text){p->value, p->value_len};
 }
 
 static bool equal(ps_text a, ps_text b) {
@@ -78,12 +83,20 @@ static uint32_t hash_of(ps_text key) {
     return (uint32_t)(h ^ h >> 32) & 0xFFFFFF;
 }
 
-/* The record of a timer; unref *mf either way. */
-static const ps_record *record_at(ps_timers *t, int64_t offset, ps_mapfile **mf, ps_record *out) {
+/* The record at an offset of the timer queue; false: there is none. Unref its mf either way. */
+static bool read_at(ps_timers *t, int64_t offset, timer_record *out) {
     ps_unit u;
-    *mf = NULL;
-    if (t->tm_queue == NULL || !ps_queue_unit(t->tm_queue, offset, &u)) return NULL;
-    return ps_deliver_record(t->tm_store, t->tm_queue, offset, &u, mf, out);
+    out->mf = NULL;
+    if (t->tm_queue == NULL || !ps_queue_unit(t->tm_queue, offset, &u) ||
+        ps_deliver_record(t->tm_store, t->tm_queue, offset, &u, &out->mf, &out->r) == NULL)
+        return false;
+    ps_timer_read_words(out->r.properties, out->r.properties_len, &out->words);
+    return true;
+}
+
+static bool is_due(const ps_timers *t, const timer_record *x, int64_t *out_ms, int64_t *due) {
+    return ps_timer_due(&x->words, x->r.store_timestamp, t->tm_store->st_timer_rules.precision_ms,
+                        out_ms, due);
 }
 
 /* ---- finding one of the set ---- */
@@ -96,18 +109,16 @@ typedef struct wanted {
 } wanted;
 
 static bool is_wanted(ps_timers *t, const wanted *w, int64_t offset) {
-    ps_mapfile *mf;
-    ps_record record;
+    timer_record x;
     int64_t out_ms, due;
-    const ps_record *r = record_at(t, offset, &mf, &record);
-    bool good = r != NULL &&
-                ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due) &&
-                out_ms == w->out_ms && equal(property(r, "UNIQ_KEY"), w->key) &&
-                (w->topic.data == NULL || equal(property(r, "REAL_TOPIC"), w->topic));
+    bool good = read_at(t, offset, &x) && is_due(t, &x, &out_ms, &due) && out_ms == w->out_ms &&
+                equal(value_of(&x.words.uniq_key), w->key) &&
+                (w->topic.data == NULL || equal(value_of(&x.words.real_topic), w->topic));
     if (good && w->key.len == 0)
-        good = w->like != NULL && r->born_timestamp == w->like->born_timestamp &&
-               equal((ps_text){r->body, r->body_len}, (ps_text){w->like->body, w->like->body_len});
-    ps_mapfile_unref(mf);
+        good = w->like != NULL && x.r.born_timestamp == w->like->born_timestamp &&
+               equal((ps_text){x.r.body, x.r.body_len},
+                     (ps_text){w->like->body, w->like->body_len});
+    ps_mapfile_unref(x.mf);
     return good;
 }
 
@@ -127,26 +138,33 @@ static bool find_timer(ps_timers *t, const wanted *w, ps_pending_entry *out) {
 
 /* ---- how many wait for each topic ---- */
 
-/* NULL: a reader counts nothing, and what goes nowhere is not counted. */
-static ps_timer_tally *tally_of(ps_timers *t, const ps_record *r) {
-    ps_topic *topic;
-    int32_t queue_id;
-    if (t->tm_store->st_readonly || !ps_deliver_place(t->tm_store, r, &topic, &queue_id))
-        return NULL;
-    return ps_tally_of(&t->tm_tallies, topic);
+/* Where a timer goes; NULL: nowhere. */
+static ps_topic *place_of(ps_timers *t, const ps_timer_words *w, int32_t *queue_id) {
+    ps_text name;
+    if (!ps_real_place_said(&w->real_topic, &w->real_queue, &name, queue_id)) return NULL;
+    if (t->tm_last == NULL || !ps_text_is(name.data, name.len, t->tm_last->tp_name))
+        t->tm_last = ps_deliver_topic(t->tm_store, name);
+    return t->tm_last;
 }
 
-static void count_read(ps_timers *t, const ps_record *r, int64_t due, bool again) {
-    ps_timer_tally *row = tally_of(t, r);
+/* NULL: a reader counts nothing, and what goes nowhere is not counted. */
+static ps_timer_tally *tally_of(ps_timers *t, const ps_timer_words *w) {
+    int32_t queue_id;
+    ps_topic *topic = t->tm_store->st_readonly ? NULL : place_of(t, w, &queue_id);
+    return topic != NULL ? ps_tally_of(&t->tm_tallies, topic) : NULL;
+}
+
+static void count_read(ps_timers *t, const timer_record *x, int64_t due, bool again) {
+    ps_timer_tally *row = tally_of(t, &x->words);
     if (row == NULL) return;
     row->waiting++;
-    if (t->tm_opened && !again) ps_tally_asked(row, due - r->store_timestamp);
+    if (t->tm_opened && !again) ps_tally_asked(row, due - x->r.store_timestamp);
 }
 
 /* One that no longer waits. */
-static void count_gone(ps_timers *t, const ps_record *r, const ps_pending_entry *x,
+static void count_gone(ps_timers *t, const ps_timer_words *w, const ps_pending_entry *x,
                        bool delivered) {
-    ps_timer_tally *row = tally_of(t, r);
+    ps_timer_tally *row = tally_of(t, w);
     if (row == NULL) return;
     row->delivered += delivered;
     if (ps_pending_offset(x->id) >= t->tm_first_new || x->due_ms <= t->tm_counted) row->waiting--;
@@ -170,13 +188,12 @@ static bool count_window(ps_timers *t, int64_t from, int64_t to) {
         n = ps_pending_find(&t->tm_pending, from, to, -1, many, most);
     }
     for (int64_t i = 0; i < n; i++) {
-        ps_mapfile *mf;
-        ps_record record;
-        if (ps_pending_offset(found[i].id) >= t->tm_first_new) continue;
-        const ps_record *r = record_at(t, ps_pending_offset(found[i].id), &mf, &record);
-        ps_timer_tally *row = r != NULL ? tally_of(t, r) : NULL;
+        timer_record x;
+        int64_t offset = ps_pending_offset(found[i].id);
+        if (offset >= t->tm_first_new) continue;
+        ps_timer_tally *row = read_at(t, offset, &x) ? tally_of(t, &x.words) : NULL;
         if (row != NULL) row->waiting++;
-        ps_mapfile_unref(mf);
+        ps_mapfile_unref(x.mf);
     }
     free(many);
     return true;
@@ -203,15 +220,13 @@ static int count_more(ps_timers *t) {
 
 static int cancel(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
     ps_pending_entry found;
-    ps_mapfile *mf;
-    ps_record record;
+    timer_record x;
     if (!find_timer(t, w, &found)) return 0;
     int code = ps_pending_cancel(&t->tm_pending, found, e);
     if (code < 0) return code;
     ++*count;
-    const ps_record *r = record_at(t, ps_pending_offset(found.id), &mf, &record);
-    if (r != NULL) count_gone(t, r, &found, false);
-    ps_mapfile_unref(mf);
+    if (read_at(t, ps_pending_offset(found.id), &x)) count_gone(t, &x.words, &found, false);
+    ps_mapfile_unref(x.mf);
     return 0;
 }
 
@@ -251,9 +266,10 @@ static bool was_taken(const ps_timers *t, const wanted *w) {
 
 /* A delete mark: `topic+key` as 5.3 writes it, or the key alone as 5.5 does. It takes away messages
  * of its own topic alone, whose sender was allowed to send it. */
-static int apply_mark(ps_timers *t, const ps_record *r, ps_text value, int64_t out_ms,
+static int apply_mark(ps_timers *t, const ps_timer_words *words, int64_t out_ms,
                       int64_t *recalled, ps_error *e) {
-    wanted w = {out_ms, value, property(r, "REAL_TOPIC"), NULL};
+    ps_text value = value_of(&words->delete_key);
+    wanted w = {out_ms, value, value_of(&words->real_topic), NULL};
     int64_t topic = w.topic.len;
     if (value.len > topic && value.data[topic] == '+' &&
         equal((ps_text){value.data, topic}, w.topic))
@@ -262,23 +278,24 @@ static int apply_mark(ps_timers *t, const ps_record *r, ps_text value, int64_t o
     return code < 0 ? code : cancel(t, &w, recalled, e);
 }
 
-static int read_record(ps_timers *t, int64_t offset, const ps_record *r, int64_t *recalled,
+static int read_record(ps_timers *t, int64_t offset, const timer_record *x, int64_t *recalled,
                        ps_error *e) {
     int64_t out_ms, due, repeated = 0, live;
-    if (!ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) return 0;
-    ps_text mark = property(r, "TIMER_DEL_UNIQKEY"), key = property(r, "UNIQ_KEY");
-    bool again = property(r, "TIMER_ROLL_TIMES").data != NULL;
+    if (!is_due(t, x, &out_ms, &due)) return 0;
+    ps_text key = value_of(&x->words.uniq_key);
+    bool again = x->words.roll_times.value != NULL;
     int code = 0;
-    if (mark.data != NULL) return apply_mark(t, r, mark, out_ms, recalled, e);
+    if (x->words.delete_key.value != NULL)
+        return apply_mark(t, &x->words, out_ms, recalled, e);
     if (again) {
-        wanted w = {out_ms, key, property(r, "REAL_TOPIC"), r};
+        wanted w = {out_ms, key, value_of(&x->words.real_topic), &x->r};
         code = cancel(t, &w, &repeated, e);
         if (code == 0 && repeated == 0 && was_taken(t, &w)) return 0;
     }
     if (code < 0) return code;
     live = t->tm_pending.pd_live;
     code = ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash_of(key)), e);
-    if (t->tm_pending.pd_live > live) count_read(t, r, due, again);
+    if (t->tm_pending.pd_live > live) count_read(t, x, due, again);
     return code;
 }
 
@@ -292,15 +309,12 @@ static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e
     int64_t min = atomic_load_explicit(&q->cq_min, memory_order_acquire);
     if (p->pd_next < min) p->pd_next = min;
     for (int64_t n = 0; p->pd_next < max; n++) {
-        ps_mapfile *mf;
-        ps_record record;
+        timer_record x;
         int64_t offset = p->pd_next;
         if (n == most) return 1;
-        const ps_record *r = record_at(t, offset, &mf, &record);
-        int code = r != NULL
-                       ? read_record(t, offset, r, recalled, e)
-                       : ps_deliver_skip(t->tm_store, q, offset, &unreadable, e);
-        ps_mapfile_unref(mf);
+        int code = read_at(t, offset, &x) ? read_record(t, offset, &x, recalled, e)
+                                          : ps_deliver_skip(t->tm_store, q, offset, &unreadable, e);
+        ps_mapfile_unref(x.mf);
         if (code < 0) return code;
         p->pd_next = offset + 1;
     }
@@ -313,11 +327,13 @@ static int settle_record(ps_timers *t, const ps_record *r, int64_t *settled, ps_
     static const char mark[] = "TIMER_DEQUEUE_MS\1";
     int64_t due;
     wanted w = {0, {NULL, 0}, {r->topic, r->topic_len}, r};
+    timer_record x = {.r = *r};
     if (r->properties_len == 0 || ps_text_is(r->topic, r->topic_len, PS_TIMER_TOPIC) ||
-        memmem(r->properties, (size_t)r->properties_len, mark, sizeof mark - 1) == NULL ||
-        !ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &w.out_ms, &due))
+        memmem(r->properties, (size_t)r->properties_len, mark, sizeof mark - 1) == NULL)
         return 0;
-    w.key = property(r, "UNIQ_KEY");
+    ps_timer_read_words(r->properties, r->properties_len, &x.words);
+    if (!is_due(t, &x, &w.out_ms, &due)) return 0;
+    w.key = value_of(&x.words.uniq_key);
     return cancel(t, &w, settled, e);
 }
 
@@ -441,17 +457,17 @@ static ps_text waited(const ps_timers *t, const ps_record *r, int64_t now, char 
 
 static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_timer_round *out,
                        ps_error *e) {
-    ps_mapfile *mf;
-    ps_record record;
+    timer_record record;
+    const ps_record *r = &record.r;
     ps_topic *topic;
     ps_text properties;
     char added[96];
     int32_t queue_id;
     int64_t out_ms, due = 0;
-    const ps_record *r = record_at(t, ps_pending_offset(x->id), &mf, &record);
     int code = 0;
-    if (r == NULL || !ps_deliver_place(t->tm_store, r, &topic, &queue_id) ||
-        !ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out_ms, &due)) {
+    if (!read_at(t, ps_pending_offset(x->id), &record) ||
+        (topic = place_of(t, &record.words, &queue_id)) == NULL ||
+        !is_due(t, &record, &out_ms, &due)) {
         code = ps_deliver_skip(t->tm_store, t->tm_queue, ps_pending_offset(x->id), &out->skipped,
                                e);
     } else if (!compose(t, r, waited(t, r, now, added, sizeof added), &properties)) {
@@ -459,10 +475,10 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
         out->delivered += code == 0;
-        if (code == 0) count_gone(t, r, x, true);
+        if (code == 0) count_gone(t, &record.words, x, true);
         if (code == 0 && now - due > out->late_ms) out->late_ms = now - due;
     }
-    ps_mapfile_unref(mf);
+    ps_mapfile_unref(record.mf);
     if (code == 0) ps_pending_pop(&t->tm_pending);
     return code;
 }
@@ -509,12 +525,10 @@ int ps_timers_run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, 
 static int64_t first_since(ps_timers *t, int64_t before_ms) {
     int64_t low = atomic_load(&t->tm_queue->cq_min), high = t->tm_pending.pd_next;
     while (low < high) {
-        ps_mapfile *mf;
-        ps_record record;
+        timer_record x;
         int64_t mid = low + (high - low) / 2;
-        const ps_record *r = record_at(t, mid, &mf, &record);
-        bool old = r == NULL || r->store_timestamp < before_ms;
-        ps_mapfile_unref(mf);
+        bool old = !read_at(t, mid, &x) || x.r.store_timestamp < before_ms;
+        ps_mapfile_unref(x.mf);
         if (old) low = mid + 1;
         else high = mid;
     }
@@ -523,11 +537,13 @@ static int64_t first_since(ps_timers *t, int64_t before_ms) {
 
 /* As upstream rolls: the same message once more, which takes the place of this one when it is
  * read. */
-static int roll_one(ps_timers *t, const ps_record *r, ps_error *e) {
+static int roll_one(ps_timers *t, const timer_record *x, ps_error *e) {
     char added[48];
     int64_t times = 0, end;
-    ps_text said = property(r, "TIMER_ROLL_TIMES"), properties;
-    ps_timer_number(said.data, (int32_t)said.len, &times);
+    const ps_record *r = &x->r;
+    const ps_property *said = &x->words.roll_times;
+    ps_text properties;
+    ps_timer_number(said->value, said->value_len, &times);
     int len = snprintf(added, sizeof added, "TIMER_ROLL_TIMES\1%lld\2", (long long)times + 1);
     if (!compose(t, r, (ps_text){(const uint8_t *)added, len}, &properties))
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
@@ -550,14 +566,12 @@ static int64_t roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) 
     int64_t n = code < 0 ? 0 : ps_pending_before(&t->tm_pending, first_since(t, before_ms), old,
                                                  most);
     for (int64_t i = 0; code == 0 && i < n; i++) {
-        ps_mapfile *mf;
-        ps_record record;
-        const ps_record *r = record_at(t, ps_pending_offset(old[i].id), &mf, &record);
-        if (r != NULL && still_waits(t, &old[i])) {
-            code = roll_one(t, r, e);
+        timer_record x;
+        if (read_at(t, ps_pending_offset(old[i].id), &x) && still_waits(t, &old[i])) {
+            code = roll_one(t, &x, e);
             rolled += code == 0;
         }
-        ps_mapfile_unref(mf);
+        ps_mapfile_unref(x.mf);
     }
     free(old);
     return code < 0 ? code : rolled;
@@ -579,20 +593,17 @@ int64_t ps_timers_roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *
 /* ---- asking ---- */
 
 static void describe(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out) {
-    ps_mapfile *mf;
-    ps_record record;
-    int64_t due;
-    int64_t offset = ps_pending_offset(x->id);
-    const ps_record *r = record_at(t, offset, &mf, &record);
+    timer_record record;
+    int64_t due, offset = ps_pending_offset(x->id);
     *out = (ps_timer_row){x->due_ms, -1, offset, -1, 0, 0};
-    if (r != NULL) {
-        ps_text topic = property(r, "REAL_TOPIC");
-        ps_timer_due(r, t->tm_store->st_timer_rules.precision_ms, &out->out_ms, &due);
-        out->physical = r->physical_offset;
-        out->size = r->size;
-        out->topic_hash = ps_java_hash(0, topic.data, topic.len);
+    if (read_at(t, offset, &record)) {
+        const ps_property *topic = &record.words.real_topic;
+        is_due(t, &record, &out->out_ms, &due);
+        out->physical = record.r.physical_offset;
+        out->size = record.r.size;
+        out->topic_hash = ps_java_hash(0, topic->value, topic->value_len);
     }
-    ps_mapfile_unref(mf);
+    ps_mapfile_unref(record.mf);
 }
 
 int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, ps_timer_row *out,
