@@ -54,7 +54,7 @@ def by_hand(name: str, *depends: str) -> Extension:
 
 by_hands = [
     by_hand("pystore._put"),
-    by_hand("broker.client._messages", "csrc/remoting/client.h", "csrc/base/bytes.h"),
+    by_hand("broker.client._messages", "csrc/remoting/inprocess.h", "csrc/base/bytes.h"),
 ]
 
 setup(

@@ -23,6 +23,7 @@ HEADERS = (
     "remoting/signature.h",
     "remoting/client.h",
     "remoting/remoting.h",
+    "remoting/inprocess.h",
     "remoting/access.h",
     "remoting/decision.h",
     "remoting/transaction.h",

@@ -1,34 +1,45 @@
-/* Many messages at once, by hand: a batch from Message objects, the results of its answer, and the
- * messages of a pull.
+/* Messages by hand: a batch from Message objects, the results of its answer, the messages of a
+ * pull, and sends to a broker in this process.
  *
  * In Python a message of a batch costs four times what everything else of its send does. Messages
  * that have something unusual about them are left to broker/client/sending.py, which also says what
  * is wrong with them: encode then returns None.
  *
- * Interface: bind, encode, results, received and the type Received; broker/client/_messages.pyi has
- * their types. The limited API of CPython 3.11, as pystore/_core. */
+ * Interface: bind, encode, results, received, send_plain, send_prepared and the type Received;
+ * broker/client/_messages.pyi has their types. The core is linked once, into pystore._core: bind
+ * takes the address of its ps_conn_send. The limited API of CPython 3.11, as pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 
 #include "format/record.h"
 #include "remoting/client.h"
+#include "remoting/inprocess.h"
 
 #define AT_ONCE 30000 /* ids.py: keys of one call have one time, and differ by 16 bits */
 #define KEY_TAIL 4    /* digits of that number */
 #define KEY_MAX 64
+/* Of a message that send_plain takes: longer tags and keys are for sending.py. */
+#define PLAIN_PROPERTIES_MAX 2048
 
 static const char *const field_names[] = {"topic",      "body",  "tags",          "keys",
                                           "properties", "flag",  "delay_level",   "deliver_at_ms",
                                           "delay",      "wait_stored"};
 enum { TOPIC, BODY, TAGS, KEYS, PROPERTIES, FLAG, DELAY_LEVEL, DELIVER_AT, DELAY, WAIT, FIELDS };
 
+typedef int send_function(ps_conn *, const uint8_t *, int64_t, int32_t, int32_t, int32_t, int64_t,
+                          const uint8_t *, int32_t, const uint8_t *, int64_t, ps_signer *,
+                          ps_answered *, ps_step *, ps_error *);
+
 typedef struct module_state {
     PyObject *message; /* the class Message */
     PyObject *result;  /* the class SendResult, a named tuple */
     PyObject *pulled;  /* the class ReceivedMessage, a kind of Received */
+    PyObject *stored;  /* SendStatus.SEND_OK */
+    send_function *send; /* ps_conn_send */
     /* Its slots, and how each is read: looking a name up in the class would be half of the work. */
     PyObject *slots[FIELDS];
     descrgetfunc get;
@@ -283,7 +294,7 @@ static PyObject *encode(PyObject *module, PyObject *args) {
 
 /* One SendResult; steals id. */
 static PyObject *result_make(PyTypeObject *type, PyObject *status, PyObject *key, PyObject *id,
-                             PyObject *queue, long long offset) {
+                             PyObject *queue, long long offset, PyObject *transaction) {
     PyObject *place = PyLong_FromLongLong(offset), *made = NULL;
     if (id != NULL && place != NULL) made = PyType_GenericAlloc(type, 7);
     if (made == NULL) {
@@ -291,7 +302,7 @@ static PyObject *result_make(PyTypeObject *type, PyObject *status, PyObject *key
         Py_XDECREF(place);
         return NULL;
     }
-    PyObject *const values[] = {status, key, id, queue, place, Py_None, Py_None};
+    PyObject *const values[] = {status, key, id, queue, place, transaction, Py_None};
     for (int i = 0; i < 7; i++) {
         if (values[i] != id && values[i] != place) Py_INCREF(values[i]);
         PyTuple_SetItem(made, i, values[i]);
@@ -320,13 +331,154 @@ static PyObject *results(PyObject *module, PyObject *args) {
         if (stop == NULL) stop = end;
         PyObject *row =
             result_make((PyTypeObject *)m->result, status, PyList_GetItem(keys, n),
-                        PyUnicode_FromStringAndSize(id, stop - id), queue, first + n);
+                        PyUnicode_FromStringAndSize(id, stop - id), queue, first + n, Py_None);
         if (row == NULL)
             Py_CLEAR(made);
         else
             PyList_SetItem(made, n, row);
         if (each && stop < end) id = stop + 1;
     }
+    return made;
+}
+
+/* ---- sends to a broker in this process ---- */
+
+/* What both kinds of them have: the first arguments of send_plain and send_prepared. */
+typedef struct direct {
+    ps_conn *conn;
+    ps_step *step;
+    ps_signer *signer;
+    const char *base;
+    Py_ssize_t base_len;
+    int32_t opaque;
+    ps_answered answer;
+} direct;
+
+enum { DIRECT_ARGS = 4 };
+
+static int direct_take(PyObject *const *args, direct *out) {
+    char *base;
+    if (!PyTuple_Check(args[0]) || PyTuple_Size(args[0]) != 2) {
+        PyErr_Format(PyExc_TypeError, "not the addresses of a connection and of a step");
+        return -1;
+    }
+    out->conn = PyLong_AsVoidPtr(PyTuple_GetItem(args[0], 0));
+    out->step = PyLong_AsVoidPtr(PyTuple_GetItem(args[0], 1));
+    out->signer = PyLong_AsVoidPtr(args[1]);
+    out->opaque = (int32_t)PyLong_AsLong(args[3]);
+    if (PyErr_Occurred() || PyBytes_AsStringAndSize(args[2], &base, &out->base_len) < 0) return -1;
+    out->base = base;
+    if (out->conn != NULL && out->step != NULL) return 0;
+    PyErr_Format(PyExc_ValueError, "no connection");
+    return -1;
+}
+
+/* As ps_conn_send, but that whatever could not be done is 0. */
+static int direct_send(const module_state *m, direct *d, int32_t sys_flag, int32_t flag,
+                       int64_t born_ms, const char *properties, Py_ssize_t properties_len,
+                       const char *body, Py_ssize_t body_len) {
+    ps_error error;
+    int code;
+    Py_BEGIN_ALLOW_THREADS;
+    code = m->send(d->conn, (const uint8_t *)d->base, d->base_len, d->opaque, sys_flag, flag,
+                   born_ms, (const uint8_t *)properties, (int32_t)properties_len,
+                   (const uint8_t *)body, body_len, d->signer, &d->answer, d->step, &error);
+    Py_END_ALLOW_THREADS;
+    return code > 0;
+}
+
+/* A text of the answer. */
+static PyObject *answer_text(const direct *d, int64_t at, int64_t len) {
+    return PyUnicode_FromStringAndSize((const char *)d->step->out + at, (Py_ssize_t)len);
+}
+
+/* The queue that the answer names, mostly the one that was asked for: new reference. */
+static PyObject *answer_queue(const direct *d, PyObject *queue) {
+    if (!PyTuple_Check(queue) || PyTuple_Size(queue) != 3)
+        return PyErr_Format(PyExc_TypeError, "not a MessageQueue");
+    if (PyLong_AsLong(PyTuple_GetItem(queue, 2)) == d->answer.queue_id) {
+        Py_INCREF(queue);
+        return queue;
+    }
+    return PyObject_CallFunction((PyObject *)Py_TYPE(queue), "OOi", PyTuple_GetItem(queue, 0),
+                                 PyTuple_GetItem(queue, 1), (int)d->answer.queue_id);
+}
+
+static PyObject *direct_result(const module_state *m, const direct *d, PyObject *key,
+                               PyObject *queue) {
+    const ps_answered *a = &d->answer;
+    PyObject *where = answer_queue(d, queue), *made = NULL;
+    PyObject *transaction = answer_text(d, a->tx_at, a->tx_len);
+    if (where != NULL && transaction != NULL)
+        made = result_make((PyTypeObject *)m->result, m->stored, key,
+                           answer_text(d, a->ids_at, a->ids_len), where, a->queue_offset,
+                           a->tx_len > 0 ? transaction : Py_None);
+    Py_XDECREF(transaction);
+    Py_XDECREF(where);
+    return made;
+}
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+/* send_plain(at, signer, base, opaque, message, topic, body_max, key, queue): see the
+ * .pyi. */
+static PyObject *send_plain(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    const module_state *m = PyModule_GetState(module);
+    char properties[PLAIN_PROPERTIES_MAX];
+    batch b = {0};
+    direct d;
+    item i;
+    if (count != DIRECT_ARGS + 5 || m->send == NULL || !PyUnicode_CheckExact(args[5]))
+        return PyErr_Format(PyExc_TypeError, "send_plain takes 9 arguments, after bind");
+    Py_ssize_t body_max = PyLong_AsSsize_t(args[6]);
+    b.key_start = PyUnicode_AsUTF8AndSize(args[7], &b.key_len);
+    if (direct_take(args, &d) < 0 || b.key_start == NULL || PyErr_Occurred()) return NULL;
+    bool usual = item_take(m, args[4], args[5], body_max, &i);
+    Py_ssize_t len = properties_len(&b, &i);
+    bool sent = usual && len <= (Py_ssize_t)sizeof properties;
+    if (sent) {
+        put_properties(properties, &i, b.key_start, b.key_len);
+        sent = direct_send(m, &d, 0, i.flag, now_ms(), properties, len, PyBytes_AsString(i.body),
+                           i.body_len);
+    }
+    item_release(&i);
+    if (!sent) Py_RETURN_NONE;
+    if (!d.answer.sent || d.answer.code != 0) Py_RETURN_FALSE;
+    return direct_result(m, &d, args[7], args[8]);
+}
+
+/* send_prepared(at, signer, base, opaque, sys_flag, flag, born_ms, properties, body): see
+ * the .pyi. */
+static PyObject *send_prepared(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    const module_state *m = PyModule_GetState(module);
+    char *properties, *body;
+    Py_ssize_t properties_len, body_len;
+    direct d;
+    if (count != DIRECT_ARGS + 5 || m->send == NULL)
+        return PyErr_Format(PyExc_TypeError, "send_prepared takes 9 arguments, after bind");
+    long sys_flag = PyLong_AsLong(args[4]), flag = PyLong_AsLong(args[5]);
+    long long born_ms = PyLong_AsLongLong(args[6]);
+    if (direct_take(args, &d) < 0 || PyErr_Occurred() ||
+        PyBytes_AsStringAndSize(args[7], &properties, &properties_len) < 0 ||
+        PyBytes_AsStringAndSize(args[8], &body, &body_len) < 0)
+        return NULL;
+    if (properties_len > PS_PROPERTIES_MAX ||
+        !direct_send(m, &d, (int32_t)sys_flag, (int32_t)flag, born_ms, properties, properties_len,
+                     body, body_len))
+        Py_RETURN_NONE;
+    const ps_answered *a = &d.answer;
+    if (!a->sent || a->code != 0) Py_RETURN_FALSE;
+    PyObject *ids = answer_text(&d, a->ids_at, a->ids_len);
+    PyObject *transaction = answer_text(&d, a->tx_at, a->tx_len), *made = NULL;
+    if (ids != NULL && transaction != NULL)
+        made = Py_BuildValue("(iiLOO)", (int)a->code, (int)a->queue_id, (long long)a->queue_offset,
+                             ids, transaction);
+    Py_XDECREF(ids);
+    Py_XDECREF(transaction);
     return made;
 }
 
@@ -451,6 +603,7 @@ static int module_visit(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(m->message);
     Py_VISIT(m->result);
     Py_VISIT(m->pulled);
+    Py_VISIT(m->stored);
     for (int i = 0; i < FIELDS; i++) Py_VISIT(m->slots[i]);
     return 0;
 }
@@ -460,17 +613,21 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(m->message);
     Py_CLEAR(m->result);
     Py_CLEAR(m->pulled);
+    Py_CLEAR(m->stored);
     for (int i = 0; i < FIELDS; i++) Py_CLEAR(m->slots[i]);
     return 0;
 }
 
-/* bind(Message, SendResult, ReceivedMessage): once, before anything else. */
+/* bind(Message, SendResult, ReceivedMessage, SEND_OK, address of ps_conn_send): once, before
+ * anything else. */
 static PyObject *bind(PyObject *module, PyObject *args) {
     module_state *m = PyModule_GetState(module);
-    PyObject *message, *result, *pulled;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyType_Type, &message, &PyType_Type, &result,
-                          &PyType_Type, &pulled))
+    PyObject *message, *result, *pulled, *stored, *address;
+    if (!PyArg_ParseTuple(args, "O!O!O!OO", &PyType_Type, &message, &PyType_Type, &result,
+                          &PyType_Type, &pulled, &stored, &address))
         return NULL;
+    send_function *send = (send_function *)PyLong_AsVoidPtr(address);
+    if (send == NULL) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "no address");
     PyObject *base = PyObject_GetAttrString(module, "Received");
     bool fits = base != NULL && PyType_IsSubtype((PyTypeObject *)result, &PyTuple_Type) &&
                 PyType_IsSubtype((PyTypeObject *)pulled, (PyTypeObject *)base);
@@ -488,9 +645,12 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     Py_INCREF(message);
     Py_INCREF(result);
     Py_INCREF(pulled);
+    Py_INCREF(stored);
     m->message = message;
     m->result = result;
     m->pulled = pulled;
+    m->stored = stored;
+    m->send = send;
     Py_RETURN_NONE;
 }
 
@@ -509,6 +669,8 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, NULL},
     {"results", results, METH_VARARGS, NULL},
     {"received", received, METH_VARARGS, NULL},
+    {"send_plain", (PyCFunction)(void (*)(void))send_plain, METH_FASTCALL, NULL},
+    {"send_prepared", (PyCFunction)(void (*)(void))send_prepared, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

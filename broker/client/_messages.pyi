@@ -1,7 +1,7 @@
 """What broker/client/_messages.c offers."""
 
 from collections.abc import Iterator
-from typing import Self
+from typing import Literal, Self
 
 from broker.client.message import (
     Message,
@@ -36,9 +36,15 @@ class Received:
     def queue_offset(self) -> int: ...
 
 def bind(
-    message: type[Message], result: type[SendResult], received: type[ReceivedMessage], /
+    message: type[Message],
+    result: type[SendResult],
+    received: type[ReceivedMessage],
+    stored: SendStatus,
+    send: int,
+    /,
 ) -> None:
-    """The classes; once, before anything else."""
+    """The classes, SendStatus.SEND_OK and the address of ps_conn_send; once, before anything
+    else."""
 
 def encode(
     messages: list[Message],
@@ -62,3 +68,35 @@ def results(
 
 def received(data: bytes, rows: bytes, progress: QueueProgress, /) -> list[ReceivedMessage]:
     """A message for each row."""
+
+def send_plain(
+    at: tuple[int, int],
+    signer: int,
+    base: bytes,
+    opaque: int,
+    message: Message,
+    topic: str,
+    body_max: int,
+    key: str,
+    queue: MessageQueue,
+    /,
+) -> SendResult | Literal[False] | None:
+    """ps_conn_send of one message. at: see Framer.direct. signer: its address, or 0. base: see
+    Target. topic: that the message must have. body_max: bytes of its body at most. key: its unique
+    key. queue: that base names. False: it was taken, and the answer comes later. None: nothing has
+    happened; it is not plain (see encode), or the core does not take it this way."""
+
+def send_prepared(
+    at: tuple[int, int],
+    signer: int,
+    base: bytes,
+    opaque: int,
+    sys_flag: int,
+    flag: int,
+    born_ms: int,
+    properties: bytes,
+    body: bytes,
+    /,
+) -> tuple[int, int, int, str, str] | Literal[False] | None:
+    """The same of a request that Python has prepared. The answer's code, queue, offset, ids and
+    transaction."""

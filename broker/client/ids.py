@@ -76,13 +76,14 @@ class _Keys:
         self.count = itertools.count(secrets.randbelow(1 << 16))
         self.month_ms = 0
         self.next_month_ms = 0
+        self.now_ms = 0
+        self.start = ""  # of the keys of this millisecond
 
     def new(self) -> str:
         now_ms = time.time_ns() // 1_000_000
-        if not self.month_ms <= now_ms < self.next_month_ms:
-            self._enter_month(now_ms)
-        since = (now_ms - self.month_ms) & 0xFFFFFFFF
-        return f"{self.prefix}{since:08X}{next(self.count) & 0xFFFF:04X}"
+        if now_ms != self.now_ms:
+            self._enter_moment(now_ms)
+        return f"{self.start}{next(self.count) & 0xFFFF:04X}"
 
     def source(self) -> tuple[str, Iterator[int]]:
         """What keys of this moment begin with, and the numbers whose last 16 bits end them."""
@@ -98,6 +99,13 @@ class _Keys:
         if count > _AT_ONCE:
             made += self.new_many(count - _AT_ONCE)
         return made
+
+    def _enter_moment(self, now_ms: int) -> None:
+        if not self.month_ms <= now_ms < self.next_month_ms:
+            self._enter_month(now_ms)
+        since = (now_ms - self.month_ms) & 0xFFFFFFFF
+        self.start = f"{self.prefix}{since:08X}"
+        self.now_ms = now_ms  # last: another thread may look
 
     def _enter_month(self, now_ms: int) -> None:
         at = time.localtime(now_ms / 1000)

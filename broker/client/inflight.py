@@ -10,16 +10,17 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from broker.client._messages import send_plain, send_prepared
 from broker.client.credentials import SigningHook
-from broker.client.message import MessageQueue
+from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.routes import Route
 from broker.client.sending import STORED, Answer, Outgoing, answer_of, fixed_fields
 from broker.remoting import codec
 from broker.remoting.command import BINARY, Command
 from broker.remoting.connection import Connection
-from pystore.native import ffi, lib, raise_error
+from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = ["InFlight", "Lane", "Slots", "Target"]
 
@@ -42,10 +43,15 @@ class Slots:
 
     def try_acquire(self) -> bool:
         """Whether there is one without a wait."""
-        if self._free > 0 and not self._waiting:
+        if self.free:
             self._free -= 1
             return True
         return False
+
+    @property
+    def free(self) -> bool:
+        """Whether try_acquire() would give one."""
+        return self._free > 0 and not self._waiting
 
     async def acquire(self) -> None:
         if self.try_acquire():
@@ -176,11 +182,20 @@ class Lane:
     route: what it was made of; another route makes another lane. signing: must have a signer.
     """
 
-    __slots__ = ("_count", "_error", "_next", "_out", "_room", "_signer", "_targets", "route")
+    __slots__ = (
+        "_body_max", "_count", "_error", "_next", "_out", "_room", "_signer", "_signer_at",
+        "_targets", "_topic", "route",
+    )  # fmt: skip
 
     def __init__(self, route: Route, outgoing: Outgoing, signing: SigningHook | None) -> None:
         self.route = route
         self._signer = signing.signer if signing is not None else ffi.NULL
+        self._signer_at = address_of(self._signer)
+        rules = outgoing.rules
+        self._topic = outgoing.topic
+        self._body_max = rules.message_max  # without compression
+        if rules.compress_over:
+            self._body_max = min(rules.message_max, rules.compress_over - 1)
         signed = signing.fields if signing is not None else {}
         self._targets: list[Target] = []
         for queue in route.publish:
@@ -201,6 +216,26 @@ class Lane:
             return None
         self._next = at = self._next + 1
         return self._targets[at % self._count]
+
+    def send_plain(
+        self, at: tuple[int, int], target: Target, opaque: int, message: Message, key: str
+    ) -> SendResult | Literal[False] | None:
+        """Straight to the core of a broker in this process, which is `at` these addresses; see
+        _messages.send_plain."""
+        return send_plain(
+            at, self._signer_at, target.base, opaque, message, self._topic, self._body_max, key,
+            target.queue,
+        )  # fmt: skip
+
+    def send_prepared(
+        self, at: tuple[int, int], target: Target, opaque: int, outgoing: Outgoing
+    ) -> Answer | Literal[False] | None:
+        """The same of any request."""
+        found = send_prepared(
+            at, self._signer_at, target.base, opaque, outgoing.sys_flag, outgoing.flag,
+            outgoing.born_ms, outgoing.properties.encode("utf-8", "replace"), outgoing.body,
+        )  # fmt: skip
+        return Answer(*found) if found else found
 
     def frame(self, target: Target, outgoing: Outgoing, opaque: int) -> bytes:
         """Raises: BadFrame."""

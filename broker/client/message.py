@@ -12,6 +12,7 @@ from broker.client._messages import Received, bind
 from broker.client.recordhead import RecordHead, head_of
 from broker.remoting.mqjson import MessageQueue
 from pystore.compression import inflate
+from pystore.native import address_of, ffi, lib
 from pystore.properties import parse_properties
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
@@ -216,4 +217,7 @@ class ReceivedMessage(Received):
         return f"<ReceivedMessage {q.topic}/{q.queue}@{self.queue_offset} of {q.broker}>"
 
 
-bind(Message, SendResult, ReceivedMessage)
+bind(
+    Message, SendResult, ReceivedMessage, SendStatus.SEND_OK,
+    address_of(ffi.addressof(lib, "ps_conn_send")),
+)  # fmt: skip

@@ -22,7 +22,8 @@ from broker.client.errors import (
     Unreachable,
 )
 from broker.client.faults import FaultTable, QueueChooser
-from broker.client.inflight import InFlight, Lane, Slots
+from broker.client.ids import new_unique_key
+from broker.client.inflight import InFlight, Lane, Slots, Target
 from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
 from broker.client.network import Network
 from broker.client.options import (
@@ -54,6 +55,7 @@ from broker.client.tracing import Tracer
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
+from broker.remoting.connection import Connection, Near
 from broker.remoting.handlers import Handler
 from pystore.javahash import java_hash
 
@@ -166,6 +168,8 @@ class AsyncProducer:
         self._at_once = 0
         #: The quick way of single messages and of batches, by topic.
         self._lanes: dict[tuple[str, bool], Lane] = {}
+        #: Connections to brokers in this process, by their addresses.
+        self._nearby: dict[str, Connection] = {}
         self._faults = FaultTable()
         self._any = Choice(self._next_queue, True)
         self._slots = Slots(self.settings.max_in_flight)
@@ -239,12 +243,18 @@ class AsyncProducer:
         each attempt, Misuse.
         """
         self.network.check()
+        usual = key is None and queue is None and timeout_s is None
+        if usual and self._nearby:
+            sent = self._send_nearby(message)
+            if sent is not None:
+                await self._let_others_run()
+                return sent if isinstance(sent, SendResult) else await sent
         outgoing = prepare(message, self._rules)
         slots = self._slots
         if not slots.try_acquire():
             await slots.acquire()
-        if key is None and queue is None and timeout_s is None and not outgoing.timed:
-            begun = self._begin(outgoing, result_of, True)
+        if usual and not outgoing.timed:
+            begun = self._begin(outgoing, result_of)
             if begun is not None:
                 if begun.done():
                     await self._let_others_run()
@@ -263,15 +273,23 @@ class AsyncProducer:
         Raises: InvalidMessage, Misuse.
         """
         self.network.check()
+        usual = key is None and queue is None
+        loop = asyncio.get_running_loop()
+        if usual and self._nearby:
+            sent = self._send_nearby(message)
+            if sent is not None:
+                await self._let_others_run()
+                return sent if not isinstance(sent, SendResult) else _settled(loop, sent)
         outgoing = prepare(message, self._rules)
         if not self._slots.try_acquire():
             await self._slots.acquire()
-        if key is None and queue is None and not outgoing.timed:
+        if usual and not outgoing.timed:
             begun = self._begin(outgoing, result_of)
             if begun is not None:
+                if begun.done():
+                    await self._let_others_run()
                 return begun
         choice = self._choice(key, queue)
-        loop = asyncio.get_running_loop()
         task = loop.create_task(self._deliver(outgoing, choice, None, result_of))
         task.add_done_callback(lambda done: self._slots.release())
         return task
@@ -307,7 +325,7 @@ class AsyncProducer:
 
     async def _send_batch(self, outgoing: Outgoing, timeout_s: float | None) -> list[SendResult]:
         await self._slots.acquire()
-        begun = self._begin(outgoing, results_of, True) if timeout_s is None else None
+        begun = self._begin(outgoing, results_of) if timeout_s is None else None
         if begun is not None:
             if begun.done():
                 await self._let_others_run()
@@ -449,10 +467,9 @@ class AsyncProducer:
         self,
         outgoing: Outgoing,
         result: Callable[[Outgoing, MessageQueue, Answer], _T],
-        alone: bool = False,
     ) -> asyncio.Future[_T] | None:
-        """Writes a request now, if nothing has to be waited for first. Its slot is released with
-        the answer. alone: a broker in this process need not wait for others to go with it."""
+        """Sends a request now, if nothing has to be waited for first. Its slot is released with
+        the answer."""
         network, topic, batch = self.network, outgoing.topic, outgoing.batch
         route = network.known_route(topic)
         if route is None or self._faults.avoided or self._tracer is not None:
@@ -467,22 +484,86 @@ class AsyncProducer:
         connection = network.ready(target.address) if target is not None else None
         if connection is None or target is None:
             return None
-        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        sending = InFlight(
-            self, outgoing, target.queue, target.address, connection, time.monotonic(), future,
-            result,
-        )  # fmt: skip
+        sending, future = self._waiting(outgoing, target, connection, time.monotonic(), result)
+        if connection.near is not None:
+            self._nearby[target.address] = connection
+            if self._begin_nearby(sending, lane, target, connection.near):
+                return future
+        try:
+            connection.begin_send(sending, lambda opaque: lane.frame(target, outgoing, opaque))
+        except (BadFrame, ConnectionError):
+            return None
+        self._begun.append(sending)
+        return future
+
+    def _waiting(
+        self,
+        outgoing: Outgoing,
+        target: Target,
+        connection: Connection,
+        start: float,
+        result: Callable[[Outgoing, MessageQueue, Answer], _T],
+    ) -> tuple[InFlight, asyncio.Future[_T]]:
+        """One that waits for its answer, and what the user waits for."""
         begun = self._begun
         while begun and begun[0].finished:
             begun.popleft()
-        try:
-            connection.begin_send(
-                sending, lambda opaque: lane.frame(target, outgoing, opaque), alone
-            )
-        except (BadFrame, ConnectionError):
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        sending = InFlight(
+            self, outgoing, target.queue, target.address, connection, start, future, result
+        )
+        return sending, future
+
+    # ---- the quick way to a broker in this process ----
+
+    def _begin_nearby(self, sending: InFlight, lane: Lane, target: Target, near: Near) -> bool:
+        """Whether the broker has taken it, without bytes between; mostly it is answered, too."""
+        at, connection = near.direct(), sending.connection
+        if at is None:
+            return False
+        opaque = connection.next_opaque()
+        answer = lane.send_prepared(at, target, opaque, sending.outgoing)
+        if answer is None:
+            return False
+        if answer:
+            near.sent(True)
+            sending.settle(answer)
+        else:
+            self._answered_later(sending, opaque, near)
+        return True
+
+    def _answered_later(self, sending: InFlight, opaque: int, near: Near) -> None:
+        sending.connection.await_send(opaque, sending)
+        self._begun.append(sending)
+        near.sent(False)
+
+    def _send_nearby(self, message: Message) -> SendResult | asyncio.Future[SendResult] | None:
+        """The same without a request in Python, for a message that asks for nothing unusual: its
+        result, or the wait for it. None: nothing has happened."""
+        if type(message) is not Message or type(message.topic) is not str:
             return None
-        begun.append(sending)
-        return future
+        topic, slots = message.topic, self._slots
+        lane = self._lanes.get((topic, False))
+        if lane is None or lane.route is not self.network.known_route(topic) or not slots.free:
+            return None
+        target = lane.next() if not self._faults.avoided else None
+        connection = self._nearby.get(target.address) if target is not None else None
+        near = connection.near if connection is not None else None
+        at = near.direct() if near is not None else None
+        if at is None or near is None or connection is None or target is None:
+            return None
+        start, key, opaque = time.monotonic(), new_unique_key(), connection.next_opaque()
+        sent = lane.send_plain(at, target, opaque, message, key)
+        if sent:
+            near.sent(True)
+            self._report(target.queue.broker, start)
+        elif sent is False:
+            slots.try_acquire()
+            outgoing = prepare(message, self._rules, key=key)
+            sending, future = self._waiting(outgoing, target, connection, start, result_of)
+            self._answered_later(sending, opaque, near)
+            return future
+        return sent
 
     async def _let_others_run(self) -> None:
         """A send that was answered at once has not given the loop back."""
@@ -491,9 +572,12 @@ class AsyncProducer:
             await asyncio.sleep(0)
 
     def stored(self, sending: InFlight) -> None:
-        now = time.monotonic()
-        self._faults.report(sending.queue.broker, now - sending.start, now)
+        self._report(sending.queue.broker, sending.start)
         self._slots.release()
+
+    def _report(self, broker: str, start: float) -> None:
+        now = time.monotonic()
+        self._faults.report(broker, now - start, now)
 
     def refused(self, sending: InFlight, answer: Command) -> None:
         error = BrokerRefused(
@@ -507,6 +591,7 @@ class AsyncProducer:
 
     def _failed(self, sending: InFlight, error: ClientError, again: bool) -> None:
         """The first attempt failed: others are made by a task, which has the slot now."""
+        self._nearby.clear()
         if not self.network.started:
             self._slots.release()
             return
@@ -609,6 +694,12 @@ class AsyncProducer:
             pause = min(0.05 * 4**number, max(0.0, end - time.monotonic()))
             await asyncio.sleep(pause)
             await self.network.route(topic, fresh=True)
+
+
+def _settled(loop: asyncio.AbstractEventLoop, result: _T) -> asyncio.Future[_T]:
+    future: asyncio.Future[_T] = loop.create_future()
+    future.set_result(result)
+    return future
 
 
 class Choice:

@@ -331,11 +331,13 @@ def prepare(
     extra: Mapping[str, str] | None = None,
     sys_flag: int = 0,
     code: int = RequestCode.SEND_MESSAGE_V2,
+    key: str | None = None,
 ) -> Outgoing:
-    """Raises: InvalidMessage."""
+    """key: its unique key; None: a new one. Raises: InvalidMessage."""
     topic = check_message(message, rules)
     body = message.body
-    key = new_unique_key()
+    if key is None:
+        key = new_unique_key()
     properties = properties_of(message, key)
     if extra:
         properties += encoded(extra)

@@ -114,6 +114,17 @@ class Intake(Protocol):
         """The connection is gone."""
 
 
+class Near(Protocol):
+    """A server on the same loop, for sends that need no bytes (csrc/remoting/inprocess.h)."""
+
+    def direct(self) -> tuple[int, int] | None:
+        """What ps_conn_send takes now: the addresses of the connection and of the step. None: a
+        send would overtake something, or find the server in the middle of its work."""
+
+    def sent(self, answered: bool) -> None:
+        """Must follow a call that has done something. answered: with the answer already."""
+
+
 IntakeFactory = Callable[["Connection"], Intake]
 
 
@@ -125,8 +136,10 @@ class Connection(asyncio.BufferedProtocol):
         #: Our own end of it.
         self.local: tuple[str, int] = ("", 0)
         self.closed = False
-        #: The other end is on the same loop (memory.py): what is flushed is answered at once.
+        #: The other end is on the same loop (memory.py).
         self.in_process = False
+        #: And serves sends without bytes between.
+        self.near: Near | None = None
         self.state: dict[str, Any] = {}
         self.seen = 0
         #: How often bytes were read: who waits in vain can tell whether the peer is silent.
@@ -209,6 +222,25 @@ class Connection(asyncio.BufferedProtocol):
             self._take(nbytes)
         finally:
             shared.reading = False
+
+    def direct(self) -> tuple[int, int] | None:
+        """See Near.direct, of which this is the server's part."""
+        if (
+            self._closing or self._held & PAUSED or self._shared.reading
+            or self.intake is not None
+        ):  # fmt: skip
+            return None
+        self.touch()
+        return self._framer.direct()
+
+    def sent_directly(self, answered: bool) -> None:
+        """See Near.sent."""
+        if self._framer.sent_directly(answered):
+            self.buffer_updated(0)
+
+    def touch(self) -> None:
+        """It is in use."""
+        self.seen = self._shared.wheel.now
 
     def _take(self, count: int) -> None:
         """count: 0 asks for what was held back."""
@@ -488,11 +520,8 @@ class Connection(asyncio.BufferedProtocol):
         """Nobody waits for that answer any more."""
         self._outstanding.forget(opaque)
 
-    def begin_send(
-        self, waiter: Sending, frame_of: Callable[[int], bytes], alone: bool = False
-    ) -> None:
-        """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once.
-        alone: where the other end is in this process, it need not wait for more to be written."""
+    def begin_send(self, waiter: Sending, frame_of: Callable[[int], bytes]) -> None:
+        """As begin(), for a frame that is encoded elsewhere: frame_of(opaque) is called at once."""
         if self._closing:
             raise ConnectionResetError(f"the connection to {self} is closed")
         opaque = self._outstanding.add_send(waiter)
@@ -501,11 +530,15 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException:
             self._outstanding.forget(opaque)
             raise
-        if alone and self.in_process:
-            self.parts.append(frame)
-            self.flush()
-        else:
-            self.push(frame)
+        self.push(frame)
+
+    def next_opaque(self) -> int:
+        """Of a send that goes to `near`."""
+        return self._outstanding.next_opaque()
+
+    def await_send(self, opaque: int, waiter: Sending) -> None:
+        """A send that `near` has taken is answered later."""
+        self._outstanding.sends[opaque] = waiter
 
     def take_send(self, opaque: int) -> SendWaiter | None:
         return self._outstanding.sends.pop(opaque, None)

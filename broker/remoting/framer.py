@@ -80,6 +80,14 @@ class Framer(Protocol):
         """Serves a pull that received() had given to Python; its answer comes at once, or later:
         the framer then calls Link.flush(). False: it cannot."""
 
+    def direct(self) -> tuple[int, int] | None:
+        """What ps_conn_send takes in the place of buffer() and received(): the addresses of the
+        connection and of the step. None: only bytes are understood, or part of a frame was read."""
+
+    def sent_directly(self, answered: bool) -> bool:
+        """ps_conn_send was called. answered: its caller has the answer. True: received(0) must be
+        called now, for what else the send has brought about."""
+
     def know(self) -> None:
         """See Peer.know."""
 
@@ -168,6 +176,12 @@ class PlainFramer:
         self._own[:left] = view[at:end]
         self._filled = left
         self._total = size
+
+    def direct(self) -> tuple[int, int] | None:
+        return None
+
+    def sent_directly(self, answered: bool) -> bool:
+        return False
 
     def know(self) -> None:
         """Its frames are limited alike, whoever sends them."""

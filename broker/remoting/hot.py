@@ -24,7 +24,7 @@ from broker.remoting.framer import Link
 from broker.remoting.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import StoreError
-from pystore.native import ffi, lib, raise_error
+from pystore.native import address_of, ffi, lib, raise_error
 
 __all__ = [
     "Core",
@@ -608,6 +608,7 @@ class HotFramer:
     """The Framer (broker/remoting/framer.py) of a connection to a broker."""
 
     __slots__ = (
+        "_addresses",
         "_conn",
         "_connection",
         "_core",
@@ -616,6 +617,7 @@ class HotFramer:
         "_more",
         "_part",
         "_room",
+        "_sent",
         "_step",
         "_up",
     )
@@ -632,6 +634,10 @@ class HotFramer:
         self._room = ffi.new("uint8_t **")
         #: Whole frames wait after answers that are still to be written.
         self._more = False
+        #: The step is one of ps_conn_send, which nobody has looked at.
+        self._sent = False
+        #: Of the connection and of the step.
+        self._addresses: tuple[int, int] | None = None
         #: The next room is to be asked for; otherwise it is the one that all share.
         self._part = True
 
@@ -642,6 +648,7 @@ class HotFramer:
         if made == ffi.NULL:
             raise_error(self._error[0])
         self._conn = made
+        self._addresses = address_of(made), address_of(self._step)
         if self._up:
             lib.ps_conn_hand_on(made, self._up)
         self._core._connections[self._id] = self
@@ -658,6 +665,9 @@ class HotFramer:
         return memoryview(ffi.buffer(self._room[0], size))
 
     def received(self, count: int) -> Sequence[Command]:
+        if self._sent:
+            self._sent = False
+            return self._received_more(0)
         if not count and not self._more:
             return ()
         step = self._step
@@ -685,6 +695,18 @@ class HotFramer:
             if not self._more or connection.paused or not connection.open:
                 return commands
             code = lib.ps_conn_received(self._conn, 0, step, self._error)
+
+    def direct(self) -> tuple[int, int] | None:
+        return None if self._part or self._more else self._addresses
+
+    def sent_directly(self, answered: bool) -> bool:
+        step = self._step
+        if answered:
+            if not step.rare:
+                return False
+            step.out_len = 0
+        self._sent = True
+        return True
 
     def _take(self, step: Any, after: Callable[[int], None] | None = None) -> None:
         """What a step brought about, except its frames. The step is not good any more after it.
@@ -759,7 +781,7 @@ class HotFramer:
         self._connection.flush()
 
     def close(self) -> None:
-        conn, self._conn = self._conn, None
+        conn, self._conn, self._addresses = self._conn, None, None
         self._part = True  # the shared room may go with the core
         self._core._connections.pop(self._id, None)
         self._core.hold(self, 0)

@@ -43,6 +43,30 @@ def join(
     wire.server = server if isinstance(server, Connection) else None
     server.connection_made(far)
     client.connection_made(near)
+    if isinstance(server, Connection):
+        client.near = _Near(wire, client, server)
+
+
+class _Near:
+    """Satisfies Near (connection.py)."""
+
+    __slots__ = ("_client", "_server", "_wire")
+
+    def __init__(self, wire: _Wire, client: Connection, server: Connection) -> None:
+        self._wire = wire
+        self._client = client
+        self._server = server
+
+    def direct(self) -> tuple[int, int] | None:
+        wire, client = self._wire, self._client
+        # Not before what the client has written, nor in the middle of a delivery.
+        if wire.far.inbox or wire.delivering or wire.near.closing or client.parts:
+            return None
+        client.touch()
+        return self._server.direct()
+
+    def sent(self, answered: bool) -> None:
+        self._server.sent_directly(answered)
 
 
 class _Wire:
@@ -54,10 +78,10 @@ class _Wire:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._delivering = self._due = self._ended = False
+        self.delivering = self._due = self._ended = False
 
     def written(self, to: _End) -> None:
-        if self._delivering:
+        if self.delivering:
             return
         server = self.server
         if to is self.far and server is not None and not server.reading:
@@ -72,15 +96,15 @@ class _Wire:
 
     def _deliver(self) -> None:
         self._due = False
-        if self._delivering:
+        if self.delivering:
             return
-        self._delivering = True
+        self.delivering = True
         try:
             far, near = self.far, self.near
             while (far.inbox and far.deliver()) or (near.inbox and near.deliver()):
                 pass
         finally:
-            self._delivering = False
+            self.delivering = False
         if (near.closing and not far.waiting) or (far.closing and not near.waiting):
             self.end()
 
