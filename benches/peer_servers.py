@@ -19,7 +19,7 @@ from pathlib import Path
 from benches.brokers import _end, free_port
 from benches.harness import ROOT, fresh
 
-__all__ = ["Missing", "Server", "kafka", "nats", "redis"]
+__all__ = ["FETCHED", "Missing", "Server", "fetch_jars", "kafka", "nats", "redis"]
 
 FETCHED = ROOT / "build" / "peers"
 NATS = "github.com/nats-io/nats-server/v2@v2.15.2"
@@ -119,16 +119,22 @@ def redis() -> Iterator[Server]:
         yield server
 
 
+def fetch_jars(home: Path, pom: str) -> list[Path]:
+    """What a Maven project needs to run, fetched once. Raises: Missing."""
+    if not (home / "ready").exists():
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "pom.xml").write_text(pom)
+        copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        _fetch([*copy, "-DincludeScope=runtime"], home)
+        (home / "ready").touch()
+    return sorted((home / "lib").glob("*.jar"))
+
+
 @contextmanager
 def kafka() -> Iterator[Server]:
     """Raises: Missing."""
     home = FETCHED / "kafka"
-    if not (home / "ready").exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "pom.xml").write_text(POM)
-        copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        _fetch([*copy, "-DincludeScope=runtime"], home)
-        (home / "ready").touch()
+    fetch_jars(home, POM)
     folder, port = _folder("kafka"), free_port()
     conf = folder / "server.properties"
     conf.write_text(

@@ -7,6 +7,10 @@
  * once; ps_audit_queue_recount for each queue whose counts differ. What the records of the log ask
  * for is compared with the units and index entries that are there, and the other way round.
  *
+ * Parts of one audit may be done by many processes: what ps_audit_queue_get and ps_audit_index_get
+ * say of a queue and an index file in one of them is told the others by ps_audit_queue_set and
+ * ps_audit_index_set, in place of ps_audit_queue and ps_audit_index.
+ *
  * Facts: docs/internals/format.md. Upstream has nothing like it. */
 #ifndef PS_AUDIT_H
 #define PS_AUDIT_H
@@ -81,7 +85,16 @@ typedef struct ps_audit_queue_facts {
     int64_t max_offset; /* after its last unit, as the files have it */
     int64_t units;      /* that point into the log as it is */
     int64_t matched;    /* of them, asked for by a record */
+    int64_t first;      /* byte that the name of the first file says */
+    int64_t end;        /* physical: after the furthest record that a unit points to, -1 none */
 } ps_audit_queue_facts;
+
+/* Facts of one index file. */
+typedef struct ps_audit_index_facts {
+    int32_t slots; /* as the file is laid out */
+    int32_t keep;  /* entries 1 to keep - 1 are sound */
+    int64_t end;   /* physical: start of the record of the last of them, -1 none */
+} ps_audit_index_facts;
 
 typedef struct ps_audit_segment_facts {
     int64_t bytes;      /* read */
@@ -112,12 +125,20 @@ int ps_audit_queue(ps_audit *audit, const char *topic, int32_t topic_len, int32_
                    ps_error *error);
 void ps_audit_queue_get(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
                         ps_audit_queue_facts *out);
+/* A queue folder that another process has looked at; of one that is known, its facts change. */
+int ps_audit_queue_set(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
+                       const ps_audit_queue_facts *facts, ps_error *error);
 /* Units of a queue one by one against the log: those that no record asked for. */
 int ps_audit_queue_recount(ps_audit *audit, const char *topic, int32_t topic_len, int32_t queue_id,
                            ps_findings *out, ps_error *error);
 /* One index file; slots and entries as the file is laid out. */
 int ps_audit_index(ps_audit *audit, const char *path, int32_t slots, int32_t entries,
                    ps_findings *out, ps_error *error);
+/* Facts of the last index file that was looked at. */
+void ps_audit_index_get(ps_audit *audit, ps_audit_index_facts *out);
+/* The next index file, which another process has looked at. */
+int ps_audit_index_set(ps_audit *audit, const char *path, const ps_audit_index_facts *facts,
+                       ps_error *error);
 /* A segment of the log, told before the first is audited, for the recount. */
 int ps_audit_add_segment(ps_audit *audit, const char *path, int64_t base, int64_t size,
                          ps_error *error);

@@ -74,19 +74,28 @@ static int index_walk(ps_audit *a, au_index *x, ps_window *w, int32_t entries, p
     return 0;
 }
 
+/* The next of the index files; NULL: no memory. */
+static au_index *index_add(ps_audit *a, const char *path, int32_t slots, ps_error *e) {
+    au_index *more =
+        realloc(a->au_indexes, (size_t)(a->au_index_count + 1) * sizeof *a->au_indexes);
+    if (more != NULL) a->au_indexes = more;
+    char *copy = more != NULL ? strdup(path) : NULL;
+    if (copy == NULL) {
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the audit");
+        return NULL;
+    }
+    au_index *x = &a->au_indexes[a->au_index_count++];
+    *x = (au_index){.xi_path = copy, .xi_slots = slots, .xi_keep = 1, .xi_end = -1};
+    return x;
+}
+
 int ps_audit_index(ps_audit *a, const char *path, int32_t slots, int32_t entries, ps_findings *out,
                    ps_error *e) {
     ps_window w;
     if (slots < 1 || entries < 2)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, path, "an index file has slots and entries");
-    au_index *more =
-        realloc(a->au_indexes, (size_t)(a->au_index_count + 1) * sizeof *a->au_indexes);
-    if (more != NULL) a->au_indexes = more;
-    char *copy = more != NULL ? strdup(path) : NULL;
-    if (copy == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the audit");
-    au_index *x = &a->au_indexes[a->au_index_count++];
-    *x = (au_index){.xi_path = copy, .xi_slots = slots, .xi_keep = 1, .xi_end = -1};
+    au_index *x = index_add(a, path, slots, e);
+    if (x == NULL) return PS_E_NO_MEMORY;
     int code = ps_window_open(&w, a->au_io, path, e);
     if (code < 0) return code;
     code = index_walk(a, x, &w, entries, out);
@@ -96,4 +105,23 @@ int ps_audit_index(ps_audit *a, const char *path, int32_t slots, int32_t entries
     if (code == PS_E_NO_MEMORY)
         return ps_fail(e, code, ENOMEM, -1, path, "no memory for the slots of an index file");
     return code;
+}
+
+void ps_audit_index_get(ps_audit *a, ps_audit_index_facts *out) {
+    *out = (ps_audit_index_facts){.keep = 1, .end = -1};
+    if (a->au_index_count == 0) return;
+    const au_index *x = &a->au_indexes[a->au_index_count - 1];
+    *out = (ps_audit_index_facts){x->xi_slots, x->xi_keep, x->xi_end};
+}
+
+int ps_audit_index_set(ps_audit *a, const char *path, const ps_audit_index_facts *facts,
+                       ps_error *e) {
+    if (facts->slots < 1)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path, "an index file has slots");
+    au_index *x = index_add(a, path, facts->slots, e);
+    if (x == NULL) return PS_E_NO_MEMORY;
+    x->xi_keep = facts->keep;
+    x->xi_end = facts->end;
+    if (x->xi_end > a->au_indexed) a->au_indexed = x->xi_end;
+    return 0;
 }

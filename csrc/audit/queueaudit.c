@@ -152,6 +152,22 @@ void ps_audit_queue_get(ps_audit *a, const char *topic, int32_t topic_len, int32
     out->max_offset = q->qu_max;
     out->units = q->qu_units;
     out->matched = atomic_load(&q->qu_matched);
+    out->first = q->qu_first;
+    out->end = q->qu_end;
+}
+
+int ps_audit_queue_set(ps_audit *a, const char *topic, int32_t topic_len, int32_t queue_id,
+                       const ps_audit_queue_facts *facts, ps_error *e) {
+    au_queue *q = au_queue_find(a, (const uint8_t *)topic, topic_len, queue_id);
+    if (q == NULL) q = au_queue_add(a, (const uint8_t *)topic, topic_len, queue_id);
+    if (q == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the audit");
+    q->qu_max = facts->max_offset;
+    q->qu_units = facts->units;
+    q->qu_first = facts->first;
+    q->qu_end = facts->end;
+    atomic_store(&q->qu_matched, facts->matched);
+    if (q->qu_end > a->au_dispatched) a->au_dispatched = q->qu_end;
+    return 0;
 }
 
 /* ---- each unit against its record ---- */

@@ -1,13 +1,18 @@
-"""The audit of log, queues and index in C (csrc/audit), a thread a segment."""
+"""The audit of log, queues and index in C (csrc/audit), a thread a segment.
+
+Each step can be done for some of the queues, index files or segments alone, and what it found of
+them be told another process (parts.py).
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
 from pystore.audit.layout import Layout
@@ -16,7 +21,7 @@ from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
 
-__all__ = ["CoreAudit", "soften"]
+__all__ = ["CoreAudit", "IndexFacts", "Key", "QueueFacts", "SegmentFacts", "soften"]
 
 _NAMES = {
     lib.PS_FIND_DAMAGED: "damaged-record",
@@ -55,6 +60,52 @@ _OUTCOMES = {2: "zeros", 3: "runs past the end", 4: "bad magic", 5: "lengths do 
              6: "bad CRC", 7: "not its own place"}  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
+#: Topic and queue id.
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """ps_audit_queue_facts (csrc/audit/audit.h)."""
+
+    max_offset: int
+    units: int
+    matched: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """ps_audit_index_facts."""
+
+    slots: int
+    keep: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """ps_audit_segment_facts."""
+
+    bytes: int
+    records: int
+    end: int
+    first_time: int
+    last_time: int
+    units_pending: int
+    pending_from: int
+    keys: int
+    keys_pending: int
+    keys_pending_from: int
+    blank: int
+
+
+_Facts = TypeVar("_Facts", QueueFacts, IndexFacts, SegmentFacts)
+
+
+def _facts_of(kind: type[_Facts], raw: Any) -> _Facts:
+    return kind(*(int(getattr(raw, field.name)) for field in fields(kind)))
 
 
 def _bytes(topic: str) -> bytes:
@@ -62,7 +113,7 @@ def _bytes(topic: str) -> bytes:
 
 
 class CoreAudit:
-    """One audit. Use: queues(), index(), segments(), recount(), each once and in that order."""
+    """One audit. Use: queues(), index(), segments(), recount(), in that order."""
 
     def __init__(
         self, layout: Layout, settings: Settings, audit: Audit, progress: Progress
@@ -71,6 +122,7 @@ class CoreAudit:
         self._audit = audit
         self._progress = progress
         self._error = ffi.new("ps_error *")
+        self._named = False
         conf, _keep = fill(ffi, settings, layout.root)
         root = ffi.new("char[]", os.fsencode(layout.root))
         given = ffi.new("ps_audit_conf *")
@@ -95,53 +147,55 @@ class CoreAudit:
         name = _bytes(topic)
         self._check(lib.ps_audit_forget(self._raw, name, len(name), physical, self._error))
 
-    def queues(self) -> None:
-        total = len(self._layout.queues)
-        for i, ((topic, queue), files) in enumerate(self._layout.queues.items()):
-            name = _bytes(topic)
-            numbers = ffi.new("int64_t[]", [file.number for file in files])
-            sizes = ffi.new("int64_t[]", [file.size for file in files])
-            with self._findings() as out:
+    def queues(self, some: Collection[Key] | None = None) -> dict[Key, QueueFacts]:
+        """Facts of each queue. some: of these alone."""
+        found = {}
+        for i, key in enumerate(keys := self._layout.queues if some is None else some):
+            found[key] = self._queue(*key)
+            self._audit.units += found[key].units
+            self._progress("queues", i + 1, len(keys))
+        return found
+
+    def index(self, some: Collection[int] | None = None) -> list[IndexFacts]:
+        """Facts of each index file, oldest first. some: of these alone, by number."""
+        found, raw = [], ffi.new("ps_audit_index_facts *")
+        for i in range(len(self._layout.index)) if some is None else some:
+            path, slots, entries = self._layout.index[i]
+            # Retention may have taken it just now.
+            with self._findings(self._layout.name(path)) as out, suppress(NotFound):
                 self._check(
-                    lib.ps_audit_queue(
-                        self._raw,
-                        name,
-                        len(name),
-                        queue,
-                        numbers,
-                        sizes,
-                        len(files),
-                        out,
-                        self._error,
+                    lib.ps_audit_index(
+                        self._raw, os.fsencode(path), slots, entries, out, self._error
                     )
                 )
-            self._audit.units += self._facts(topic, queue).units
-            self._progress("queues", i + 1, total)
+            lib.ps_audit_index_get(self._raw, raw)
+            found.append(_facts_of(IndexFacts, raw))
+        return found
 
-    def index(self) -> None:
-        for path, slots, entries in self._layout.index:
-            with self._findings(self._layout.name(path)) as out:
-                raw = os.fsencode(path)
-                try:
-                    self._check(
-                        lib.ps_audit_index(self._raw, raw, slots, entries, out, self._error)
-                    )
-                except NotFound:
-                    continue  # retention took it just now
+    def learn(self, queues: dict[Key, QueueFacts], indexes: list[IndexFacts]) -> None:
+        """In place of queues() and index(): what other processes found of them. Facts of a queue
+        that is known change."""
+        raw = ffi.new("ps_audit_queue_facts *")
+        for (topic, queue), facts in queues.items():
+            name = _bytes(topic)
+            for field in fields(facts):
+                setattr(raw, field.name, getattr(facts, field.name))
+            self._check(lib.ps_audit_queue_set(self._raw, name, len(name), queue, raw, self._error))
+        for (path, _, _), seen in zip(self._layout.index, indexes, strict=False):
+            given = ffi.new("ps_audit_index_facts *", (seen.slots, seen.keep, seen.end))
+            self._check(lib.ps_audit_index_set(self._raw, os.fsencode(path), given, self._error))
 
-    def segments(self, jobs: int) -> list[Any]:
-        """Facts of each segment, in order."""
+    def segments(
+        self, jobs: int, last: int | None = None, some: Collection[int] | None = None
+    ) -> list[SegmentFacts]:
+        """Facts of each segment, in order. last: number of the last one that holds anything, None
+        to look for it. some: of these alone, by number."""
+        self.name_segments()
         files = self._layout.segments
-        for file in files:
-            self._check(
-                lib.ps_audit_add_segment(
-                    self._raw, os.fsencode(file.path), file.number,
-                    min(file.size, self._layout.segment_size) or file.size, self._error,
-                )
-            )  # fmt: skip
-        last = self._last_with_data()
+        numbers = range(len(files)) if some is None else some
+        newest = self.last_with_data() if last is None else last
         watch = ffi.new("ps_progress *")
-        total = sum(file.size for file in files)
+        total = sum(files[i].size for i in numbers)
         stop = threading.Event()
 
         def tell() -> None:
@@ -150,47 +204,62 @@ class CoreAudit:
 
         teller = threading.Thread(target=tell, name="audit-progress", daemon=True)
         teller.start()
-        facts: list[Any] = [None] * len(files)
+        facts: dict[int, SegmentFacts] = {}
         try:
             with ThreadPoolExecutor(max(1, jobs), "audit") as pool:
-                waiting = {
-                    pool.submit(self._segment, i, i >= last, watch): i for i in range(len(files))
-                }
+                waiting = {pool.submit(self._segment, i, i >= newest, watch): i for i in numbers}
                 try:
                     for done in as_completed(waiting):
-                        facts[waiting[done]] = done.result()
+                        facts[waiting[done]] = _facts_of(SegmentFacts, done.result())
                 except BaseException:
                     watch.stop = 1
                     raise
         finally:
             stop.set()
             teller.join()
-        return facts
+        return [facts[i] for i in numbers]
 
-    def recount(self, *, everywhere: bool) -> None:
-        """Looks at each unit of the queues whose counts differ from what the log asks for."""
-        total = len(self._layout.queues)
-        for i, (topic, queue) in enumerate(self._layout.queues):
-            facts = self._facts(topic, queue)
-            if facts.units == facts.matched and not everywhere:
-                continue
-            self._progress("units", i, total)
+    def name_segments(self) -> None:
+        """Tells the core of all segments: before segments() of some, and before recount()."""
+        if self._named:
+            return
+        for file in self._layout.segments:
+            self._check(
+                lib.ps_audit_add_segment(
+                    self._raw, os.fsencode(file.path), file.number,
+                    min(file.size, self._layout.segment_size) or file.size, self._error,
+                )
+            )  # fmt: skip
+        self._named = True
+
+    def differing(self, *, everywhere: bool) -> list[Key]:
+        """The queues that recount() is for: whose counts differ from what the log asks for."""
+        known = {key: self.facts(*key) for key in self._layout.queues}
+        return [key for key, f in known.items() if everywhere or f.units != f.matched]
+
+    def recount(self, some: Collection[Key]) -> None:
+        """Looks at each unit of these queues."""
+        self.name_segments()
+        for i, (topic, queue) in enumerate(some):
+            self._progress("units", i, len(some))
             name = _bytes(topic)
             with self._findings() as out:
                 self._check(
                     lib.ps_audit_queue_recount(self._raw, name, len(name), queue, out, self._error)
                 )
 
-    def max_offsets(self) -> dict[tuple[str, int], int]:
+    def max_offsets(self) -> dict[Key, int]:
         """The end of each queue, as its files have it."""
-        return {
-            (topic, queue): int(self._facts(topic, queue).max_offset)
-            for topic, queue in self._layout.queues
-        }
+        return {key: self.facts(*key).max_offset for key in self._layout.queues}
 
-    # ---- pieces ----
+    def facts(self, topic: str, queue: int) -> QueueFacts:
+        """What is known of a queue so far."""
+        raw = ffi.new("ps_audit_queue_facts *")
+        name = _bytes(topic)
+        lib.ps_audit_queue_get(self._raw, name, len(name), queue, raw)
+        return _facts_of(QueueFacts, raw)
 
-    def _last_with_data(self) -> int:
+    def last_with_data(self) -> int:
         """Number of the last segment that holds anything: files made ahead follow it."""
         for i in reversed(range(len(self._layout.segments))):
             try:
@@ -201,6 +270,21 @@ class CoreAudit:
                 return i
         return 0
 
+    # ---- pieces ----
+
+    def _queue(self, topic: str, queue: int) -> QueueFacts:
+        files = self._layout.queues[topic, queue]
+        name = _bytes(topic)
+        numbers = ffi.new("int64_t[]", [file.number for file in files])
+        sizes = ffi.new("int64_t[]", [file.size for file in files])
+        with self._findings() as out:
+            self._check(
+                lib.ps_audit_queue(
+                    self._raw, name, len(name), queue, numbers, sizes, len(files), out, self._error
+                )
+            )
+        return self.facts(topic, queue)
+
     def _segment(self, number: int, last: bool, watch: Any) -> Any:
         facts, error = ffi.new("ps_audit_segment_facts *"), ffi.new("ps_error *")
         with self._findings() as out:
@@ -210,12 +294,6 @@ class CoreAudit:
                     raise_error(error[0], code)
                 except NotFound:
                     return facts  # retention took it just now
-        return facts
-
-    def _facts(self, topic: str, queue: int) -> Any:
-        facts = ffi.new("ps_audit_queue_facts *")
-        name = _bytes(topic)
-        lib.ps_audit_queue_get(self._raw, name, len(name), queue, facts)
         return facts
 
     def _check(self, code: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
-from pystore.audit.core import CoreAudit, soften
+from pystore.audit.core import CoreAudit, SegmentFacts, soften
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
 from pystore.audit.layout import Layout, look
 from pystore.audit.metadata import Beside, check_checkpoint, check_offsets, read_beside
@@ -25,6 +25,7 @@ def verify(
     jobs: int = 0,
     deep: bool = False,
     held: bool = False,
+    core: Callable[..., CoreAudit] = CoreAudit,
     progress: Callable[[str, int, int], None] | None = None,
     **settings: Any,
 ) -> Audit:
@@ -36,7 +37,8 @@ def verify(
     path: folder that holds ``commitlog/``. conf, settings: as :func:`pystore.open` takes them.
     jobs: threads, 0 one a processor. deep: each unit is compared with its record, also where the
     counts agree. progress: called with a phase ("queues", "log", "units"), what is done and the
-    total. held: this process holds the store's lock.
+    total. held: this process holds the store's lock. core: what carries out the checks of log,
+    queues and index; pystore.audit.parts spreads them over processes.
 
     Raises: NotAStore, BadArgument, Forbidden, StoreIOError. Damage is a finding, never an error.
     """
@@ -47,17 +49,17 @@ def verify(
     audit = Audit(str(root), _state(root, held))
     live = audit.state == "live"
     beside = read_beside(layout)
-    core = CoreAudit(layout, given, audit, progress or (lambda phase, done, total: None))
+    steps = core(layout, given, audit, progress or (lambda phase, done, total: None))
     for topic, physical in beside.deleted:
-        core.forget(topic, physical)
-    core.queues()
-    core.index()
-    facts = core.segments(jobs or os.cpu_count() or 1)
+        steps.forget(topic, physical)
+    steps.queues()
+    steps.index()
+    facts = steps.segments(jobs or os.cpu_count() or 1)
     if not live:
-        core.recount(everywhere=deep)
+        steps.recount(steps.differing(everywhere=deep))
     _sum_up(audit, layout, facts)
-    check_checkpoint(layout, max((int(f.last_time) for f in facts), default=-1))
-    check_offsets(layout, beside, core.max_offsets(), live)
+    check_checkpoint(layout, max((f.last_time for f in facts), default=-1))
+    check_offsets(layout, beside, steps.max_offsets(), live)
     indexed = bool(given["messageIndexEnable"])
     _pending(audit, layout, facts, indexed)
     audit.findings = [
@@ -75,27 +77,27 @@ def _state(root: Path, held: bool) -> str:
     return "crashed" if (root / "abort").exists() else "closed"
 
 
-def _sum_up(audit: Audit, layout: Layout, facts: list[Any]) -> None:
+def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
     audit.segments, audit.queues = len(layout.segments), len(layout.queues)
     audit.index_files = len(layout.index)
     audit.log_min = layout.log_min
-    audit.log_max = max((int(f.end) for f in facts if f.records or f.blank), default=layout.log_min)
-    audit.bytes = sum(int(f.bytes) for f in facts)
-    audit.records = sum(int(f.records) for f in facts)
-    audit.keys = sum(int(f.keys) for f in facts)
-    audit.not_dispatched = sum(int(f.units_pending) for f in facts)
-    audit.not_indexed = sum(int(f.keys_pending) for f in facts)
+    audit.log_max = max((f.end for f in facts if f.records or f.blank), default=layout.log_min)
+    audit.bytes = sum(f.bytes for f in facts)
+    audit.records = sum(f.records for f in facts)
+    audit.keys = sum(f.keys for f in facts)
+    audit.not_dispatched = sum(f.units_pending for f in facts)
+    audit.not_indexed = sum(f.keys_pending for f in facts)
 
 
-def _pending(audit: Audit, layout: Layout, facts: list[Any], indexed: bool) -> None:
+def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: bool) -> None:
     """The end of the log that queues or index do not hold: normal unless the store was closed, or
     unless there are no derived files at all."""
     if audit.not_dispatched and (audit.state == "closed" or not layout.queues):
-        start = min(int(f.pending_from) for f in facts if f.pending_from >= 0)
+        start = min(f.pending_from for f in facts if f.pending_from >= 0)
         _add(audit, "not-dispatched", layout.segment_of(start), start, audit.log_max,
              audit.not_dispatched)  # fmt: skip
     if indexed and audit.not_indexed and (audit.state == "closed" or not layout.index):
-        start = min(int(f.keys_pending_from) for f in facts if f.keys_pending_from >= 0)
+        start = min(f.keys_pending_from for f in facts if f.keys_pending_from >= 0)
         why = "" if layout.index else "there is no index file"
         _add(audit, "missing-keys", layout.segment_of(start), start, audit.log_max,
              audit.not_indexed, why)  # fmt: skip

@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
 from pystore.audit import Audit, verify
+from pystore.audit.core import CoreAudit
 from pystore.audit.layout import Layout, look
 from pystore.errors import BadArgument, NotFound, RecordDamaged
 from pystore.repair.journal import Action, Journal, hold_lock, journals, refuse_if_held
@@ -118,27 +120,28 @@ def repair(
         if begun and confirm is not None and not confirm(left):
             return left
         ended = _finish(begun, given, progress)
-        before = _verify_held(root, conf, progress, settings)
+        check = _check_held(root, conf, progress, settings)
+        before = check()
         actions = make_plan(look(root, given), before)
         done = Repair(str(root), actions, before=before, finished=ended)
         if actions and confirm is not None and not confirm(done):
             return done
         done.after = before
         if actions:
-            journal, done.after = _carry_out(root, conf, given, actions, progress, settings)
+            journal, done.after = _carry_out(root, given, actions, progress, check)
             done.side, done.actions = str(journal.folder), journal.actions
     return done
 
 
 def _carry_out(
-    root: Path, conf: Any, given: Settings, actions: list[Action], progress: Progress | None,
-    settings: Any,
+    root: Path, given: Settings, actions: list[Action], progress: Progress | None,
+    check: Callable[[], Audit],
 ) -> tuple[Journal, Audit]:  # fmt: skip
     """Applies the actions, and returns what the store is like then. Only now is it known which of
     two records on one queue offset is delivered."""
     journal = Journal.begin(root, actions, given.file_mode)
     journal.apply(_rebuilder(given, progress))
-    after = _verify_held(root, conf, progress, settings)
+    after = check()
     more = keep_rivals(look(root, given), after)
     if more:
         journal.actions = journal.actions + more
@@ -146,21 +149,25 @@ def _carry_out(
     return journal, after
 
 
-def _verify_held(root: Path, conf: Any, progress: Progress | None, settings: Any) -> Audit:
+def _check_held(
+    root: Path, conf: Any, progress: Progress | None, settings: Any, core: Any = CoreAudit
+) -> Callable[[], Audit]:
     """The audit of a store whose lock this process holds."""
-    return verify(root, conf, progress=progress, held=True, **settings)
+    return partial(verify, root, conf, progress=progress, held=True, core=core, **settings)
 
 
 def rebuild(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
-    dry_run: bool = False, progress: Progress | None = None, **settings: Any,
+    dry_run: bool = False, progress: Progress | None = None,
+    core: Callable[..., CoreAudit] = CoreAudit, **settings: Any,
 ) -> Repair:  # fmt: skip
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
     They are made beside the old ones and swapped in; the old ones lie in ``STORE/repair-TIME``
     afterwards. metadata: the database is moved aside, and the next open makes it again from
-    ``config/*.json`` and the log. dry_run: check and plan, and change nothing.
+    ``config/*.json`` and the log. dry_run: check and plan, and change nothing. core: as
+    :func:`pystore.audit.verify` takes it, for the audits before and after.
 
     Raises: as :func:`repair`, and RecordDamaged while the log itself is damaged.
     """
@@ -170,7 +177,8 @@ def rebuild(
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
     with hold_lock(root, given.file_mode):
         ended = [] if dry_run else _finish(_begun(root, given), given, progress)
-        before = _verify_held(root, conf, progress, settings)
+        check = _check_held(root, conf, progress, settings, core)
+        before = check()
         _refuse_damaged_log(before, look(root, given))
         actions = []
         if names:
@@ -183,7 +191,7 @@ def rebuild(
             raise BadArgument("nothing was chosen to rebuild")
         if dry_run:
             return Repair(str(root), actions, before)
-        journal, after = _carry_out(root, conf, given, actions, progress, settings)
+        journal, after = _carry_out(root, given, actions, progress, check)
     return Repair(str(root), journal.actions, before, after, str(journal.folder), ended)
 
 

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from pystore.cli.verbs import Verb
-from spark_ext.jobs import archive, delays, lag, reconcile, restore, topics, transactions
+from spark_ext.jobs import (
+    archive,
+    delays,
+    lag,
+    rebuild,
+    reconcile,
+    restore,
+    topics,
+    transactions,
+    verify,
+)
 
 __all__ = ["VERBS"]
 
@@ -14,5 +24,7 @@ VERBS = (
     Verb("spark archive", archive.run),
     Verb("spark delays", delays.run),
     Verb("spark reconcile", reconcile.run),
+    Verb("spark verify", verify.run),
     Verb("spark restore", restore.run, writes=True),
+    Verb("spark rebuild", rebuild.run, writes=True),
 )

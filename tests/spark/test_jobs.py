@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -297,6 +299,124 @@ def test_what_one_of_two_logs_has_is_named(run_job, make, tmp_path):
     same = run_job("reconcile", a, archive)
     assert same["reconcile"] == {"same_places": True, "same_contents": True}
     assert run_job("reconcile", a, b, "--topic", "t", code=1)["by place"][0]["only_in_b"] == 1
+
+
+# ---- verify and rebuild ----
+
+
+def verified(path: Path, capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """What one process says."""
+    capfd.readouterr()
+    main(["verify", str(path), "--json", *arguments])
+    return json.loads(capfd.readouterr().out)
+
+
+def by_text(findings: list[Any]) -> list[str]:
+    return sorted(json.dumps(each, sort_keys=True) for each in findings)
+
+
+def same_audit(one: Any, other: Any) -> bool:
+    """Facts, but for the time that each took."""
+    names = set(one["audit"]) & set(other["audit"]) - {"seconds"}
+    assert len(names) > 12
+    return all(one["audit"][name] == other["audit"][name] for name in names)
+
+
+def derived(path: Path) -> dict[str, bytes]:
+    """Queues and checkpoint by their names; index files, which are named by the clock, by their
+    order."""
+    found = {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in [*path.glob("consumequeue/*/*/*"), path / "checkpoint"]
+    }
+    for n, file in enumerate(sorted(path.glob("index/*"))):
+        found[f"index {n}"] = file.read_bytes()
+    return found
+
+
+def spoil(path: Path, seed: int) -> None:
+    """A store with damage in the log, a queue and the index."""
+    rng = random.Random(seed)
+    queues = sorted(path.glob("consumequeue/*/*/*"))
+    for pattern in ("commitlog/*", "index/*"):
+        file = rng.choice(sorted(path.glob(pattern)))
+        with file.open("r+b") as opened:
+            opened.seek(rng.randrange(4000, 20_000))
+            opened.write(rng.randbytes(64))
+    rng.choice(queues).write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", ["normal-exit", "killed"])
+def test_executors_find_what_one_process_finds(run_job, golden, name, seed, tmp_path, capfd):
+    path, page = golden(name), tmp_path / "page.html"
+    assert same_audit(run_job("verify", path, "--deep"), verified(path, capfd, "--deep"))
+    spoil(path, seed)
+    spread, alone = run_job("verify", path, "--report", page, code=5), verified(path, capfd)
+    assert same_audit(spread, alone)
+    assert by_text([{k: f[k] for k in spread["findings"][0]} for f in alone["findings"]]) == (
+        by_text(spread["findings"])
+    )
+    assert "<svg" in page.read_text("utf-8")
+    error = run_job("rebuild", path, code=5)
+    assert error["kind"] == "RecordDamaged" and "pystore repair" in error["next_step"]
+
+
+def test_rebuilt_files_are_those_of_one_process(run_job, golden, capfd, tmp_path):
+    """Queues and index that are gone, and damaged ones; the old ones can be put back."""
+    path = golden("normal-exit")
+    for file in (*path.glob("consumequeue/*/0/*"), *path.glob("index/*")):
+        file.write_bytes(file.read_bytes()[:-7] + b"damaged")
+    alone = tmp_path / "alone"
+    shutil.copytree(path, alone)
+    before = derived(path)
+    assert run_job("rebuild", path, "--dry-run")["actions"] and derived(path) == before
+    report = run_job("rebuild", path)
+    assert report["result"]["sound"] and report["audit"]["sound"]
+    assert main(["rebuild", str(alone)]) == 0
+    made = derived(path)
+    assert made == derived(alone) != before
+    assert run_job("rebuild", path)["result"]["sound"] and derived(path) == made
+    assert main(["repair", str(path), "--undo"]) == main(["repair", str(path), "--undo"]) == 0
+    assert derived(path) == before
+
+
+#: A process that dies when the derived files are made and the first of them is in place.
+KILLED_REBUILD = """
+import os, signal, sys
+from pystore.cli import main
+from pystore.repair import journal
+swap = journal.Journal.swap_in
+def swap_and_die(*given):
+    swap(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+journal.Journal.swap_in = swap_and_die
+main(["spark", "rebuild", *sys.argv[1:]])
+"""
+
+
+def test_a_rebuild_that_was_killed_is_finished_by_the_next_one(run_job, make, tmp_path):
+    path = make({"t": [30, 20]})
+    want = derived(path)
+    for file in path.glob("consumequeue/t/*/*"):
+        file.write_bytes(bytes(6000))
+    command = [sys.executable, "-c", KILLED_REBUILD, path]
+    done = subprocess.run(command, capture_output=True, timeout=BOUND_S, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    report = run_job("rebuild", path)
+    assert report["result"]["sound"] and report["result"]["finished_before"].startswith("repair-")
+    made = derived(path)
+    assert {n: b for n, b in made.items() if n[0] != "i" and n != "checkpoint"} == {
+        n: b for n, b in want.items() if n[0] != "i" and n != "checkpoint"
+    }
+
+
+def test_a_store_in_use_is_verified_and_never_written(run_job, make):
+    path = make({"t": [30]})
+    with pystore.open(path):
+        assert run_job("verify", path)["audit"]["state"] == "live"
+        for more in ((), ("--dry-run",)):
+            assert run_job("rebuild", path, *more, code=4)["kind"] == "StoreLocked"
+    assert not list(path.glob("repair-*"))
 
 
 # ---- what all jobs share ----

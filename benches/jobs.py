@@ -1,0 +1,326 @@
+"""Spark jobs, each beside the reference that it is measured against, in the same run.
+
+    python -m benches.jobs [--messages 4000000] [--rounds 3] [--only archive,verify,batch,kafka]
+
+archive   beside a source that yields prepared batches of the same rows, written by the same
+          Parquet writer; then a second run with 1 % new
+verify    and rebuild, on two executors of one core, beside `pystore verify` and `pystore rebuild`
+          of one process that has one core
+batch     all default columns of a store to the noop sink, on one and on two executors of one core
+kafka     the same rows out of one Kafka broker of this machine, by Spark's Kafka source
+
+Executors are processes of their own (`local-cluster`). What is timed begins in a warm session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pystore
+from benches import harness
+from benches.harness import QUEUES, ROOT, TOPIC, Row, bodies, flat, fresh
+from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
+from benches.test_recovery import into_cache
+from pystore.cli import main as program
+
+SIZE = 1024
+CHUNK = 50_000
+#: Small enough that the log of a bench is many segments, as a large store's is.
+SETTINGS = {"mappedFileSizeCommitLog": 64 << 20}
+KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>bench</groupId><artifactId>source</artifactId><version>1</version><dependencies><dependency>
+<groupId>org.apache.spark</groupId><artifactId>{name}</artifactId><version>{version}</version>
+<exclusions><exclusion><groupId>org.apache.spark</groupId><artifactId>spark-sql_2.13</artifactId>
+</exclusion></exclusions></dependency></dependencies></project>
+"""
+
+# ---- sessions and stores ----
+
+
+@contextlib.contextmanager
+def session(master: str, **more: str) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, sys.path), str(ROOT)])
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master(master)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.memory": "2g",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    } | more
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def executors(count: int) -> str:
+    """The master of so many executors of one core."""
+    return f"local-cluster[{count},1,1024]"
+
+
+def fill(path: Path, count: int) -> None:
+    column = bodies(min(CHUNK, count), SIZE)
+    with pystore.open(path, **SETTINGS) as store:
+        for first in range(0, count, CHUNK):
+            n = min(CHUNK, count - first)
+            keys = flat([b"k%09d" % (first + i) for i in range(n)])
+            queues = [i % QUEUES for i in range(n)]
+            store.put_many(TOPIC, flat(column[:n]), queues=queues, keys=keys, tags="tag")
+
+
+def job(*words: object) -> float:
+    """Seconds of a job, in the session that is there."""
+    began = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = program(["spark", *map(str, words), "--json"])
+    if code:
+        raise SystemExit(f"{words[0]} ended with {code}: {said.getvalue()[:500]}")
+    return time.perf_counter() - began
+
+
+def seconds(frame: Any) -> float:
+    return harness.seconds(frame.write.format("noop").mode("overwrite").save)
+
+
+# ---- archive ----
+
+
+def prepared(spark: Any, path: Path, count: int) -> Any:
+    """The rows of an archive, from batches that are at hand."""
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from spark_ext.jobs.runs import FIELDS
+
+    columns = f"{FIELDS}, topic string, day string"
+    folder = fresh("jobs-sample")
+    program(["spark", "archive", str(path), str(folder), "--json"])
+    sample = spark.read.schema(columns).parquet(*map(str, folder.glob("run=*")))
+    table = sample.limit(20_000).toArrow()
+    shutil.rmtree(folder)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as out:
+        out.write_table(table, max_chunksize=10_000)
+    raw = sink.getvalue().to_pybytes()
+    rows, parts = table.num_rows, 16
+
+    class Again(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(i) for i in range(parts)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import pyarrow as pa
+
+            batches = pa.ipc.open_stream(raw).read_all().to_batches()
+            left = count // parts
+            while left > 0:
+                for batch in batches[: max(1, -(-left * len(batches) // rows))]:
+                    if left > 0:
+                        yield batch.slice(0, left)
+                        left -= batch.num_rows
+
+    class Prepared(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "prepared-archive"
+
+        def schema(self) -> str:
+            return columns
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Again()
+
+    spark.dataSource.register(Prepared)
+    return spark.read.format("prepared-archive").load()
+
+
+def write_parquet(frame: Any, folder: Path) -> float:
+    """As archive writes, without its comparisons."""
+    shutil.rmtree(folder, ignore_errors=True)
+    writer = frame.write.partitionBy("topic", "day").option("compression", "zstd")
+    return harness.seconds(lambda: writer.parquet(str(folder)))
+
+
+def of_archive(count: int, rounds: int) -> list[Row]:
+    path, archive = fresh("jobs-archive-store"), fresh("jobs-archive")
+    fill(path, count)
+    theirs, ours, again = [], [], []
+    with session("local[2]") as spark:
+        frame = prepared(spark, path, count)
+        write_parquet(frame, archive)
+        for _ in range(rounds):
+            theirs.append(write_parquet(frame, archive))
+            shutil.rmtree(archive)
+            ours.append(job("archive", path, archive))
+            fill(path, count // 100)
+            again.append(job("archive", path, archive))
+            shutil.rmtree(archive)
+    shutil.rmtree(path)
+    mode, what = "2 cores, zstd", f"{SIZE} B bodies, {count:,} messages"
+    pairs = list(zip(theirs, ours, strict=True))
+    return [
+        Row("archive", what, mode, "rows/s", [count / s for s in ours]),
+        Row("prepared Arrow source to Parquet", what, mode, "rows/s", [count / s for s in theirs]),
+        Row("archive / prepared", what, mode, "x", [a / b for a, b in pairs], 0.8),
+        Row("archive with 1 % new / first", what, mode, "x",
+            [b / a for a, b in zip(ours, again, strict=True)], 0.1, smaller=True),
+    ]  # fmt: skip
+
+
+# ---- verify and rebuild ----
+
+ALONE = """
+import os, sys, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from pystore.audit import verify
+from pystore.repair import rebuild
+path = sys.argv[2]
+began = time.perf_counter()
+verify(path) if sys.argv[1] == "verify" else rebuild(path)
+print(time.perf_counter() - began)
+"""
+
+
+def alone(what: str, path: Path) -> float:
+    """Seconds of the tool in one process of one core, without its start."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, what, str(path)], check=True, capture_output=True, text=True
+    )
+    return float(done.stdout)
+
+
+def of_audits(count: int, rounds: int) -> list[Row]:
+    path = fresh("jobs-audit")
+    fill(path, count)
+    rows = []
+    with session(executors(2)) as spark:
+        spark.range(2).count()
+        job("verify", path)
+        for what in ("verify", "rebuild"):
+            ours, theirs = [], []
+            for _ in range(rounds):
+                into_cache(path)
+                theirs.append(alone(what, path))
+                into_cache(path)
+                ours.append(job(what, path))
+                for side in path.glob("repair-*"):
+                    shutil.rmtree(side)
+            payload, mode = f"{SIZE} B bodies, {count:,} messages", "page cache, CRC checked"
+            pairs = list(zip(theirs, ours, strict=True))
+            rows += [
+                Row(f"spark {what}, two executors", payload, mode, "rows/s",
+                    [count / s for s in ours]),
+                Row(f"pystore {what}, one core", payload, mode, "rows/s",
+                    [count / s for s in theirs]),
+                Row(f"{what}: rate a core / one process's", payload, mode, "x",
+                    [a / b / 2 for a, b in pairs], 0.7),
+            ]  # fmt: skip
+    shutil.rmtree(path)
+    return rows
+
+
+# ---- one executor and two ----
+
+
+def of_batch(count: int, rounds: int) -> list[Row]:
+    path = fresh("jobs-batch")
+    fill(path, count)
+    into_cache(path)
+    took: dict[int, list[float]] = {1: [], 2: []}
+    for many, each in took.items():
+        with session(executors(many)) as spark:
+            frame = spark.read.format("rocketmq").option("minPartitions", 8).load(str(path))
+            seconds(frame)
+            each += [seconds(frame) for _ in range(rounds)]
+    shutil.rmtree(path)
+    what, mode = f"{SIZE} B bodies, {count:,} messages", "default columns, noop sink"
+    return [
+        *(Row(f"batch, {n} executor{'s' * (n > 1)} of one core", what, mode, "rows/s",
+              [count / s for s in each]) for n, each in took.items()),
+        Row("batch: two executors / one", what, mode, "x",
+            [a / b for a, b in zip(took[1], took[2], strict=True)], 1.8),
+    ]  # fmt: skip
+
+
+# ---- Kafka ----
+
+
+def of_kafka(count: int, rounds: int) -> list[Row]:
+    import pyspark
+
+    path = fresh("jobs-kafka")
+    fill(path, count)
+    into_cache(path)
+    jars = fetch_jars(FETCHED / "spark-kafka", POM.format(name=KAFKA_SOURCE,
+                                                          version=pyspark.__version__))  # fmt: skip
+    ours, theirs = [], []
+    with (
+        kafka() as server,
+        session("local[2]", **{"spark.jars": ",".join(map(str, jars))}) as spark,
+    ):
+        frame = spark.read.format("rocketmq").load(str(path))
+        rows = frame.selectExpr("body AS value", "keys AS key", f"'{TOPIC}' AS topic")
+        broker = {"kafka.bootstrap.servers": server.address}
+        rows.write.format("kafka").options(**broker).save()
+        peer = spark.read.format("kafka").options(**broker, subscribe=TOPIC, minPartitions=8).load()
+        assert peer.count() == count
+        seconds(frame)
+        seconds(peer)
+        for _ in range(rounds):
+            ours.append(seconds(frame))
+            theirs.append(seconds(peer))
+    shutil.rmtree(path)
+    what, mode = f"{SIZE} B bodies, {count:,} messages", "2 cores, all columns, noop sink"
+    return [
+        Row("our source, the store's files", what, mode, "rows/s", [count / s for s in ours]),
+        Row("Spark's Kafka source, one broker", what, mode, "rows/s", [count / s for s in theirs]),
+        Row("ours / Kafka's", what, mode, "x",
+            [b / a for a, b in zip(ours, theirs, strict=True)]),
+    ]  # fmt: skip
+
+
+WORKS: dict[str, Callable[[int, int], list[Row]]] = {
+    "archive": of_archive, "verify": of_audits, "batch": of_batch, "kafka": of_kafka,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.jobs")
+    parser.add_argument("--messages", type=int, default=4_000_000, help="of 1 KiB")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default=",".join(WORKS), help="which, with commas")
+    given = parser.parse_args()
+    facts, rows = harness.machine(), []
+    for name in given.only.split(","):
+        try:
+            rows += WORKS[name](given.messages, given.rounds)
+        except Missing as missing:
+            print(f"{name}: {missing}", file=sys.stderr)
+    harness.show(rows, facts, "Spark jobs")
+    path = harness.save(rows, facts, "jobs")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

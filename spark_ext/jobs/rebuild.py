@@ -1,0 +1,65 @@
+"""``pystore spark rebuild``: derived files made again from the log, as by ``pystore rebuild``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pystore.repair import rebuild
+from spark_ext.jobs.frame import Job, job, main
+from spark_ext.jobs.spread import spread
+from spark_ext.jobs.verify import show_audit
+
+__all__ = ["run"]
+
+
+@job("rebuild")
+def run(
+    j: Job,
+    queues: Annotated[bool, typer.Option("--queues", help="Consume queues.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="Index files.")] = False,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="The checkpoint.")] = False,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="The metadata database, at the next open.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the log and print the plan; change nothing.")
+    ] = False,
+) -> int | None:
+    """Make derived files again from the log, its checks before and after spread over executors.
+
+    Without a choice: queues, index and checkpoint. They are made beside the old ones, equal to the
+    byte to those of `pystore rebuild`, and swapped in; the old ones stay in STORE/repair-TIME, and
+    `pystore repair STORE --undo` puts them back. A run that was killed is finished by the next one.
+    Refused while a process has the store open.
+
+    \b
+    Examples:
+      pystore spark rebuild STORE --dry-run
+      pystore spark rebuild STORE --index
+    """
+    if not (queues or index or checkpoint or metadata):
+        queues = index = checkpoint = True
+    if dry_run:
+        j.session.check_free()
+    sets: dict[str, Any] = j.session.sets
+    done = rebuild(
+        j.path.absolute(), j.session.conf, queues=queues, index=index, checkpoint=checkpoint,
+        metadata=metadata, dry_run=dry_run, core=spread(j), **sets,
+    )  # fmt: skip
+    steps = [(n, a.do, a.file, a.what) for n, a in enumerate(done.actions, 1)]
+    j.report.table("actions", ("step", "do", "file", "what"), steps)
+    if done.after is None:
+        return 0
+    j.report.facts(
+        "result",
+        {"actions": len(done.actions), "side folder": done.side,
+         "finished before": ", ".join(done.finished) or None, "sound": done.after.sound},
+    )  # fmt: skip
+    show_audit(j, done.after)
+    return 0
+
+
+if __name__ == "__main__":
+    main("rebuild")
