@@ -9,7 +9,9 @@ MAKEFLAGS += --no-print-directory
 
 C_SOURCES := $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c))
 C_HEADERS := csrc/pystore.h $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*.def))
-BY_HAND := pystore/_put.c broker/client/_messages.c
+BY_HAND := pystore/_put.c broker/client/_messages.c broker/grpc/_http2.c
+# The one library that C code here is linked with: csrc/http2.
+C_LIBRARIES := -lnghttp2
 # -g1: lines are all that the stacks of a sanitizer need, and a sixth of the time of a build.
 C_FLAGS := -std=gnu11 -g1 -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -59,7 +61,7 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 # imported, those that come later too. --no-compile: most modules of the libraries are never loaded,
 # and those that are get compiled once when they are. What an older build left in the tree as
 # egg-info would hide the entry points of this one.
-.venv/.stamp: pyproject.toml setup.py
+.venv/.stamp: pyproject.toml setup.py | build/.nghttp2
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@$(PY) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or later is needed"'
 	$(PY) -m pip install -q --no-compile --disable-pip-version-check \
@@ -69,9 +71,17 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 	  --config-settings editable_mode=compat -e '.[dev]'
 	@touch $@
 
+# HTTP/2 for csrc/http2: its header and library, from the system's packages.
+build/.nghttp2:
+	@mkdir -p build
+	@printf '#include <nghttp2/nghttp2.h>\n' | $(CC) -E -o /dev/null - 2>/dev/null \
+	  || { apt-get -qq update && apt-get -qq install -y libnghttp2-dev >/dev/null; } \
+	  || { echo "csrc/http2 needs nghttp2: install libnghttp2-dev, as root" >&2; exit 1; }
+	@touch $@
+
 build: pystore/_core.abi3.so ## compile the C core in place, when a source is newer
 
-pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) $(BY_HAND) pystore/_build.py setup.py | .venv/.stamp
+pystore/_core.abi3.so: $(C_SOURCES) $(C_HEADERS) $(BY_HAND) pystore/_build.py setup.py | .venv/.stamp build/.nghttp2
 	@$(LOCK) $(PY) setup.py -q build_ext --inplace
 	@touch $@
 
@@ -206,7 +216,7 @@ docs-check: build ## links, lengths and machine paths in the documents
 wheel: build ## wheel and source distribution as a registry takes them, in build/dist
 	@rm -rf build/dist build/raw
 	@$(PY) -m build -q --outdir build/raw
-	@# The tag says which systems have all that the core needs; nothing is grafted into the wheel.
+	@# The tag says which systems have all that the core needs; nghttp2 goes into the wheel.
 	@PATH=$(CURDIR)/.venv/bin:$$PATH auditwheel repair -w build/dist build/raw/*.whl
 	@mv build/raw/*.tar.gz build/dist
 	@ls -l build/dist
@@ -259,22 +269,22 @@ prepare:
 # Objects that only a chain of rules names are kept.
 .SECONDARY: $(ASAN_OBJECTS) $(TSAN_OBJECTS)
 
-build/asan/%.o: csrc/%.c $(C_HEADERS)
+build/asan/%.o: csrc/%.c $(C_HEADERS) | build/.nghttp2
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN) -c -o $@ $<
 
-build/tsan/%.o: csrc/%.c $(C_HEADERS)
+build/tsan/%.o: csrc/%.c $(C_HEADERS) | build/.nghttp2
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(TSAN) -c -o $@ $<
 
 build/ctests/test_%: csrc/tests/test_%.c $(ASAN_OBJECTS) $(C_TEST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS)
+	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS) $(C_LIBRARIES)
 
 build/ctests/fuzz_%: csrc/tests/fuzz_%.c $(ASAN_OBJECTS) $(C_TEST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS)
+	$(CC) $(C_FLAGS) $(ASAN) -o $@ $< $(ASAN_OBJECTS) $(C_LIBRARIES)
 
 build/ctests/tsan_%: csrc/tests/tsan_%.c $(TSAN_OBJECTS) $(C_TEST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) $(TSAN) -o $@ $< $(TSAN_OBJECTS)
+	$(CC) $(C_FLAGS) $(TSAN) -o $@ $< $(TSAN_OBJECTS) $(C_LIBRARIES)

@@ -1,5 +1,5 @@
-"""Builds the C core (csrc/) into pystore/_core.abi3.so, and two modules beside it; everything else
-stands in pyproject.toml.
+"""Builds the C core (csrc/) into pystore/_core.abi3.so, and three modules beside it; everything
+else stands in pyproject.toml.
 
 One wheel serves every Python from 3.11 on, since the extension keeps to the limited API.
 """
@@ -7,7 +7,9 @@ One wheel serves every Python from 3.11 on, since the extension keeps to the lim
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
@@ -37,24 +39,39 @@ class BuildExt(build_ext):
 compiled = os.environ.get("PS_SKIP_EXT") != "1"
 
 
-def by_hand(name: str, *depends: str) -> Extension:
-    """A module whose calls into C are too frequent for cffi."""
+def by_hand(
+    name: str, *depends: str, sources: Sequence[str] = (), libraries: Sequence[str] = ()
+) -> Extension:
+    """A module whose calls into C are too frequent for cffi. sources: linked into it, and into
+    nothing else."""
     return Extension(
         name,
-        [f"{name.replace('.', '/')}.c"],
+        [f"{name.replace('.', '/')}.c", *sources],
         depends=["csrc/pystore.h", *depends],
+        libraries=list(libraries),
         include_dirs=["csrc"],
         define_macros=[("Py_LIMITED_API", "0x030b0000")],
         py_limited_api=True,
         extra_compile_args=[
             "-std=gnu11", "-O3", "-Wall", "-Wextra", "-Wno-missing-field-initializers",
+            "-fvisibility=hidden",
         ],
     )  # fmt: skip
+
+
+def http2(pattern: str) -> list[str]:
+    return sorted(path.as_posix() for path in Path("csrc/http2").glob(pattern))
 
 
 by_hands = [
     by_hand("pystore._put"),
     by_hand("broker.client._messages", "csrc/remoting/inprocess.h", "csrc/base/bytes.h"),
+    by_hand(
+        "broker.grpc._http2",
+        *http2("*.h"),
+        sources=[*http2("*.c"), "csrc/base/clock.c"],
+        libraries=["nghttp2"],
+    ),
 ]
 
 setup(

@@ -5,7 +5,7 @@
 64 calls are in flight on one connection of a process of their own. The same work goes in turns to
 another server, if one is named (Apache's proxy with a topic `bench` of type NORMAL); its processor
 time is that of the process. `transport` calls a method that only looks a client up: what is left
-is grpcio, the relay before it and parsing, which no handler can make cheaper.
+is the transport and parsing, which no handler can make cheaper.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
 """The port of the service. The first bytes of a connection tell TLS from plain text, after a PROXY
-header if there is one; then everything goes on to the gRPC library, over a socket in a folder of
-our own that nobody else can reach.
-
-The library itself takes either TLS or plain text on a port. Each connection to it begins at a name
-of its own, by which a call's client is found.
+header if there is one; then it speaks HTTP/2 (http2.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
+from broker.grpc.http2 import Address, Http2Connection
 from broker.remoting.codec import BadFrame
 from broker.remoting.opening import TLS_HANDSHAKE, V2_HEAD, V2_MAX, proxied
 from broker.remoting.rate_limited_log import RateLimitedLogger
@@ -27,29 +22,30 @@ __all__ = ["Front"]
 
 _quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
 
-Address = tuple[str, int]
 _T = TypeVar("_T")
 #: Seconds for the first bytes of a connection, its TLS handshake included.
 _OPENING_S = 10.0
 _PAUSE_S = 0.01
-_HIGH = 256 << 10
+
+#: Makes the protocol of a client at this address; the future is set when it is closed.
+Speak = Callable[[Address, asyncio.Future[None]], Http2Connection]
 
 
 class Front:
-    """sock: bound. inner: where the library listens. trusts: whether a PROXY header of a peer at
-    this address is believed. gone: told of each client whose connection is closed."""
+    """sock: bound. speak: for each connection. trusts: whether a PROXY header of a peer at this
+    address is believed. gone: told of each client whose connection is closed."""
 
     def __init__(
         self,
         sock: socket.socket,
-        inner: Path,
+        speak: Speak,
         tls: TlsSettings,
         connections_max: int,
         trusts: Callable[[str], bool],
         gone: Callable[[Address], None],
     ) -> None:
         self._sock = sock
-        self._inner = inner
+        self._speak = speak
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         self._max = connections_max
@@ -57,16 +53,17 @@ class Front:
         self._gone = gone
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
-        self._clients: dict[str, Address] = {}
-
-    def address_of(self, peer: str) -> Address:
-        """The client of a call, by what the library calls its peer."""
-        return self._clients.get(peer.rpartition(":")[2], ("", 0))
+        self.connections: set[Http2Connection] = set()
 
     def start(self) -> None:
         self._sock.setblocking(False)
         self._sock.listen(1024)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def refuse(self) -> None:
+        """Accepts nothing more."""
+        if self._accepting is not None:
+            self._accepting.cancel()
 
     async def stop(self) -> None:
         """Accepts nothing more, and closes what is open."""
@@ -110,7 +107,7 @@ class Front:
                 async with asyncio.timeout(_OPENING_S):
                     found = await self._opened(sock, address)
                 if found is not None:
-                    await self._relay(sock, *found)
+                    await self._converse(sock, *found)
         except (OSError, TimeoutError, BadFrame, ssl.SSLError) as failed:
             _quiet.warning(
                 type(failed), "Closed the gRPC connection of %s: %s", address[0],
@@ -168,37 +165,25 @@ class Front:
                 return found
             await asyncio.sleep(_PAUSE_S)  # what is there stays readable: nothing to wait for
 
-    async def _relay(
+    async def _converse(
         self, sock: socket.socket, address: Address, context: ssl.SSLContext | None
     ) -> None:
         loop = asyncio.get_running_loop()
-        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        inner.setblocking(False)
-        inner.bind("")  # the system finds a name that nobody has
-        name = inner.getsockname()[1:].decode("ascii")
         ended: asyncio.Future[None] = loop.create_future()
-        near, far = _Half(ended), _Half(ended)
-        near.other, far.other = far, near
-        self._clients[name] = address
+        connection = self._speak(address, ended)
+        self.connections.add(connection)
         try:
-            try:
-                await loop.sock_connect(inner, str(self._inner))
-                await loop.create_unix_connection(lambda: far, sock=inner)
-            except BaseException:
-                inner.close()
-                raise
             async with asyncio.timeout(_OPENING_S):
                 own = socket.socket(fileno=sock.detach())
                 try:
-                    await loop.connect_accepted_socket(lambda: near, own, ssl=context)
+                    await loop.connect_accepted_socket(lambda: connection, own, ssl=context)
                 except BaseException:
                     own.close()
                     raise
             await ended
         finally:
-            for half in (near, far):
-                half.close()
-            del self._clients[name]
+            self.connections.discard(connection)
+            connection.close()
             self._gone(address)
 
 
@@ -214,54 +199,3 @@ async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         await future
     finally:
         loop.remove_reader(sock)
-
-
-class _Half(asyncio.Protocol):
-    """One end of a relayed connection: what it reads, the other end writes."""
-
-    other: _Half
-
-    def __init__(self, ended: asyncio.Future[None]) -> None:
-        self._ended = ended
-        self._transport: asyncio.Transport | None = None
-        self._early: list[bytes] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not derive from asyncio's classes, but have their methods.
-        self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=_HIGH)
-        for data in self._early:
-            transport.write(data)
-        self._early.clear()
-
-    def data_received(self, data: bytes) -> None:
-        self.other.write(data)
-
-    def write(self, data: bytes) -> None:
-        if self._transport is None:
-            self._early.append(data)
-        elif not self._transport.is_closing():  # uvloop's raises then, asyncio's does not
-            self._transport.write(data)
-
-    def pause_writing(self) -> None:
-        self.other.pause(True)
-
-    def resume_writing(self) -> None:
-        self.other.pause(False)
-
-    def pause(self, stop: bool) -> None:
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if stop:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        with contextlib.suppress(asyncio.InvalidStateError):
-            self._ended.set_result(None)

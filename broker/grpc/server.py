@@ -1,24 +1,18 @@
-"""The gRPC server: calls in, replies out, on grpcio's asyncio server. The only file beside front.py
-that knows which library that is."""
+"""The gRPC server: calls in, replies out."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-import grpc
-import grpc.aio
-
+from broker.grpc._http2 import Service
 from broker.grpc.calls import Call, Handlers
-from broker.grpc.front import Address, Front
+from broker.grpc.front import Front
+from broker.grpc.http2 import Address, Http2Connection, Stream
 from broker.grpc.messages import set_millis
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, Method
 from broker.grpc.settings import ProxySettings
@@ -31,14 +25,14 @@ __all__ = ["GrpcServer"]
 
 _quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
 
-#: Streams of one connection.
+#: Calls of one connection in progress, bytes of a call's headers.
 _STREAMS_MAX = 10_000
 _HEADERS_MAX = 64 << 10
-_PREFIX, _SOCKET = "pystore-grpc-", "socket"
-#: Bytes of the path of a Unix socket.
-_SOCKET_MAX = 107
-#: For the first frames of HTTP/2.
-_HANDSHAKE_MS = 10_000
+#: Statuses of gRPC.
+_INVALID_ARGUMENT, _INTERNAL = 3, 13
+#: How often, in the time after which an idle connection is closed, they are looked at.
+_LOOKS = 4
+_POLL_S = 0.02
 
 
 class GrpcServer:
@@ -56,111 +50,84 @@ class GrpcServer:
         trusts: Callable[[str], bool],
         gone: Callable[[Address], None],
     ) -> None:
-        self._handlers = handlers
-        self._settings = settings
-        self._folder = _own_folder()
-        inner = self._folder / _SOCKET
-        self._front = Front(sock, inner, tls, connections_max, trusts, gone)
-        self._server: grpc.aio.Server | None = None
+        self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
+        self._idle_s = settings.idle_ms / 1000
+        self._service = Service(
+            tuple((f"/{SERVICE}/{m.name}".encode(), m.streams_in) for m, _ in self._methods),
+            streams_max=_STREAMS_MAX,
+            headers_max=_HEADERS_MAX,
+            message_max=settings.inbound_max,
+            held_max=2 * settings.inbound_max,
+        )
+        self._front = Front(sock, self._speak, tls, connections_max, trusts, gone)
+        self._looking: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", self._settings.inbound_max),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", _STREAMS_MAX),
-                ("grpc.max_metadata_size", _HEADERS_MAX),
-                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-                ("grpc.max_connection_idle_ms", self._settings.idle_ms),
-                # Java's client pings around its calls, and every 300 s without any.
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-                ("grpc.http2.max_ping_strikes", 0),
-            ]
-        )
-        self._server.add_generic_rpc_handlers((_Table(self._handlers, self._call),))
-        self._server.add_insecure_port(f"unix:{self._folder / _SOCKET}")
-        await self._server.start()
         self._front.start()
+        self._look()
 
     async def stop(self, drain_s: float) -> None:
         """Answers the calls in progress for drain_s at most."""
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(drain_s)
+        if self._looking is not None:
+            self._looking.cancel()
+        self._front.refuse()
+        for connection in self._front.connections:
+            connection.leave()
+        until = time.monotonic() + drain_s
+        while any(c.calls for c in self._front.connections) and time.monotonic() < until:
+            await asyncio.sleep(_POLL_S)
+        for connection in self._front.connections:
+            connection.give_up()
+        await asyncio.sleep(0)  # what was said last is written
+        await asyncio.sleep(0)
         await self._front.stop()
-        await asyncio.to_thread(shutil.rmtree, self._folder, True)
 
-    def _call(self, method: str, context: Any) -> Call:
-        metadata = {
-            name: value
-            for name, value in context.invocation_metadata() or ()
-            if isinstance(value, str)
-        }
-        remaining = context.time_remaining()
-        address = self._front.address_of(context.peer())
-        deadline = None if remaining is None else time.monotonic() + remaining
-        return Call(method, metadata, address, deadline)
+    def _speak(self, address: Address, ended: asyncio.Future[None]) -> Http2Connection:
+        return Http2Connection(self._service, address, self._serve, ended)
 
+    def _look(self) -> None:
+        """Closes connections that are idle."""
+        now = time.monotonic()
+        for connection in self._front.connections:
+            if connection.is_idle(now, self._idle_s):
+                connection.leave()
+                connection.close()
+        later = self._idle_s / _LOOKS
+        self._looking = asyncio.get_running_loop().call_later(later, self._look)
 
-def _own_folder() -> Path:
-    """A new folder that nobody else may look into, whose sockets have names of a legal length."""
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    if len(str(made / _SOCKET).encode()) > _SOCKET_MAX:
-        made.rmdir()
-        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-    return made
-
-
-MakeCall = Callable[[str, Any], Call]
+    def _serve(self, stream: Stream, number: int, data: bytes) -> Coroutine[Any, Any, None]:
+        method, handler = self._methods[number]
+        call = Call(method.name, stream.metadata, stream.address, stream.deadline)
+        if method.streams_in:
+            return _telemetry(method, handler, call, stream)
+        if method.streams_out:
+            return _stream(method, handler, call, data, stream)
+        return _unary(method, handler, call, data, stream)
 
 
-class _Table(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The methods that are served, as the library wants them."""
-
-    def __init__(self, handlers: Handlers, call: MakeCall) -> None:
-        self._methods = {
-            f"/{SERVICE}/{name}": _method(METHODS[name], handler, call)
-            for name, handler in handlers.items()
-        }
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self._methods.get(handler_call_details.method)
-
-
-def _method(method: Method, handler: Any, call: MakeCall) -> Any:
-    if method.streams_in:
-        return grpc.stream_stream_rpc_method_handler(partial(_telemetry, method, handler, call))
-    if method.streams_out:
-        return grpc.unary_stream_rpc_method_handler(partial(_stream, method, handler, call))
-    return grpc.unary_unary_rpc_method_handler(partial(_unary, method, handler, call))
-
-
-async def _unary(method: Method, handler: Any, call: MakeCall, data: bytes, context: Any) -> bytes:
+async def _unary(method: Method, handler: Any, call: Call, data: bytes, stream: Stream) -> None:
     try:
-        made = call(method.name, context)
-        made.client_id  # noqa: B018 - every call names its client
-        reply = await handler(made, _parsed(method, data))
+        call.client_id  # noqa: B018 - every call names its client
+        reply = await handler(call, _parsed(method, data))
     except Exception as error:  # noqa: BLE001 - answered
         reply = method.reply(status=_problem(method, error).status())
-    serialized: bytes = reply.SerializeToString()
-    return serialized
+    stream.reply(reply.SerializeToString())
 
 
-async def _stream(method: Method, handler: Any, call: MakeCall, data: bytes, context: Any) -> None:
+async def _stream(method: Method, handler: Any, call: Call, data: bytes, stream: Stream) -> None:
     replies: Any = None
     try:
-        made = call(method.name, context)
-        made.client_id  # noqa: B018 - every call names its client
-        replies = handler(made, _parsed(method, data))
+        call.client_id  # noqa: B018 - every call names its client
+        replies = handler(call, _parsed(method, data))
         async for reply in replies:
-            await context.write(reply.SerializeToString())
+            await stream.write(reply.SerializeToString())
     except Exception as error:  # noqa: BLE001 - answered
         for reply in _last(method, _problem(method, error)):
-            await context.write(reply.SerializeToString())
+            await stream.write(reply.SerializeToString())
     finally:
         if replies is not None:
             await replies.aclose()
+    stream.finish()
 
 
 def _last(method: Method, problem: Problem) -> Iterator[Any]:
@@ -176,16 +143,14 @@ def _last(method: Method, problem: Problem) -> Iterator[Any]:
 _ENDS_QUIETLY = (Code.CLIENT_ID_REQUIRED, Code.UNAUTHORIZED)
 
 
-async def _telemetry(
-    method: Method, handler: Any, call: MakeCall, requests: Any, context: Any
-) -> None:
+async def _telemetry(method: Method, handler: Any, call: Call, stream: Stream) -> None:
     replies: Any = None
     try:
-        made = call(method.name, context)
-        made.client_id  # noqa: B018 - every call names its client
-        replies = handler(made, _all_parsed(method, requests))
+        call.client_id  # noqa: B018 - every call names its client
+        replies = handler(call, _all_parsed(method, stream.requests()))
         async for reply in replies:
-            await context.write(reply.SerializeToString())
+            await stream.write(reply.SerializeToString())
+        stream.finish()
         return
     except Exception as error:  # noqa: BLE001 - answered
         problem = _problem(method, error)
@@ -193,11 +158,11 @@ async def _telemetry(
         if replies is not None:
             await replies.aclose()
     if problem.code in _ENDS_QUIETLY:
-        await context.write(method.reply(status=problem.status()).SerializeToString())
+        await stream.write(method.reply(status=problem.status()).SerializeToString())
+        stream.finish()
         return
     bad = Code.BAD_REQUEST <= problem.code < Code.INTERNAL_ERROR
-    code = grpc.StatusCode.INVALID_ARGUMENT if bad else grpc.StatusCode.INTERNAL
-    await context.abort(code, problem.text)
+    stream.finish(_INVALID_ARGUMENT if bad else _INTERNAL, problem.text)
 
 
 def _parsed(method: Method, data: bytes) -> Any:

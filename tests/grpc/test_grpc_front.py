@@ -100,17 +100,6 @@ def test_a_connection_that_does_not_begin_is_closed(
         assert closed(sock)
 
 
-def test_a_long_name_of_the_folder_for_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The library's socket is found all the same."""
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    with serving(tmp_path / "store") as broker, Caller(broker.grpc_address) as caller:
-        assert caller.send(message("Normal")).status.code == CODE.OK
-
-
 def test_a_proxy_header_names_the_client(broker: Broker) -> None:
     """Every record of the client's then has its address."""
     host, port = "127.0.0.1", broker.grpc_port

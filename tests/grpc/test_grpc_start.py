@@ -46,6 +46,7 @@ def test_a_port_that_is_taken_is_named(broker: Broker, tmp_path: Path) -> None:
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("broker.grpc")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(BadArgument, match=r"needs grpc: pip install 'rocketmq-pystore\[grpc\]'"):
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    says = r"needs google.protobuf: pip install 'rocketmq-pystore\[grpc\]'"
+    with pytest.raises(BadArgument, match=says):
         Broker(tmp_path / "store", listenPort=0, grpc_port=0).__enter__()

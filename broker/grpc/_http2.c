@@ -1,0 +1,295 @@
+/* csrc/http2 as Python sees it: a Session of bytes, calls and replies. What each call costs is
+ * counted in microseconds, which is why it is written by hand.
+ *
+ * Interface: the types Service and Session; broker/grpc/_http2.pyi has their methods. The limited
+ * API of CPython 3.11, as pystore/_core. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+
+#include "http2/http2.h"
+
+/* ---- Service: what all connections have in common ---- */
+
+typedef struct service {
+    PyObject_HEAD
+    PyObject *paths; /* a tuple of bytes, which the methods point into */
+    ps_h2_conf conf;
+    ps_h2_method *methods;
+} service;
+
+static int service_methods(service *s, PyObject *given) {
+    Py_ssize_t count = PyTuple_Size(given);
+    s->paths = PyTuple_New(count);
+    s->methods = PyMem_Calloc((size_t)count + 1, sizeof *s->methods);
+    if (s->paths == NULL || s->methods == NULL) return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *path;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(given, i),
+                              "Sp;a method is a path, and whether requests stream", &path,
+                              &s->methods[i].streams_in))
+            return -1;
+        Py_INCREF(path);
+        PyTuple_SetItem(s->paths, i, path);
+        s->methods[i].path = PyBytes_AsString(path);
+    }
+    s->conf.methods = s->methods;
+    s->conf.method_count = (int32_t)count;
+    return 0;
+}
+
+static PyObject *service_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"methods", "streams_max", "headers_max", "message_max", "held_max",
+                            NULL};
+    PyObject *methods;
+    int streams, headers;
+    long long message, held;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iiLL", names, &PyTuple_Type, &methods,
+                                     &streams, &headers, &message, &held))
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    service *s = (service *)alloc(type, 0);
+    if (s == NULL) return NULL;
+    s->conf = (ps_h2_conf){.streams_max = streams, .headers_max = headers,
+                           .message_max = message, .held_max = held};
+    if (service_methods(s, methods) < 0) Py_CLEAR(s);
+    return (PyObject *)s;
+}
+
+static void free_object(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static void service_dealloc(PyObject *self) {
+    service *s = (service *)self;
+    Py_CLEAR(s->paths);
+    PyMem_Free(s->methods);
+    free_object(self);
+}
+
+/* ---- Session: one connection ---- */
+
+typedef struct session {
+    PyObject_HEAD
+    PyObject *service;
+    ps_h2 *h;
+} session;
+
+typedef struct module_state {
+    PyTypeObject *service, *session;
+} module_state;
+
+static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"service", NULL};
+    PyObject *given;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O", names, &given)) return NULL;
+    const module_state *m = PyType_GetModuleState(type);
+    if (m == NULL) return NULL;
+    if (Py_TYPE(given) != m->service)
+        return PyErr_Format(PyExc_TypeError, "a Session is made with a Service");
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    session *s = (session *)alloc(type, 0);
+    if (s == NULL) return NULL;
+    Py_INCREF(given);
+    s->service = given;
+    s->h = ps_h2_new(&((service *)given)->conf);
+    if (s->h == NULL) {
+        Py_DECREF(s);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)s;
+}
+
+static void session_dealloc(PyObject *self) {
+    session *s = (session *)self;
+    ps_h2_free(s->h);
+    Py_CLEAR(s->service);
+    free_object(self);
+}
+
+static PyObject *text_of(const char *text, int32_t len) {
+    return PyUnicode_DecodeUTF8(text, len, "replace");
+}
+
+/* Later ones of a name count; what is binary is nothing that we know. */
+static PyObject *metadata_of(const ps_h2_event *event) {
+    PyObject *made = PyDict_New();
+    for (int32_t i = 0; made != NULL && i < event->header_count; i++) {
+        const ps_h2_header *each = &event->headers[i];
+        if (each->name_len > 4 && memcmp(each->name + each->name_len - 4, "-bin", 4) == 0) continue;
+        PyObject *name = text_of(each->name, each->name_len);
+        PyObject *value = text_of(each->value, each->value_len);
+        if (name == NULL || value == NULL || PyDict_SetItem(made, name, value) < 0)
+            Py_CLEAR(made);
+        Py_XDECREF(name);
+        Py_XDECREF(value);
+    }
+    return made;
+}
+
+static PyObject *event_of(const ps_h2_event *event) {
+    if (event->kind != PS_H2_CALL)
+        return Py_BuildValue("(iiy#)", event->kind, event->stream, (const char *)event->data,
+                             (Py_ssize_t)event->len);
+    PyObject *metadata = metadata_of(event);
+    if (metadata == NULL) return NULL;
+    return Py_BuildValue("(iiy#iNd)", event->kind, event->stream, (const char *)event->data,
+                         (Py_ssize_t)event->len, event->method, metadata,
+                         event->timeout_ns < 0 ? -1.0 : (double)event->timeout_ns / 1e9);
+}
+
+/* events() -> a list. */
+static PyObject *session_events(PyObject *self, PyObject *nothing) {
+    (void)nothing;
+    ps_h2_event event;
+    PyObject *made = PyList_New(0);
+    while (made != NULL && ps_h2_next(((session *)self)->h, &event)) {
+        PyObject *one = event_of(&event);
+        if (one == NULL || PyList_Append(made, one) < 0) Py_CLEAR(made);
+        Py_XDECREF(one);
+    }
+    return made;
+}
+
+/* feed(bytes) -> whether the peer speaks HTTP/2. */
+static PyObject *session_feed(PyObject *self, PyObject *data) {
+    char *bytes;
+    Py_ssize_t len;
+    if (PyBytes_AsStringAndSize(data, &bytes, &len) < 0) return NULL;
+    return PyBool_FromLong(ps_h2_feed(((session *)self)->h, (const uint8_t *)bytes, len));
+}
+
+/* take() -> bytes to write. */
+static PyObject *session_take(PyObject *self, PyObject *nothing) {
+    (void)nothing;
+    const uint8_t *data = NULL;
+    int64_t len = ps_h2_pull(((session *)self)->h, &data);
+    return PyBytes_FromStringAndSize((const char *)data, (Py_ssize_t)len);
+}
+
+/* send(stream, bytes, last) -> bytes that wait. */
+static PyObject *session_send(PyObject *self, PyObject *args) {
+    int stream, last;
+    const char *data;
+    Py_ssize_t len;
+    if (!PyArg_ParseTuple(args, "iy#p", &stream, &data, &len, &last)) return NULL;
+    ps_h2 *h = ((session *)self)->h;
+    return PyLong_FromLongLong(ps_h2_send(h, stream, (const uint8_t *)data, len, last));
+}
+
+/* finish(stream, status, text or None). */
+static PyObject *session_finish(PyObject *self, PyObject *args) {
+    int stream, status;
+    const char *text;
+    if (!PyArg_ParseTuple(args, "iiz", &stream, &status, &text)) return NULL;
+    ps_h2_finish(((session *)self)->h, stream, status, text);
+    Py_RETURN_NONE;
+}
+
+/* taken(stream, bytes of a request). */
+static PyObject *session_taken(PyObject *self, PyObject *args) {
+    int stream;
+    long long len;
+    if (!PyArg_ParseTuple(args, "iL", &stream, &len)) return NULL;
+    ps_h2_taken(((session *)self)->h, stream, len);
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_go_away(PyObject *self, PyObject *nothing) {
+    (void)nothing;
+    ps_h2_go_away(((session *)self)->h);
+    Py_RETURN_NONE;
+}
+
+static PyObject *session_greeted(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyBool_FromLong(ps_h2_greeted(((session *)self)->h));
+}
+
+static PyObject *session_done(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyBool_FromLong(ps_h2_done(((session *)self)->h));
+}
+
+static PyObject *session_calls(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyLong_FromLong(ps_h2_calls(((session *)self)->h));
+}
+
+/* ---- the module ---- */
+
+static PyMethodDef session_methods[] = {
+    {"events", session_events, METH_NOARGS, NULL},
+    {"feed", session_feed, METH_O, NULL},
+    {"take", session_take, METH_NOARGS, NULL},
+    {"send", session_send, METH_VARARGS, NULL},
+    {"finish", session_finish, METH_VARARGS, NULL},
+    {"taken", session_taken, METH_VARARGS, NULL},
+    {"go_away", session_go_away, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef session_getset[] = {
+    {"greeted", session_greeted, NULL, NULL, NULL},
+    {"done", session_done, NULL, NULL, NULL},
+    {"calls", session_calls, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot service_slots[] = {
+    {Py_tp_new, service_new},
+    {Py_tp_dealloc, service_dealloc},
+    {0, NULL},
+};
+
+static PyType_Slot session_slots[] = {
+    {Py_tp_new, session_new},
+    {Py_tp_dealloc, session_dealloc},
+    {Py_tp_methods, session_methods},
+    {Py_tp_getset, session_getset},
+    {0, NULL},
+};
+
+static PyType_Spec service_spec = {"broker.grpc._http2.Service", sizeof(service), 0,
+                                   Py_TPFLAGS_DEFAULT, service_slots};
+static PyType_Spec session_spec = {"broker.grpc._http2.Session", sizeof(session), 0,
+                                   Py_TPFLAGS_DEFAULT, session_slots};
+
+static int exec_module(PyObject *module) {
+    module_state *m = PyModule_GetState(module);
+    m->service = (PyTypeObject *)PyType_FromModuleAndSpec(module, &service_spec, NULL);
+    m->session = (PyTypeObject *)PyType_FromModuleAndSpec(module, &session_spec, NULL);
+    if (m->service == NULL || m->session == NULL) return -1;
+    return PyModule_AddType(module, m->service) < 0 || PyModule_AddType(module, m->session) < 0
+               ? -1
+               : 0;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    module_state *m = PyModule_GetState(module);
+    Py_VISIT(m->service);
+    Py_VISIT(m->session);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    module_state *m = PyModule_GetState(module);
+    Py_CLEAR(m->service);
+    Py_CLEAR(m->session);
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, exec_module},
+    {0, NULL},
+};
+
+static PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "broker.grpc._http2", NULL, sizeof(module_state), NULL, module_slots,
+    traverse, clear, NULL,
+};
+
+PyMODINIT_FUNC PyInit__http2(void) { return PyModuleDef_Init(&module_def); }

@@ -1,0 +1,51 @@
+"""csrc/http2: calls of gRPC out of the bytes of a connection, and back."""
+
+from typing import Any
+
+class Service:
+    """What all connections have in common. methods: path, and whether its requests are handed out
+    one by one. streams_max: calls of a connection. headers_max: bytes of a call's headers.
+    message_max: bytes of a request. held_max: bytes of a connection's requests that are not
+    answered yet."""
+
+    def __new__(
+        cls,
+        methods: tuple[tuple[bytes, bool], ...],
+        streams_max: int,
+        headers_max: int,
+        message_max: int,
+        held_max: int,
+    ) -> Service: ...
+
+class Session:
+    """One connection."""
+
+    def __new__(cls, service: Service) -> Session: ...
+    def feed(self, data: bytes, /) -> bool:
+        """Bytes that were read. False: close it, once take() is written."""
+
+    def events(self) -> list[tuple[Any, ...]]:
+        """What has happened: kind (of csrc/http2/http2.h), stream, request; of a call also method,
+        metadata and the seconds that the client waits (-1: for ever)."""
+
+    def send(self, stream: int, reply: bytes, last: bool, /) -> int:
+        """Bytes of this call that wait to be sent; -1: it is over."""
+
+    def finish(self, stream: int, status: int, text: str | None, /) -> None:
+        """Ends a call with a status of gRPC."""
+
+    def taken(self, stream: int, size: int, /) -> None:
+        """One request of so many bytes was served."""
+
+    def take(self) -> bytes:
+        """Bytes to write; none for now when there are none."""
+
+    def go_away(self) -> None:
+        """Tells the client to begin no more calls here."""
+
+    #: Whether the client's first SETTINGS have come.
+    greeted: bool
+    #: Nothing is left to be read or written.
+    done: bool
+    #: In progress.
+    calls: int

@@ -1,0 +1,291 @@
+"""One connection: what is read goes into the C session (csrc/http2), whose calls become tasks; what
+they reply is written once in a turn of the loop.
+
+A client that does not read is not read from. A call whose replies wait to be sent pauses; one that
+its client has given up, or whose time is over, is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, cast
+
+from broker.grpc._http2 import Service, Session
+
+__all__ = ["CANCELLED", "Address", "Http2Connection", "Stream"]
+
+Address = tuple[str, int]
+#: Kinds of events, statuses of gRPC, and bytes of replies that wait: csrc/http2/http2.h.
+_CALL, _MESSAGE, _END, _RESET, _DRAINED = 1, 2, 3, 4, 5
+CANCELLED, _DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
+_MUCH = 256 << 10
+#: Bytes that the transport keeps before it says that the client does not read.
+_HIGH = 256 << 10
+#: Seconds for the first frames of HTTP/2.
+_GREETING_S = 10.0
+#: Clients that mean for ever say so in years.
+_DEADLINE_MAX_S = 86400.0 * 30
+
+
+class Stream:
+    """One call in progress. metadata: by lower-case name. deadline: monotonic seconds."""
+
+    __slots__ = (
+        "_arrived", "_connection", "_drained", "_end", "_queue", "deadline", "id", "metadata",
+        "task", "timer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: Http2Connection,
+        id: int,
+        metadata: dict[str, str],
+        deadline: float | None,
+    ) -> None:
+        self._connection = connection
+        self.id = id
+        self.metadata = metadata
+        self.deadline = deadline
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._arrived: asyncio.Future[None] | None = None
+        self._queue: deque[bytes] | None = None
+        self._end = False
+
+    @property
+    def address(self) -> Address:
+        return self._connection.address
+
+    # ---- replies ----
+
+    async def write(self, data: bytes) -> None:
+        """One of several replies. Returns once the next one may come."""
+        waiting = self._connection.send(self.id, data, False)
+        if waiting < _MUCH:
+            return
+        self._drained = asyncio.get_running_loop().create_future()
+        try:
+            await self._drained
+        finally:
+            self._drained = None
+
+    def reply(self, data: bytes) -> None:
+        """The only reply."""
+        self._connection.send(self.id, data, True)
+
+    def finish(self, status: int = 0, text: str | None = None) -> None:
+        self._connection.finish(self.id, status, text)
+
+    def drained(self) -> None:
+        _wake(self._drained)
+
+    # ---- requests of a stream ----
+
+    def arrived(self, data: bytes | None) -> None:
+        """data: None at the end of all."""
+        if data is None:
+            self._end = True
+        else:
+            if self._queue is None:
+                self._queue = deque()
+            self._queue.append(data)
+        _wake(self._arrived)
+
+    async def requests(self) -> AsyncIterator[bytes]:
+        """Each counts as served when the next one is asked for."""
+        while True:
+            while self._queue:
+                data = self._queue.popleft()
+                yield data
+                self._connection.taken(self.id, len(data))
+            if self._end:
+                return
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+#: Serves a call: its stream, which method, and its request (None: they come one by one).
+Serve = Callable[[Stream, int, bytes], Coroutine[Any, Any, None]]
+
+
+class Http2Connection(asyncio.Protocol):
+    """serve: must finish each stream. ended: set when the connection is closed."""
+
+    def __init__(
+        self, service: Service, address: Address, serve: Serve, ended: asyncio.Future[None]
+    ) -> None:
+        self.address = address
+        self._session = Session(service)
+        self._serve = serve
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._greeting: asyncio.TimerHandle | None = None
+        self._streams: dict[int, Stream] = {}
+        self._due = self._full = False
+        self._began = self._seen = 0
+        self._quiet_since = 0.0
+
+    # ---- the transport's side ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's classes, but have their methods.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=_HIGH)
+        self._greeting = self._loop.call_later(_GREETING_S, self.close)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        session = self._session
+        self._due = True  # what is sent meanwhile goes with the rest
+        fine = session.feed(data)
+        self._handle()
+        if self._greeting is not None and session.greeted:
+            self._greeting.cancel()
+            self._greeting = None
+        self._flush()
+        if not fine:
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._greeting is not None:
+            self._greeting.cancel()
+        for stream in list(self._streams.values()):
+            self._drop(stream)
+        with contextlib.suppress(asyncio.InvalidStateError):
+            self._ended.set_result(None)
+
+    def close(self) -> None:
+        """What was written is still sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # ---- calls ----
+
+    def _handle(self) -> None:
+        for event in self._session.events():
+            kind, number, data, *rest = event
+            if kind == _CALL:
+                method, metadata, timeout_s = rest
+                self._begin(number, data or b"", method, metadata, timeout_s)
+                continue
+            stream = self._streams.get(number)
+            if stream is None:
+                continue
+            if kind == _MESSAGE:
+                stream.arrived(data or b"")
+            elif kind == _END:
+                stream.arrived(None)
+            elif kind == _DRAINED:
+                stream.drained()
+            elif kind == _RESET:
+                self._drop(stream)
+
+    def _begin(
+        self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
+    ) -> None:
+        self._began += 1
+        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
+        stream = self._streams[number] = Stream(self, number, metadata, deadline)
+        if deadline is not None:
+            stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
+        stream.task = task = self._loop.create_task(self._serve(stream, method, data))
+        task.add_done_callback(lambda done: self._done(stream, done))
+
+    def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:
+        if stream.timer is not None:
+            stream.timer.cancel()
+        self._streams.pop(stream.id, None)
+        if task.cancelled():
+            self.finish(stream.id, CANCELLED, None)
+        elif task.exception() is not None:
+            self.finish(stream.id, _INTERNAL, str(task.exception()))
+
+    def _drop(self, stream: Stream) -> None:
+        if stream.task is not None:
+            stream.task.cancel()
+
+    def _expire(self, stream: Stream) -> None:
+        self.finish(stream.id, _DEADLINE_EXCEEDED, "the call's deadline is over")
+        self._drop(stream)
+
+    # ---- what streams ask for ----
+
+    def send(self, number: int, data: bytes, last: bool) -> int:
+        waiting = self._session.send(number, data, last)
+        self._soon()
+        return waiting
+
+    def finish(self, number: int, status: int, text: str | None) -> None:
+        self._session.finish(number, status, text)
+        self._soon()
+
+    def taken(self, number: int, size: int) -> None:
+        self._session.taken(number, size)
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._due = False
+        transport, session = self._transport, self._session
+        if transport is None:
+            return
+        while not self._full and not transport.is_closing():
+            data = session.take()
+            if not data:
+                break
+            transport.write(data)
+        if self._streams:
+            self._handle()  # of replies that were sent
+        elif session.done:
+            self.close()
+
+    # ---- the server's side ----
+
+    @property
+    def calls(self) -> int:
+        """In progress."""
+        return len(self._streams)
+
+    def leave(self) -> None:
+        """Tells the client to begin no more calls."""
+        self._session.go_away()
+        self._flush()
+
+    def give_up(self) -> None:
+        """Ends the calls in progress."""
+        for stream in list(self._streams.values()):
+            self.finish(stream.id, _UNAVAILABLE, "the server is stopping")
+            self._drop(stream)
+
+    def is_idle(self, now: float, idle_s: float) -> bool:
+        """Whether it had no call for so long. To be asked now and then."""
+        if self._streams or self._began != self._seen or not self._quiet_since:
+            self._seen, self._quiet_since = self._began, now
+        return not self._streams and now - self._quiet_since > idle_s

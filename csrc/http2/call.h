@@ -1,0 +1,91 @@
+/* What the files of this room share. Private to csrc/http2/. */
+#ifndef PS_HTTP2_CALL_H
+#define PS_HTTP2_CALL_H
+
+#include <nghttp2/nghttp2.h>
+
+#include "http2/http2.h"
+
+#define PS_H2_PREFIX 5 /* before each message: compressed or not, length */
+
+typedef struct ps_h2_bytes {
+    uint8_t *data;
+    int64_t len, room;
+} ps_h2_bytes;
+
+typedef struct ps_h2_call {
+    struct ps_h2_call *next, **link; /* list of the open ones */
+    int32_t id, refs; /* the stream's, and one for each event */
+    int32_t method;   /* -1: its path has not come, or is unknown */
+    int64_t timeout_ns;
+    bool is_post, is_grpc, is_compressed, is_too_large;
+    bool told;     /* its PS_H2_CALL is queued or was handed out */
+    bool refused;  /* ended here: what still comes is dropped */
+    bool answered; /* HEADERS of the reply are queued */
+    bool last;     /* so is the status */
+    bool stopped;  /* nothing to send: nghttp2 asks again when resumed */
+    bool is_much;  /* ps_h2_send said so */
+    bool closed;
+    ps_h2_bytes headers; /* name 0x00 value 0x00, and so on */
+    int32_t header_count, header_bytes;
+
+    uint8_t prefix[PS_H2_PREFIX];
+    int32_t prefix_len;
+    int64_t wanted; /* bytes of the message; -1: its prefix is not whole */
+    ps_h2_bytes message;
+    bool has_message; /* unary: it is whole */
+    int64_t held;     /* of ps_h2.held */
+    int64_t queued, kept; /* requests of a stream that are not taken; bytes of its window */
+
+    ps_h2_bytes out;
+    int64_t out_from;
+    int32_t status;
+    char *text; /* of the status, percent-encoded; NULL: none */
+} ps_h2_call;
+
+typedef struct ps_h2_queued { /* an event */
+    int32_t kind;
+    ps_h2_call *call;
+    ps_h2_bytes data;
+} ps_h2_queued;
+
+struct ps_h2 {
+    const ps_h2_conf *conf;
+    nghttp2_session *session;
+    ps_h2_queued *events;
+    int32_t event_from, event_count, event_room;
+    ps_h2_bytes given;         /* data of the event that was handed out last */
+    ps_h2_call *given_call;    /* whose headers were */
+    ps_h2_header *header_list;
+    int32_t header_room;
+    ps_h2_bytes out;
+    int64_t held;
+    int32_t calls;
+    ps_h2_call *open;
+    double resets_left;  /* calls that may still be cancelled */
+    int64_t resets_ms;   /* when that was counted */
+    bool greeted, failed;
+};
+
+/* events.c */
+bool ps_h2_append(ps_h2_bytes *b, const void *data, int64_t len); /* false: no memory */
+void ps_h2_release(ps_h2_bytes *b);
+void ps_h2_unref(ps_h2_call *c);
+/* Queues an event; takes over `data`, when there is any. */
+bool ps_h2_push(ps_h2 *h, int32_t kind, ps_h2_call *c, ps_h2_bytes *data);
+
+/* call.c */
+/* A header of a request. False: no memory. */
+bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name_len,
+                       const uint8_t *value, size_t value_len);
+/* Its headers are whole. */
+bool ps_h2_call_begin(ps_h2 *h, ps_h2_call *c);
+/* Bytes of messages. */
+bool ps_h2_call_data(ps_h2 *h, ps_h2_call *c, const uint8_t *data, int64_t len);
+/* The client sends no more. */
+bool ps_h2_call_end(ps_h2 *h, ps_h2_call *c);
+
+/* reply.c */
+void ps_h2_reply_fail(ps_h2 *h, ps_h2_call *c, int32_t status, const char *text);
+
+#endif

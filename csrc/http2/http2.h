@@ -1,0 +1,84 @@
+/* gRPC over HTTP/2 without I/O: the bytes of one connection in, calls and their messages out;
+ * replies in, bytes to write out. RFC 9113 and gRPC's "gRPC over HTTP2"; frames, HPACK and the
+ * state of streams are nghttp2's. docs/internals/grpc.md#transport
+ *
+ * Everything here belongs to one thread. A call is named by its stream; a function that gets the
+ * stream of a call that is over does nothing. */
+#ifndef PS_HTTP2_H
+#define PS_HTTP2_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct ps_h2 ps_h2; /* one connection, the server's side */
+
+typedef struct ps_h2_method {
+    const char *path;
+    int32_t streams_in; /* its requests are handed out one by one, before the client has ended */
+} ps_h2_method;
+
+typedef struct ps_h2_conf {
+    const ps_h2_method *methods; /* outlive the connections, as the conf does */
+    int32_t method_count;
+    int32_t streams_max;  /* calls of a connection at once */
+    int32_t headers_max;  /* bytes of a call's headers */
+    int64_t message_max;  /* bytes of a request */
+    int64_t held_max;     /* bytes of all requests of a connection that are not answered yet */
+} ps_h2_conf;
+
+/* Statuses of gRPC that end calls here. */
+#define PS_GRPC_OK 0
+#define PS_GRPC_RESOURCE_EXHAUSTED 8
+#define PS_GRPC_UNIMPLEMENTED 12
+#define PS_GRPC_INTERNAL 13
+
+#define PS_H2_CALL 1    /* with its one request, unless the method streams them */
+#define PS_H2_MESSAGE 2 /* a request of a stream */
+#define PS_H2_END 3     /* the client sends no more on a stream */
+#define PS_H2_RESET 4   /* a call is over before it was finished */
+#define PS_H2_DRAINED 5 /* little waits to be sent on a stream of which ps_h2_send said otherwise */
+
+typedef struct ps_h2_header {
+    const char *name, *value;
+    int32_t name_len, value_len;
+} ps_h2_header;
+
+typedef struct ps_h2_event { /* what it points to is good until the next call of anything here */
+    int32_t kind, stream;
+    int32_t method;     /* of PS_H2_CALL: its place in the conf */
+    int64_t timeout_ns; /* of PS_H2_CALL: grpc-timeout; -1: none */
+    const uint8_t *data; /* of a request */
+    int64_t len;
+    const ps_h2_header *headers; /* of PS_H2_CALL: metadata, names in lower case */
+    int32_t header_count;
+} ps_h2_event;
+
+/* NULL: no memory. */
+ps_h2 *ps_h2_new(const ps_h2_conf *conf);
+void ps_h2_free(ps_h2 *h);
+
+/* Takes bytes that were read. False: the peer does not speak HTTP/2, or too much of it; the
+ * connection is to be closed once what ps_h2_pull gives is written. */
+bool ps_h2_feed(ps_h2 *h, const uint8_t *data, int64_t len);
+/* What has happened since. False: nothing more. */
+bool ps_h2_next(ps_h2 *h, ps_h2_event *out);
+/* One request of a stream has been served: the client may send as much again. */
+void ps_h2_taken(ps_h2 *h, int32_t stream, int64_t len);
+
+/* A reply; it is copied. last: the call is finished, and well. Bytes of the call that wait to be
+ * sent; -1: the call is over; PS_H2_MUCH and above ask for a pause until PS_H2_DRAINED. */
+#define PS_H2_MUCH (256 << 10)
+int64_t ps_h2_send(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, bool last);
+/* Finishes a call with a status of gRPC. text: UTF-8, NULL: none. */
+void ps_h2_finish(ps_h2 *h, int32_t stream, int32_t status, const char *text);
+
+/* Bytes to write, up to some 256 KiB; 0: none for now. Good until the next call of anything. */
+int64_t ps_h2_pull(ps_h2 *h, const uint8_t **data);
+/* Tells the client to begin no more calls here. */
+void ps_h2_go_away(ps_h2 *h);
+
+bool ps_h2_greeted(const ps_h2 *h); /* the client's first SETTINGS have come */
+bool ps_h2_done(const ps_h2 *h);    /* nothing is left to be read or written: close it */
+int32_t ps_h2_calls(const ps_h2 *h); /* in progress */
+
+#endif

@@ -1,0 +1,227 @@
+"""HTTP/2 by hand, over a socket: too much of everything, malformed frames, clients that never read.
+Each ends its own connection at most, and nobody else's."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from caller import CODE, Caller, message, serving
+from waiting import BOUND_S, until
+
+from broker import Broker
+from broker.grpc.schema import METHODS, SERVICE, pb
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0, 1, 3, 4, 6, 7, 8, 9
+)  # fmt: skip
+END_STREAM, END_HEADERS = 1, 4
+CALM = 11
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags])
+    return head + struct.pack(">I", stream) + payload
+
+
+def literal(name: str, value: str) -> bytes:
+    """A header of HPACK that is not indexed, its texts not compressed."""
+    made = b"\x00"
+    for text in (name.encode(), value.encode()):
+        assert len(text) < 127
+        made += bytes([len(text)]) + text
+    return made
+
+
+def call(stream: int, method: str = "QueryRoute", flags: int = END_HEADERS) -> bytes:
+    headers = {
+        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "h",
+        "content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "hostile",
+    }  # fmt: skip
+    block = b"".join(literal(*each) for each in headers.items())
+    return frame(HEADERS, flags, stream, block)
+
+
+def request(topic: str = "Normal") -> bytes:
+    data = METHODS["QueryRoute"].request(topic=pb.Resource(name=topic)).SerializeToString()
+    return b"\0" + struct.pack(">I", len(data)) + data
+
+
+@contextmanager
+def connected(broker: Broker) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+        sock.sendall(PREFACE + frame(SETTINGS, 0, 0))
+        yield sock
+
+
+def frames(sock: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+    """kind, flags, stream and payload of each, until the connection is closed."""
+    data = b""
+    while True:
+        while len(data) >= 9 and len(data) >= 9 + (size := int.from_bytes(data[:3], "big")):
+            yield data[3], data[4], int.from_bytes(data[5:9], "big"), data[9 : 9 + size]
+            data = data[9 + size :]
+        try:
+            more = sock.recv(65536)
+        except ConnectionResetError:
+            return
+        if not more:
+            return
+        data += more
+
+
+def flood(sock: socket.socket, pieces: Iterator[bytes]) -> bool:
+    """Whether the other end closes the connection before all was written."""
+    try:
+        for piece in pieces:
+            sock.sendall(piece)
+    except (ConnectionError, TimeoutError):
+        return True
+    return False
+
+
+def fine(broker: Broker) -> bool:
+    with Caller(broker.grpc_address) as caller:
+        return bool(caller.send(message("Normal")).status.code == CODE.OK)
+
+
+def test_a_call_by_hand_is_answered(broker: Broker) -> None:
+    """What the other tests rest on."""
+    with connected(broker) as sock:
+        sock.sendall(call(1) + frame(DATA, END_STREAM, 1, request()))
+        found = {kind: payload for kind, _, stream, payload in _until_end(sock) if stream == 1}
+    reply = METHODS["QueryRoute"].reply.FromString(found[DATA][5:])
+    assert reply.status.code == CODE.OK
+
+
+def _until_end(sock: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
+    for each in frames(sock):
+        yield each
+        if each[0] == HEADERS and each[1] & END_STREAM:
+            return
+
+
+def test_calls_that_are_given_up_without_end(broker: Broker) -> None:
+    """CVE-2023-44487."""
+    one = (call(n) + frame(RST_STREAM, 0, n, struct.pack(">I", 8)) for n in range(1, 200_000, 2))
+    with connected(broker) as sock:
+        closed = flood(sock, one)
+        last = [p for kind, _, _, p in frames(sock) if kind == GOAWAY] if not closed else []
+        assert closed or int.from_bytes(last[-1][4:8], "big") == CALM
+    assert fine(broker)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        pytest.param(frame(PING, 0, 0, bytes(8)), id="pings"),
+        pytest.param(frame(SETTINGS, 0, 0, struct.pack(">HI", 3, 100)), id="settings"),
+    ],
+)
+def test_what_must_be_answered_without_reading_answers(broker: Broker, piece: bytes) -> None:
+    """The connection is closed, or not read from any more."""
+    with connected(broker) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(1)
+        assert flood(sock, itertools.repeat(piece * 1000, 20_000))
+    assert fine(broker)
+
+
+def test_headers_without_end(broker: Broker) -> None:
+    """CVE-2024-28182."""
+    piece = frame(CONTINUATION, 0, 1, literal("x", "y" * 100) * 100)
+    with connected(broker) as sock:
+        sock.sendall(call(1, flags=0))
+        assert flood(sock, itertools.repeat(piece, 20_000))
+    assert fine(broker)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(DATA, 0, 0, b"x"),
+        frame(DATA, 0, 5, b"x"),
+        frame(HEADERS, END_HEADERS, 2, b"\x82"),
+        frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\xff\xff\xff"),
+        frame(SETTINGS, 0, 0, b"abc"),
+        frame(PING, 0, 0, b"short"),
+        frame(WINDOW_UPDATE, 0, 0, bytes(4)),
+        frame(CONTINUATION, 0, 1, b""),
+        frame(RST_STREAM, 0, 9, bytes(4)),
+        b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+    ],
+    ids=lambda data: data[:9].hex(),
+)
+def test_frames_that_cannot_be_end_the_connection(broker: Broker, data: bytes) -> None:
+    with connected(broker) as sock:
+        sock.sendall(data)
+        assert any(kind == GOAWAY for kind, *_ in frames(sock))
+    assert fine(broker)
+
+
+def test_calls_beyond_the_limit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.server._STREAMS_MAX", 10)
+    with serving(tmp_path / "store") as broker:
+        with connected(broker) as sock:
+            all_of = frames(sock)
+            for number in range(12):
+                sock.sendall(call(2 * number + 1))
+            _, _, stream, payload = next(f for f in all_of if f[0] == RST_STREAM)
+            assert (stream, int.from_bytes(payload, "big")) == (21, 7)
+        assert fine(broker)
+
+
+def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "rmq-proxy.json"
+    path.write_text('{"grpcClientIdleTimeMills": 200}')
+    with serving(tmp_path / "store", proxy_conf=path) as broker, connected(broker) as sock:
+        assert any(kind == GOAWAY for kind, *_ in frames(sock))
+
+
+def test_a_client_that_says_nothing_is_closed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.http2._GREETING_S", 0.05)
+    with socket.create_connection(("127.0.0.1", broker.grpc_port), BOUND_S) as sock:
+        sock.sendall(PREFACE[:3])
+        assert list(frames(sock)) is not None  # it ends
+    assert fine(broker)
+
+
+def test_a_client_that_reads_no_replies(broker: Broker) -> None:
+    """Calls whose answers it does not take are not read for ever."""
+    broker.create_topic("Wide", queues=100)
+    with connected(broker) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(1)
+        window = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 30)))
+        sock.sendall(window)
+        pieces = (
+            call(n) + frame(DATA, END_STREAM, n, request("Wide")) for n in range(1, 400_000, 2)
+        )
+        assert flood(sock, pieces)
+        assert fine(broker)
+    assert broker.grpc is not None
+    until(lambda: all(not c.calls for c in _connections(broker)), "calls that are gone")
+
+
+def _connections(broker: Broker) -> list:
+    return list(broker.grpc._server._front.connections)
+
+
+@pytest.mark.parametrize("how", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_calls_are_unimplemented(broker: Broker, how: grpc.Compression) -> None:
+    with Caller(broker.grpc_address, compression=how) as caller:
+        with pytest.raises(grpc.RpcError) as failed:
+            caller.send(message("Normal", b"x" * 10_000))
+        assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert "identity" in failed.value.details()
