@@ -5,8 +5,8 @@ from typing import Any
 class Service:
     """What all connections have in common. methods: path, and whether its requests are handed out
     one by one. streams_max: calls of a connection. headers_max: bytes of a call's headers.
-    message_max: bytes of a request. held_max: bytes of a connection's requests that are not
-    answered yet."""
+    message_max: bytes of a request. held_max: bytes of requests and replies of a
+    connection's calls in progress."""
 
     def __new__(
         cls,

@@ -72,7 +72,10 @@ bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name
 }
 
 bool ps_h2_call_begin(ps_h2 *h, ps_h2_call *c) {
-    if (c->is_too_large)
+    if (h->held > h->conf->held_max)
+        ps_h2_reply_fail(h, c, PS_GRPC_RESOURCE_EXHAUSTED,
+                         "too many bytes of this connection wait to be served or read");
+    else if (c->is_too_large)
         ps_h2_reply_fail(h, c, PS_GRPC_RESOURCE_EXHAUSTED, "the headers of the call are too large");
     else if (!c->is_post || !c->is_grpc)
         ps_h2_reply_fail(h, c, PS_GRPC_INTERNAL,
@@ -126,7 +129,7 @@ static void hold(ps_h2 *h, ps_h2_call *c, int64_t len) {
     h->held += len;
     if (h->held > h->conf->held_max)
         ps_h2_reply_fail(h, c, PS_GRPC_RESOURCE_EXHAUSTED,
-                         "too many bytes of this connection's requests wait to be served");
+                         "too many bytes of this connection wait to be served or read");
 }
 
 bool ps_h2_call_data(ps_h2 *h, ps_h2_call *c, const uint8_t *data, int64_t len) {

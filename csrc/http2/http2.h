@@ -23,7 +23,7 @@ typedef struct ps_h2_conf {
     int32_t streams_max;  /* calls of a connection at once */
     int32_t headers_max;  /* bytes of a call's headers */
     int64_t message_max;  /* bytes of a request */
-    int64_t held_max;     /* bytes of all requests of a connection that are not answered yet */
+    int64_t held_max; /* bytes of a connection's requests and replies, of calls in progress */
 } ps_h2_conf;
 
 /* Statuses of gRPC that end calls here. */

@@ -70,6 +70,8 @@ static ssize_t read_out(nghttp2_session *session, int32_t stream, uint8_t *to, s
     memcpy(to, b->data + c->out_from, (size_t)part);
     c->out_from += part;
     left -= part;
+    c->held -= part;
+    ((ps_h2 *)user)->held -= part;
     if (left == 0) {
         c->out_from = b->len = 0;
         if (b->room > KEEP_ROOM) ps_h2_release(b);
@@ -116,6 +118,10 @@ int64_t ps_h2_send(ps_h2 *h, int32_t stream, const uint8_t *data, int64_t len, b
     be32_put(prefix + 1, (uint32_t)len);
     fine = fine && ps_h2_append(&c->out, prefix, PS_H2_PREFIX) && ps_h2_append(&c->out, data, len);
     c->last = last;
+    if (fine) {
+        c->held += PS_H2_PREFIX + len;
+        h->held += PS_H2_PREFIX + len;
+    }
     go(h, c, fine);
     int64_t waiting = c->out.len - c->out_from;
     if (!last && waiting >= PS_H2_MUCH) c->is_much = true;

@@ -16,6 +16,7 @@ from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
+from broker.grpc.front import Front
 from broker.grpc.schema import METHODS, SERVICE, pb
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -200,6 +201,8 @@ def test_a_client_that_says_nothing_is_closed(
 def test_a_client_that_reads_no_replies(broker: Broker) -> None:
     """Calls whose answers it does not take are not read for ever."""
     broker.create_topic("Wide", queues=100)
+    listener = _front(broker)._sock
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
     with connected(broker) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(1)
@@ -210,12 +213,13 @@ def test_a_client_that_reads_no_replies(broker: Broker) -> None:
         )
         assert flood(sock, pieces)
         assert fine(broker)
+    front = _front(broker)
+    until(lambda: all(not c.calls for c in list(front.connections)), "calls that are gone")
+
+
+def _front(broker: Broker) -> Front:
     assert broker.grpc is not None
-    until(lambda: all(not c.calls for c in _connections(broker)), "calls that are gone")
-
-
-def _connections(broker: Broker) -> list:
-    return list(broker.grpc._server._front.connections)
+    return broker.grpc._server._front
 
 
 @pytest.mark.parametrize("how", [grpc.Compression.Gzip, grpc.Compression.Deflate])
