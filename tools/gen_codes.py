@@ -22,6 +22,7 @@ from upstream_codes import ONLY_4_9, UPSTREAM_5_3
 from broker.grpc.acking import Acking
 from broker.grpc.clients import ClientMethods
 from broker.grpc.receiving import Receiving
+from broker.grpc.relay import Relay
 from broker.grpc.routes import Routes as GrpcRoutes
 from broker.grpc.schema import METHODS, SERVICE
 from broker.grpc.sending import Sending
@@ -151,6 +152,20 @@ def grpc_lines(methods: Mapping[str, Handler]) -> list[str]:
     return [*lines, "", f"Unimplemented: {absent}."]
 
 
+def relay_lines() -> list[str]:
+    """The section on the proxy's port for clients of the remoting protocol."""
+    codes = ", ".join(
+        f"{int(code)} `{RequestCode(code).name}`"
+        for code in sorted(Relay.handlers(cast(Any, object.__new__(Relay))))
+    )
+    return [
+        "", "## Relayed by the proxy", "",
+        "`pystore proxy` takes these of remoting clients ([grpc.md](grpc.md#remoting-clients)). It",
+        "answers 105 itself and hands the rest to brokers:", "",
+        *textwrap.wrap(f"{codes}.", 100),
+    ]  # fmt: skip
+
+
 def path_of(handler: Any) -> str:
     return f"{str(handler.__module__).replace('.', '/')}.py"
 
@@ -232,7 +247,7 @@ def page_text() -> str:
     ]
     lines += [f"| {code} | `{upstream[code]}` | {family_of(code)} |" for code in absent]
     methods = methods_of_grpc()
-    lines += grpc_lines(methods)
+    lines += [*grpc_lines(methods), *relay_lines()]
     lines += ["", "## Answers", "", *textwrap.wrap(f"{answers}.", 100), ""]
     lines += [*links_of(broker, names, methods), ""]
     return "\n".join(lines)

@@ -28,7 +28,16 @@ def run(
     ] = None,
     grpc_port: Annotated[
         int | None,
-        typer.Option("--grpc-port", min=0, max=65535, help="Port to listen on; 0: any free port."),
+        typer.Option("--grpc-port", min=0, max=65535, help="For gRPC clients; 0: any free port."),
+    ] = None,
+    remoting_port: Annotated[
+        int | None,
+        typer.Option(
+            "--remoting-port",
+            min=0,
+            max=65535,
+            help="For clients of the remoting protocol (8080); 0: any free port.",
+        ),
     ] = None,
     proxy_conf: Annotated[
         Path | None,
@@ -46,7 +55,8 @@ def run(
     log_level: LogLevelOption = LogLevel.WARNING,
 ) -> int | None:
     """Run a proxy for RocketMQ 5's gRPC clients before the brokers of a cluster, ours or Apache's,
-    until SIGTERM or Ctrl-C; print one line when it is ready.
+    until SIGTERM or Ctrl-C; print one line when it is ready. Clients of the remoting protocol are
+    relayed by it, too: its remoting port is a name server to them, which sends them to itself.
 
     The proxy keeps no state: run as many as you like before the same brokers, and give clients the
     addresses of all. Clients are told to come back to the hosts that they asked, at the port of
@@ -85,8 +95,9 @@ def run(
     chosen = TlsSettings.from_file(tls) if tls is not None else None
     try:
         proxy = Proxy(
-            namesrv, conf=proxy_conf, grpc_port=grpc_port, bind=bind, client=client, tls=chosen
-        )
+            namesrv, conf=proxy_conf, grpc_port=grpc_port, remoting_port=remoting_port, bind=bind,
+            client=client, tls=chosen,
+        )  # fmt: skip
     except Misuse as wrong:
         raise usage(str(wrong), "for example: -n 127.0.0.1:9876") from None
 
@@ -94,6 +105,7 @@ def run(
         facts = {
             "ready": "proxy",
             "grpc": proxy.address,
+            "remoting": proxy.remoting_address,
             "port": proxy.port,
             "namesrv": ";".join(proxy.servers),
             "pid": os.getpid(),

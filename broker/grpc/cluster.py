@@ -27,7 +27,7 @@ from broker.client.network import REFRESH_S, Network, request_of
 from broker.client.options import ClientSettings
 from broker.client.progress import QueueProgress
 from broker.client.records import received
-from broker.client.routes import Route
+from broker.client.routes import Route, parse_route
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
 from broker.grpc.calls import Call
 from broker.grpc.local import credentials_of
@@ -37,6 +37,7 @@ from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, header_format
+from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
 from broker.remoting.mqjson import MessageQueue
 from broker.services.groups import Groups
@@ -82,10 +83,15 @@ class ClusterLink:
         self._remoting = remoting
         self._spawn = spawn
 
+    async def connection(self, broker: str, address: str, timeout_s: float) -> Connection:
+        """Made when there is none. Raises: TimeoutError, ConnectionError, ValueError."""
+        made = await self._remoting.connection(address, timeout_s)
+        made.state[LINK], made.state[BROKER] = self, broker
+        return made
+
     async def ask(self, broker: str, address: str, command: Command, timeout_s: float) -> Command:
         """Raises: TimeoutError, ConnectionError, ValueError."""
-        connection = await self._remoting.connection(address, timeout_s)
-        connection.state[LINK], connection.state[BROKER] = self, broker
+        await self.connection(broker, address, timeout_s)
         return await self._remoting.exchange(address, command, timeout_s)
 
     def close(self) -> None:
@@ -102,12 +108,11 @@ class ClusterBrokers:
     def __init__(
         self, asked: Handlers, *, servers: Sequence[str], settings: ClientSettings
     ) -> None:
-        self._asked = asked
         self._tls: ssl.SSLContext | None = settings.tls_context()
         self._credentials = settings.credentials
         self._signing = SigningHook(self._credentials) if self._credentials is not None else None
         self.network = Network("the proxy", servers, settings, {}, self._beat, masters_only=True)
-        self.links = Links(self._join)
+        self.links = Links(lambda address, client_id: self.join((address, client_id), asked))
         self._faults = FaultTable()
         #: Of masters, by the broker's name.
         self._addresses: dict[str, str] = {}
@@ -150,9 +155,10 @@ class ClusterBrokers:
     def link(self, call: Call) -> ClusterLink:
         return self.links.of(call)
 
-    def _join(self, address: tuple[str, int], client_id: str) -> ClusterLink:
-        remoting = RemotingClient(self._asked, tls=self._tls)
-        return ClusterLink((address, client_id), remoting, self._spawn)
+    def join(self, key: Key, asked: Handlers) -> ClusterLink:
+        """Connections of a client's own. asked: serves what brokers ask it. Whoever calls closes
+        them."""
+        return ClusterLink(key, RemotingClient(asked, tls=self._tls), self._spawn)
 
     def gone(self, address: tuple[str, int]) -> list[str]:
         return self.links.gone(address)
@@ -190,10 +196,25 @@ class ClusterBrokers:
             return None
         except ClientError as failed:
             raise _problem(failed) from None
+        self._learn(route)
+        return route
+
+    def _learn(self, route: Route) -> None:
         for name in route.brokers:
             if (address := route.address(name)) is not None:
                 self._addresses[name] = address
-        return route
+
+    async def told_route(self, topic: str) -> tuple[Command, dict[str, Any]]:
+        """What a name server answers now, and the body of it. Raises: Problem."""
+        fields = {"topic": topic, "acceptStandardJsonOnly": True}
+        try:
+            answer = await self.network.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+        except ClientError as failed:
+            raise _problem(failed) from None
+        if answer.code != ResponseCode.SUCCESS:
+            return answer, {}
+        self._learn(_read(lambda: parse_route(answer.body, topic)))
+        return answer, dict(mqjson.loads(answer.body))
 
     async def _attributes(self, topic: str, route: Route) -> Mapping[str, str]:
         """Of the topic, from the first broker that says it. Raises: Problem."""
@@ -281,12 +302,12 @@ class ClusterBrokers:
         self, call: Call, command: Command, broker: str, *, timeout_s: float = REQUEST_S
     ) -> Command:
         link = self.link(call)
-        address = await self._address(broker, command.code)
+        address = await self.address(broker, command.code)
         self._sign(call, address, command)
         left = call.remaining_s
         if left is not None:
             timeout_s = min(timeout_s, max(left, 0.0))
-        return await self._asked_of(
+        return await self.asked_of(
             broker, link.ask(broker, address, _encodable(command), timeout_s), timeout_s
         )
 
@@ -294,11 +315,11 @@ class ClusterBrokers:
         return await self._own(broker, command, REQUEST_S)
 
     async def _own(self, broker: str, command: Command, timeout_s: float) -> Command:
-        address = await self._address(broker, command.code)
+        address = await self.address(broker, command.code)
         work = self.network.exchange(address, _encodable(command), timeout_s)
-        return await self._asked_of(broker, work, timeout_s)
+        return await self.asked_of(broker, work, timeout_s)
 
-    async def _asked_of(
+    async def asked_of(
         self, broker: str, work: Coroutine[Any, Any, Command], timeout_s: float
     ) -> Command:
         """What a broker answers; keeps in mind whether it does. Raises: Problem."""
@@ -347,12 +368,12 @@ class ClusterBrokers:
     async def _tell_one(self, call: Call, link: Link, command: Command, name: str) -> Command:
         assert isinstance(link, ClusterLink)
         own = Command(command.code, dict(command.ext), command.body, language=command.language)
-        address = await self._address(name, own.code)
+        address = await self.address(name, own.code)
         self._sign(call, address, own)
         work = link.ask(name, address, _encodable(own), _ASKED_S)
-        return await self._asked_of(name, work, _ASKED_S)
+        return await self.asked_of(name, work, _ASKED_S)
 
-    async def _address(self, broker: str, code: int) -> str:
+    async def address(self, broker: str, code: int) -> str:
         """Of a master. Raises: Problem for a broker that nobody knows."""
         found = self._addresses.get(broker)
         if found is None or broker in self._doubted:

@@ -1,5 +1,6 @@
-"""A proxy before a cluster: the gRPC service over brokers that name servers know. The composition
-root of cluster mode, in a server process as in a test.
+"""A proxy before a cluster: the gRPC service over brokers that name servers know, and a relay for
+clients of the remoting protocol. The composition root of cluster mode, in a server process as in a
+test.
 
 async with Proxy("127.0.0.1:9876", grpc_port=0) as proxy: ...
 """
@@ -18,6 +19,7 @@ from typing import Self
 
 from broker.client.options import ClientSettings, name_servers
 from broker.grpc.cluster import ClusterBrokers
+from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.remoting.connection import Limits
@@ -34,8 +36,8 @@ ROUTE_POLL_S = 20.0
 
 class Proxy:
     """namesrv: name servers, ``host:port``; None: namesrvAddr of conf, else NAMESRV_ADDR. conf: an
-    rmq-proxy.json. grpc_port: over that of conf; 0: a free one. tls: of the port. client: settings
-    of what it asks brokers and name servers: TLS, credentials."""
+    rmq-proxy.json. grpc_port, remoting_port: over those of conf; 0: a free one. tls: of the ports.
+    client: settings of what it asks brokers and name servers: TLS, credentials."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Proxy:
         *,
         conf: str | os.PathLike[str] | None = None,
         grpc_port: int | None = None,
+        remoting_port: int | None = None,
         bind: str = "0.0.0.0",
         tls: TlsSettings | None = None,
         client: ClientSettings | None = None,
@@ -55,11 +58,14 @@ class Proxy:
         self._client = client if client is not None else ClientSettings(route_poll_s=ROUTE_POLL_S)
         self.servers = name_servers(namesrv or self.settings.namesrv or None, self._client)
         self._grpc_port = self.settings.port if grpc_port is None else grpc_port
+        own = self.settings.remoting_port
+        self._remoting_port = own if remoting_port is None else remoting_port
         self._bind = bind
         self._tls = tls if tls is not None else TlsSettings()
         self._drain_s = drain_s
         self._undo = contextlib.AsyncExitStack()
         self.service: GrpcService[ClusterBrokers] | None = None
+        self.relay: Relay | None = None
 
     @property
     def port(self) -> int:
@@ -69,8 +75,13 @@ class Proxy:
     @property
     def address(self) -> str:
         """``host:port`` for clients on this machine, or of localServeAddr."""
-        host = self.settings.host or "127.0.0.1"
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return _joined(self.settings.host, self.port)
+
+    @property
+    def remoting_address(self) -> str:
+        """The same for clients of the remoting protocol: their name server, so to speak."""
+        port = self.relay.port if self.relay is not None else self._remoting_port
+        return _joined(self.settings.remoting_host or self.settings.host, port)
 
     async def start(self) -> None:
         """Raises: OSError for a port that is taken; BadArgument, ClientError when
@@ -84,20 +95,25 @@ class Proxy:
     async def _start(self) -> None:
         sock = listening_socket(self._bind, self._grpc_port)
         self._undo.callback(sock.close)
+        other = listening_socket(self._bind, self._remoting_port)
+        self._undo.callback(other.close)
         brokers = partial(ClusterBrokers, servers=self.servers, settings=self._client)
         service = GrpcService(brokers, self.settings, sock, limits=Limits(), tls=self._tls)
         self._undo.push_async_callback(service.broker.stop)
         await service.broker.start(self.settings.cluster)
         self._undo.push_async_callback(service.stop, self._drain_s)
         await service.start()
-        self.service = service
-        log.info("Proxy is ready at %s", self.address)
+        relay = Relay(service.broker, self.settings, other, limits=Limits(), tls=self._tls)
+        self._undo.push_async_callback(relay.stop, self._drain_s)
+        await relay.start()
+        self.service, self.relay = service, relay
+        log.info("Proxy is ready at %s and %s", self.address, self.remoting_address)
 
     async def stop(self) -> None:
         """Answers calls in progress, then ends. Harmless when repeated."""
         undo, self._undo = self._undo, contextlib.AsyncExitStack()
         await undo.aclose()
-        self.service = None
+        self.service = self.relay = None
         await asyncio.sleep(0)
 
     async def __aenter__(self) -> Self:
@@ -111,3 +127,8 @@ class Proxy:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _joined(host: str, port: int) -> str:
+    host = (host or "127.0.0.1").strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

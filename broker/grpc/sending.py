@@ -28,7 +28,7 @@ from pystore.javahash import java_hash
 from pystore.properties import encode_properties
 from pystore.timers import Handle
 
-__all__ = ["Sending", "queue_for"]
+__all__ = ["Sending", "check_type", "queue_for"]
 
 #: Messages that are looked at in one turn of the event loop.
 _A_TURN = 64
@@ -88,18 +88,8 @@ class Sending:
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 "a message in a transaction cannot have a delivery time",
             )
-        if not self._settings.check_type or message.topic.startswith((RETRY, DLQ)):
-            return
-        wanted = "UNSPECIFIED"
-        if config is not None:
-            if message.kind in accepted_types(config):
-                return
-            wanted = config.attributes.get("message.type", "NORMAL")
-        raise Problem(
-            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is"
-            f" {_KINDS[message.kind]}",
-        )
+        if self._settings.check_type and not message.topic.startswith((RETRY, DLQ)):
+            check_type(config, message.kind)
 
     async def _put(
         self, call: Call, places: Sequence[Place], messages: Sequence[Outgoing]
@@ -145,16 +135,8 @@ class Sending:
     async def recall(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
         places = await self._broker.places(topic)
-        config = places[0].config if places else None
-        if self._settings.check_type and (
-            config is None or Kind.DELAY not in accepted_types(config)
-        ):
-            wanted = config.attributes.get("message.type", "NORMAL") if config else "UNSPECIFIED"
-            raise Problem(
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"TopicMessageType validate failed, the expected type is {wanted}, but actual type"
-                " is DELAY",
-            )
+        if self._settings.check_type:
+            check_type(places[0].config if places else None, Kind.DELAY)
         try:
             handle = Handle.parse(request.recall_handle)
         except BadArgument as bad:
@@ -173,6 +155,21 @@ class Sending:
             return pb.RecallMessageResponse(status=ok(), message_id=handle.key)
         accepted(answer)
         return pb.RecallMessageResponse(status=ok(), message_id=answer.ext.get("msgId", ""))
+
+
+def check_type(config: TopicConfig | None, kind: int) -> None:
+    """config: of the topic; None: there is none. Raises: Problem when it takes messages of another
+    type than kind (of Kind)."""
+    wanted = "UNSPECIFIED"
+    if config is not None:
+        if kind in accepted_types(config):
+            return
+        wanted = config.attributes.get("message.type", "NORMAL")
+    raise Problem(
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is"
+        f" {_KINDS[kind]}",
+    )
 
 
 def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:

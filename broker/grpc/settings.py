@@ -18,7 +18,7 @@ LOCAL, CLUSTER = "LOCAL", "CLUSTER"
 _DAY_MS = 24 * 3600 * 1000
 #: Names of members are upstream's, but for the style of Python.
 _FILE_MAX = 1 << 20
-_OF_CLUSTER = ("host", "namesrv", "cluster")
+_OF_CLUSTER = ("host", "namesrv", "cluster", "remoting_port", "remoting_host")
 
 
 def _of(name: str, default: Any) -> Any:
@@ -71,6 +71,10 @@ class ProxySettings:
     namesrv: str = _of("namesrvAddr", "")
     #: A proxy does not start before a broker of this cluster is registered.
     cluster: str = _of("rocketMQClusterName", "")
+    #: For clients of the remoting protocol.
+    remoting_port: int = _of("remotingListenPort", 8080)
+    #: Where they reach the proxy; empty: localServeAddr, else where each came to.
+    remoting_host: str = _of("remotingAccessAddr", "")
 
     def _check_mode(self, mode: str, source: str) -> None:
         if self.mode and self.mode.upper() != mode:
@@ -78,7 +82,8 @@ class ProxySettings:
                 f"proxyMode {self.mode:.40} is not supported here: use {mode}", source
             )
         for each in fields(self):
-            if mode == LOCAL and each.name in _OF_CLUSTER and getattr(self, each.name):
+            is_given = getattr(self, each.name) != each.default
+            if mode == LOCAL and each.name in _OF_CLUSTER and is_given:
                 name = each.metadata["name"]
                 raise BadArgument(
                     f"{name} has no effect here: it is a setting of pystore proxy", source

@@ -94,7 +94,9 @@ HEARTBEAT = Shape(
 )
 #: CheckClientRequestBody (46).
 CLIENT_CONFIG = Shape(
-    subscriptionData=Shape(expressionType=Member(TEXT, "TAG"), subString=Member(TEXT, ""))
+    subscriptionData=Shape(
+        topic=Member(TEXT, ""), expressionType=Member(TEXT, "TAG"), subString=Member(TEXT, "")
+    )
 )
 #: LockBatchRequestBody (41), UnlockBatchRequestBody (42).
 QUEUES_OF_CLIENT = Shape(

@@ -30,11 +30,15 @@ class Proxy:
 
     def __init__(self, namesrv: str, *words: str) -> None:
         self.process = subprocess.Popen(
-            [PYSTORE, "proxy", "-n", namesrv, "--grpc-port", "0", "--json", *words],
+            [
+                PYSTORE, "proxy", "-n", namesrv, "--grpc-port", "0", "--remoting-port", "0",
+                "--json", *words,
+            ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
-        self.grpc_address = json.loads(self.process.stdout.readline())["grpc"]
+        said = json.loads(self.process.stdout.readline())
+        self.grpc_address, self.remoting_address = said["grpc"], said["remoting"]
 
     def kill(self) -> None:
         self.process.kill()
@@ -62,7 +66,7 @@ class Cluster:
 
     def __init__(self, folder: Path, undo: ExitStack) -> None:
         names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
-        self.namesrv = names.address
+        self.namesrv, self.folder = names.address, folder
         self.brokers: list[Broker] = []
         self.ends: list[ExitStack] = []
         for name in ("broker-a", "broker-b"):
@@ -300,7 +304,8 @@ def test_settings_that_cannot_be_meant(
     path = tmp_path / "rmq-proxy.json"
     path.write_text(json.dumps(conf))
     ended = subprocess.run(
-        [PYSTORE, "proxy", "-n", cluster.namesrv, "--proxy-conf", path, "--grpc-port", "0"],
+        [PYSTORE, "proxy", "-n", cluster.namesrv, "--proxy-conf", path, "--grpc-port", "0",
+         "--remoting-port", "0"],
         capture_output=True, text=True, timeout=BOUND_S, env=dict(os.environ),
     )  # fmt: skip
     assert ended.returncode == 2 and says in ended.stderr, ended.stderr

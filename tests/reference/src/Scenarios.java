@@ -13,7 +13,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /**
  * What official clients expect of a broker and its name server, a scenario each.
  * args: NAMES NAMESRV [PARALLEL]     NAMES: of scenarios, with commas, or `all`; PARALLEL: how many run at once (1)
- * -Dskip=NAME,NAME (JAVA_OPTS) leaves some out.
+ * -Dskip=NAME,NAME (JAVA_OPTS) leaves some out. -Dclients=ADDRESS: producers and consumers of the scenarios ask there, not at NAMESRV.
  * Prints a JSON line each: {"scenario", "ok", "seconds", "facts"} and, when an expectation failed, "failed"; exit 1 if any did.
  * The broker needs messageDelayLevel=1s 2s 1s 1s 1s 1s ..., enablePropertyFilter=true and autoCreateTopicEnable=true.
  * Compiles with the clients of 5.x and of 4.9: types that moved between packages are only ever `var`.
@@ -87,7 +87,7 @@ public class Scenarios {
         final List<Runnable> closers = Collections.synchronizedList(new ArrayList<>());
         private int made;
 
-        Case(String name, Shared s) { this.name = name; shared = s; ns = s.ns; id = name + "-" + s.run; admin = s.admin; reader = s.reader; }
+        Case(String name, Shared s) { this.name = name; shared = s; ns = System.getProperty("clients", s.ns); id = name + "-" + s.run; admin = s.admin; reader = s.reader; }
 
         // ---- expectations ----
 

@@ -1,0 +1,71 @@
+"""Proxies in cluster mode, of either make, as processes of their own before a running peer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import launch
+from ports import free_port
+from waiting import BOUND_S
+
+__all__ = ["Addresses", "proxy"]
+
+
+class Addresses(NamedTuple):
+    """grpc, remoting: ``host:port`` of a proxy. log: what it wrote."""
+
+    grpc: str
+    remoting: str
+    log: Path
+
+
+@contextmanager
+def proxy(make: str, namesrv: str, folder: Path, **settings: Any) -> Iterator[Addresses]:
+    """make: ours or java. settings: of rmq-proxy.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with {"ours": _ours, "java": _java}[make](namesrv, folder, settings) as made:
+        yield made
+
+
+@contextmanager
+def _ours(namesrv: str, folder: Path, settings: dict[str, Any]) -> Iterator[Addresses]:
+    conf, log = folder / "rmq-proxy.json", folder / "log"
+    conf.write_text(json.dumps(settings))
+    words = [launch.PYSTORE, "proxy", "-n", namesrv, "--grpc-port", "0", "--remoting-port", "0"]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*words, "--json", "--proxy-conf", conf],
+            stdout=subprocess.PIPE, stderr=errors, text=True,
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        yield Addresses(said["grpc"], said["remoting"], log)
+    finally:
+        process.terminate()
+        process.communicate(timeout=BOUND_S)
+
+
+@contextmanager
+def _java(namesrv: str, folder: Path, settings: dict[str, Any]) -> Iterator[Addresses]:
+    given = {
+        "remotingListenPort": free_port(), "grpcServerPort": free_port(),
+        "localServeAddr": "127.0.0.1", **settings,
+    }  # fmt: skip
+    words = [f"{name}={json.dumps(value).strip(chr(34))}" for name, value in given.items()]
+    env = {"RMQ_NAMESRV_PORT": namesrv.rpartition(":")[2], "HEAP": "512m"}
+    server = launch.Server([str(launch.SCRIPT), "proxy", str(folder), *words], folder, env)
+    server.start()
+    try:
+        launch.wait("Apache's proxy", lambda: "startup successfully" in server.said())
+        yield Addresses(
+            f"127.0.0.1:{given['grpcServerPort']}", f"127.0.0.1:{given['remotingListenPort']}",
+            server.log,
+        )  # fmt: skip
+    finally:
+        server.stop()
