@@ -140,14 +140,15 @@ crash-pop: build ## consumers that pop, and a broker that is killed 100 times
 crash-timers: build ## timers that are put, delivered and recalled by a process that is killed 200 times
 	@PS_TIMER_KILLS=$${PS_TIMER_KILLS:-200} $(PY) -m pytest tests/crash/test_timers_kill.py -q -s $(HOURS)
 
-FUZZ_SECONDS ?= 7200
+FUZZ_SECONDS ?= 36000
 PS_FUZZ_RUNS ?= 10000000
 fuzz: $(C_FUZZERS) build ## damaged frames and files, PS_FUZZ_RUNS for each reader; a find is kept and repeats
 	@$(PY) tests/fuzz/frames.py build/wire.frames
 	@set -e; for program in $(C_FUZZERS); do \
 	  $(MEMORY) PS_FUZZ_RUNS=$(PS_FUZZ_RUNS) PS_FUZZ_SECONDS=$(FUZZ_SECONDS) $$program build/wire.frames; done
-	@$(MEMORY) PS_FUZZ_RUNS=$(PS_FUZZ_RUNS) $(PY) -m tests.fuzz.metadata json
-	@$(MEMORY) PS_FUZZ_RUNS=$$(($(PS_FUZZ_RUNS) / 100)) $(PY) -m tests.fuzz.metadata lmdb
+	@for what in json lmdb; do \
+	  $(MEMORY) PS_FUZZ_RUNS=$(PS_FUZZ_RUNS) $(PY) -m tests.fuzz.metadata $$what || exit 1; \
+	done
 	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q $(HOURS) tests/broker/test_send_twins.py
 
 damage-meta: build ## 1,000 damaged metadata files: none ends a process

@@ -362,15 +362,15 @@ class _UsersOfStore(_Users):
         self._store = store
         self._check_free = check_free
 
-    def _opened(self) -> PolicyAccess:
+    def _opened(self, *, mend: bool = True) -> PolicyAccess:
         access = PolicyAccess(Path(self.where), lambda: None)
-        access.open(PolicyRules())
+        access.open(PolicyRules(), mend=mend)
         return access
 
     def now(self) -> PolicyRules:
         if not (Path(self.where) / "data.mdb").exists():
             return PolicyRules()
-        access = self._opened()
+        access = self._opened(mend=False)  # a broker may be using it
         access.close()
         return access.rules
 

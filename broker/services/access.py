@@ -57,7 +57,7 @@ class Access:
             self.plain = PlainAccess(self._folder, self._tell)
         elif newer:
             _check_classes(settings)
-            self.policies = PolicyAccess(root / "access", self._tell)
+            self.policies = PolicyAccess(root / "access", self._tell, settings.file_mode)
 
     @property
     def is_on(self) -> bool:

@@ -1,12 +1,7 @@
-"""Users and policies of a running broker, kept in an LMDB environment of their own: its files are
-readable by their owner alone. docs/internals/access.md#users-and-policies
-
-======= =============== ===========================================================
-table   key             value
-======= =============== ===========================================================
-users   name            user with its password, JSON as on the wire
-acls    name            ``{"subject", "policies"}``, JSON as on the wire
-======= =============== ===========================================================
+"""Users and policies of a running broker: in an LMDB environment of their own, with a copy beside
+it (pystore/accessfiles.py), readable by their owner alone. A database that is damaged, or that is
+not the one of the copy, goes aside, and the copy counts.
+docs/internals/access.md#users-and-policies
 """
 
 from __future__ import annotations
@@ -36,16 +31,16 @@ from broker.access.policies import (
     parse_resource,
     parse_user,
 )
-from pystore.errors import BadArgument, RecordDamaged, StoreIOError
+from pystore import accessfiles, files
+from pystore.accessfiles import COPY, AccessRows, Changes
+from pystore.errors import BadArgument, RecordDamaged, StoreError, StoreIOError
 
 __all__ = ["PolicyAccess", "Rejected", "user_of_setting"]
 
 log = logging.getLogger("broker.access")
 
-_MAP_BYTES = 256 << 20
 #: LMDB's longest key is 511 bytes.
 NAME_MAX = 500
-_USERS, _ACLS = b"users", b"acls"
 
 
 class Rejected(Exception):
@@ -58,62 +53,128 @@ class Rejected(Exception):
 
 class PolicyAccess:
     """folder: of the environment, made if need be. changed: called on the loop after a swap.
+    file_mode: of folders that are made in the store (storeFileMode).
 
     A change is on the disk before it is answered. Everything happens on the broker's loop; writing
     goes to a thread, one change after the other.
     """
 
-    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: Path, changed: Callable[[], None], file_mode: int = files.FILE_MODE
+    ) -> None:
         self.folder = folder
         self.rules = PolicyRules()
-        self._changed = changed
-        self._env: Any = None
-        self._dbs: dict[bytes, Any] = {}
+        self._changed, self._file_mode = changed, file_mode
+        self._tables: accessfiles.Tables | None = None
+        self._size = 0
         self._lock = asyncio.Lock()
 
-    def open(self, rules: PolicyRules) -> None:
-        """rules: what is on. Raises: StoreError."""
+    def open(self, rules: PolicyRules, *, mend: bool = True) -> None:
+        """rules: what is on. mend: a damaged database goes aside and its copy counts; else it is an
+        error. Raises: StoreError."""
+        try:
+            self._open(rules, mend)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, rules: PolicyRules, mend: bool) -> None:
+        copy, why = self._read_copy()
+        try:
+            rows = self._open_tables()
+            if copy is not None and copy.contradicts(rows):
+                raise self._damaged("they are not those of the copy")
+            found = self._rules_of(rows, rules)
+        except RecordDamaged as damaged:
+            if copy is None or not mend:
+                raise
+            self._put_aside(damaged)
+            self._open_tables()
+            found = self._rules_of(copy, rules)
+            rows = self._write(copy.users, copy.acls, copy.version)
+        self.rules = found
+        if mend and copy != rows and (copy is not None or why or rows.users or rows.acls):
+            if why:
+                log.warning("%s: %s: it is written again", self.folder / COPY, why)
+            self._write_copy(rows)
+
+    def _damaged(self, why: object) -> RecordDamaged:
+        return RecordDamaged(f"the users are damaged ({why})", str(self.folder / "data.mdb"))
+
+    def _rules_of(self, rows: AccessRows, rules: PolicyRules) -> PolicyRules:
+        """Raises: RecordDamaged."""
+        try:
+            users = {name: _user(row) for name, row in rows.users.items()}
+            acls = {name: parse_acl(row) for name, row in rows.acls.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+            raise self._damaged(bad) from None
+        return replace(rules, users=users, acls=acls)
+
+    def _open_tables(self) -> AccessRows:
+        """Raises: RecordDamaged, StoreIOError."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._env = lmdb.open(
-                os.fspath(self.folder), map_size=_MAP_BYTES, max_dbs=2, mode=0o600
-            )
-            self._dbs = {name: self._env.open_db(name) for name in (_USERS, _ACLS)}
-            with self._env.begin() as txn:
-                rows = {name: list(txn.cursor(db=db)) for name, db in self._dbs.items()}
-        except (OSError, lmdb.Error) as failed:
+            accessfiles.check_file(self.folder / "data.mdb")
+            self._tables = accessfiles.Tables(self.folder)
+            self._size = self._tables.size()
+            return self._tables.read()
+        except lmdb.Error as failed:
             raise StoreIOError(
                 f"the users cannot be read ({failed})", os.fspath(self.folder)
             ) from failed
+        except (ValueError, RecursionError) as bad:
+            raise self._damaged(bad) from None
+        except OSError as failed:
+            if isinstance(failed, StoreError):
+                raise
+            raise self._damaged(failed) from failed
+
+    def _read_copy(self) -> tuple[AccessRows | None, str]:
+        """The copy, or None and what is wrong with it, if it is there."""
         try:
-            users = {key.decode(): _user(json.loads(data)) for key, data in rows[_USERS]}
-            acls = {key.decode(): parse_acl(json.loads(data)) for key, data in rows[_ACLS]}
-        except (ValueError, KeyError, TypeError) as bad:
-            raise RecordDamaged(f"the users are damaged ({bad})", os.fspath(self.folder)) from None
-        self.rules = replace(rules, users=users, acls=acls)
+            data = files.read_file(self.folder / COPY)
+            return (None, "") if data is None else (AccessRows.from_file(data), "")
+        except (OSError, ValueError) as bad:
+            return None, f"the copy of the users is damaged ({bad})"
+
+    def _write_copy(self, rows: AccessRows) -> None:
+        """The database holds it all, so that a copy that cannot be written is no failure."""
+        path = self.folder / COPY
+        try:
+            files.write_whole(path, rows.to_file(), mode=0o600)
+        except OSError as failed:
+            log.warning("%s: the copy of the users cannot be written: %s", path, failed)
+
+    def _put_aside(self, damaged: RecordDamaged) -> None:
+        self.close()
+        paths = [self.folder / name for name in ("data.mdb", "lock.mdb")]
+        there = [path for path in paths if os.path.lexists(path)]
+        try:
+            where = accessfiles.move_aside(self.folder.parent, there, str(damaged), self._file_mode)
+        except OSError as failed:
+            raise files.os_error(failed, self.folder) from failed
+        log.warning("%s; it is in %s, and %s counts", damaged, where, self.folder / COPY)
 
     def close(self) -> None:
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            tables.close()
 
     # ---- changes: the disk first, then the rules ----
 
-    def _write(self, rows: Mapping[bytes, Mapping[str, Mapping[str, Any] | None]]) -> None:
-        """By table and name; None deletes. Raises: StoreIOError."""
+    def _write(self, users: Changes, acls: Changes, version: int | None = None) -> AccessRows:
+        """version: None counts on. Raises: RecordDamaged, StoreIOError."""
+        assert self._tables is not None
         try:
-            with self._env.begin(write=True) as txn:
-                for table, changes in rows.items():
-                    for name, value in changes.items():
-                        if value is None:
-                            txn.delete(name.encode(), db=self._dbs[table])
-                        else:
-                            data = json.dumps(value, separators=(",", ":")).encode()
-                            txn.put(name.encode(), data, db=self._dbs[table])
-        except lmdb.Error as failed:
+            accessfiles.check_size(self.folder, self._size)
+            rows = self._tables.write(users, acls, version)
+            self._size = self._tables.size()
+        except (lmdb.Error, ValueError) as failed:
             raise StoreIOError(
                 f"the users cannot be written ({failed})", os.fspath(self.folder)
             ) from failed
+        self._write_copy(rows)
+        return rows
 
     def _take(self, users: Mapping[str, User | None], acls: Mapping[str, Acl | None]) -> None:
         rules = self.rules
@@ -127,19 +188,19 @@ class PolicyAccess:
         self._changed()
 
     async def _put_user(self, user: User) -> None:
-        await asyncio.to_thread(self._write, {_USERS: {user.name: user.as_json(secret=True)}})
+        await asyncio.to_thread(self._write, {user.name: user.as_json(secret=True)}, {})
         self._take({user.name: user}, {})
 
     async def _put_acl(self, name: str, acl: Acl) -> None:
         value = acl.as_json(name) if acl else None
-        await asyncio.to_thread(self._write, {_ACLS: {name: value}})
+        await asyncio.to_thread(self._write, {}, {name: value})
         self._take({}, {name: acl})
 
     def make_now(self, user: User) -> None:
         """A user that is to be there at the start, unless it is. Raises: StoreIOError."""
         if user.name in self.rules.users:
             return
-        self._write({_USERS: {user.name: user.as_json(secret=True)}})
+        self._write({user.name: user.as_json(secret=True)}, {})
         self._take({user.name: user}, {})
 
     # ---- admin requests ----
@@ -172,7 +233,7 @@ class PolicyAccess:
             old = self.rules.users.get(name)
             if old is not None:
                 _check_super(old, old, by)
-            await asyncio.to_thread(self._write, {_USERS: {name: None}, _ACLS: {name: None}})
+            await asyncio.to_thread(self._write, {name: None}, {name: None})
             self._take({name: None}, {name: None})
 
     async def merge_acl(self, subject: str, body: Mapping[str, Any]) -> None:
@@ -256,11 +317,7 @@ class PolicyAccess:
                 _entry(Kind.GROUP, None, account.group_default),
             ]
             acl = Acl(tuple(custom), tuple(default))
-            rows: dict[bytes, dict[str, Any]] = {
-                _USERS: {user.name: user.as_json(secret=True)},
-                _ACLS: {user.name: acl.as_json(user.name)},
-            }
-            self._write(rows)
+            self._write({user.name: user.as_json(secret=True)}, {user.name: acl.as_json(user.name)})
             self._take({user.name: user}, {user.name: acl})
         return lost
 

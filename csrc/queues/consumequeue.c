@@ -38,6 +38,11 @@ void ps_unit_get(const uint8_t *p, ps_unit *u) {
     u->tags_code = (int64_t)be64_get(p + UNIT_TAGS);
 }
 
+int64_t ps_unit_end(const ps_unit *u) {
+    int64_t end;
+    return __builtin_add_overflow(u->physical, (int64_t)u->size, &end) ? INT64_MAX : end;
+}
+
 static void unit_put(uint8_t *p, const ps_unit *u) {
     be64_put(p + UNIT_PHYSICAL, (uint64_t)u->physical);
     be64_put(p + UNIT_TAGS, (uint64_t)u->tags_code);
@@ -166,7 +171,7 @@ static void queue_set_end(ps_queue *q, int64_t end_byte, int64_t max_physical) {
 static int64_t unit_end(const uint8_t *p) {
     ps_unit u;
     ps_unit_get(p, &u);
-    return u.size == PS_UNIT_NONE ? -1 : u.physical + u.size;
+    return u.size == PS_UNIT_NONE ? -1 : ps_unit_end(&u);
 }
 
 /* A queue's file while it is looked at: read, not mapped, since thousands are opened in a row. */
@@ -198,9 +203,16 @@ static int64_t unit_file_read(const unit_file *f, int64_t from, int64_t count, u
 typedef struct sound {
     int64_t units; /* of the file looked at */
     int64_t physical_end, last_start;
-    int64_t lost; /* the record that units without one name at its end, -1: it has one; deep only */
-    bool more;    /* something stands after them in the file */
+    int64_t lost;  /* the record that units without one name at its end, -1: it has one; deep only */
+    bool more;     /* something stands after them in the file */
+    bool prefills; /* the queue may begin with pre-filled units: the log's beginning was deleted */
 } sound;
+
+/* Whether there may be such a unit, as far as one alone can tell. */
+static bool unit_possible(const sound *s, const ps_unit *u) {
+    if (u->physical < 0 || u->size <= 0) return false;
+    return u->size != PS_UNIT_NONE || u->physical > 0 || s->prefills;
+}
 
 /* How many of `count` units are sound as far as units alone can tell: each points to a record,
  * records ascend and do not overlap, units of lost messages name the record that follows them, and
@@ -209,7 +221,7 @@ static int64_t count_sound(const uint8_t *units, int64_t count, sound *out) {
     ps_unit u;
     for (int64_t i = 0; i < count; i++) {
         ps_unit_get(units + i * PS_UNIT, &u);
-        if (u.physical < 0 || u.size <= 0) return i;
+        if (!unit_possible(out, &u)) return i;
         if (u.size == PS_UNIT_NONE) {
             bool prefill = u.physical == 0 && out->physical_end < 0 && out->lost < 0;
             if (prefill) continue;
@@ -218,11 +230,11 @@ static int64_t count_sound(const uint8_t *units, int64_t count, sound *out) {
             out->lost = u.physical;
             continue;
         }
-        if (u.physical < out->physical_end || u.physical > INT64_MAX - u.size) return i;
+        if (u.physical < out->physical_end || ps_unit_end(&u) == INT64_MAX) return i;
         if (out->lost >= 0 && u.physical != out->lost) return i;
         out->lost = -1;
         out->last_start = u.physical;
-        out->physical_end = u.physical + u.size;
+        out->physical_end = ps_unit_end(&u);
     }
     return count;
 }
@@ -272,10 +284,10 @@ static int look_at(const unit_file *f, int64_t i, sound *out, ps_error *e) {
     int64_t n = unit_file_read(f, i, 1, p, e);
     if (n <= 0) return (int)n;
     ps_unit_get(p, &u);
-    if (u.physical < 0 || u.size <= 0) return 0;
+    if (!unit_possible(out, &u)) return 0;
     if (u.size != PS_UNIT_NONE) {
         out->last_start = u.physical;
-        out->physical_end = u.physical + u.size;
+        out->physical_end = ps_unit_end(&u);
     }
     return 1;
 }
@@ -327,7 +339,7 @@ static int step_back(ps_queue *q, const unit_file *f, int64_t base, const sound 
         ps_unit_get(p, &u);
         if (stepped && u.size != PS_UNIT_NONE) {
             out->last_start = u.physical;
-            out->physical_end = u.physical + u.size;
+            out->physical_end = ps_unit_end(&u);
             stepped = false;
         }
         const ps_queues_shared *shared = q->cq_shared;
@@ -347,8 +359,10 @@ static int step_back(ps_queue *q, const unit_file *f, int64_t base, const sound 
 static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
     int32_t n = q->cq_files.ss_count;
     int64_t size = q->cq_files.ss_file_size, end = n ? q->cq_files.ss_items[0].sg_base : 0;
-    sound at = {.physical_end = -1, .last_start = -1, .lost = -1}, first = at;
+    sound at = {.physical_end = -1, .last_start = -1, .lost = -1}, first;
     int code = 0;
+    at.prefills = atomic_load(q->cq_shared->qs_log_min) > 0;
+    first = at;
     for (int32_t i = 0; i < n && code == 0; i++) {
         int64_t base = q->cq_files.ss_items[i].sg_base;
         unit_file f;
@@ -358,10 +372,11 @@ static int queue_find_end(ps_queue *q, bool deep, ps_error *e) {
         }
         if ((code = unit_file_open(q, i, &f, e)) < 0) break;
         sound before = at;
-        if (i == 0) code = look_at(&f, 0, &first, e);
+        bool begins = i > 0 || (code = look_at(&f, 0, &first, e)) > 0;
         code = code > 0 ? 0 : code;
         if (code == 0 && !deep) code = i < n - 1 ? check_ends(&f, &at, e) : check_last(&f, &at, e);
-        if (code == 0 && (deep || (i < n - 1 && at.units < f.units))) {
+        bool odd = at.units > 0 && !begins; /* bisection has not looked at the first unit */
+        if (code == 0 && (deep || odd || (i < n - 1 && at.units < f.units))) {
             at = before;
             code = check_deep(&f, &at, e);
         }
@@ -719,7 +734,7 @@ static int64_t first_at_or_behind(ps_queue *q, int64_t physical) {
         ps_unit u;
         bool below = ps_queue_peek(q, mid, &u, NULL) > 0 &&
                      (u.size == PS_UNIT_NONE ? u.physical == 0 || u.physical < physical
-                                             : u.physical + u.size <= physical);
+                                             : ps_unit_end(&u) <= physical);
         if (below)
             low = mid + 1;
         else
@@ -964,7 +979,7 @@ static int tail_push(ps_queue *q, int64_t offset, const ps_unit *unit) {
     }
     if (q->cq_tail_count == 0) atomic_store(&q->cq_tail_from, offset);
     q->cq_tail[q->cq_tail_count++] = *unit;
-    if (unit->size != PS_UNIT_NONE) atomic_store(&q->cq_max_physical, unit->physical + unit->size);
+    if (unit->size != PS_UNIT_NONE) atomic_store(&q->cq_max_physical, ps_unit_end(unit));
     atomic_store_explicit(&q->cq_max, offset + 1, memory_order_release);
     return 1;
 }

@@ -172,5 +172,8 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e);
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit);
 
 void ps_unit_get(const uint8_t *p, ps_unit *u);
+/* Where the unit's record ends. Damage makes any number of a unit: the furthest place there is for
+ * what would be beyond it. */
+int64_t ps_unit_end(const ps_unit *u);
 
 #endif

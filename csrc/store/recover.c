@@ -118,8 +118,9 @@ static int64_t file_by_time(ps_store *s, int64_t limit) {
     return s->st_log.lg_files.ss_items[0].sg_base;
 }
 
-static int64_t at_least_zero(int64_t t) {
-    return t > 0 ? t : 0;
+/* What a checkpoint says is any number, if it is damaged. */
+static int64_t margin_before(int64_t t) {
+    return t > CHECKPOINT_MARGIN_MS ? t - CHECKPOINT_MARGIN_MS : 0;
 }
 
 static void start_normal(scan *c) {
@@ -211,12 +212,12 @@ static void start_abnormal(scan *c) {
     const ps_checkpoint *k = &s->st_keeper.kp_checkpoint;
     int64_t t = k->physic_msg_timestamp < k->logics_msg_timestamp ? k->physic_msg_timestamp
                                                                   : k->logics_msg_timestamp;
-    c->queues_from = file_by_time(s, at_least_zero(t - CHECKPOINT_MARGIN_MS));
+    c->queues_from = file_by_time(s, margin_before(t));
     /* No queue has anything: the checkpoint vouches for files that are not there. */
     if (furthest_unit(s) < 0) c->queues_from = atomic_load(&s->st_log.lg_min);
     c->index_from = c->queues_from;
     if (s->st_index != NULL) {
-        int64_t it = at_least_zero(k->index_msg_timestamp - CHECKPOINT_MARGIN_MS);
+        int64_t it = margin_before(k->index_msg_timestamp);
         int64_t from = file_by_time(s, it < t ? it : t);
         c->index_from = from < c->index_from ? from : c->index_from;
     }

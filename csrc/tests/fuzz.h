@@ -26,6 +26,8 @@ static int64_t now_len;
 /* An input is a file of fixed places, after eight bytes of the harness: its bytes change where they
  * stand. Else it is a frame, which grows and shrinks, and gets its lengths again. */
 static bool fuzz_in_place;
+/* Among how many kinds of input a run is divided: each gets PS_FUZZ_RUNS. */
+static int64_t fuzz_kinds = 1;
 
 /* ---- what ends a run ---- */
 
@@ -262,11 +264,12 @@ static int fuzz_main(const char *name, int argc, char **argv, void (*begin)(void
     for (int i = 1; i < argc; i++) add_file(argv[i]);
     begin();
     int museum = run_museum();
-    int64_t rounds = 0, most = atoll(setting("PS_FUZZ_RUNS", "1000000000000"));
+    int64_t rounds = 0, most = fuzz_kinds * atoll(setting("PS_FUZZ_RUNS", "1000000000000"));
     time_t end = time(NULL) + atoll(setting("PS_FUZZ_SECONDS", "2"));
     while (time(NULL) < end && rounds < most) {
         alarm(20);
         for (int i = 0; i < 500; i++, rounds++) fuzz_one();
+        if (rounds % 1000000 == 0) printf("%" PRId64 " inputs so far\n", rounds);
     }
     alarm(0);
     printf("%" PRId64 " inputs from %d frames, %d of the museum\n", rounds, frame_count, museum);

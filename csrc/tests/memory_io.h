@@ -6,6 +6,7 @@
 #define PS_MEMORY_IO_H
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,26 +17,28 @@
 enum { MEMORY_FILES = 128, MEMORY_OPEN = 256, MEMORY_PATH = 160 };
 
 typedef struct memory_bytes {
-    int refs; /* the file that has them, and mappings */
+    int refs;     /* the file that has them, mappings, and what memory_keep() has kept */
+    bool changed; /* since memory_restore(), maybe */
     int64_t size;
     uint8_t *data;
 } memory_bytes;
 
 typedef struct memory_file {
     char path[MEMORY_PATH]; /* empty: no file */
+    uint32_t hash;          /* of the path */
     memory_bytes *bytes;    /* NULL: a folder */
     int opened;             /* descriptors; the place is not used again before they are closed */
 } memory_file;
 
 static memory_file memory_files[MEMORY_FILES];
+static int memory_used; /* files from here on have never been made, or were cleared */
 static int memory_opened[MEMORY_OPEN]; /* of descriptor n: number of the file, and one more */
-static struct {
-    memory_bytes *bytes;
-} memory_maps[MEMORY_OPEN];
+static memory_bytes *memory_maps[MEMORY_OPEN];
+static int memory_held; /* descriptors and mappings that there are */
 
 static memory_bytes *memory_bytes_new(int64_t size) {
     memory_bytes *b = malloc(sizeof *b);
-    *b = (memory_bytes){1, size, calloc(1, (size_t)size + (size == 0))};
+    *b = (memory_bytes){1, true, size, calloc(1, (size_t)size + (size == 0))};
     return b;
 }
 
@@ -45,11 +48,24 @@ static void memory_bytes_drop(memory_bytes *b) {
     free(b);
 }
 
+static uint32_t memory_hash(const char *path) {
+    uint32_t hash = 1;
+    while (*path != 0) hash = hash * 31 + (uint8_t)*path++;
+    return hash;
+}
+
 static int memory_find(const char *path) {
-    for (int i = 0; i < MEMORY_FILES; i++)
-        if (memory_files[i].path[0] != 0 && strcmp(memory_files[i].path, path) == 0) return i;
+    uint32_t hash = memory_hash(path);
+    for (int i = 0; i < memory_used; i++)
+        if (memory_files[i].hash == hash && strcmp(memory_files[i].path, path) == 0) return i;
     errno = ENOENT;
     return -1;
+}
+
+/* The name of file n; "": the file is gone, once its descriptors are closed. */
+static void memory_name(int n, const char *path) {
+    snprintf(memory_files[n].path, MEMORY_PATH, "%s", path);
+    memory_files[n].hash = path[0] != 0 ? memory_hash(path) : 0;
 }
 
 static int memory_make(const char *path, memory_bytes *bytes) {
@@ -57,8 +73,9 @@ static int memory_make(const char *path, memory_bytes *bytes) {
         if (memory_files[i].path[0] != 0 || memory_files[i].opened > 0) continue;
         if (strlen(path) >= MEMORY_PATH) break;
         memory_bytes_drop(memory_files[i].bytes);
-        snprintf(memory_files[i].path, MEMORY_PATH, "%s", path);
+        memory_name(i, path);
         memory_files[i].bytes = bytes;
+        if (i >= memory_used) memory_used = i + 1;
         return i;
     }
     memory_bytes_drop(bytes);
@@ -89,6 +106,7 @@ static int memory_open(ps_io *io, const char *path, int flags, mode_t mode) {
     if (fd == MEMORY_OPEN) return errno = EMFILE, -1;
     memory_opened[fd] = n + 1;
     memory_files[n].opened++;
+    memory_held++;
     return fd;
 }
 
@@ -96,6 +114,7 @@ static int memory_close(ps_io *io, int fd) {
     (void)io;
     memory_of(fd)->opened--;
     memory_opened[fd] = 0;
+    memory_held--;
     return 0;
 }
 
@@ -114,6 +133,7 @@ static ssize_t memory_pwrite(ps_io *io, int fd, const void *buf, size_t len, off
     (void)io;
     if (f->bytes == NULL) return errno = EISDIR, -1;
     if (at + (int64_t)len > f->bytes->size) memory_resize(f, at + (int64_t)len);
+    f->bytes->changed = true;
     memcpy(f->bytes->data + at, buf, len);
     return (ssize_t)len;
 }
@@ -137,21 +157,24 @@ static int memory_fallocate(ps_io *io, int fd, int mode, off_t at, off_t len) {
 static void *memory_mmap(ps_io *io, size_t len, int prot, int fd, off_t at) {
     memory_bytes *b = memory_of(fd)->bytes;
     int n = 0;
-    (void)io, (void)prot, (void)at;
-    while (n < MEMORY_OPEN && memory_maps[n].bytes != NULL) n++;
+    (void)io, (void)at;
+    while (n < MEMORY_OPEN && memory_maps[n] != NULL) n++;
     if (n == MEMORY_OPEN || b == NULL || (int64_t)len != b->size)
         return errno = ENOMEM, MAP_FAILED;
-    memory_maps[n].bytes = b;
+    memory_maps[n] = b;
+    memory_held++;
     b->refs++;
+    b->changed |= (prot & PROT_WRITE) != 0;
     return b->data;
 }
 
 static int memory_munmap(ps_io *io, void *addr, size_t len) {
     int n = 0;
     (void)io, (void)len;
-    while (memory_maps[n].bytes == NULL || memory_maps[n].bytes->data != addr) n++;
-    memory_bytes_drop(memory_maps[n].bytes);
-    memory_maps[n].bytes = NULL;
+    while (memory_maps[n] == NULL || memory_maps[n]->data != addr) n++;
+    memory_bytes_drop(memory_maps[n]);
+    memory_maps[n] = NULL;
+    memory_held--;
     return 0;
 }
 
@@ -166,14 +189,14 @@ static int memory_rename(ps_io *io, const char *from, const char *to) {
     int n = memory_find(from), old = memory_find(to);
     (void)io;
     if (n < 0) return errno = ENOENT, -1;
-    if (old >= 0) memory_files[old].path[0] = 0;
-    for (int i = 0; i < MEMORY_FILES; i++) {
-        char kept[MEMORY_PATH];
-        char *path = memory_files[i].path;
-        if (strncmp(path, from, len) != 0 || (path[len] != 0 && path[len] != '/')) continue;
-        snprintf(kept, sizeof kept, "%s", path + len);
-        if (strlen(to) + strlen(kept) >= MEMORY_PATH) return errno = ENAMETOOLONG, -1;
-        snprintf(path, MEMORY_PATH, "%s%s", to, kept);
+    if (old >= 0) memory_name(old, "");
+    for (int i = 0; i < memory_used; i++) {
+        char path[2 * MEMORY_PATH];
+        const char *rest = memory_files[i].path + len;
+        if (strncmp(memory_files[i].path, from, len) != 0 || (*rest != 0 && *rest != '/')) continue;
+        if (strlen(to) + strlen(rest) >= MEMORY_PATH) return errno = ENAMETOOLONG, -1;
+        snprintf(path, sizeof path, "%s%s", to, rest);
+        memory_name(i, path);
     }
     return 0;
 }
@@ -181,7 +204,7 @@ static int memory_rename(ps_io *io, const char *from, const char *to) {
 static int memory_unlink(ps_io *io, const char *path) {
     int n = memory_find(path);
     (void)io;
-    if (n >= 0) memory_files[n].path[0] = 0;
+    if (n >= 0) memory_name(n, "");
     return n < 0 ? -1 : 0;
 }
 
@@ -250,7 +273,7 @@ static struct dirent *memory_readdir(ps_io *io, DIR *folder) {
     size_t len = strlen(f->path);
     (void)io;
     errno = 0;
-    for (; f->at < MEMORY_FILES; f->at++) {
+    for (; f->at < memory_used; f->at++) {
         const char *path = memory_files[f->at].path;
         if (strncmp(path, f->path, len) != 0 || path[len] != '/') continue;
         if (strchr(path + len + 1, '/') != NULL) continue;
@@ -310,21 +333,63 @@ static ps_io memory_io = {
     .folder_mode = PS_FOLDER_MODE(PS_FILE_MODE),
 };
 
-/* No file is left; nothing is open or mapped any more. */
-static void memory_clear(void) {
-    for (int i = 0; i < MEMORY_FILES; i++) {
-        memory_bytes_drop(memory_files[i].bytes);
-        memory_files[i] = (memory_file){0};
-    }
-}
-
 /* A file of these bytes; its folder is there. */
 static void memory_put(const char *path, const uint8_t *data, int64_t len) {
     memory_bytes *b = memory_bytes_new(len);
     memcpy(b->data, data, (size_t)len);
     int n = memory_find(path);
-    if (n >= 0) memory_files[n].path[0] = 0;
+    if (n >= 0) memory_name(n, "");
     memory_make(path, b);
+}
+
+/* ---- the same files again and again ---- */
+
+typedef struct memory_kept {
+    memory_file file;
+    uint8_t *data; /* what its bytes were; NULL: a folder */
+} memory_kept;
+
+/* The files that there are, gaps left out, so that they can be had again; how many. */
+static int memory_keep(memory_kept *kept, int room) {
+    int count = 0;
+    for (int i = 0; i < memory_used && count < room; i++) {
+        memory_file f = memory_files[i];
+        if (f.path[0] == 0) continue;
+        kept[count] = (memory_kept){.file = f};
+        if (f.bytes != NULL) {
+            f.bytes->refs++;
+            kept[count].data = malloc((size_t)f.bytes->size + 1);
+            memcpy(kept[count].data, f.bytes->data, (size_t)f.bytes->size);
+        }
+        count++;
+    }
+    return count;
+}
+
+/* These files alone, as they were; nothing is open or mapped any more. What has not changed is left
+ * as it is: a run over a store costs what it writes. */
+static void memory_restore(const memory_kept *kept, int count) {
+    int used = memory_used > count ? memory_used : count;
+    for (int i = 0; i < used; i++) {
+        memory_file *f = &memory_files[i];
+        const memory_file *was = i < count ? &kept[i].file : &(memory_file){0};
+        if (was->bytes != NULL && was->bytes->changed) {
+            memcpy(was->bytes->data, kept[i].data, (size_t)was->bytes->size);
+            was->bytes->changed = false;
+        }
+        if (was->bytes != NULL) was->bytes->refs++;
+        memory_bytes_drop(f->bytes);
+        *f = *was;
+    }
+    memory_used = count;
+}
+
+static void memory_forget(memory_kept *kept, int count) {
+    memory_restore(NULL, 0);
+    for (int i = 0; i < count; i++) {
+        memory_bytes_drop(kept[i].file.bytes);
+        free(kept[i].data);
+    }
 }
 
 #endif

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pystore import accessfiles
+from pystore.accessfiles import AccessRows
 from pystore.audit.layout import Layout
 from pystore.audit.quiet import open_quietly, read_quietly
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
@@ -69,31 +71,49 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
     return parsed
 
 
-def _read_database(layout: Layout, meta: Path) -> dict[str, Any]:
-    """What the database holds; {} when there is none or when it is damaged."""
-    data = meta / "data.mdb"
+def _read_database(layout: Layout, folder: Path, kind: str) -> dict[str, Any]:
+    """What the database holds (readdb.py); {} when there is none or when it is damaged."""
+    data = folder / "data.mdb"
     if not data.exists() and not data.is_symlink():
         return {}
     try:
-        with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
-            with open_quietly(data) as source, open(Path(folder) / "data.mdb", "wb") as copy:
+        with tempfile.TemporaryDirectory(prefix="pystore-") as made:
+            with open_quietly(data) as source, open(Path(made) / "data.mdb", "wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
             done = subprocess.run(
-                [sys.executable, "-m", "pystore.audit.readdb", folder],
+                [sys.executable, "-m", "pystore.audit.readdb", folder.name, made],
                 capture_output=True, text=True, timeout=_DB_SECONDS, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        layout.found("metadata-db", data, text=str(error))
+        layout.found(kind, data, text=str(error))
         return {}
     if done.returncode != 0:
-        why = f"reading it ended with {done.returncode}"
-        layout.found("metadata-db", data, text=why)
+        layout.found(kind, data, text=f"reading it ended with {done.returncode}")
         return {}
     found: dict[str, Any] = json.loads(done.stdout)
     if "error" in found:
-        layout.found("metadata-db", data, text=found["error"].replace(folder, "meta"))
+        layout.found(kind, data, text=found["error"].replace(made, folder.name))
         return {}
     return found
+
+
+def _check_access(layout: Layout) -> None:
+    """The database of users and policies against its copy."""
+    folder = layout.root / "access"
+    path, copy = folder / accessfiles.COPY, None
+    try:
+        data = read_quietly(path, _JSON_MAX)
+        copy = None if data is None else AccessRows.from_file(data)
+    except OSError as error:
+        layout.found("config-bak", path, text=error.strerror or str(error))
+    except ValueError as bad:
+        layout.found("config-bak", path, text=str(bad))
+    database = _read_database(layout, folder, "access-db")
+    if copy is None or "copy" not in database:
+        return
+    if copy.contradicts(AccessRows.from_file(database["copy"].encode())):
+        text = f"its users are not those of {path.name}"
+        layout.found("access-db", folder / "data.mdb", text=text)
 
 
 def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
@@ -136,7 +156,8 @@ def read_beside(layout: Layout) -> Beside:
     pairs: list[tuple[str, int, int]] = []
     if parts["offsets"] is not None:
         pairs += [(p, q, o) for p, rows in parts["offsets"].rows.items() for q, o in rows.items()]
-    database = _read_database(layout, layout.root / "meta")
+    database = _read_database(layout, layout.root / "meta", "metadata-db")
+    _check_access(layout)
     known |= set(database.get("topics", ()))
     pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]
     if parts["topics"] is not None or "topics" in database:

@@ -1,7 +1,7 @@
-"""Reads a copy of a store's metadata database for the audit, in a process of its own.
+"""Reads a copy of a database of a store for the audit, in a process of its own.
 
 A damaged database can end the process that looks into it, since LMDB maps it. So ``python -m
-pystore.audit.readdb FOLDER`` does, and the audit reads the JSON object that it prints.
+pystore.audit.readdb meta|access FOLDER`` does, and the audit reads the JSON object that it prints.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lmdb
+
+from pystore import accessfiles
 from pystore._metadb import read_copy
 from pystore.errors import StoreError
 
-__all__ = ["read"]
+__all__ = ["read_access", "read_meta"]
 
 
-def read(meta: Path) -> dict[str, Any]:
+def read_meta(meta: Path) -> dict[str, Any]:
     """Topics and offsets of the database in folder `meta`, or why it cannot be read."""
     try:
         state = read_copy(meta)
@@ -36,5 +39,22 @@ def read(meta: Path) -> dict[str, Any]:
     }
 
 
+def read_access(access: Path) -> dict[str, Any]:
+    """Users and policies of the database in folder `access`, as their copy has them (``copy``), or
+    why they cannot be read."""
+    try:
+        accessfiles.check_file(access / "data.mdb")
+        tables = accessfiles.Tables(access, readonly=True)
+        try:
+            return {"copy": tables.read().to_file().decode()}
+        finally:
+            tables.close()
+    except StoreError as error:
+        return {"error": error.text}
+    except (lmdb.Error, OSError, ValueError, RecursionError) as error:
+        return {"error": str(error)}
+
+
 if __name__ == "__main__":
-    print(json.dumps(read(Path(sys.argv[1]))))
+    read = {"meta": read_meta, "access": read_access}[sys.argv[1]]
+    print(json.dumps(read(Path(sys.argv[2]))))

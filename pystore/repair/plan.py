@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from pystore._aside import Piece, kept_aside
+from pystore.accessfiles import has_access_copy
 from pystore.audit import Audit, Finding
 from pystore.audit.layout import File, Layout
 from pystore.configfiles import SECTIONS
@@ -176,6 +177,9 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
         elif f.kind == "metadata-db":
             actions.append(Action("move", "meta", "move the database aside: the next open makes it"
                                   " again from config/*.json and the log"))  # fmt: skip
+        elif f.kind == "access-db" and has_access_copy(layout.root):
+            actions.append(Action("move", f.file, "move the database of users aside: the next start"
+                                  " makes it again from its copy"))  # fmt: skip
         elif f.kind in ("stray-file", "tombstones"):
             actions.append(Action("move", f.file, "move the file aside"))
     return actions

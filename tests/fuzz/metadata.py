@@ -2,8 +2,8 @@
 
 Damages whole files at random, PS_FUZZ_RUNS times (1,000), after the files of ``museum/json`` and
 ``museum/lmdb``. Every run either says by name what is wrong or gives rows that can be written and
-read again. A database that the page check lets through is read by LMDB itself, in this process:
-what ends it is in PS_FUZZ_FIND (build/fuzz-find) by then. PS_SEED repeats a run.
+read again. A database that the page check lets through is read by LMDB itself, in this process, from
+PS_FUZZ_FIND (build/fuzz-find), where what ends it is found. PS_SEED repeats a run.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ def make_sound(folder: Path) -> tuple[list[Case], bytes]:
             meta.offsets.commit("again", "topic", 0, i)
     files = [(path.name, path.read_bytes()) for path in sorted((folder / "config").glob("*.json"))]
     return files, (folder / "meta" / "data.mdb").read_bytes()
+
+
+def keep(data: bytes) -> None:
+    FIND.parent.mkdir(exist_ok=True)
+    FIND.write_bytes(data)
 
 
 # ---- JSON ----
@@ -109,19 +114,17 @@ def damage_pages(whole: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def try_lmdb(file: Path, data: bytes) -> bool:
+def try_lmdb(data: bytes) -> bool:
     """Whether the database was let through, and read by LMDB."""
-    file.write_bytes(data)
+    keep(data)
     try:
-        _metapages.check_pages(file)
+        _metapages.check_pages(FIND)
     except _metapages.PageError as bad:
         assert str(bad)
         return False
-    FIND.parent.mkdir(exist_ok=True)
-    FIND.write_bytes(data)
     with (
         contextlib.suppress(lmdb.Error),
-        lmdb.open(str(file), subdir=False, readonly=True, lock=False, max_dbs=20) as env,
+        lmdb.open(str(FIND), subdir=False, readonly=True, lock=False, max_dbs=20) as env,
         env.begin() as txn,
     ):
         for name, _ in txn.cursor():
@@ -132,11 +135,6 @@ def try_lmdb(file: Path, data: bytes) -> bool:
 # ---- the run ----
 
 
-def keep(data: bytes) -> None:
-    FIND.parent.mkdir(exist_ok=True)
-    FIND.write_bytes(data)
-
-
 def run(what: str, runs: int, seed: int, folder: Path) -> int:
     """How many of the inputs were read."""
     dice = random.Random(seed)
@@ -145,9 +143,8 @@ def run(what: str, runs: int, seed: int, folder: Path) -> int:
     if what == "json":
         sound, change, attempt = files, damage_text, lambda case: try_json(*case)
     else:
-        file = folder / "data.mdb"
         sound, change = [("data.mdb", pages)], damage_pages
-        attempt = lambda case: try_lmdb(file, case[1])  # noqa: E731
+        attempt = lambda case: try_lmdb(case[1])  # noqa: E731
     kept = sorted((MUSEUM / what).glob("*/*"))  # museum/json/topics.json/what_was_wrong
     cases = [(path.parent.name, path.read_bytes()) for path in kept]
     read = 0
@@ -157,6 +154,8 @@ def run(what: str, runs: int, seed: int, folder: Path) -> int:
             case = (name, change(data, dice))
         else:
             case = (cases + sound)[i]
+        if i and i % 1_000_000 == 0:
+            print(f"{what}: {i} inputs so far", flush=True)
         try:
             read += attempt(case)
         except Exception:
