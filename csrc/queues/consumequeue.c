@@ -203,7 +203,7 @@ static int64_t unit_file_read(const unit_file *f, int64_t from, int64_t count, u
 typedef struct sound {
     int64_t units; /* of the file looked at */
     int64_t physical_end, last_start;
-    int64_t lost;  /* the record that units without one name at its end, -1: it has one; deep only */
+    int64_t lost;  /* deep: the record that units without one name at its end, -1: it has one */
     bool more;     /* something stands after them in the file */
     bool prefills; /* the queue may begin with pre-filled units: the log's beginning was deleted */
 } sound;

@@ -1,10 +1,10 @@
 /* Fuzzes all that reads the files of a store's folder: log, units, index files, checkpoint, ends of
  * queues, deleted topics, by a writer, by a reader and by an audit. The store lies in memory
- * (memory_io.h) and is small, and only what a run has changed is put back, since that is the time of
- * a run. Driver and settings: fuzz_command.c; the museum is tests/fuzz/museum/store. An input is the
- * number of the file that it replaces, what is done then (MODE_), how (FLAG_), five bytes that
- * nobody reads, and the file's bytes. Each kind of file (KINDS) has as many inputs as the others;
- * the end of a run says how many.
+ * (memory_io.h) and is small; between runs only what one has changed is put back, since this is
+ * most of their time. Driver and settings: fuzz_command.c; the museum is tests/fuzz/museum/store.
+ * An input is the number of the file that it replaces, what is done then (MODE_), how (FLAG_), five
+ * bytes that nobody reads, and the file's bytes. Each kind of file (KINDS) has as many inputs as
+ * the others; the end of a run says how many.
  *
  * Where the damage is in a derived file and the store has crashed, nothing of the log is missing
  * after a writer has opened it: queues and index are made of it. */
@@ -237,7 +237,8 @@ static void audit_all(void) {
     ps_audit *a = ps_audit_new(&c, &memory_io);
     audit_queues(a, &out, &e);
     for (int i = 0; i < base_count; i++)
-        if (base_is(i, ROOT "/index/")) ps_audit_index(a, base[i].file.path, SLOTS, ENTRIES, &out, &e);
+        if (base_is(i, ROOT "/index/"))
+            ps_audit_index(a, base[i].file.path, SLOTS, ENTRIES, &out, &e);
     for (int32_t i = 0; i < segments; i++) {
         char path[MEMORY_PATH];
         snprintf(path, sizeof path, ROOT "/commitlog/%020d", i * SEGMENT);

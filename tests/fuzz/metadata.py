@@ -2,8 +2,8 @@
 
 Damages whole files at random, PS_FUZZ_RUNS times (1,000), after the files of ``museum/json`` and
 ``museum/lmdb``. Every run either says by name what is wrong or gives rows that can be written and
-read again. A database that the page check lets through is read by LMDB itself, in this process, from
-PS_FUZZ_FIND (build/fuzz-find), where what ends it is found. PS_SEED repeats a run.
+read again. A database that the page check lets through is read by LMDB itself, in this process,
+from PS_FUZZ_FIND (build/fuzz-find), where what ends it is found. PS_SEED repeats a run.
 """
 
 from __future__ import annotations
