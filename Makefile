@@ -176,7 +176,8 @@ bench-broker: build ## our broker and two versions of Apache's, under the same o
 	@$(PY) -m benches.broker $(ARGS)
 
 bench-clients: build ## our client and broker beside what Python programs would pick instead
-	@$(PY) -m pip install -q --disable-pip-version-check nats-py redis aiokafka confluent-kafka
+	@$(PY) -m pip install -q --disable-pip-version-check nats-py redis aiokafka confluent-kafka \
+	  "rocketmq-python-client>=5.1.2,<6"
 	@$(PY) -m benches.clients $(ARGS)
 
 ##@ Check

@@ -138,12 +138,13 @@ class Peer:
         self.names = self._run("names", words)
         self._until(self.namesrv_port, frame(CLUSTER, {}))
 
-    def start_broker(self) -> float:
-        """Seconds from the start of the process to the first accepted message."""
+    def start_broker(self, *more: str) -> float:
+        """Seconds from the start of the process to the first accepted message. more: arguments for
+        ours."""
         words = [str(REFERENCE), "broker", str(self.folder)]
         if self.name == "ours":
             words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
-            words += ["--port", str(self.port), "-n", self.namesrv]
+            words += ["--port", str(self.port), "-n", self.namesrv, *more]
         began = time.perf_counter()
         self.broker = self._run("broker", words)
         self._until(self.port, send_frame("bench-start"))

@@ -25,9 +25,9 @@ from typing import Any
 import uvloop
 
 from benches import harness
-from benches.brokers import peer_of
+from benches.brokers import free_port, peer_of
 from benches.harness import Row
-from benches.peer_servers import Missing, Server, kafka, nats, redis
+from benches.peer_servers import Missing, Server, kafka, make_topic, nats, proxy, redis
 from broker import AsyncProducer, Message
 
 BODY, IN_FLIGHT, WARM_S = b"x" * 128, 64, 2.0
@@ -110,17 +110,55 @@ async def confluent_kafka(address: str, seconds: float) -> int:
     producer = Producer({"bootstrap.servers": address, "acks": "all"})
     producer.produce("bench", BODY)  # makes the topic
     producer.flush()
+
+    def send(done: Callable[[bool], None]) -> None:
+        producer.produce("bench", BODY, on_delivery=lambda error, _: done(error is None))
+
+    try:
+        return await called_back(send, seconds, lambda: producer.poll(0.01))
+    finally:
+        producer.flush()
+
+
+async def rocketmq_5(address: str, seconds: float) -> int:
+    """The official client of RocketMQ 5: its own threads and futures, no event loop."""
+    from rocketmq import ClientConfiguration, Credentials, Message, Producer
+
+    def message() -> Message:
+        made = Message()
+        made.topic, made.body = "bench", BODY
+        return made
+
+    producer = Producer(ClientConfiguration(address, Credentials()), ("bench",))
+    producer.startup()
+    producer.send(message())
+
+    def send(done: Callable[[bool], None]) -> None:
+        future = producer.send_async(message())
+        future.add_done_callback(lambda ended: done(ended.exception() is None))
+
+    try:
+        return await called_back(send, seconds, lambda: time.sleep(0.0002))
+    finally:
+        producer.shutdown()
+
+
+async def called_back(
+    send: Callable[[Callable[[bool], None]], None], seconds: float, wait: Callable[[], object]
+) -> int:
+    """As counted(), for a client that calls back: send(done) in a thread, IN_FLIGHT at any time.
+    wait: for callbacks, while all are under way."""
     free, acknowledged, stop = threading.Semaphore(IN_FLIGHT), [0], threading.Event()
 
-    def delivered(error: object, message: object) -> None:
-        acknowledged[0] += error is None
+    def done(stored: bool) -> None:
+        acknowledged[0] += stored
         free.release()
 
     def work() -> None:
         while not stop.is_set():
             while not free.acquire(blocking=False):
-                producer.poll(0.01)
-            producer.produce("bench", BODY, on_delivery=delivered)
+                wait()
+            send(done)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -132,7 +170,6 @@ async def confluent_kafka(address: str, seconds: float) -> int:
     _mark()
     stop.set()
     thread.join()
-    producer.flush()
     return count
 
 
@@ -144,12 +181,25 @@ def our_broker() -> Iterator[Server]:
         yield Server(peer.namesrv, peer.broker.pid)
 
 
+@contextmanager
+def our_service() -> Iterator[Server]:
+    """Our broker's gRPC service."""
+    with peer_of("ours") as peer:
+        port = free_port()
+        peer.start_broker("--grpc", "--grpc-port", str(port))
+        make_topic(peer)
+        assert peer.broker is not None
+        yield Server(f"127.0.0.1:{port}", peer.broker.pid)
+
+
 PEERS: dict[str, tuple[Any, Callable[[str, float], Awaitable[int]]]] = {
     "this client, this broker": (our_broker, ours),
     "nats-py, NATS JetStream": (nats, nats_py),
     "redis-py, Redis Streams": (redis, redis_py),
     "aiokafka, Kafka": (kafka, aiokafka),
     "confluent-kafka, Kafka": (kafka, confluent_kafka),
+    "rocketmq-python-client, Apache's proxy": (proxy, rocketmq_5),
+    "rocketmq-python-client, this broker": (our_service, rocketmq_5),
 }
 
 
