@@ -1,8 +1,8 @@
 """Servers of other make, for a client's bench: fetched into build/peers, started on free ports.
 
 nats-server comes by `go install`, Redis from Debian's package (or from the path), Kafka and Apache
-RocketMQ's proxy from Maven. Each keeps its messages in files and, as our broker by default, leaves it to the system when they
-reach the disk; Redis syncs its file each second.
+RocketMQ's proxy from Maven. Each keeps its messages in files and, as our broker by default, leaves
+it to the system when they reach the disk; Redis syncs its file each second.
 """
 
 from __future__ import annotations

@@ -195,8 +195,9 @@ def clients_section(run: dict[str, Any]) -> list[str]:
         " its own server, in turns (`make bench-clients`). All servers keep messages in files"
         " and leave it to the system when they reach the disk; Redis syncs each second. Kafka's"
         " clients gather messages for a request; confluent-kafka is a C library with threads of its"
-        " own and no event loop. RocketMQ's official client for Python is"
-        " not there: it needs the proxy of version 5."
+        " own and no event loop. RocketMQ 5's official client has"
+        " threads, too; it speaks to Apache's proxy, which runs its broker in the same process, and"
+        " to our gRPC service."
     )
     lines = ["## What Python programs would pick instead", "", machine_line(run), "", text, ""]
     return [*lines, *table(run["rows"]), ""]
