@@ -41,7 +41,8 @@ KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>bench</groupId><artifactId>source</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.spark</groupId><artifactId>{name}</artifactId>
-<version>{version}</version><exclusions><exclusion><groupId>org.apache.spark</groupId><artifactId>spark-sql_2.13</artifactId>
+<version>{version}</version><exclusions><exclusion>
+<groupId>org.apache.spark</groupId><artifactId>spark-sql_2.13</artifactId>
 </exclusion></exclusions></dependency></dependencies></project>
 """
 
