@@ -1,14 +1,17 @@
 """RocketMQ 5's official Java client does one of everything (tests/reference/grpc), and what it was
-answered is what Apache's proxy in local mode answered, but for what is listed here."""
+answered, in local and in cluster mode, is what Apache's proxy in local mode answered, but for what
+is listed here."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import re
 from pathlib import Path
 
 import pytest
+from proxies import proxy
 
 from broker import Broker
 from pystore.configfiles import SubscriptionGroup, TopicConfig
@@ -74,9 +77,13 @@ def check(lines):
     assert sum(row["n"] for row in ours["receive-batch-33"]) > 0
 
 
-def test_the_official_java_client_is_answered_as_by_apaches_proxy(store_path, reference):
+@pytest.mark.parametrize("mode", ["local", "cluster"])
+def test_the_official_java_client_is_answered_as_by_apaches_proxy(
+    store_path, reference, tmp_path, mode
+):
     with Broker(
         store_path, listenPort=0, grpc_port=0, brokerIP1="127.0.0.1", brokerName="broker-a",
+        with_namesrv=True,
         recallMessageEnable=True, transactionTimeOut=3000, transactionCheckInterval=3000,
         flushDiskType="ASYNC_FLUSH", mappedFileSizeCommitLog=64 << 20,
     ) as broker:  # fmt: skip
@@ -91,9 +98,16 @@ def test_the_official_java_client_is_answered_as_by_apaches_proxy(store_path, re
                 SubscriptionGroup("g_order", consume_message_orderly=True, retry_max_times=1)
             )
 
+            await services.topics.settled()
+            await services.registration.settled()
+
         broker.run(make())
-        done = reference.run(
-            "grpc", broker.grpc_address, "g", timeout=540,
-            JAVA_OPTS="-Xmx256m -DcheckWait=30000 -DpushWait=30000",
-        )  # fmt: skip
+        with contextlib.ExitStack() as undo:
+            address = broker.grpc_address
+            if mode == "cluster":
+                address = undo.enter_context(proxy("ours", broker.namesrv_address, tmp_path)).grpc
+            done = reference.run(
+                "grpc", address, "g", timeout=540,
+                JAVA_OPTS="-Xmx256m -DcheckWait=30000 -DpushWait=30000",
+            )  # fmt: skip
     check([line for line in done.stdout.splitlines() if line.startswith("{")])

@@ -1,0 +1,231 @@
+"""The examples of official RocketMQ 5 clients, unchanged, at our service in local and in cluster
+mode: Java's as they stand in the client's jar, Go's as they stand in its module. They ask
+foobar.com:8080 or hold blanks to fill in; the name is mapped to this machine, blanks are filled."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import launch
+import pytest
+from proxies import proxy
+from waiting import until
+
+from broker import Broker, Consumer, Message, NameServer, Producer
+from broker.remoting.codes import RequestCode
+from broker.testing import SETTINGS
+
+pytestmark = pytest.mark.long
+
+#: Where Java's examples ask.
+HOST, PORT = "foobar.com", 8080
+TAG = "yourMessageTagA"
+#: Topics of the examples: those of Java by their own names.
+TOPICS = {
+    "yourNormalTopic": "NORMAL", "yourFifoTopic": "FIFO", "yourDelayTopic": "DELAY",
+    "yourTransactionTopic": "TRANSACTION", "yourTopic": "NORMAL",
+    "go-normal": "NORMAL", "go-fifo": "FIFO", "go-delay": "DELAY", "go-transaction": "TRANSACTION",
+    "topic-delay-new": "DELAY", "go-simple": "NORMAL", "go-push": "NORMAL",
+}  # fmt: skip
+GO_MODULE = "github.com/apache/rocketmq-clients/golang/v5"
+GO_VERSION = "v5.1.4"
+
+
+class Service:
+    """A broker, and the gRPC port that examples ask."""
+
+    def __init__(self, broker: Broker, namesrv: str) -> None:
+        self.broker, self.namesrv = broker, namesrv
+
+    def taken(self, topic: str, count: int = 1) -> list[Any]:
+        """What a consumer of the remoting protocol gets."""
+        group = f"readers-of-{topic}"
+        with Consumer(group, topic, namesrv=self.namesrv, start="first") as consumer:
+            messages = iter(consumer)
+            return [next(messages) for _ in range(count)]
+
+    def send(self, topic: str, count: int) -> None:
+        with Producer("senders", namesrv=self.namesrv) as producer:
+            for number in range(count):
+                producer.send(Message(topic, b"%d" % number, tags=TAG))
+
+    def is_consumed(self, group: str, topic: str, count: int) -> bool:
+        """Handed out and acknowledged."""
+        pop = self.broker.services.pop
+        assert pop is not None
+        offsets = 0
+        for queue in range(self.broker.run(_queues(self.broker, topic))):
+            fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue)}
+            code, ext, _ = launch.ask(
+                self.broker.address, RequestCode.QUERY_CONSUMER_OFFSET, fields
+            )
+            offsets += int(ext["offset"]) if code == 0 else 0
+        return offsets >= count and not len(pop.points)
+
+
+async def _queues(broker: Broker, topic: str) -> int:
+    found = broker.services.topics.get(topic)
+    return int(found.read_queue_nums) if found is not None else 0
+
+
+@pytest.fixture(scope="module", params=["local", "cluster"])
+def service(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", PORT))
+        except OSError:
+            pytest.skip(f"port {PORT}, which the examples ask, is taken")
+    folder = tmp_path_factory.mktemp(request.param)
+    with ExitStack() as undo:
+        names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
+        given = {**SETTINGS, "listenPort": 0, "namesrvAddr": names.address, "drain_s": 0.2}
+        given |= {"recallMessageEnable": True, "transactionTimeOut": 1}
+        if request.param == "local":
+            given["grpc_port"] = PORT
+        broker = undo.enter_context(Broker(folder / "store", **given))
+        for name, kind in TOPICS.items():
+            broker.create_topic(name, message_type=kind)
+        if request.param == "cluster":
+            undo.enter_context(proxy("ours", names.address, folder / "proxy", grpcServerPort=PORT))
+        yield Service(broker, names.address)
+
+
+@contextmanager
+def running(words: Sequence[str | Path], folder: Path, **env: str) -> Iterator[Path]:
+    """A program that runs until the test has seen what it wants; the file of what it says."""
+    said = folder / "said"
+    with said.open("wb") as out:
+        process = subprocess.Popen(
+            words, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=folder,
+            env={**os.environ, "HOME": str(folder), **env},
+        )  # fmt: skip
+    try:
+        yield said
+    except BaseException:
+        sys.stderr.write(said.read_text("utf-8", "replace")[-3000:])
+        raise
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ---- Java ----
+
+
+@pytest.fixture(scope="module")
+def jars(reference: Any) -> Path:
+    reference.run("grpc", "-", "-", check=False, timeout=reference.setup_s)
+    cache = Path(os.environ.get("RMQ_HOME", Path.home() / ".cache" / "rocketmq-reference"))
+    (found, *_) = sorted(cache.glob("grpc-5.1.0-*/lib"))
+    return found
+
+
+@contextmanager
+def java(jars: Path, folder: Path, name: str) -> Iterator[Path]:
+    hosts = folder / "hosts"
+    hosts.write_text(f"127.0.0.1 {HOST}\n")
+    words = [
+        "java", "-Xmx256m", f"-Djdk.net.hosts.file={hosts}", f"-Duser.home={folder}",
+        "-cp", f"{jars}/*", f"org.apache.rocketmq.client.java.example.{name}",
+    ]  # fmt: skip
+    with running(words, folder) as said:
+        yield said
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("kind", ["Normal", "Fifo", "Delay", "Transaction"])
+def test_producers_of_java(service: Service, jars: Path, tmp_path: Path, kind: str) -> None:
+    with java(jars, tmp_path, f"Producer{kind}MessageExample"):
+        (found,) = service.taken(f"your{kind}Topic")
+    assert found.body.decode().endswith("message for Apache RocketMQ")
+    assert found.tags == TAG
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("kind", ["Simple", "Push"])
+def test_consumers_of_java(service: Service, jars: Path, tmp_path: Path, kind: str) -> None:
+    """Both are of one group: the second gets what was sent since."""
+    count = {"Simple": 5, "Push": 10}[kind]
+    service.send("yourTopic", 5)
+    with java(jars, tmp_path, f"{kind}ConsumerExample"):
+        until(
+            lambda: service.is_consumed("yourConsumerGroup", "yourTopic", count), "acknowledgements"
+        )
+
+
+# ---- Go ----
+
+GO = {
+    "producer/normal": "go-normal", "producer/fifo": "go-fifo", "producer/delay": "go-delay",
+    "producer/transaction": "go-transaction", "producer/delay_recall": "topic-delay-new",
+    "consumer/simple_consumer": "go-simple", "consumer/push_consumer": "go-push",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def gophers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the examples as programs, built within the module that they are part of."""
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    fetched = subprocess.run(
+        ["go", "mod", "download", "-json", f"{GO_MODULE}@{GO_VERSION}"],
+        capture_output=True, text=True, cwd=tmp_path_factory.mktemp("fetch"),
+    )  # fmt: skip
+    found = re.search(r'"Dir": "([^"]+)"', fetched.stdout)
+    if found is None:
+        pytest.skip(f"{GO_MODULE} cannot be fetched: {fetched.stderr[-300:]}")
+    tree, made = tmp_path_factory.mktemp("module"), tmp_path_factory.mktemp("programs")
+    shutil.copytree(found[1], tree, dirs_exist_ok=True, copy_function=shutil.copy)
+    subprocess.run(["chmod", "-R", "u+w", tree], check=True)
+    for name, topic in GO.items():
+        source = tree / "example" / name / "main.go"
+        blanks = {"Topic": topic, "Endpoint": f"127.0.0.1:{PORT}", "ConsumerGroup": f"{topic}-g"}
+        text = source.read_text()
+        for blank, value in blanks.items():
+            text = re.sub(rf'({blank}\s+= )"x+"', rf'\g<1>"{value}"', text)
+        source.write_text(text)
+        subprocess.run(
+            ["go", "build", "-o", made / name.replace("/", "-"), f"./example/{name}"],
+            cwd=tree, check=True, env={**os.environ, "GOFLAGS": "-mod=mod"},
+        )  # fmt: skip
+    return made
+
+
+@contextmanager
+def go(gophers: Path, folder: Path, name: str) -> Iterator[Path]:
+    with running([gophers / name.replace("/", "-")], folder) as said:
+        yield said
+
+
+@pytest.mark.parametrize("kind", ["normal", "fifo", "delay", "transaction"])
+def test_producers_of_go(service: Service, gophers: Path, tmp_path: Path, kind: str) -> None:
+    with go(gophers, tmp_path, f"producer/{kind}"):
+        found = service.taken(f"go-{kind}", 10)
+    bodies = [each.body.decode() for each in found]
+    assert sorted(bodies) == [f"this is a message : {number}" for number in range(10)]
+    if kind == "fifo":
+        assert bodies == sorted(bodies) and len({each.queue for each in found}) == 1
+
+
+def test_a_recall_of_go(service: Service, gophers: Path, tmp_path: Path) -> None:
+    with go(gophers, tmp_path, "producer/delay_recall") as said:
+        until(lambda: "Test Complete" in said.read_text(), "its end")
+        assert "Message recalled successfully" in said.read_text()
+
+
+@pytest.mark.parametrize("kind", ["simple", "push"])
+def test_consumers_of_go(service: Service, gophers: Path, tmp_path: Path, kind: str) -> None:
+    topic = f"go-{kind}"
+    service.send(topic, 5)
+    with go(gophers, tmp_path, f"consumer/{kind}_consumer"):
+        until(lambda: service.is_consumed(f"{topic}-g", topic, 5), "acknowledgements")
