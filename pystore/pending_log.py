@@ -26,7 +26,7 @@ from pystore.pending import (
     immunity_of,
 )
 
-__all__ = ["Pending", "copy_of", "find_pending", "half_of", "op_offsets"]
+__all__ = ["Pending", "copy_of", "find_pending", "half_of", "op_offsets", "settled"]
 
 #: A final message whose op is missing is looked for within so many bytes from the end of the log.
 _TAIL = 4 << 30
@@ -237,7 +237,7 @@ class _Finder:
         by_place = {}
         for row in self.found.rows.values():
             by_place[row.physical] = by_place[row.root_physical] = row.offset
-        for place, decision in _finals(self._store, self._tail()):
+        for place, decision in settled(self._store, self._tail()):
             offset = by_place.get(place)
             half = self._settle(offset, decision) if offset is not None else None
             if half is not None:
@@ -256,7 +256,7 @@ class _Finder:
         return message.queue_offset if message.topic == HALF_TOPIC else None
 
 
-def _finals(store: Store | Reader, start: int) -> Iterator[tuple[int, Decision]]:
+def settled(store: Store | Reader, start: int) -> Iterator[tuple[int, Decision]]:
     """(place of the half, decision) of the records that settle a half, from a place on."""
     error, at = ffi.new("ps_error *"), ffi.new("int64_t *", start)
     rows, end = ffi.new("ps_final[]", _FINALS), store.info().log_max

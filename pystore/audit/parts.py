@@ -47,11 +47,10 @@ class Shared:
 @dataclass(slots=True)
 class Part:
     """step: "queues", "index", "log" or "units". items: names of queues, numbers of index files or
-    of segments. size: bytes to read."""
+    of segments."""
 
     step: str
     items: list[Any]
-    size: int
 
 
 @dataclass(slots=True)
@@ -116,16 +115,16 @@ def audit_part(shared: Shared, part: Part) -> Found:
 
 
 def _cut(step: str, items: Sequence[_Item], sizes: Sequence[int], most: int) -> list[Part]:
-    """At most `most` parts of about the same number of bytes, in order."""
+    """At most `most` parts of about the same size, in order."""
     parts: list[Part] = []
-    share = sum(sizes) / max(1, most)
+    weights = [size + 1 for size in sizes]  # an empty file takes a look, too
+    share = sum(weights) / max(1, most)
     done = 0
-    for item, size in zip(items, sizes, strict=True):
+    for item, size in zip(items, weights, strict=True):
         # A new part where the share of those before it is used up.
         if not parts or done >= len(parts) * share:
-            parts.append(Part(step, [], 0))
+            parts.append(Part(step, []))
         parts[-1].items.append(item)
-        parts[-1].size += size
         done += size
     return parts
 
@@ -159,7 +158,7 @@ class SpreadAudit(CoreAudit):
 
     def index(self, some: Collection[int] | None = None) -> list[IndexFacts]:
         numbers = list(range(len(self._layout.index)) if some is None else some)
-        sizes = [self._layout.index[i][0].stat().st_size for i in numbers]
+        sizes = [sum(self._layout.index[i][1:]) for i in numbers]
         found = [f for each in self._do("index", numbers, sizes) for f in each.indexes]
         self._shared.indexes += found
         return found

@@ -104,6 +104,32 @@ def test_commits_that_came_twice_and_halves_that_nobody_ends(run_job, store_path
     assert not re.search(r"(src|href)=\"?(https?:)?//", text)
 
 
+def test_what_settles_a_half_is_what_recovery_says(spark, store_path, small, rng):
+    """Records of every kind of end, of halves and of others, beside csrc/remoting/finals.c."""
+    from pystore.cli.verbs import Session
+    from pystore.pending import Decision
+    from pystore.pending_log import settled
+    from spark_ext.jobs.frame import Job
+    from spark_ext.jobs.transactions import _finals
+
+    with pystore.open(store_path, **small) as store:
+        places = [store.put("t", b"first", queue=0).physical_offset]
+        for i in range(400):
+            topic = rng.choice(("t", HALF_TOPIC, OP_TOPIC, DISCARD_TOPIC))
+            properties = {"PGROUP": "g", "REAL_TOPIC": "t", "UNIQ_KEY": f"k{i}"}
+            sys_flag = rng.choice((0, 1, 4, 8, 12)) | rng.choice((0, 0, 2))
+            placed = store.put_message(
+                topic=topic, queue=0, body=b"%d," % rng.randrange(i + 1), sys_flag=sys_flag,
+                properties=properties, prepared_transaction_offset=rng.choice((0, *places)),
+            )  # fmt: skip
+            places.append(placed.physical_offset)
+        store.refresh()
+        want = sorted((place, how is Decision.COMMIT) for place, how in settled(store, 0))
+    assert len(set(want)) > 50
+    job = Job(Session(store_path, None, {}, None), "transactions", None, [])  # type: ignore[arg-type]
+    assert sorted((r.place, r.committed) for r in _finals(job).collect()) == want
+
+
 def test_a_store_without_transactions_is_an_empty_result(run_job, make):
     assert run_job("transactions", make({"t": [1]}), code=1)["transactions"] == {"halves": 0}
 
