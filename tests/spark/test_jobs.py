@@ -126,7 +126,8 @@ def test_what_settles_a_half_is_what_recovery_says(spark, store_path, small, rng
         store.refresh()
         want = sorted((place, how is Decision.COMMIT) for place, how in settled(store, 0))
     assert len(set(want)) > 50
-    job = Job(Session(store_path, None, {}, None), "transactions", None, [])  # type: ignore[arg-type]
+    session: Any = Session(store_path, None, {}, None)  # type: ignore[arg-type]
+    job = Job(session, "transactions", None, [])
     assert sorted((r.place, r.committed) for r in _finals(job).collect()) == want
 
 
