@@ -111,7 +111,7 @@ def main() -> None:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 
 
-_SERVE = """
+SERVE = """
 import json, os, sys, asyncio, uvloop
 from broker.broker import Broker
 async def main():
@@ -124,7 +124,7 @@ uvloop.run(main())
 
 
 def _measured(store: Path, given: Any) -> list[Row]:
-    words = [sys.executable, "-c", _SERVE, str(store)]
+    words = [sys.executable, "-c", SERVE, str(store)]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
     ) as server:

@@ -36,7 +36,9 @@ def proxy(make: str, namesrv: str, folder: Path, **settings: Any) -> Iterator[Ad
 def _ours(namesrv: str, folder: Path, settings: dict[str, Any]) -> Iterator[Addresses]:
     conf, log = folder / "rmq-proxy.json", folder / "log"
     conf.write_text(json.dumps(settings))
-    words = [launch.PYSTORE, "proxy", "-n", namesrv, "--grpc-port", "0", "--remoting-port", "0"]
+    words = [launch.PYSTORE, "proxy", "-n", namesrv, "--remoting-port", "0"]
+    if "grpcServerPort" not in settings:
+        words += ["--grpc-port", "0"]
     with log.open("wb") as errors:
         process = subprocess.Popen(
             [*words, "--json", "--proxy-conf", conf],
