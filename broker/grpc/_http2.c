@@ -1,13 +1,15 @@
 /* csrc/http2 as Python sees it: a Session of bytes, calls and replies. What each call costs is
  * counted in microseconds, which is why it is written by hand.
  *
- * Interface: the types Service and Session; broker/grpc/_http2.pyi has their methods. The limited
+ * Interface: the types Service and Session, and read_message and stored for plain sends;
+ * broker/grpc/_http2.pyi says what they do. The limited
  * API of CPython 3.11, as pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
 
 #include "http2/http2.h"
+#include "http2/message.h"
 
 /* ---- Service: what all connections have in common ---- */
 
@@ -219,7 +221,48 @@ static PyObject *session_calls(PyObject *self, void *nothing) {
     return PyLong_FromLong(ps_h2_calls(((session *)self)->h));
 }
 
+/* ---- plain messages ---- */
+
+/* read_message(request, body_max, texts_max, host): see the .pyi. */
+static PyObject *read_message(PyObject *module, PyObject *args) {
+    (void)module;
+    const char *data;
+    Py_ssize_t len, host_len;
+    long long body_max, texts_max;
+    ps_h2_text host;
+    ps_h2_message m;
+    if (!PyArg_ParseTuple(args, "y#LLs#", &data, &len, &body_max, &texts_max, &host.data, &host_len))
+        return NULL;
+    host.len = host_len <= PS_H2_PROPERTIES_MAX ? (int32_t)host_len : 0;
+    if (host.len == 0 ||
+        !ps_h2_message_read((const uint8_t *)data, len, body_max, texts_max, host, &m))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(s#s#y#y#L)", m.topic.data, (Py_ssize_t)m.topic.len, m.id.data,
+                         (Py_ssize_t)m.id.len, m.properties, (Py_ssize_t)m.properties_len,
+                         (const char *)m.body, (Py_ssize_t)m.body_len, (long long)m.born_ms);
+}
+
+/* stored(message id, queue offset): see the .pyi. */
+static PyObject *stored(PyObject *module, PyObject *args) {
+    (void)module;
+    const char *id;
+    Py_ssize_t len;
+    long long offset;
+    uint8_t reply[PS_H2_REPLY_MAX];
+    if (!PyArg_ParseTuple(args, "s#L", &id, &len, &offset)) return NULL;
+    int32_t id_len = len <= INT32_MAX ? (int32_t)len : INT32_MAX;
+    int64_t size = ps_h2_message_reply((ps_h2_text){id, id_len}, offset, reply);
+    if (size == 0) return PyErr_Format(PyExc_ValueError, "the id is too long, or no offset");
+    return PyBytes_FromStringAndSize((const char *)reply, (Py_ssize_t)size);
+}
+
 /* ---- the module ---- */
+
+static PyMethodDef functions[] = {
+    {"read_message", read_message, METH_VARARGS, NULL},
+    {"stored", stored, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMethodDef session_methods[] = {
     {"events", session_events, METH_NOARGS, NULL},
@@ -288,7 +331,7 @@ static PyModuleDef_Slot module_slots[] = {
 };
 
 static PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT, "broker.grpc._http2", NULL, sizeof(module_state), NULL, module_slots,
+    PyModuleDef_HEAD_INIT, "broker.grpc._http2", NULL, sizeof(module_state), functions, module_slots,
     traverse, clear, NULL,
 };
 

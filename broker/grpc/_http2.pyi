@@ -49,3 +49,13 @@ class Session:
     done: bool
     #: In progress.
     calls: int
+
+def read_message(
+    request: bytes, body_max: int, texts_max: int, host: str, /
+) -> tuple[str, str, bytes, bytes, int] | None:
+    """Topic, message id, stored properties, body and born time (ms) of a SendMessage with one
+    message that asks for nothing but to be stored. texts_max: bytes of its tag and keys. host: of
+    the client. None: it is another one, or something about it is unusual or wrong."""
+
+def stored(message_id: str, offset: int, /) -> bytes:
+    """The reply for such a message. offset: in its queue."""

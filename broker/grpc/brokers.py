@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.access.needs import Action
 from broker.grpc.calls import Call
@@ -19,6 +19,7 @@ __all__ = [
     "BROKER",
     "LINK",
     "REQUEST_S",
+    "AtOnce",
     "Brokers",
     "Key",
     "Link",
@@ -181,6 +182,20 @@ class Brokers(Protocol):
 
     def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
         """Whether the client may do one of these to a topic."""
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """Brokers that may put a message without a wait."""
+
+    def place_at_once(self, topic: str) -> Place | None:
+        """Where it is; None: ask places()."""
+
+    def put_at_once(
+        self, call: Call, base: bytes, properties: bytes, body: bytes, born_ms: int
+    ) -> int | Awaitable[Command] | None:
+        """base: the request's fields that stay (ps_client_send). The queue offset of a message that
+        was put; the answer's wait; None: nothing has happened, use request()."""
 
 
 def accepted(answer: Command) -> Command:

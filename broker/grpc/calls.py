@@ -4,20 +4,25 @@ A group of methods is a class with ``handlers()``: by method name, what serves i
 ``async (call, request) -> reply``; one that streams replies is an async generator
 ``(call, request)`` that yields them. Both raise Problem (or Refused, of the broker) for a call that
 ends with another status than OK; the server puts it into the reply of that method.
+
+A group may also have ``at_once()``: for a unary method ``(call, bytes) -> bytes``, which is tried
+first and called without a task. It gives the reply, a coroutine that has it later, or None: nothing
+has happened, and the handler serves the call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker.grpc.status import Code, Problem
 
-__all__ = ["Call", "Handlers"]
+__all__ = ["AtOnceHandlers", "Call", "Handlers"]
 
 Handlers = Mapping[str, Callable[..., Any]]
+AtOnceHandlers = Mapping[str, Callable[..., bytes | Coroutine[Any, Any, bytes] | None]]
 
 CLIENT_ID = "x-mq-client-id"
 #: Characters of a client's id, which tools show.

@@ -114,18 +114,29 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-#: Serves a call: its stream, which method, and its request (None: they come one by one).
-Serve = Callable[[Stream, int, bytes], Coroutine[Any, Any, None]]
+Later = Coroutine[Any, Any, bytes]
+#: The reply to a unary call at once, by method, client, metadata and request; a wait for it; or
+#: None.
+Try = Callable[[int, Address, dict[str, str], bytes], bytes | Later | None]
+#: Serves a call: its stream, which method, its request (empty: they come one by one), and the wait
+#: for its reply if there is one already.
+Serve = Callable[[Stream, int, bytes, Later | None], Coroutine[Any, Any, None]]
 
 
 class Http2Connection(asyncio.Protocol):
     """serve: must finish each stream. ended: set when the connection is closed."""
 
     def __init__(
-        self, service: Service, address: Address, serve: Serve, ended: asyncio.Future[None]
+        self,
+        service: Service,
+        address: Address,
+        at_once: Try,
+        serve: Serve,
+        ended: asyncio.Future[None],
     ) -> None:
         self.address = address
         self._session = Session(service)
+        self._at_once = at_once
         self._serve = serve
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -207,11 +218,15 @@ class Http2Connection(asyncio.Protocol):
         self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
     ) -> None:
         self._began += 1
+        reply = self._at_once(method, self.address, metadata, data)
+        if isinstance(reply, bytes):
+            self._session.send(number, reply, True)
+            return
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
         stream = self._streams[number] = Stream(self, number, metadata, deadline)
         if deadline is not None:
             stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
-        stream.task = task = self._loop.create_task(self._serve(stream, method, data))
+        stream.task = task = self._loop.create_task(self._serve(stream, method, data, reply))
         task.add_done_callback(lambda done: self._done(stream, done))
 
     def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:

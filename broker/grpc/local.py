@@ -9,14 +9,16 @@ questions of tools) goes there.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from broker.access.guard import Guard
 from broker.access.needs import Action, Ask, Asked, Kind, Need
 from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
+from broker.client._messages import send_prepared
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
 from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
@@ -163,14 +165,46 @@ class LocalBroker:
     @staticmethod
     async def _answer(link: LocalLink, command: Command, timeout_s: float) -> Command:
         command.serialize = header_format(command.code)
+        return await LocalBroker._settled(link.near.request(command, timeout_s), timeout_s)
+
+    @staticmethod
+    async def _settled(answer: Awaitable[Command], timeout_s: float) -> Command:
         try:
-            return await link.near.request(command, timeout_s)
+            return await answer
         except TimeoutError:
             raise Problem(
                 Code.PROXY_TIMEOUT, f"the broker did not answer within {timeout_s:g} s"
             ) from None
         except ConnectionError as failed:
             raise Problem(Code.INTERNAL_SERVER_ERROR, f"the broker is gone: {failed}") from None
+
+    # ---- sends without bytes between ----
+
+    def place_at_once(self, topic: str) -> Place | None:
+        config = self.services.topics.get(topic)
+        return Place(self.services.broker_name, config) if config is not None else None
+
+    def put_at_once(
+        self, call: Call, base: bytes, properties: bytes, body: bytes, born_ms: int
+    ) -> int | Awaitable[Command] | None:
+        if self._guard is not None:
+            return None
+        connection = self.link(call).near
+        near = connection.near
+        at = near.direct() if near is not None else None
+        if at is None or near is None:
+            return None
+        opaque = connection.next_opaque()
+        answer = send_prepared(at, 0, base, opaque, 0, 0, born_ms, properties, body)
+        if answer is None:
+            return None
+        if answer:
+            near.sent(True)
+            return answer[2]
+        later = _Later(loop=asyncio.get_running_loop())
+        connection.await_send(opaque, later)
+        near.sent(False)
+        return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
 
     # ---- access control ----
 
@@ -219,6 +253,14 @@ class LocalBroker:
             good = hmac.new(secret.encode(), date.encode(), "sha1").hexdigest()
             if hmac.compare_digest(good, signature.lower()):
                 sign(command, Credentials(key, secret))
+
+
+class _Later(asyncio.Future[Command]):
+    """The answer of a send that did not come at once, in either form."""
+
+    def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None:
+        if not self.done():
+            self.set_result(Command(code, {"queueOffset": str(offset), "msgId": ids}))
 
 
 def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:

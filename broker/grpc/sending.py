@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
-from broker.grpc.brokers import Brokers, Place, accepted
-from broker.grpc.calls import Call, Handlers
+from broker.grpc._http2 import read_message, stored
+from broker.grpc.brokers import AtOnce, Brokers, Place, accepted
+from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
 from broker.grpc.messages import Kind, Outgoing, outgoing
 from broker.grpc.routes import accepted_types
@@ -19,8 +21,9 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok, overall, status
 from broker.grpc.transactions import Half, id_of
+from broker.remoting.codec import encode
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command
+from broker.remoting.command import BINARY, Command
 from broker.services.names import DLQ, RETRY
 from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
@@ -32,6 +35,8 @@ __all__ = ["Sending", "check_type", "queue_for"]
 
 #: Messages that are looked at in one turn of the event loop.
 _A_TURN = 64
+#: Topics, and queues of theirs, that are remembered for plain messages.
+_KNOWN_MAX = 4096
 _KINDS = {number: name for name, number in vars(Kind).items()}
 _KINDS[Kind.MESSAGE_TYPE_UNSPECIFIED] = "UNSPECIFIED"
 
@@ -42,9 +47,63 @@ class Sending:
         self._settings = settings
         self._turn = itertools.count()
         self._unturned = 0
+        self._legal: set[str] = set()
+        self._bases: dict[tuple[str, int], bytes] = {}
 
     def handlers(self) -> Handlers:
         return {"SendMessage": self.send, "RecallMessage": self.recall}
+
+    def at_once(self) -> AtOnceHandlers:
+        if not isinstance(self._broker, AtOnce):
+            return {}
+        return {"SendMessage": partial(self._send_at_once, self._broker)}
+
+    def _send_at_once(
+        self, broker: AtOnce, call: Call, data: bytes
+    ) -> bytes | Coroutine[Any, Any, bytes] | None:
+        """The reply for a plain message (csrc/http2/message.h): most are stored without a wait.
+        What send() would check beside that was checked for the topic."""
+        own = self._settings
+        made = read_message(data, own.body_max, own.properties_max, call.address[0])
+        place = broker.place_at_once(made[0]) if made is not None else None
+        if made is None or place is None:
+            return None
+        topic, message_id, properties, body, born_ms = made
+        queues = place.writes
+        if not queues or not self._takes_plain(topic, place.config):
+            return None
+        base = self._base(topic, next(self._turn) % queues, place.broker)
+        put = broker.put_at_once(call, base, properties, body, born_ms)
+        if isinstance(put, int):
+            return stored(message_id, put)
+        return _stored_later(put, message_id) if put is not None else None
+
+    def _takes_plain(self, name: str, config: TopicConfig) -> bool:
+        """Whether clients may send plain messages to this topic."""
+        if name.startswith((RETRY, DLQ)):
+            return False
+        if self._settings.check_type and Kind.NORMAL not in accepted_types(config):
+            return False
+        if name not in self._legal:
+            try:
+                topic_of(pb.Resource(name=name))
+            except Problem:
+                return False
+            if len(self._legal) >= _KNOWN_MAX:
+                self._legal.clear()
+            self._legal.add(name)
+        return True
+
+    def _base(self, topic: str, queue: int, broker: str) -> bytes:
+        """The part of a plain send that stays."""
+        found = self._bases.get((topic, queue))
+        if found is None:
+            if len(self._bases) >= _KNOWN_MAX:
+                self._bases.clear()
+            fields = _fixed(topic, queue, broker, False)
+            command = Command(RequestCode.SEND_MESSAGE_V2, fields, serialize=BINARY)
+            found = self._bases[topic, queue] = encode(command)
+        return found
 
     # ---- SendMessage ----
 
@@ -180,14 +239,30 @@ def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:
         bodies = [each.body for each in messages]
         body = encode_batch([0] * len(messages), bodies, properties)
     own = {"UNIQ_KEY": first.message_id} if batch else first.properties
-    ext = {
-        "a": first.topic, "b": first.topic, "c": "TBW102", "d": "4", "e": str(queue),
+    ext = _fixed(first.topic, queue, broker, batch) | {
         "f": str(first.sys_flag), "g": str(first.born_ms), "h": "0",
-        "i": encode_properties(own).decode(), "j": "0", "k": "false",
-        "m": "true" if batch else "false", "n": broker,
+        "i": encode_properties(own).decode(),
     }  # fmt: skip
     code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
     return Command(code, ext, body)
+
+
+def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
+    """The fields that are the same for all messages to a queue."""
+    return {
+        "a": topic, "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "j": "0", "k": "false",
+        "m": "true" if batch else "false", "n": broker,
+    }  # fmt: skip
+
+
+async def _stored_later(put: Awaitable[Command], message_id: str) -> bytes:
+    """The reply of a plain message whose answer is awaited."""
+    answer = await put
+    if answer.code == ResponseCode.SUCCESS:
+        return stored(message_id, int(answer.ext["queueOffset"]))
+    entry = pb.SendResultEntry(status=status(of_response(answer.code), answer.remark or ""))
+    reply: bytes = pb.SendMessageResponse(status=entry.status, entries=[entry]).SerializeToString()
+    return reply
 
 
 def _together(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 from broker.grpc._http2 import Service
-from broker.grpc.calls import Call, Handlers
+from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.front import Front
 from broker.grpc.http2 import Address, Http2Connection, Stream
 from broker.grpc.messages import set_millis
@@ -36,12 +36,13 @@ _POLL_S = 0.02
 
 
 class GrpcServer:
-    """handlers: by method name; a method without one is answered as unimplemented. gone: told of
-    each client whose connection is closed."""
+    """handlers: by method name; a method without one is answered as unimplemented. at_once: those
+    that are tried before. gone: told of each client whose connection is closed."""
 
     def __init__(
         self,
         handlers: Handlers,
+        at_once: AtOnceHandlers,
         settings: ProxySettings,
         sock: socket.socket,
         *,
@@ -51,6 +52,11 @@ class GrpcServer:
         gone: Callable[[Address], None],
     ) -> None:
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
+        self._at_once = {
+            number: at_once[method.name]
+            for number, (method, _) in enumerate(self._methods)
+            if method.name in at_once
+        }
         self._idle_s = settings.idle_ms / 1000
         self._service = Service(
             tuple((f"/{SERVICE}/{m.name}".encode(), m.streams_in) for m, _ in self._methods),
@@ -83,7 +89,7 @@ class GrpcServer:
         await self._front.stop()
 
     def _speak(self, address: Address, ended: asyncio.Future[None]) -> Http2Connection:
-        return Http2Connection(self._service, address, self._serve, ended)
+        return Http2Connection(self._service, address, self._try, self._serve, ended)
 
     def _look(self) -> None:
         """Closes connections that are idle."""
@@ -95,8 +101,30 @@ class GrpcServer:
         later = self._idle_s / _LOOKS
         self._looking = asyncio.get_running_loop().call_later(later, self._look)
 
-    def _serve(self, stream: Stream, number: int, data: bytes) -> Coroutine[Any, Any, None]:
+    def _try(
+        self, number: int, address: Address, metadata: dict[str, str], data: bytes
+    ) -> bytes | Coroutine[Any, Any, bytes] | None:
+        handler = self._at_once.get(number)
+        if handler is None:
+            return None
+        method = self._methods[number][0]
+        try:
+            return handler(Call(method.name, metadata, address), data)
+        except Problem:
+            return None  # nothing has happened yet: the usual way says so
+        except Exception as error:  # noqa: BLE001 - answered
+            return _failed(method, error)
+
+    def _serve(
+        self,
+        stream: Stream,
+        number: int,
+        data: bytes,
+        later: Coroutine[Any, Any, bytes] | None,
+    ) -> Coroutine[Any, Any, None]:
         method, handler = self._methods[number]
+        if later is not None:
+            return _later(method, later, stream)
         call = Call(method.name, stream.metadata, stream.address, stream.deadline)
         if method.streams_in:
             return _telemetry(method, handler, call, stream)
@@ -108,10 +136,23 @@ class GrpcServer:
 async def _unary(method: Method, handler: Any, call: Call, data: bytes, stream: Stream) -> None:
     try:
         call.client_id  # noqa: B018 - every call names its client
-        reply = await handler(call, _parsed(method, data))
+        reply = (await handler(call, _parsed(method, data))).SerializeToString()
     except Exception as error:  # noqa: BLE001 - answered
-        reply = method.reply(status=_problem(method, error).status())
-    stream.reply(reply.SerializeToString())
+        reply = _failed(method, error)
+    stream.reply(reply)
+
+
+async def _later(method: Method, reply: Coroutine[Any, Any, bytes], stream: Stream) -> None:
+    try:
+        stream.reply(await reply)
+    except Exception as error:  # noqa: BLE001 - answered
+        stream.reply(_failed(method, error))
+
+
+def _failed(method: Method, error: Exception) -> bytes:
+    """The reply of a unary method."""
+    data: bytes = method.reply(status=_problem(method, error).status()).SerializeToString()
+    return data
 
 
 async def _stream(method: Method, handler: Any, call: Call, data: bytes, stream: Stream) -> None:

@@ -55,6 +55,7 @@ class GrpcService(Generic[_Made]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = GrpcServer(
             self._methods(settings),
+            self._sending.at_once(),
             settings,
             sock,
             tls=tls,
@@ -67,12 +68,13 @@ class GrpcService(Generic[_Made]):
         """One class for each group of methods; whoever adds a group names it here."""
         broker, clients = self.broker, self.clients
         routes = Routes(broker, settings, self.port)
+        self._sending = Sending(broker, settings)
         self._client_methods = ClientMethods(broker, clients, settings)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
         made: dict[str, Callable[..., object]] = {}
         for group in (
             routes,
-            Sending(broker, settings),
+            self._sending,
             Ending(broker),
             self._client_methods,
             self._receiving,

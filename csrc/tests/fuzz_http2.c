@@ -1,10 +1,12 @@
 /* Damaged conversations before csrc/http2: what a client wrote, with bytes changed, inserted, taken
- * away or repeated, in pieces. Nothing but the sanitizers judges, and that each ends.
+ * away or repeated, in pieces; and damaged requests before message.c. Nothing but the sanitizers
+ * judges, and that each ends.
  *
  * PS_FUZZ_RUNS inputs, for PS_FUZZ_SECONDS at most; PS_SEED repeats a run. */
 #define _GNU_SOURCE
 #include <time.h>
 
+#include "http2/message.h"
 #include "http2_client.h"
 
 enum { INPUT_MAX = 1 << 16 };
@@ -88,9 +90,36 @@ static void feed_in_pieces(void) {
     ps_h2_free(h);
 }
 
+/* A SendMessage: topic T; tag t, keys a and b, id, encoding, type, born time and host; body. */
+static const uint8_t REQUEST[] = "\x0a\x36\x0a\x03\x12\x01T\x1a\x27\x0a\x01t\x12\x01" "a\x12\x01" "b"
+                                 "\x1a\x0a" "0123456789" "\x28\x01\x30\x01\x3a\x08\x08\x80\x8f\xd4"
+                                 "\xa6\x06\x10\x05\x42\x02vm\x22\x06" "a body";
+
+/* In memory of its own size, so that a byte too many is seen. */
+static bool read_exact(const uint8_t *data, int64_t len) {
+    uint8_t *copy = malloc((size_t)len + 1) , reply[PS_H2_REPLY_MAX];
+    ps_h2_text host = {"192.0.2.1", 9};
+    ps_h2_message m;
+    memmove(copy + 1, data, (size_t)len);
+    bool plain = ps_h2_message_read(copy + 1, len, 1000, 1000, host, &m);
+    if (plain) ps_h2_message_reply(m.id, check_below(1 << 30), reply);
+    free(copy);
+    return plain;
+}
+
+static void damage_request(void) {
+    int64_t len = (int64_t)sizeof REQUEST - 1;
+    uint8_t data[sizeof REQUEST];
+    memcpy(data, REQUEST, sizeof data);
+    for (int64_t count = 1 + check_below(4); count > 0; count--)
+        data[check_below(len)] = (uint8_t)check_random();
+    read_exact(data, check_below(4) == 0 ? check_below(len + 1) : len);
+}
+
 int main(void) {
     check_begin();
     record();
+    CHECK(read_exact(REQUEST, sizeof REQUEST - 1));
     int64_t runs = setting("PS_FUZZ_RUNS", 3000), seconds = setting("PS_FUZZ_SECONDS", 7200);
     time_t end = time(NULL) + seconds;
     for (int64_t cut = 0; cut <= whole_len; cut++) {
@@ -103,6 +132,7 @@ int main(void) {
         now_len = whole_len;
         for (int64_t count = 1 + check_below(5); count > 0 && now_len > 64; count--) damage();
         feed_in_pieces();
+        for (int i = 0; i < 20; i++) damage_request();
     }
     return check_end("http2");
 }
