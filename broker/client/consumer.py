@@ -218,12 +218,15 @@ class AsyncConsumer:
     async def close(self) -> None:
         """Stops pulling, lets handlers finish, commits, leaves the group. Harmless when repeated.
 
-        Raises: HandlerStuck when a handler is still running after stop_timeout_s.
+        Raises: HandlerStuck when a handler is still running after stop_timeout_s; WrongLoop on
+        another event loop than that of start(), Forked.
         """
         if self._stopping:
             if self._closed_event is not None:
                 await self._closed_event.wait()
             return
+        if self.network.started:
+            self.network.check()
         self._stopping = True
         stuck: ClientError | None = None
         try:

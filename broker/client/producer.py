@@ -205,8 +205,12 @@ class AsyncProducer:
         await self._slots.all_free()
 
     async def close(self) -> None:
-        """Waits for sends under way, then leaves nothing behind. Harmless when repeated."""
+        """Waits for sends under way, then leaves nothing behind. Harmless when repeated.
+
+        Raises: WrongLoop on another event loop than that of start(), Forked.
+        """
         if self.network.started:
+            self.network.check()
             await self._slots.all_free()
             if self._tracer is not None:
                 await self._tracer.flush()
@@ -559,6 +563,7 @@ class AsyncProducer:
             self._report(target.queue.broker, start)
         elif sent is False:
             slots.try_acquire()
+            # It does not refuse what send_plain has taken.
             outgoing = prepare(message, self._rules, key=key)
             sending, future = self._waiting(outgoing, target, connection, start, result_of)
             self._answered_later(sending, opaque, near)

@@ -66,6 +66,8 @@ class _Near:
         return self._server.direct()
 
     def sent(self, answered: bool) -> None:
+        if answered:
+            self._client.reads += 1
         self._server.sent_directly(answered)
 
 

@@ -140,6 +140,30 @@ def test_another_event_loop_is_refused(server, name):
     run(both())
 
 
+@pytest.mark.parametrize("kind", [AsyncProducer, AsyncConsumer])
+def test_a_client_is_closed_where_it_was_started(server, kind):
+    """Elsewhere it would wait for what never happens there."""
+    made = kind("g", namesrv=server.namesrv)
+
+    async def start():
+        await made.start()
+
+    async def close():
+        with pytest.raises(WrongLoop, match="one for each loop"):
+            await made.close()
+
+    async def both():
+        await start()
+        await asyncio.to_thread(asyncio.run, close())
+        await made.close()
+
+    run(both())
+    made = kind("g", namesrv=server.namesrv)
+    asyncio.run(start())  # which nobody closes, and now nobody can
+    with pytest.raises(WrongLoop, match="which is closed"):
+        asyncio.run(made.close())
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_told(server, name):
     with Producer("p", server.namesrv) as producer:
