@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -101,22 +102,36 @@ def service(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @contextmanager
-def running(words: Sequence[str | Path], folder: Path, **env: str) -> Iterator[Path]:
-    """A program that runs until the test has seen what it wants; the file of what it says."""
-    said = folder / "said"
-    with said.open("wb") as out:
-        process = subprocess.Popen(
-            words, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=folder,
-            env={**os.environ, "HOME": str(folder), **env},
-        )  # fmt: skip
+def running(words: Sequence[str | Path], folder: Path, *, tries: int = 1) -> Iterator[Path]:
+    """A program that runs until the test has seen what it wants; the file of what it says. tries:
+    how often it is begun where it ends with an error: Java's examples give a machine that is busy
+    three seconds for their first call."""
+    said, ended = folder / "said", threading.Event()
+
+    def run() -> None:
+        for _ in range(tries):
+            with said.open("ab") as out:
+                process = subprocess.Popen(
+                    words, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=folder,
+                    env={**os.environ, "HOME": str(folder)},
+                )  # fmt: skip
+            while process.poll() is None and not ended.wait(0.05):
+                pass
+            process.kill()
+            if process.wait() == 0 or ended.is_set():
+                return
+
+    said.touch()
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
         yield said
     except BaseException:
         sys.stderr.write(said.read_text("utf-8", "replace")[-3000:])
         raise
     finally:
-        process.kill()
-        process.wait()
+        ended.set()
+        thread.join()
 
 
 # ---- Java ----
@@ -138,7 +153,7 @@ def java(jars: Path, folder: Path, name: str) -> Iterator[Path]:
         "java", "-Xmx256m", f"-Djdk.net.hosts.file={hosts}", f"-Duser.home={folder}",
         "-cp", f"{jars}/*", f"org.apache.rocketmq.client.java.example.{name}",
     ]  # fmt: skip
-    with running(words, folder) as said:
+    with running(words, folder, tries=20) as said:
         yield said
 
 
