@@ -7,11 +7,13 @@ PY := .venv/bin/python
 JOBS ?= 2
 MAKEFLAGS += --no-print-directory
 
-C_SOURCES := $(filter-out csrc/tests/%,$(wildcard csrc/*/*.c))
+# csrc/http2 is linked with nghttp2. Without its header everything is built but the gRPC service.
+NGHTTP2 := $(shell $(CC) -E -include nghttp2/nghttp2.h -x c /dev/null >/dev/null 2>&1 && echo yes)
+C_LEFT_OUT := csrc/tests/% $(if $(NGHTTP2),,csrc/http2/%)
+C_SOURCES := $(filter-out $(C_LEFT_OUT),$(wildcard csrc/*/*.c))
 C_HEADERS := csrc/pystore.h $(filter-out csrc/tests/%,$(wildcard csrc/*/*.h csrc/*/*.def))
 BY_HAND := pystore/_put.c broker/client/_messages.c broker/grpc/_http2.c
-# The one library that C code here is linked with: csrc/http2.
-C_LIBRARIES := -lnghttp2
+C_LIBRARIES := $(if $(NGHTTP2),-lnghttp2)
 # -g1: lines are all that the stacks of a sanitizer need, and a sixth of the time of a build.
 C_FLAGS := -std=gnu11 -g1 -O1 -fno-omit-frame-pointer -pthread -Wall -Wextra -Icsrc
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -23,9 +25,10 @@ LOCK := $(if $(shell command -v flock),flock .venv/.lock,)
 
 ASAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/asan/%.o)
 TSAN_OBJECTS := $(C_SOURCES:csrc/%.c=build/tsan/%.o)
-C_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/test_*.c)))
-C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/tsan_*.c)))
-C_FUZZERS := $(patsubst csrc/tests/%.c,build/ctests/%,$(sort $(wildcard csrc/tests/fuzz_*.c)))
+C_TEST_SOURCES := $(filter-out $(if $(NGHTTP2),,%_http2.c),$(sort $(wildcard csrc/tests/*.c)))
+C_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/test_%,$(C_TEST_SOURCES)))
+C_TSAN_TESTS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/tsan_%,$(C_TEST_SOURCES)))
+C_FUZZERS := $(patsubst csrc/tests/%.c,build/ctests/%,$(filter csrc/tests/fuzz_%,$(C_TEST_SOURCES)))
 C_TEST_HEADERS := $(C_HEADERS) $(wildcard csrc/tests/*.h)
 
 C_RUNS := $(patsubst build/ctests/%,run/%,$(C_TESTS) $(C_FUZZERS))
@@ -71,12 +74,12 @@ setup: .venv/.stamp ## make .venv and install everything that developers need in
 	  --config-settings editable_mode=compat -e '.[dev]'
 	@touch $@
 
-# HTTP/2 for csrc/http2: its header and library, from the system's packages.
+# HTTP/2 for csrc/http2, from the system's packages where they may be installed. The makes that
+# `test` starts afterwards see the header.
 build/.nghttp2:
 	@mkdir -p build
-	@printf '#include <nghttp2/nghttp2.h>\n' | $(CC) -E -o /dev/null - 2>/dev/null \
-	  || { apt-get -qq update && apt-get -qq install -y libnghttp2-dev >/dev/null; } \
-	  || { echo "csrc/http2 needs nghttp2: install libnghttp2-dev, as root" >&2; exit 1; }
+	@test "$(NGHTTP2)" || { apt-get -qq update && apt-get -qq install -y libnghttp2-dev; } >/dev/null 2>&1 \
+	  || echo "without the gRPC service: install libnghttp2-dev (as root), then \`make clean build\`" >&2
 	@touch $@
 
 build: pystore/_core.abi3.so ## compile the C core in place, when a source is newer
@@ -95,7 +98,7 @@ demo: build ## the round trip of the README, on the flights of 2013
 ##@ Test
 
 # The C tests need no .venv: they are built and run while it is made.
-test: ## everything: C under sanitizers, threads, then the Python suite
+test: | build/.nghttp2 ## everything: C under sanitizers, threads, then the Python suite
 	@$(MAKE) -s -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS)
 	@$(PYTEST)
 
@@ -271,11 +274,11 @@ prepare:
 # Objects that only a chain of rules names are kept.
 .SECONDARY: $(ASAN_OBJECTS) $(TSAN_OBJECTS)
 
-build/asan/%.o: csrc/%.c $(C_HEADERS) | build/.nghttp2
+build/asan/%.o: csrc/%.c $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(ASAN) -c -o $@ $<
 
-build/tsan/%.o: csrc/%.c $(C_HEADERS) | build/.nghttp2
+build/tsan/%.o: csrc/%.c $(C_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) $(TSAN) -c -o $@ $<
 

@@ -7,6 +7,9 @@ One wheel serves every Python from 3.11 on, since the extension keeps to the lim
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,16 +66,28 @@ def http2(pattern: str) -> list[str]:
     return sorted(path.as_posix() for path in Path("csrc/http2").glob(pattern))
 
 
+def has_nghttp2() -> bool:
+    """Whether the compiler finds the header of the library that the gRPC service needs."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    words = [*compiler, "-E", "-include", "nghttp2/nghttp2.h", "-x", "c", os.devnull]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
 by_hands = [
     by_hand("pystore._put"),
     by_hand("broker.client._messages", "csrc/remoting/inprocess.h", "csrc/base/bytes.h"),
-    by_hand(
-        "broker.grpc._http2",
-        *http2("*.h"),
-        sources=[*http2("*.c"), "csrc/base/clock.c"],
-        libraries=["nghttp2"],
-    ),
 ]
+if has_nghttp2():
+    by_hands.append(
+        by_hand(
+            "broker.grpc._http2",
+            *http2("*.h"),
+            sources=[*http2("*.c"), "csrc/base/clock.c"],
+            libraries=["nghttp2"],
+        )
+    )
+elif compiled:
+    print("without the gRPC service: nghttp2's header (libnghttp2-dev) is missing", file=sys.stderr)
 
 setup(
     cffi_modules=["pystore/_build.py:ffi"] if compiled else [],

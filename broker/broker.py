@@ -33,6 +33,7 @@ from broker.client.message import ReceivedMessage
 from broker.client.options import ClientOptions
 from broker.client.producer import AsyncProducer, ProducerOptions
 from broker.client.routes import Route, route_of_queues
+from broker.grpc import what_is_missing
 from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
@@ -299,9 +300,7 @@ class Broker:
             from broker.grpc.service import GrpcService
             from broker.grpc.settings import ProxySettings
         except ImportError as missing:
-            raise BadArgument(
-                f"the gRPC service needs {missing.name}: pip install 'rocketmq-pystore[grpc]'"
-            ) from missing
+            raise BadArgument(what_is_missing(missing)) from missing
         conf = ProxySettings()
         if self._proxy_conf is not None:
             conf = await asyncio.to_thread(ProxySettings.read, Path(self._proxy_conf))

@@ -77,15 +77,14 @@ def run(
     from broker.cli.serve import serve
     from broker.client.errors import ClientError, Misuse
     from broker.client.options import ClientSettings
+    from broker.grpc import what_is_missing
     from broker.remoting.tls import TlsSettings
     from pystore.errors import BadArgument
 
     try:
         from broker.grpc.proxy import ROUTE_POLL_S, Proxy
     except ImportError as missing:
-        raise BadArgument(
-            f"the proxy needs {missing.name}: pip install 'rocketmq-pystore[grpc]'"
-        ) from missing
+        raise BadArgument(what_is_missing(missing)) from missing
     if s.conf is not None or s.sets:
         given = ", ".join(s.sets) or str(s.conf)
         raise usage(f"a proxy has no settings of a broker: {given}", "write them to --proxy-conf")

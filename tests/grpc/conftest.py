@@ -1,13 +1,17 @@
-"""One broker for the files that only ask it."""
+"""One broker for the files that only ask it. A build without nghttp2 has no service to test."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 
 import pytest
 from caller import Caller, serving
 
 from broker import Broker
+
+if importlib.util.find_spec("broker.grpc._http2") is None:
+    collect_ignore_glob = ["test_*.py"]
 
 
 @pytest.fixture(scope="module")
