@@ -196,7 +196,8 @@ class Store(Base):
         UTF-8, at most maxMessageSize bytes. keys: one, several in a list, or several in one text
         separated by spaces. queue: None takes them in turn. flag: the user's own number.
         wait: False is upstream's ``WAIT=false``: do not wait for the sync. delay_level: 1 to the
-        last level; the message goes to SCHEDULE_TOPIC_XXXX as upstream stores it
+        last level of messageDelayLevel, where a broker takes any higher one for the last; the
+        message goes to SCHEDULE_TOPIC_XXXX as upstream stores it
         (docs/internals/format.md#delays-and-transactions). A property TIMER_DELIVER_MS,
         TIMER_DELAY_MS or TIMER_DELAY_SEC makes it wait for that time in rmq_sys_wheel_timer. A
         broker over the store delivers both. born_timestamp: ms; 0: now. born_host:
@@ -267,6 +268,8 @@ class Store(Base):
 
         block: wait for the sync here. Everything else as ``put``, errors included.
         """
+        if delay_level:
+            self._check_level(delay_level)
         encoded = _properties(tags, keys, properties, wait)
         entry = self._topic(topic)
         if queue is None:
@@ -290,6 +293,12 @@ class Store(Base):
             out.status, out.size, out.queue_id, out.queue_offset, out.physical_offset,
             out.store_timestamp, ffi.buffer(out.store_host)[: out.store_host_len],
         )  # fmt: skip
+
+    def _check_level(self, level: int) -> None:
+        """Raises: BadArgument for a level that messageDelayLevel does not have."""
+        last = len(self.settings.delay_levels_ms)
+        if not 0 < level <= last:
+            raise BadArgument(f"delay_level {level}: messageDelayLevel has levels 1 to {last}")
 
     def _message(self, body: bytes | str, encoded: bytes, queue: int, host: str | None) -> Any:
         """A ``ps_message`` whose buffers this thread keeps until its next one."""

@@ -318,7 +318,8 @@ def _put_level(
     queue: Any = some.column("queue")
     target = topic
     if level:
-        # Where upstream keeps a delayed message until its time, as Store.put does.
+        # Where upstream keeps a delayed message until its time; a level that is too high counts as
+        # the last, as at a broker.
         target, level = _DELAY_TOPIC, min(level, len(store.settings.delay_levels_ms))
         real = queue.cast(pa.string()).cast(pa.binary())
         head = f"DELAY\x01{level}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01".encode()

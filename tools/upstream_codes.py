@@ -1,7 +1,7 @@
 """Every request code of upstream's, so that docs/codes.md can say which are not served.
 
-From the constants of its class RequestCode, by ``javap -constants``; tests/java compares them with
-the jars of the reference.
+From the constants of its class RequestCode, by ``javap -constants``;
+tests/java/test_request_codes.py compares them with the jars of the reference.
 """
 
 from __future__ import annotations

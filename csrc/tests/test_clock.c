@@ -84,9 +84,10 @@ static void test_waits_end(const char *root) {
     for (int hours = -1; hours <= 1; hours += 2) {
         int64_t began = seconds();
         atomic_store(&shift_s, hours * HOUR_S);
+        alarm(BOUND_S); /* ends this program where the wait would last the hour */
         CHECK_EQ(0, ps_wait_message(s, t, 0, 100, 1200));
         CHECK(seconds() - began >= 1);
-        CHECK(seconds() - began < BOUND_S);
+        alarm(0);
     }
     atomic_store(&shift_s, 0);
     ps_store_free(s);

@@ -674,6 +674,7 @@ def test_topics_by_request(desk):
     assert (desk.ask(215, topic="").code, desk.ask(215, topic="TBW102").code) == (29, 29)
     assert desk.ask(17, **(made | {"topic": ""})).code == 29
     assert desk.ask(17, **(made | {"perm": "x"})).code == 1
+    assert desk.ask(17, **(made | {"attributes": "+no.such=1"})).code == 1  # not 29, as upstream
     wanted = [{"topicName": name, "attributes": {"+message.type": "FIFO"}} for name in "ab"]
     assert desk.ask(18, {"topicConfigList": wanted}).code == 0
     assert desk.s.topics.get("b").attributes == {"message.type": "FIFO"}

@@ -109,6 +109,14 @@ def test_reads_by_tag_are_exact(ext: Path, tag: str):
         assert in_order(read_all(store, tags=tag)) == expected
         rows = pyarrow.table(store.arrow("ext", columns=["body"], tags=tag))
         assert in_order(rows.column("body").to_pylist()) == expected
+        scanned = [
+            body
+            for q in store.queues("ext")  # by its units, where a whole topic is read from the log
+            for body in pyarrow.table(store.arrow("ext", q.queue, columns=["body"], tags=tag))
+            .column("body")
+            .to_pylist()
+        ]
+        assert in_order(scanned) == expected
 
 
 @pytest.mark.parametrize(

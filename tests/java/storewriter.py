@@ -68,7 +68,7 @@ def fill(store, seed, rounds, told=lambda *facts: None, large=True):
             )
             put("hosts", body, born_host=host, keys=f"h{i}", reconsume_times=i % 17)
             put(rng.choice(LONG_RETRY), body, keys=f"r{i}", queue=0)
-            put("delayed", body, delay_level=1 + i % 20, tags="d", keys=f"d{i}")
+            put("delayed", body, delay_level=1 + i % 18, tags="d", keys=f"d{i}")
             for flag, data in compressed(b"compress me %d " % i * 300):
                 put(
                     "compressed",

@@ -190,7 +190,7 @@ def test_delay_level(store):
     assert (r.topic_name, r.queue_id) == ("SCHEDULE_TOPIC_XXXX", 2)
     assert r.property_map == {"TAGS": "t", "DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "1"}
     assert store.units("SCHEDULE_TOPIC_XXXX", 2)[0][2] == put.store_timestamp + 10_000
-    assert store.put("orders", b"y", delay_level=99).queue == 17
+    assert store.put("orders", b"y", delay_level=18).queue == 17
 
 
 def test_transaction_types(store):
@@ -281,6 +281,7 @@ REFUSED = {
     "malformed host": (pystore.BadArgument, ("T", b"x"), {"born_host": "nowhere:1"}),
     "body of a wrong type": (pystore.BadArgument, ("T", 17), {}),
     "delay level -1": (pystore.BadArgument, ("T", b"x"), {"delay_level": -1}),
+    "delay level 19": (pystore.BadArgument, ("T", b"x"), {"delay_level": 19}),
 }
 
 
