@@ -7,6 +7,11 @@ TLS), and into the framer. All answers to one read are written at once. Limits o
 - No more than ``in_work_max`` of its requests are in progress, and no more are queued.
 - What cannot be written is bounded by ``unsent_max``; beyond it the connection is closed.
 - One that is not used for ``idle_s`` is closed.
+
+Requests of ours that wait for their answers are in outstanding.py. What holds the connection up
+stays here: each release serves the backlog, writes what came of it, and only then reads on, and any
+of these may hold it up again or close it. A class of its own for it would be called back for every
+step, and would hold the backlog, the tasks and ``_closing`` that serving and closing need as well.
 """
 
 from __future__ import annotations

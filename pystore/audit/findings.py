@@ -64,8 +64,8 @@ KINDS: dict[str, Kind] = {
         Kind("bad-properties", _W, "log", "malformed properties: readers drop them",
              "drops them silently", "none: the record is whole"),
         Kind("suspect-properties", _W, "log", "properties that no client writes: not UTF-8, or a"
-             " UNIQ_KEY with a wrong digit; bits have probably flipped", "serves them as they are",
-             "none: no sum covers them without enabledAppendPropCRC"),
+             " wrong digit in UNIQ_KEY", "serves them",
+             "none: only enabledAppendPropCRC covers them"),
         Kind("no-queue", _E, "log", "topic or queue id of the record cannot name a queue",
              "fails to dispatch the record, or makes a queue nobody reads", _REPAIR),
         Kind("bad-queue-offset", _E, "log", "the record claims a queue offset that cannot be",
@@ -81,23 +81,23 @@ KINDS: dict[str, Kind] = {
         # ---- consume queues ----
         Kind("missing-units", _E, "queue", "records are in the log and not in their queue:"
              " consumers never get them", "does not notice: they stay undelivered", _QUEUES),
-        Kind("not-dispatched", _E, "log", "the last records are not in their queues although the"
-             " store was closed cleanly", "dispatches those after the furthest unit", _QUEUES),
+        Kind("not-dispatched", _E, "log", "the last records are not in their queues after a"
+             " clean exit", "dispatches those after the furthest unit", _QUEUES),
         Kind("foreign-unit", _E, "queue", "the unit of this message points to another record",
              "delivers the wrong message", _QUEUES),
         Kind("unit-size", _E, "queue", "the unit says another size than its record has",
              "delivers a cut record, or none", _QUEUES),
         Kind("unit-tags", _W, "queue", "the unit carries another tags code than its record",
-             "filters by the wrong tag, or delivers a delayed message at the wrong time", _QUEUES),
+             "filters by the wrong tag, or delivers at the wrong time", _QUEUES),
         Kind("same-offset", _E, "queue", "two records claim one queue offset: one is delivered",
              "delivers the one that its queue holds",
-             "read both with pystore get; repair copies the other one aside"),
+             "read both with pystore get"),
         Kind("zero-units", _E, "queue", "units are zero and written ones follow",
              "skips them silently, or loops on an empty file", _QUEUES),
         Kind("ghost-units", _E, "queue", "units point to no record that belongs to them",
              "delivers nothing, or another message", _QUEUES),
         Kind("record-disagrees", _E, "queue", "a unit points to a whole record that names another"
-             " topic, queue or offset: bits of one of the two have flipped",
+             " topic, queue or offset",
              "delivers the message, or ends its consumer's pull", _REPAIR),
         Kind("units-beyond", _E, "queue", "units point past the end of the log",
              "cuts them off at the next start", _QUEUES),
@@ -137,8 +137,8 @@ KINDS: dict[str, Kind] = {
         Kind("metadata-db", _E, "", "the metadata database is damaged",
              "does not know it", "the next open takes config/*.json"),
         Kind("access-db", _E, "", "the database of users and policies is damaged: who is let in may"
-             " be lost or changed", "does not know it",
-             "the next start takes access/users.json; without that, a backup"),
+             " be lost", "does not know it",
+             "the next start takes access/users.json, else a backup"),
         Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
              " queue: it will skip new messages", "the same", _REPAIR),
         Kind("tombstones", _E, "", "the list of deleted topics is damaged: their queues may"

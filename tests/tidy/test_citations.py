@@ -64,13 +64,14 @@ def test_nothing_cites_a_sheet_that_is_not_here() -> None:
 
 
 def test_answers_name_files_and_functions_that_are_there() -> None:
-    """Each row of docs/internals/README.md: a link to a file, then functions that it defines."""
+    """Below each question of docs/internals/README.md: links to files, each with functions that it
+    defines."""
     text = (INTERNALS / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.+\?) \| (.+) \| (.+) \|$", text, re.M)
-    assert len(rows) >= 10
-    for question, _, places in rows:
+    answers = re.findall(r"^\*\*(.+?\?)\*\* [^-]*?\n((?:- .+\n)+)", text, re.M)
+    assert len(answers) == text.count("?**") >= 14
+    for question, places in answers:
         named = re.findall(r"\[[^\]]+\]\(([^)]+)\)((?:,? `[\w.]+`)+)", places)
-        assert named, question
+        assert len(named) == places.count("\n"), question
         for link, functions in named:
             path = (INTERNALS / link).resolve()
             assert path.is_file(), f"{question}: {link}"

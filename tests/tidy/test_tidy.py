@@ -281,6 +281,31 @@ def test_links_in_documents_resolve():
     complain(places)
 
 
+#: Characters of a row of a table as they are shown: more wrap to a block that nobody reads at 80
+#: columns.
+ROW_MAX = 165
+SHOWN_LINK = re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
+
+
+def shown_length(row: str) -> int:
+    """Of the text in a row's cells: links by their text, without what marks it up."""
+    text = re.sub(r"`|\*\*", "", SHOWN_LINK.sub(r"\1", row))
+    return sum(len(cell.strip()) for cell in re.split(r"(?<!\\)\|", text))
+
+
+def test_tables_fit_a_terminal():
+    places = []
+    for path in with_suffix(".md"):
+        for number, line in enumerate(FENCE.sub(blank, read(path)).splitlines(), 1):
+            if line.startswith("|") and (length := shown_length(line)) > ROW_MAX:
+                places.append(place(path, number, f"a row of {length} characters"))
+    complain(places)
+
+
+def test_rows_count_what_is_shown():
+    assert shown_length("| [a](b/c.md) | `x` **y** | [d][] | e\\|f |") == 1 + 3 + 1 + 4
+
+
 def test_documents_name_no_path_of_a_machine():
     complain(
         [
