@@ -136,8 +136,8 @@ KINDS: dict[str, Kind] = {
              "never looks at it while the file itself is whole", "the next export replaces it"),
         Kind("metadata-db", _E, "", "the metadata database is damaged",
              "does not know it", "the next open takes config/*.json"),
-        Kind("access-db", _E, "", "the database of users and policies is damaged: who is let in may"
-             " be lost", "does not know it",
+        Kind("access-db", _E, "", "the database of users and policies is damaged: rules may be"
+             " lost or changed", "does not know it",
              "the next start takes access/users.json, else a backup"),
         Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
              " queue: it will skip new messages", "the same", _REPAIR),
