@@ -114,16 +114,30 @@ static bool read_key(const field *f, draft *d) {
     return d->keys[d->key_count++].len > 0;
 }
 
+/* Nobody looks at it, but a malformed one is no message. */
+static bool read_digest(const field *in) {
+    reader r = reader_of(in->data, in->len);
+    ps_h2_text ignored;
+    field f;
+    while (r.at < r.end) {
+        if (!read_field(&r, &f) || !is_first(&r, &f) || f.number > 2) return false;
+        if (f.number == 1 ? !f.is_number : !take_text(&f, &ignored)) return false;
+    }
+    return true;
+}
+
 static bool read_system_field(const field *f, draft *d) {
+    ps_h2_text ignored;
     switch (f->number) {
     case 1:
         d->texts += f->len;
         return take_text(f, &d->tag) && (d->tag.len == 0 || !memchr(d->tag.data, '|', f->len));
     case 3:
         return take_text(f, &d->id);
-    case 4: /* digest */
+    case 4:
+        return !f->is_number && read_digest(f);
     case 10: /* store host */
-        return !f->is_number;
+        return take_text(f, &ignored);
     case 5:
         return f->is_number && f->value <= ENCODING_IDENTITY;
     case 6:
