@@ -71,7 +71,7 @@ from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.setting_types import SettingValues
 from pystore.settings import RETENTION, Settings, load
-from pystore.timers import Timers
+from pystore.timers import Progress, Timers, save_timers
 
 if TYPE_CHECKING:
     from broker.grpc.local import LocalBroker
@@ -86,6 +86,10 @@ _Client = TypeVar("_Client", Producer, Consumer)
 
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
+#: Between two lines about a start that takes long.
+_PROGRESS_S = 5.0
+#: Records of timers; fewer are read again in a moment.
+_SAVED_AT_ONCE = 100_000
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 #: Settings whose change is of interest to every topic.
 _RIGHTS = frozenset({"brokerPermission"})
@@ -362,11 +366,26 @@ class Broker:
         """The timers that wait, unless they are off. A crash may have left some log to read."""
         if not self.settings["timerWheelEnable"]:
             return None
-        began = time.monotonic()
-        timers = await asyncio.to_thread(Timers, store)
+        began = told = time.monotonic()
+
+        def tell(so_far: Progress) -> None:
+            nonlocal told
+            if time.monotonic() - told >= _PROGRESS_S:
+                told = time.monotonic()
+                log.info("Finding timers: %d of %d records, %d of %d bytes of the log", *so_far)
+
+        timers = await asyncio.to_thread(Timers, store, tell)
         self._undo.callback(timers.close)
+        if timers.recovered > _SAVED_AT_ONCE:  # so that a crash now does not read all of it again
+            await asyncio.to_thread(self._save_timers, store, timers)
         log.info("%d timers wait, found in %.1f s", timers.count(), time.monotonic() - began)
         return timers
+
+    @staticmethod
+    def _save_timers(store: Store, timers: Timers) -> None:
+        state, _ = timers.capture()
+        store.flush()
+        save_timers(store, state)
 
     def _open(self) -> Store:
         return pystore.open(self.path, self._conf, **self._given)  # type: ignore[arg-type]

@@ -339,23 +339,27 @@ typedef struct ps_timer_tally {
     int64_t delay_ms;                /* their sum */
 } ps_timer_tally;
 
-/* Finds again what waits: state of the folder `timers`, then the topic's queue, then, in the log,
- * what was delivered since. A store of readers may be asked, too; it delivers nothing. Close it
- * before the store. */
+typedef struct ps_timers_progress {
+    int64_t read, records;     /* of the topic's queue, after the saved state */
+    int64_t searched, log_end; /* physical: of the log, for deliveries since */
+} ps_timers_progress;
+
+/* Loads the state of the folder `timers`: what waits is known once ps_timers_recover returns 0. A
+ * store of readers may be asked, too; it delivers nothing. Close it before the store. */
 ps_timers *ps_timers_open(ps_store *store, ps_error *error);
+/* Reads on: the topic's queue, then, in the log, what was delivered since the state was saved. 1:
+ * there is more to read; 0; or an error. */
+int ps_timers_recover(ps_timers *timers, ps_timers_progress *out, ps_error *error);
 void ps_timers_close(ps_timers *timers);
 /* Reads new timers and delivers those that are due at now_ms (0: the clock), at most `most`. */
 int ps_timers_run(ps_timers *timers, int64_t now_ms, int32_t most, ps_timer_round *out,
                   ps_error *error);
 /* Those with from_ms < time <= to_ms in order of time and arrival: how many there are; `room` of
- * them at most are written. */
-int64_t ps_timers_list(ps_timers *timers, int64_t from_ms, int64_t to_ms, ps_timer_row *out,
-                       int64_t room, ps_error *error);
-/* Timers of each topic: how many topics there are; `room` of them at most are written. Of those
- * that were saved before, the ones that ps_timers_count_more has not reached are missing. */
+ * them at most are written. pop: 1, those alone that go to a revive topic of POP. */
+int64_t ps_timers_list(ps_timers *timers, int64_t from_ms, int64_t to_ms, int32_t pop,
+                       ps_timer_row *out, int64_t room, ps_error *error);
+/* Timers of each topic: how many topics there are; `room` of them at most are written. */
 int64_t ps_timers_tallies(ps_timers *timers, ps_timer_tally *out, int64_t room);
-/* Counts some of them, a few ms of work: 1, there are more; 0, all are counted. */
-int ps_timers_count_more(ps_timers *timers);
 /* The one with this real topic, UNIQ_KEY and TIMER_OUT_MS: 1, 0, or an error. */
 int ps_timers_find(ps_timers *timers, const char *topic, int32_t topic_len, const char *key,
                    int32_t key_len, int64_t out_ms, ps_timer_row *out, ps_error *error);

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pystore._reading import Base
     from pystore._store import Store
 
-__all__ = ["Editor", "Found", "find_timer", "plain_properties"]
+__all__ = ["Editor", "Found", "count_of", "find_timer", "plain_properties"]
 
 #: What a delivery may be later than its slot says when the clock was set back.
 _SET_BACK_MS = 1000
@@ -103,7 +103,7 @@ class Editor:
         properties = plain_properties(m) | {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": key}
         if slot_of(due_ms, self.store.settings["timerPrecisionMs"]) == found.timer.out_ms:
             # One of the same slot and key takes the other's place when it says that it repeats it.
-            properties["TIMER_ROLL_TIMES"] = str(_number(m.properties.get("TIMER_ROLL_TIMES")) + 1)
+            properties["TIMER_ROLL_TIMES"] = str(count_of(m.properties.get("TIMER_ROLL_TIMES")) + 1)
             self._put_waiting(found, bytes(m.raw_body), properties, m.sys_flag)
             return
         self._put(found, found.topic, found.queue, bytes(m.raw_body), properties, m.sys_flag)
@@ -137,8 +137,10 @@ class Editor:
         )  # fmt: skip
 
 
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
+def count_of(text: str | None) -> int:
+    """A number that a broker wrote, 0 when it did not."""
+    good = text is not None and text.isascii() and text.isdecimal() and len(text) < 19
+    return int(text) if good and text is not None else 0
 
 
 def _named_key(found: Found) -> str:

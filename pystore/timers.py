@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pystore.errors import BadArgument, StoreError
@@ -21,6 +22,7 @@ __all__ = [
     "DELAY_BOUNDS_S",
     "TIMER_TOPIC",
     "Handle",
+    "Progress",
     "Timer",
     "TimerRound",
     "TimerTally",
@@ -38,6 +40,8 @@ ASKING = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 DELAY_BOUNDS_S = (60, 600, 3600, 43200, 86400, 259200)
 
 _FOREVER = (1 << 63) - 1
+#: As Java's Long.parseLong reads it; 19 digits are the most that an i64 has.
+_TIME = re.compile(r"[+]?0*[0-9]{1,19}", re.ASCII)
 #: Timers that `Timers.each` asks for at once.
 _PAGE = 4096
 
@@ -90,10 +94,20 @@ class Timer(NamedTuple):
     topic_hash: int = 0
 
 
+class Progress(NamedTuple):
+    """At a start. read: of so many records of the timer topic's queue that came after the saved
+    state. searched: the log up to this physical offset, of log_end, for deliveries since."""
+
+    read: int
+    records: int
+    searched: int
+    log_end: int
+
+
 class TimerTally(NamedTuple):
-    """Timers of one topic. waiting: now; of those saved before the start, as many as are counted.
-    read, delivered: since the start. delays: of those read, how many asked for a time up to each of
-    DELAY_BOUNDS_S ahead, and more. delay_ms: the sum of what they asked for."""
+    """Timers of one topic. waiting: now. read, delivered: since the start. delays: of those read,
+    how many asked for a time up to each of DELAY_BOUNDS_S ahead, and more. delay_ms: the sum of
+    what they asked for."""
 
     topic: str
     waiting: int
@@ -118,8 +132,8 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Raises: BadArgument for anything that is no handle. out_ms is negative when only its time
-        is none."""
+        """Raises: BadArgument for a malformed handle. out_ms is negative when only its time is not
+        a number."""
         try:
             padded = text + "=" * (-len(text) % 4)
             parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
@@ -127,17 +141,23 @@ class Handle(NamedTuple):
             parts = []
         if len(parts) < 5 or parts[0] != "v1":
             raise BadArgument("recall handle is invalid")
-        try:
-            return cls(parts[1], parts[2], int(parts[3]) - 1, parts[4])
-        except ValueError:
-            return cls(parts[1], parts[2], -1, parts[4])
+        out_ms = int(parts[3]) - 1 if _TIME.fullmatch(parts[3]) else -1
+        return cls(parts[1], parts[2], out_ms, parts[4])
+
+
+def _timers_of(rows: Any, count: int) -> list[Timer]:
+    return [
+        Timer(row.due_ms, row.out_ms, row.queue_offset, row.physical, row.size, row.topic_hash)
+        for row in (rows[i] for i in range(count))
+    ]
 
 
 class Timers:
     """The timers of an open store; one object a store at a time."""
 
-    def __init__(self, store: Base) -> None:
-        """Finds again what waits; a store that never saved it reads its log. Raises: StoreError."""
+    def __init__(self, store: Base, on_progress: Callable[[Progress], None] | None = None) -> None:
+        """Finds again what waits; a store that never saved it reads its log. on_progress is called
+        now and then meanwhile. Raises: StoreError."""
         self._store = store
         self._error = ffi.new("ps_error *")
         handle = lib.ps_timers_open(store.c_handle(), self._error)
@@ -145,6 +165,22 @@ class Timers:
             raise_error(self._error)
         self._handle: Any = handle
         self._round = ffi.new("ps_timer_round *")
+        #: Records of the queue that were read at the start, after the saved state.
+        self.recovered = 0
+        try:
+            self._recover(on_progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self, on_progress: Callable[[Progress], None] | None) -> None:
+        raw = ffi.new("ps_timers_progress *")
+        while more := lib.ps_timers_recover(self._handle, raw, self._error):
+            if more < 0:
+                raise_error(self._error)
+            if on_progress is not None:
+                on_progress(Progress(raw.read, raw.records, raw.searched, raw.log_end))
+        self.recovered = int(raw.read)
 
     def close(self) -> None:
         """A second call does nothing."""
@@ -182,11 +218,7 @@ class Timers:
         """Those due after from_ms, up to to_ms, in order; at most so many."""
         rows = ffi.new("ps_timer_row[]", max(1, most))
         count = min(self._list(from_ms, to_ms, rows, most), most)
-        for i in range(count):
-            row = rows[i]
-            yield Timer(
-                row.due_ms, row.out_ms, row.queue_offset, row.physical, row.size, row.topic_hash
-            )
+        yield from _timers_of(rows, count)
 
     def each(self, from_ms: int = 0, to_ms: int = _FOREVER) -> Iterator[Timer]:
         """All of them due after from_ms, up to to_ms, in order, without holding all at once."""
@@ -202,8 +234,14 @@ class Timers:
             if count < _PAGE // 16:
                 width *= 4
 
-    def _list(self, from_ms: int, to_ms: int, rows: Any, room: int) -> int:
-        count = lib.ps_timers_list(self._handle, from_ms, to_ms, rows, room, self._error)
+    def of_pop(self) -> list[Timer]:
+        """Those that go to a revive topic of POP, in order; the others are not read for it."""
+        count = self._list(0, _FOREVER, ffi.NULL, 0, pop=True)
+        rows = ffi.new("ps_timer_row[]", max(1, count))
+        return _timers_of(rows, min(count, self._list(0, _FOREVER, rows, count, pop=True)))
+
+    def _list(self, from_ms: int, to_ms: int, rows: Any, room: int, *, pop: bool = False) -> int:
+        count = lib.ps_timers_list(self._handle, from_ms, to_ms, pop, rows, room, self._error)
         if count < 0:
             raise_error(self._error)
         return int(count)
@@ -220,11 +258,6 @@ class Timers:
             )
             for row in (rows[i] for i in range(count))
         ]  # fmt: skip
-
-    def count_more(self) -> bool:
-        """Counts, topic by topic, some of the timers that were saved before the start: a few ms of
-        work. Whether there are more."""
-        return bool(lib.ps_timers_count_more(self._handle))
 
     def find(self, topic: str, key: str, out_ms: int) -> Timer | None:
         """The one with this real topic, UNIQ_KEY and TIMER_OUT_MS."""

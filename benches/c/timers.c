@@ -79,7 +79,7 @@ int main(int argc, char **argv) {
     double added = now() - began;
     memory = anonymous() - memory;
     began = now();
-    need(ps_pending_capture(&p, 0, &state, &e), &e);
+    need(ps_pending_capture(&p, 0, NULL, 0, &state, &e), &e);
     need(ps_pending_save(io, argv[1], &state, &e), &e);
     double saved = now() - began;
     free(state.bytes);

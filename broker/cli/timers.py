@@ -31,7 +31,7 @@ from pystore.cli.verbs import (
     usage,
 )
 from pystore.errors import NotFound
-from pystore.timer_edit import Editor, Found, find_timer, plain_properties
+from pystore.timer_edit import Editor, Found, count_of, find_timer, plain_properties
 from pystore.timers import Handle, Timer, Timers, slot_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _record(timer: Timer, message: Message | None) -> dict[str, Any]:
         "queue": properties.get("REAL_QID"),
         "keys": properties.get("KEYS"),
         "uniq_key": properties.get("UNIQ_KEY"),
-        "rolls": int(properties.get("TIMER_ROLL_TIMES") or 0),
+        "rolls": count_of(properties.get("TIMER_ROLL_TIMES")),
         "store_timestamp": message.store_timestamp if message is not None else None,
     }
 

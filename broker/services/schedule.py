@@ -41,8 +41,6 @@ _PROGRESS_S = 10.0
 #: Under load new timers are read in batches so far apart: a round each would cost more than their
 #: sends. The first after a pause is read at once.
 _GATHER_S = 0.004
-#: Pause between the windows of timers that are counted after a start, some ms of work each.
-_COUNT_PAUSE_S = 0.02
 
 _log = logging.getLogger("broker.schedule")
 
@@ -196,7 +194,6 @@ class Schedule:
         if self.timers is not None:
             self.core.on_timers = self._got_timers
             self._later(self.timers, 0.0)
-            self._loop.call_soon(self._count_timers)
 
     def _clock(self) -> int:
         return time.time_ns() // 1_000_000 + self._shift_ms
@@ -206,12 +203,6 @@ class Schedule:
         self._shift_ms = ms
         lib.ps_timers_shift_clock(self.store.c_handle(), ms)
         self.look_at_timers()
-
-    def _count_timers(self) -> None:
-        """Topic by topic, those that waited at the start: for metrics alone."""
-        timers = self.timers
-        if self._loop is not None and timers is not None and timers.timers.count_more():
-            self._loop.call_later(_COUNT_PAUSE_S, self._count_timers)
 
     def sample_timers(self) -> None:
         """Once a second, for the rates of the metrics."""

@@ -44,7 +44,8 @@ static const char *const OF_HALVES[] = {
 static const char *const OF_DELAYED[] = {
     "DELAY", "REAL_TOPIC", "REAL_QID", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
     NULL};
-static const char *const OF_TIMED[] = {"REAL_TOPIC", "REAL_QID", NULL};
+/* A record with TIMER_ROLL_TIMES takes the place of another one: only the broker may say so. */
+static const char *const OF_TIMED[] = {"REAL_TOPIC", "REAL_QID", "TIMER_ROLL_TIMES", NULL};
 
 static bool waits(const ps_placement *p) {
     return p->half || p->level > 0 || p->timed;

@@ -21,7 +21,9 @@
 
 #define FOLDER "timers"
 #define READ_ROUND 4096 /* records of the queue that are read before what is due is delivered */
-#define SAME_SLOT 4096  /* candidates of one slot and hash */
+#define RECOVER_ROUND 200000 /* the same at the start, between two reports of progress */
+#define SAME_SLOT 1024  /* candidates of one slot and hash */
+#define REVIVE_TOPICS "rmq_sys_REVIVE_LOG_" /* POP asks for what waits for them */
 
 /* A message that was taken away: Java puts those that it rolls into the queue again, after their
  * marks, too. */
@@ -44,10 +46,10 @@ struct ps_timers {
     ps_pending_entry tm_found[SAME_SLOT];
     ps_tallies tm_tallies;
     ps_topic *tm_last;    /* where the last one went; NULL: nowhere */
-    bool tm_opened;       /* what is read from now on is new since the start */
-    int64_t tm_first_new; /* offset: from here on timers are counted when they are read */
-    int64_t tm_counted;   /* ms: those of before that wait up to this time are counted, too */
-    int64_t tm_width;     /* of the next window of time that is counted */
+    bool tm_opened;        /* what is read from now on is new since the start */
+    bool tm_counting;      /* false: the saved tallies know what is read now */
+    int64_t tm_start;      /* offset from which the queue is read at the start */
+    int64_t tm_settled_at; /* physical: up to here the log was searched for deliveries */
 };
 
 struct ps_timers_state {
@@ -78,9 +80,16 @@ static uint64_t hash_on(uint64_t h, ps_text text) {
 }
 #define HASH_FROM 14695981039346656037u
 
-static uint32_t hash_of(ps_text key) {
-    uint64_t h = hash_on(HASH_FROM, key);
-    return (uint32_t)(h ^ h >> 32) & 0xFFFFFF;
+/* What a timer is found by. Of those without a key only the same message has the same one. */
+static uint32_t hash_of(ps_text topic, ps_text key, const ps_record *r) {
+    uint64_t h = hash_on(hash_on(HASH_FROM, topic), key);
+    int64_t prefix = (int64_t)sizeof REVIVE_TOPICS - 1;
+    bool marked = topic.len >= prefix && memcmp(topic.data, REVIVE_TOPICS, (size_t)prefix) == 0;
+    if (key.len == 0 && r != NULL) {
+        h = (h ^ (uint64_t)r->born_timestamp) * 1099511628211u;
+        h = (h ^ (uint32_t)r->body_crc) * 1099511628211u;
+    }
+    return ((uint32_t)(h ^ h >> 32) & (PS_PENDING_MARKED - 1)) | (marked ? PS_PENDING_MARKED : 0);
 }
 
 /* The record at an offset of the timer queue; false: there is none. Unref its mf either way. */
@@ -104,7 +113,7 @@ static bool is_due(const ps_timers *t, const timer_record *x, int64_t *out_ms, i
 /* What is looked for. like: a record with the same key, or, without one, the same content. */
 typedef struct wanted {
     int64_t out_ms;
-    ps_text key, topic; /* topic without data: any */
+    ps_text key, topic;
     const ps_record *like;
 } wanted;
 
@@ -113,7 +122,7 @@ static bool is_wanted(ps_timers *t, const wanted *w, int64_t offset) {
     int64_t out_ms, due;
     bool good = read_at(t, offset, &x) && is_due(t, &x, &out_ms, &due) && out_ms == w->out_ms &&
                 equal(value_of(&x.words.uniq_key), w->key) &&
-                (w->topic.data == NULL || equal(value_of(&x.words.real_topic), w->topic));
+                equal(value_of(&x.words.real_topic), w->topic);
     if (good && w->key.len == 0)
         good = w->like != NULL && x.r.born_timestamp == w->like->born_timestamp &&
                equal((ps_text){x.r.body, x.r.body_len},
@@ -122,18 +131,37 @@ static bool is_wanted(ps_timers *t, const wanted *w, int64_t offset) {
     return good;
 }
 
-static bool find_timer(ps_timers *t, const wanted *w, ps_pending_entry *out) {
+static int64_t entries_of(const ps_timers *t) {
+    int64_t most = t->tm_pending.pd_count;
+    for (int32_t i = 0; i < t->tm_pending.pd_run_count; i++)
+        most += t->tm_pending.pd_runs[i].rn_count;
+    return most;
+}
+
+/* 1, 0 or an error. */
+static int find_timer(ps_timers *t, const wanted *w, ps_pending_entry *out, ps_error *e) {
+    ps_pending *p = &t->tm_pending;
+    ps_pending_entry *found = t->tm_found, *many = NULL;
     int64_t p_ms = t->tm_store->st_timer_rules.precision_ms;
+    int64_t hash = hash_of(w->topic, w->key, w->like);
     int64_t to = w->out_ms > INT64_MAX - p_ms ? INT64_MAX : w->out_ms + p_ms;
-    if (to < t->tm_pending.pd_delivered) to = t->tm_pending.pd_delivered;
-    int64_t n = ps_pending_find(&t->tm_pending, w->out_ms, to, hash_of(w->key), t->tm_found,
-                                SAME_SLOT);
-    for (int64_t i = 0; i < n; i++) {
-        if (!is_wanted(t, w, ps_pending_offset(t->tm_found[i].id))) continue;
-        *out = t->tm_found[i];
-        return true;
+    if (to < p->pd_delivered) to = p->pd_delivered;
+    int64_t n = ps_pending_find(p, w->out_ms, to, hash, found, SAME_SLOT);
+    if (n < 0) { /* as many messages of one topic, slot and key: a client may do that */
+        int64_t most = entries_of(t);
+        found = many = malloc((size_t)most * sizeof *many);
+        if (many == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory to find a timer");
+        n = ps_pending_find(p, w->out_ms, to, hash, many, most);
     }
-    return false;
+    int code = 0;
+    for (int64_t i = 0; i < n && code == 0; i++) {
+        if (!is_wanted(t, w, ps_pending_offset(found[i].id))) continue;
+        *out = found[i];
+        code = 1;
+    }
+    free(many);
+    return code;
 }
 
 /* ---- how many wait for each topic ---- */
@@ -155,77 +183,29 @@ static ps_timer_tally *tally_of(ps_timers *t, const ps_timer_words *w) {
 }
 
 static void count_read(ps_timers *t, const timer_record *x, int64_t due, bool again) {
-    ps_timer_tally *row = tally_of(t, &x->words);
+    ps_timer_tally *row = t->tm_counting ? tally_of(t, &x->words) : NULL;
     if (row == NULL) return;
     row->waiting++;
     if (t->tm_opened && !again) ps_tally_asked(row, due - x->r.store_timestamp);
 }
 
 /* One that no longer waits. */
-static void count_gone(ps_timers *t, const ps_timer_words *w, const ps_pending_entry *x,
-                       bool delivered) {
-    ps_timer_tally *row = tally_of(t, w);
+static void count_gone(ps_timers *t, const ps_timer_words *w, bool delivered) {
+    ps_timer_tally *row = t->tm_counting ? tally_of(t, w) : NULL;
     if (row == NULL) return;
     row->delivered += delivered;
-    if (ps_pending_offset(x->id) >= t->tm_first_new || x->due_ms <= t->tm_counted) row->waiting--;
-}
-
-static int64_t entries_of(const ps_timers *t) {
-    int64_t most = t->tm_pending.pd_count;
-    for (int32_t i = 0; i < t->tm_pending.pd_run_count; i++)
-        most += t->tm_pending.pd_runs[i].rn_count;
-    return most;
-}
-
-/* Those with from < time <= to that were saved before the start. */
-static bool count_window(ps_timers *t, int64_t from, int64_t to) {
-    ps_pending_entry *found = t->tm_found, *many = NULL;
-    int64_t n = ps_pending_find(&t->tm_pending, from, to, -1, found, SAME_SLOT);
-    if (n < 0) { /* more of one ms */
-        int64_t most = entries_of(t);
-        found = many = malloc((size_t)(most + 1) * sizeof *many);
-        if (many == NULL) return false;
-        n = ps_pending_find(&t->tm_pending, from, to, -1, many, most);
-    }
-    for (int64_t i = 0; i < n; i++) {
-        timer_record x;
-        int64_t offset = ps_pending_offset(found[i].id);
-        if (offset >= t->tm_first_new) continue;
-        ps_timer_tally *row = read_at(t, offset, &x) ? tally_of(t, &x.words) : NULL;
-        if (row != NULL) row->waiting++;
-        ps_mapfile_unref(x.mf);
-    }
-    free(many);
-    return true;
-}
-
-static int count_more(ps_timers *t) {
-    ps_pending *p = &t->tm_pending;
-    ps_pending_entry first;
-    if (!ps_pending_first(p, &first) || ps_pending_count(p, t->tm_counted, INT64_MAX) == 0)
-        t->tm_counted = INT64_MAX;
-    if (t->tm_counted == INT64_MAX) return 0;
-    if (t->tm_counted < first.due_ms - 1) t->tm_counted = first.due_ms - 1;
-    int64_t from = t->tm_counted, to, n;
-    for (;; t->tm_width = t->tm_width / 16 + 1) {
-        to = from > INT64_MAX - t->tm_width ? INT64_MAX : from + t->tm_width;
-        n = ps_pending_count(p, from, to);
-        if (n <= SAME_SLOT || t->tm_width == 1) break;
-    }
-    if (!count_window(t, from, to)) return 1;
-    t->tm_counted = to;
-    if (n < SAME_SLOT / 16 && t->tm_width < INT64_MAX / 4) t->tm_width *= 4;
-    return 1;
+    row->waiting--;
 }
 
 static int cancel(ps_timers *t, const wanted *w, int64_t *count, ps_error *e) {
     ps_pending_entry found;
     timer_record x;
-    if (!find_timer(t, w, &found)) return 0;
-    int code = ps_pending_cancel(&t->tm_pending, found, e);
+    int code = find_timer(t, w, &found, e);
+    if (code <= 0) return code;
+    code = ps_pending_cancel(&t->tm_pending, found, e);
     if (code < 0) return code;
     ++*count;
-    if (read_at(t, ps_pending_offset(found.id), &x)) count_gone(t, &x.words, &found, false);
+    if (read_at(t, ps_pending_offset(found.id), &x)) count_gone(t, &x.words, false);
     ps_mapfile_unref(x.mf);
     return 0;
 }
@@ -294,7 +274,8 @@ static int read_record(ps_timers *t, int64_t offset, const timer_record *x, int6
     }
     if (code < 0) return code;
     live = t->tm_pending.pd_live;
-    code = ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash_of(key)), e);
+    uint32_t hash = hash_of(value_of(&x->words.real_topic), key, &x->r);
+    code = ps_pending_add(&t->tm_pending, due, ps_pending_id(offset, hash), e);
     if (t->tm_pending.pd_live > live) count_read(t, x, due, again);
     return code;
 }
@@ -312,6 +293,7 @@ static int read_queue(ps_timers *t, int64_t most, int64_t *recalled, ps_error *e
         timer_record x;
         int64_t offset = p->pd_next;
         if (n == most) return 1;
+        t->tm_counting = offset >= p->pd_seen;
         int code = read_at(t, offset, &x) ? read_record(t, offset, &x, recalled, e)
                                           : ps_deliver_skip(t->tm_store, q, offset, &unreadable, e);
         ps_mapfile_unref(x.mf);
@@ -353,40 +335,57 @@ static int settle_file(ps_timers *t, ps_mapfile *mf, int64_t *at, int64_t end, i
     return 0;
 }
 
-static int settle_log(ps_timers *t, int64_t from, ps_error *e) {
+/* One segment: 1 when there are more, 0, or an error. */
+static int settle_log(ps_timers *t, ps_error *e) {
     ps_store *s = t->tm_store;
-    int64_t at = from, end = atomic_load(&s->st_log.lg_end), settled = 0;
-    int64_t min = atomic_load(&s->st_log.lg_min);
-    int code = 0;
-    if (at < min) at = min;
-    while (code == 0 && at < end && t->tm_pending.pd_live > 0) {
-        ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, at, e);
-        if (mf == NULL) break;
-        code = settle_file(t, mf, &at, end, &settled, e);
-        ps_mapfile_unref(mf);
-    }
-    return code;
+    int64_t end = atomic_load(&s->st_log.lg_end), min = atomic_load(&s->st_log.lg_min);
+    int64_t settled = 0, *at = &t->tm_settled_at;
+    if (*at < min) *at = min;
+    if (*at >= end || t->tm_pending.pd_live == 0) return 0;
+    ps_mapfile *mf = ps_segments_find(&s->st_log.lg_files, *at, e);
+    if (mf == NULL) return 0;
+    t->tm_counting = true;
+    int code = settle_file(t, mf, at, end, &settled, e);
+    ps_mapfile_unref(mf);
+    return code < 0 ? code : 1;
 }
 
 /* ---- opening ---- */
 
-static int recover(ps_timers *t, ps_error *e) {
+static int load(ps_timers *t, ps_error *e) {
     ps_store *s = t->tm_store;
     ps_pending *p = &t->tm_pending;
-    int64_t recalled = 0, end = atomic_load(&s->st_log.lg_end);
+    int64_t end = atomic_load(&s->st_log.lg_end);
     int code = ps_pending_open(p, s->st_io, t->tm_folder, s->st_readonly, e);
     if (code < 0) return code;
     int64_t max = t->tm_queue != NULL ? atomic_load(&t->tm_queue->cq_max) : 0;
     /* A log or queue that is shorter than what was seen of it has lost its end. */
     if (code > 0 && (p->pd_log_end > end || p->pd_seen > max)) code = 0;
-    if (code == 0) ps_pending_restart(p, 0);
-    int64_t from = p->pd_log_end;
-    t->tm_first_new = p->pd_next;
-    t->tm_counted = INT64_MIN;
-    t->tm_width = 60000;
-    code = read_queue(t, INT64_MAX, &recalled, e);
-    if (code == 0) code = settle_log(t, from, e);
-    t->tm_opened = true;
+    if (code > 0 && !ps_tallies_load(&t->tm_tallies, s, p->pd_notes, p->pd_notes_len)) code = 0;
+    if (code == 0) {
+        ps_tallies_free(&t->tm_tallies);
+        ps_pending_restart(p, 0);
+    }
+    t->tm_settled_at = p->pd_log_end;
+    t->tm_start = p->pd_next;
+    return 0;
+}
+
+int ps_timers_recover(ps_timers *t, ps_timers_progress *out, ps_error *e) {
+    int64_t recalled = 0;
+    *out = (ps_timers_progress){0};
+    if (ps_enter(t->tm_store) < 0)
+        return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
+    pthread_mutex_lock(&t->tm_lock);
+    int code = t->tm_opened ? 0 : read_queue(t, RECOVER_ROUND, &recalled, e);
+    if (code == 0 && !t->tm_opened) code = settle_log(t, e);
+    if (code == 0) t->tm_opened = t->tm_counting = true;
+    out->read = t->tm_pending.pd_next - t->tm_start;
+    out->records = t->tm_queue != NULL ? atomic_load(&t->tm_queue->cq_max) - t->tm_start : 0;
+    out->searched = t->tm_settled_at;
+    out->log_end = atomic_load(&t->tm_store->st_log.lg_end);
+    pthread_mutex_unlock(&t->tm_lock);
+    ps_leave(t->tm_store);
     return code;
 }
 
@@ -410,7 +409,7 @@ ps_timers *ps_timers_open(ps_store *s, ps_error *e) {
         if (t->tm_topic != NULL)
             t->tm_queue = s->st_readonly ? ps_topic_queue(t->tm_topic, 0)
                                          : ps_topic_queue_get(t->tm_topic, 0);
-        code = recover(t, e);
+        code = load(t, e);
         ps_leave(s);
     }
     if (code == 0) return t;
@@ -475,7 +474,7 @@ static int deliver_one(ps_timers *t, const ps_pending_entry *x, int64_t now, ps_
     } else {
         code = ps_deliver(t->tm_store, r, properties, topic, queue_id, &out->end, e);
         out->delivered += code == 0;
-        if (code == 0) count_gone(t, &record.words, x, true);
+        if (code == 0) count_gone(t, &record.words, true);
         if (code == 0 && now - due > out->late_ms) out->late_ms = now - due;
     }
     ps_mapfile_unref(record.mf);
@@ -543,7 +542,8 @@ static int roll_one(ps_timers *t, const timer_record *x, ps_error *e) {
     const ps_record *r = &x->r;
     const ps_property *said = &x->words.roll_times;
     ps_text properties;
-    ps_timer_number(said->value, said->value_len, &times);
+    if (!ps_timer_number(said->value, said->value_len, &times) || times < 0 || times == INT64_MAX)
+        times = 0;
     int len = snprintf(added, sizeof added, "TIMER_ROLL_TIMES\1%lld\2", (long long)times + 1);
     if (!compose(t, r, (ps_text){(const uint8_t *)added, len}, &properties))
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a timer");
@@ -606,19 +606,21 @@ static void describe(ps_timers *t, const ps_pending_entry *x, ps_timer_row *out)
     ps_mapfile_unref(record.mf);
 }
 
-int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, ps_timer_row *out,
-                       int64_t room, ps_error *e) {
+int64_t ps_timers_list(ps_timers *t, int64_t from_ms, int64_t to_ms, int32_t pop,
+                       ps_timer_row *out, int64_t room, ps_error *e) {
     if (ps_enter(t->tm_store) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     pthread_mutex_lock(&t->tm_lock);
-    int64_t most = room > 0 ? entries_of(t) : 0, count;
+    bool counts = room <= 0 && !pop;
+    int64_t most = counts ? 0 : entries_of(t), count;
     ps_pending_entry *all = malloc((size_t)(most + 1) * sizeof *all);
-    if (room <= 0) {
+    if (counts) {
         count = ps_pending_count(&t->tm_pending, from_ms, to_ms);
     } else if (all == NULL) {
         count = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a list of timers");
     } else {
-        count = ps_pending_find(&t->tm_pending, from_ms, to_ms, -1, all, most);
+        int64_t which = pop ? PS_PENDING_ALL_MARKED : PS_PENDING_ANY;
+        count = ps_pending_find(&t->tm_pending, from_ms, to_ms, which, all, most);
         for (int64_t i = 0; i < count && i < room; i++) describe(t, &all[i], &out[i]);
     }
     free(all);
@@ -631,7 +633,7 @@ int ps_timers_find(ps_timers *t, const char *topic, int32_t topic_len, const cha
                    int32_t key_len, int64_t out_ms, ps_timer_row *out, ps_error *e) {
     wanted w = {out_ms,
                 {(const uint8_t *)key, key_len},
-                {topic_len > 0 ? (const uint8_t *)topic : NULL, topic_len},
+                {(const uint8_t *)topic, topic_len},
                 NULL};
     ps_pending_entry found;
     int64_t recalled = 0;
@@ -640,10 +642,8 @@ int ps_timers_find(ps_timers *t, const char *topic, int32_t topic_len, const cha
     pthread_mutex_lock(&t->tm_lock);
     if (!t->tm_store->st_readonly) ps_dispatch_catch_up(t->tm_store, NULL);
     int code = read_queue(t, INT64_MAX, &recalled, e);
-    if (code == 0 && key_len > 0 && find_timer(t, &w, &found)) {
-        describe(t, &found, out);
-        code = 1;
-    }
+    if (code == 0 && key_len > 0) code = find_timer(t, &w, &found, e);
+    if (code > 0) describe(t, &found, out);
     pthread_mutex_unlock(&t->tm_lock);
     ps_leave(t->tm_store);
     return code;
@@ -657,15 +657,6 @@ int64_t ps_timers_tallies(ps_timers *t, ps_timer_tally *out, int64_t room) {
     return count;
 }
 
-int ps_timers_count_more(ps_timers *t) {
-    if (ps_enter(t->tm_store) < 0) return 0;
-    pthread_mutex_lock(&t->tm_lock);
-    int code = count_more(t);
-    pthread_mutex_unlock(&t->tm_lock);
-    ps_leave(t->tm_store);
-    return code;
-}
-
 /* ---- what survives ---- */
 
 ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) {
@@ -673,9 +664,14 @@ ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) 
     int code = made == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory") : 0;
     if (code < 0) return NULL;
     pthread_mutex_lock(&t->tm_lock);
+    int64_t notes_len;
+    uint8_t *notes = ps_tallies_save(&t->tm_tallies, t->tm_pending.pd_live, &notes_len);
     *log_end = atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
-    code = ps_pending_capture(&t->tm_pending, *log_end, &made->state, e);
+    code = notes != NULL ? ps_pending_capture(&t->tm_pending, *log_end, notes, notes_len,
+                                              &made->state, e)
+                         : ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
     pthread_mutex_unlock(&t->tm_lock);
+    free(notes);
     if (code == 0) return made;
     free(made);
     return NULL;

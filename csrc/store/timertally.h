@@ -14,6 +14,11 @@ typedef struct ps_tallies {
 ps_timer_tally *ps_tally_of(ps_tallies *t, const ps_topic *topic);
 /* One more was read that asks for a time so many ms ahead. */
 void ps_tally_asked(ps_timer_tally *row, int64_t delay_ms);
+/* How many wait for each topic, to be kept with the saved state: free it; NULL: no memory. live: of
+ * all topics; with none nothing waits, whatever was counted. */
+uint8_t *ps_tallies_save(const ps_tallies *t, int64_t live, int64_t *len);
+/* False: malformed, or no memory. */
+bool ps_tallies_load(ps_tallies *t, ps_store *s, const uint8_t *notes, int64_t len);
 void ps_tallies_free(ps_tallies *t);
 
 #endif

@@ -37,7 +37,7 @@ static void kill_set(void) {
 static void save_set(void) {
     ps_pending_state state;
     ps_error e = {0};
-    CHECK_EQ(0, ps_pending_capture(&pending, 0, &state, &e));
+    CHECK_EQ(0, ps_pending_capture(&pending, 0, NULL, 0, &state, &e));
     CHECK_EQ(0, ps_pending_save(io, folder, &state, &e));
     free(state.bytes);
 }

@@ -42,7 +42,7 @@ int main(void) {
     for (int64_t i = 0; i < TIMERS && check_failures == 0; i += ROUND) {
         saving s;
         pthread_t thread;
-        CHECK_EQ(0, ps_pending_capture(&p, 0, &s.state, &e));
+        CHECK_EQ(0, ps_pending_capture(&p, 0, NULL, 0, &s.state, &e));
         CHECK_EQ(0, pthread_create(&thread, NULL, save, &s));
         some(&p, i);
         pthread_join(thread, NULL);

@@ -4,11 +4,12 @@
  * state's head tells apart:
  *
  *   offset width meaning
- *        0   u32 magic, "PST1"
+ *        0   u32 magic, "PST2"
  *        4   u32 CRC-32 of all that follows
  *        8   i64 pd_from    16 i64 pd_next    24 i64 pd_delivered    32 i64 end of the log
  *       40   i64 number of the next run
- *       48   i64 runs, then each: i64 number, i64 entries, i64 cursor, i64 CRC-32 of its bytes */
+ *       48   i64 runs, then each: i64 number, i64 entries, i64 cursor, i64 CRC-32 of its bytes
+ *            then the caller's notes, to the end of the file */
 #define _GNU_SOURCE
 #include "timers/pending.h"
 
@@ -25,10 +26,10 @@
 #include "files/replace.h"
 
 #define STATE "state"
-#define MAGIC 0x50535431u
+#define MAGIC 0x50535432u
 #define HEAD 56
 #define ROW 32
-#define STATE_MAX (HEAD + ROW * PS_PENDING_RUNS)
+#define STATE_MAX (HEAD + ROW * PS_PENDING_RUNS + PS_PENDING_NOTES_MAX)
 #define CHUNK 8192 /* entries that are written at once */
 #define MERGED 8   /* runs that become one */
 #define MERGE_AT 16 /* when there are so many */
@@ -81,11 +82,12 @@ static int map_run(ps_pending *p, ps_run *r, ps_error *e) {
     struct stat st;
     int code = run_path(path, p->pd_folder, r->rn_number, e);
     if (code < 0) return code;
-    int fd = p->pd_io->open(p->pd_io, path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = p->pd_io->open(p->pd_io, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
     size_t size = (size_t)r->rn_count * sizeof *r->rn_map;
     void *map = MAP_FAILED;
     if (fd >= 0 && p->pd_io->fstat(p->pd_io, fd, &st) == 0) {
-        if (st.st_size == (off_t)size) map = p->pd_io->mmap(p->pd_io, size, PROT_READ, fd, 0);
+        if (S_ISREG(st.st_mode) && st.st_size == (off_t)size)
+            map = p->pd_io->mmap(p->pd_io, size, PROT_READ, fd, 0);
         else errno = EINVAL;
     }
     int err = errno;
@@ -353,19 +355,46 @@ static bool load_runs(ps_pending *p, const uint8_t *rows, int64_t count) {
     return true;
 }
 
+static bool load_notes(ps_pending *p, const uint8_t *notes, int64_t len) {
+    if (len == 0) return true;
+    p->pd_notes = malloc((size_t)len);
+    if (p->pd_notes == NULL) return false;
+    memcpy(p->pd_notes, notes, (size_t)len);
+    p->pd_notes_len = len;
+    return true;
+}
+
 static bool load_state(ps_pending *p, const uint8_t *b, int64_t len) {
     if (len < HEAD || be32_get(b) != MAGIC ||
         be32_get(b + 4) != ps_crc32(0, b + 8, (size_t)len - 8))
         return false;
     int64_t runs = (int64_t)be64_get(b + 48);
-    if (runs < 0 || runs > PS_PENDING_RUNS || len != HEAD + runs * ROW) return false;
+    if (runs < 0 || runs > PS_PENDING_RUNS || len < HEAD + runs * ROW) return false;
     p->pd_from = (int64_t)be64_get(b + 8);
     p->pd_seen = (int64_t)be64_get(b + 16);
     p->pd_delivered = (int64_t)be64_get(b + 24);
     p->pd_log_end = (int64_t)be64_get(b + 32);
     p->pd_next_run = (int64_t)be64_get(b + 40);
     p->pd_next = p->pd_from;
-    return load_runs(p, b + HEAD, runs);
+    return load_runs(p, b + HEAD, runs) &&
+           load_notes(p, b + HEAD + runs * ROW, len - HEAD - runs * ROW);
+}
+
+/* Whether the file is there, whole, and its sums agree. */
+static bool read_state(ps_pending *p, const char *path) {
+    struct stat st;
+    uint8_t *bytes = NULL;
+    int fd = p->pd_io->open(p->pd_io, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
+    if (fd < 0) return false;
+    if (p->pd_io->fstat(p->pd_io, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
+        st.st_size <= STATE_MAX)
+        bytes = malloc((size_t)st.st_size);
+    bool good = bytes != NULL &&
+                ps_read_head(p->pd_io, fd, bytes, (size_t)st.st_size) == st.st_size &&
+                load_state(p, bytes, st.st_size);
+    p->pd_io->close(p->pd_io, fd);
+    free(bytes);
+    return good;
 }
 
 void ps_pending_restart(ps_pending *p, int64_t from) {
@@ -375,11 +404,13 @@ void ps_pending_restart(ps_pending *p, int64_t from) {
     p->pd_from = p->pd_next = from;
     p->pd_delivered = INT64_MIN;
     p->pd_merge_at = MERGE_AT;
+    free(p->pd_notes);
+    p->pd_notes = NULL;
+    p->pd_notes_len = 0;
 }
 
 int ps_pending_open(ps_pending *p, ps_io *io, const char *folder, bool readonly, ps_error *e) {
     char path[PATH_MAX];
-    uint8_t bytes[STATE_MAX + 1];
     *p = (ps_pending){.pd_io = io,
                       .pd_readonly = readonly,
                       .pd_merge_at = MERGE_AT,
@@ -391,11 +422,7 @@ int ps_pending_open(ps_pending *p, ps_io *io, const char *folder, bool readonly,
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the timers");
     int code = ps_path_in(path, folder, STATE, e);
     if (code < 0) return code;
-    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC, 0);
-    if (fd < 0) return 0;
-    ssize_t len = ps_read_head(io, fd, bytes, sizeof bytes);
-    io->close(io, fd);
-    if (len > 0 && load_state(p, bytes, len)) return 1;
+    if (read_state(p, path)) return 1;
     int64_t next_run = p->pd_next_run; /* so that no file of an earlier life is met */
     ps_pending_restart(p, 0);
     p->pd_next_run = next_run;
@@ -407,6 +434,7 @@ void ps_pending_close(ps_pending *p) {
     while (p->pd_run_count > 0) unmap_run(p, 0);
     free(p->pd_heap);
     free(p->pd_folder);
+    free(p->pd_notes);
     *p = (ps_pending){0};
 }
 
@@ -513,8 +541,10 @@ typedef struct finding {
 } finding;
 
 static void look_at(finding *f, const ps_pending_entry *e) {
-    if (e->due_ms <= f->from_ms || e->due_ms > f->to_ms ||
-        (f->hash >= 0 && ps_pending_hash(e->id) != (uint32_t)f->hash))
+    if (e->due_ms <= f->from_ms || e->due_ms > f->to_ms) return;
+    if (f->hash == PS_PENDING_ALL_MARKED ? !(ps_pending_hash(e->id) & PS_PENDING_MARKED)
+                                         : f->hash != PS_PENDING_ANY &&
+                                               ps_pending_hash(e->id) != (uint32_t)f->hash)
         return;
     if (f->count < f->room) f->out[f->count] = *e;
     f->count++;
@@ -590,13 +620,15 @@ int64_t ps_pending_before(ps_pending *p, int64_t offset, ps_pending_entry *out, 
 
 /* ---- what survives ---- */
 
-int ps_pending_capture(ps_pending *p, int64_t log_end, ps_pending_state *out, ps_error *e) {
+int ps_pending_capture(ps_pending *p, int64_t log_end, const uint8_t *notes, int64_t notes_len,
+                       ps_pending_state *out, ps_error *e) {
     ps_pending_entry first;
     *out = (ps_pending_state){NULL, 0, -1};
     int code = 0;
+    if (notes_len > PS_PENDING_NOTES_MAX) notes_len = 0;
     if (ps_pending_first(p, &first) && first.due_ms <= p->pd_delivered) code = empty_heap(p, e);
     if (code < 0) return code;
-    uint8_t *b = malloc(STATE_MAX);
+    uint8_t *b = malloc(HEAD + ROW * PS_PENDING_RUNS + (size_t)notes_len);
     if (b == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the state");
     int64_t rows = 0;
     for (int32_t i = 0; i < p->pd_run_count; i++) {
@@ -609,17 +641,26 @@ int ps_pending_capture(ps_pending *p, int64_t log_end, ps_pending_state *out, ps
     int64_t head[] = {p->pd_from, p->pd_next, p->pd_delivered, log_end, p->pd_next_run, rows};
     be32_put(b, MAGIC);
     for (int i = 0; i < 6; i++) be64_put(b + 8 + 8 * i, (uint64_t)head[i]);
-    *out = (ps_pending_state){b, HEAD + ROW * rows,
+    if (notes_len > 0) memcpy(b + HEAD + ROW * rows, notes, (size_t)notes_len);
+    *out = (ps_pending_state){b, HEAD + ROW * rows + notes_len,
                               p->pd_merge != NULL ? p->pd_merge->mg_to.run.rn_number : -1};
     be32_put(b + 4, ps_crc32(0, b + 8, (size_t)out->len - 8));
     return 0;
 }
 
+static int64_t runs_of(const ps_pending_state *s) {
+    return (int64_t)be64_get(s->bytes + 48);
+}
+
+static int64_t run_at(const ps_pending_state *s, int64_t i) {
+    return (int64_t)be64_get(s->bytes + HEAD + ROW * i);
+}
+
 static bool names_run(const ps_pending_state *s, int64_t number) {
     if (number >= (int64_t)be64_get(s->bytes + 40)) return true; /* made since */
     if (number == s->writing) return true;
-    for (int64_t at = HEAD; at < s->len; at += ROW)
-        if ((int64_t)be64_get(s->bytes + at) == number) return true;
+    for (int64_t i = 0; i < runs_of(s); i++)
+        if (run_at(s, i) == number) return true;
     return false;
 }
 
@@ -639,8 +680,8 @@ int ps_pending_save(ps_io *io, const char *folder, const ps_pending_state *s, ps
     ps_listing files;
     char path[PATH_MAX];
     int code = ps_make_folders(io, folder, true, e);
-    for (int64_t at = HEAD; code == 0 && at < s->len; at += ROW)
-        code = sync_run(io, folder, (int64_t)be64_get(s->bytes + at), e);
+    for (int64_t i = 0; code == 0 && i < runs_of(s); i++)
+        code = sync_run(io, folder, run_at(s, i), e);
     if (code == 0) code = ps_replace_file(io, folder, STATE, s->bytes, s->len, e);
     if (code < 0 || (code = ps_list_folder(io, folder, false, &files, e)) < 0) return code;
     for (int32_t i = 0; i < files.count; i++)

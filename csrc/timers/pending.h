@@ -18,9 +18,11 @@
 
 #define PS_PENDING_HEAP 8192 /* entries in memory */
 #define PS_PENDING_RUNS 32
+#define PS_PENDING_NOTES_MAX (16 << 20)
 
-/* id: queue offset << 25, 24 bits of the message key's hash, 1 bit: 0 takes the timer with the
- * same time and offset away, 1 is a timer. */
+/* id: queue offset << 25, 24 bits by which it is found, 1 bit: 0 takes the timer with the same time
+ * and offset away, 1 is a timer. Of the 24 bits the upper one is PS_PENDING_MARKED: those that have
+ * it can be asked for together. */
 typedef struct ps_pending_entry {
     int64_t due_ms, id;
 } ps_pending_entry;
@@ -34,6 +36,10 @@ static inline int64_t ps_pending_offset(int64_t id) {
 static inline uint32_t ps_pending_hash(int64_t id) {
     return (uint32_t)(id >> 1) & 0xFFFFFF;
 }
+
+#define PS_PENDING_MARKED 0x800000u
+#define PS_PENDING_ANY -1      /* for ps_pending_find: all */
+#define PS_PENDING_ALL_MARKED -2 /* and those that are marked */
 
 typedef struct ps_run {
     int64_t rn_number;       /* its file's name */
@@ -61,6 +67,8 @@ typedef struct ps_pending {
     int64_t pd_delivered; /* ms: of everything in the heap up to this time nothing is left */
     int64_t pd_seen;      /* as found in the state: offsets before it up to pd_delivered are done */
     int64_t pd_log_end;   /* of the state: later records may be deliveries */
+    uint8_t *pd_notes;    /* of the state: what the caller keeps with it */
+    int64_t pd_notes_len;
 } ps_pending;
 
 /* Loads what the state says. 1: it was good; 0: there is none, or it is damaged; or an error. */
@@ -75,8 +83,8 @@ int ps_pending_cancel(ps_pending *p, ps_pending_entry entry, ps_error *e);
 /* The first timer; false: none waits. */
 bool ps_pending_first(ps_pending *p, ps_pending_entry *out);
 void ps_pending_pop(ps_pending *p); /* that one is done */
-/* Timers with from_ms < time <= to_ms, unordered, of this hash (-1: any), not cancelled: up to
- * `room` into `out`. Returns how many; -1: there are more, or no memory. */
+/* Timers with from_ms < time <= to_ms, in order, of this hash (or PS_PENDING_ANY, _ALL_MARKED), not
+ * cancelled: up to `room` into `out`. Returns how many; -1: there are more. */
 int64_t ps_pending_find(ps_pending *p, int64_t from_ms, int64_t to_ms, int64_t hash,
                         ps_pending_entry *out, int64_t room);
 /* How many there are with from_ms < time <= to_ms. */
@@ -90,8 +98,10 @@ typedef struct ps_pending_state {
     int64_t len;
     int64_t writing; /* number of the run that a merge is writing; -1: none */
 } ps_pending_state;
-/* What is to be written once the log is on the disk up to `log_end`: free its bytes. */
-int ps_pending_capture(ps_pending *p, int64_t log_end, ps_pending_state *out, ps_error *e);
+/* What is to be written once the log is on the disk up to `log_end`: free its bytes. notes: kept
+ * with it, up to PS_PENDING_NOTES_MAX bytes. */
+int ps_pending_capture(ps_pending *p, int64_t log_end, const uint8_t *notes, int64_t notes_len,
+                       ps_pending_state *out, ps_error *e);
 /* Writes it, synced, and deletes runs that it does not name. In any thread, one at a time. */
 int ps_pending_save(ps_io *io, const char *folder, const ps_pending_state *state, ps_error *e);
 

@@ -18,7 +18,6 @@ from broker.services.pop.checkpoints import (
 )
 from pystore import Message, Store
 from pystore.errors import StoreError
-from pystore.native import lib
 from pystore.timers import Timers
 
 __all__ = ["REVIVE_GROUP", "Found", "ReviveLog", "revive_topic"]
@@ -122,10 +121,8 @@ class ReviveLog:
         """Records that wait for their time, then those whose time has come."""
         while timers.run(most=1, now_ms=1).more:
             pass  # it reads what came after its state was saved; nothing is due in 1970
-        name = self.topic.encode()
-        hashed = lib.ps_java_hash(0, name, len(name))
-        for timer in timers.each():  # there may be millions that are not of POP
-            if timer.physical >= 0 and timer.topic_hash == hashed:
+        for timer in timers.of_pop():  # there may be millions of others
+            if timer.physical >= 0:
                 message = self._store.message(timer.physical)
                 if message.properties.get("REAL_TOPIC") == self.topic:
                     yield message
