@@ -115,7 +115,7 @@ test-busy: build ## the suite beside four processes that take all they get and o
 	@$(PY) tools/busy.py $(PYTEST) --durations=30
 
 test-cluster: build ## Spark: a master and two workers, executors and drivers that are killed, Connect
-	@$(PY) -m pytest -q -m "long or not long" tests/spark/test_cluster.py tests/spark/test_connect.py
+	@$(PY) -m pytest -q -m long tests/spark
 
 test-order: build ## the suite in a random order; PS_ORDER_SEED=n repeats one
 	@PS_ORDER_SEED=$${PS_ORDER_SEED:-$$RANDOM} $(PYTEST)

@@ -49,9 +49,9 @@ HERE = Path(__file__).resolve().parent
 #: Files that last longest, first: with workers side by side they are what the others wait for.
 LONGEST = (
     "spark/",
+    "docs/test_docs.py",
     "java/test_interop.py",
     "interop/test_mqadmin.py",
-    "docs/",
     "interop/test_clients.py",
     "audit/test_repair.py",
     "unit/test_cli.py",
@@ -62,14 +62,14 @@ LONGEST = (
     "java/",
     "crash/",
 )
-#: Parts of spark/ beside the largest, whose files share one session: a worker each, and a session.
-SPARK_PARTS = {
-    "kills": ("test_java_broker", "test_options", "test_spark_kill", "test_wheel"),
-    "jobs": (
-        "test_cluster", "test_connect", "test_file_modes", "test_first_contact", "test_jobs",
-        "test_remote",
-    ),
-}  # fmt: skip
+#: Files of spark/ that share the second session; the rest of the folder shares the first. There are
+#: two, of the same length: one costs half a minute of processor time before its first row.
+SPARK_SECOND = ("test_java_broker", "test_jobs", "test_spark_kill")
+#: Files of spark/ that use no session, or processes of their own.
+SPARK_ALONE = (
+    "test_cluster", "test_connect", "test_file_modes", "test_first_contact", "test_options",
+    "test_remote", "test_wheel",
+)  # fmt: skip
 
 
 def _rank(item: pytest.Item) -> int:
@@ -115,10 +115,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             if "::test_page_runs[" in nodeid:
                 return nodeid
-            if not file.startswith("tests/spark/"):
+            stem = Path(file).stem
+            if not file.startswith("tests/spark/") or stem in SPARK_ALONE:
                 return file
-            parts = (name for name, stems in SPARK_PARTS.items() if Path(file).stem in stems)
-            return f"tests/spark {next(parts, '')}"
+            return "tests/spark second" if stem in SPARK_SECOND else "tests/spark first"
 
     config.option.loadscopereorder = False
     return ByFile(config, log)

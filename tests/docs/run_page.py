@@ -4,12 +4,16 @@ All blocks of a page run in order, in the current directory; those in Python sha
 block that cannot run has a mark above it that says why:
 
     <!-- not run: needs a cluster -->
+
+Commands that are `pystore` and its arguments alone run in this process, as the program itself does:
+a shell, a Python and, for a job of Spark's, a virtual machine for each would be most of the work.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +23,8 @@ from pathlib import Path
 RUN = ("python", "console")
 #: Languages of blocks that show something: output, settings, pictures, other people's languages.
 SHOWN = ("text", "mermaid", "properties", "java", "go", "sql", "c", "json", "toml", "xml")
+#: What only a shell understands.
+_SHELL = re.compile(r"[|&;<>$`*?~(){}\[\]]")
 
 _BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<why>.*?) -->\n)?^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$",
@@ -48,11 +54,23 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
+def run_command(line: str) -> None:
+    """Raises: CalledProcessError."""
+    if not line.startswith("pystore ") or _SHELL.search(line):
+        subprocess.run(["bash", "-o", "pipefail", "-c", line], check=True)
+        return
+    from pystore.cli import main as program
+
+    code = program(shlex.split(line, comments=True)[1:])
+    if code:
+        raise subprocess.CalledProcessError(code, line)
+
+
 def run_console(block: Block) -> None:
     """Runs the lines that begin with a dollar; the others are output, shown for the reader."""
     for line in block.text.splitlines():
         if line.startswith("$ "):
-            subprocess.run(["bash", "-o", "pipefail", "-c", line[2:]], check=True)
+            run_command(line[2:])
 
 
 def main(page: Path) -> None:

@@ -69,7 +69,7 @@ def test_page_runs(
     golden("killed").rename(work / "crashed")
     env = os.environ | {
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "spark" / "early"), str(ROOT)]),
         "HOME": str(tmp_path),
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import STARVED
+from waiting import BOUND_S, STARVED
 
 import pystore
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+#: First on the path of Spark's Python processes: those of streams connect before they import.
+EARLY = Path(__file__).with_name("early")
 
 LOG4J = """
 rootLogger.level = error
@@ -61,7 +64,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         # Workers are this Python, and see what this one sees.
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, sys.path), root]))
+        paths = [str(EARLY), *filter(None, sys.path), root]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         patch.setenv("SPARK_CONF_DIR", str(home / "conf"))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         session = (
@@ -75,6 +79,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .config("spark.local.dir", str(home / "local"))
             .config("spark.driver.memory", "1g")
+            # Between the connection of a Python process and its first word lie its imports.
+            .config("spark.python.authenticate.socketTimeout", f"{BOUND_S:.0f}s")
             .getOrCreate()
         )
         yield session

@@ -21,7 +21,7 @@ from tests.spark.conftest import TooLate
 from tests.spark.test_sink import SMALL, bodies, leftovers
 from tests.spark.test_spark_kill import writing
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 ROWS = 30_000
 
@@ -69,7 +69,6 @@ def test_a_worker_without_the_store_pulls_and_two_brokers_are_one_frame(cluster,
     assert all(Path(p).is_relative_to(f) for f, p in zip(folders, packages, strict=True))
 
 
-@pytest.mark.long
 def test_an_executor_killed_in_a_write_leaves_each_row_once(cluster, store_path):
     options = {"storeConf": json.dumps(SMALL), "jobId": "load"}
     given = {"path": str(store_path), "rows": ROWS, "halt_ms": 3000, "options": options}
@@ -100,7 +99,6 @@ def _count(path: Path) -> int:
         return 0
 
 
-@pytest.mark.long
 def test_a_stream_whose_driver_is_killed_goes_on_and_writes_each_message_once(cluster, tmp_path):
     source, copy = tmp_path / "source", tmp_path / "copy"
     texts = fill(source, "s", count=2000)

@@ -49,7 +49,8 @@ def path(tmp_path: Path) -> str:
 def run(path: str, code: str, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
     """A script by the full name of this Python, and nothing of this environment."""
     environment = {"PATH": path, "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
-    java = {n: os.environ[n] for n in ("JAVA_HOME",) if n in os.environ}
+    kept = ("JAVA_HOME", "JDK_JAVA_OPTIONS")
+    java = {n: os.environ[n] for n in kept if n in os.environ}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         env=environment | java | {"SPARK_LOCAL_IP": "127.0.0.1"} | more,

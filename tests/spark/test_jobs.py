@@ -245,25 +245,41 @@ main(["spark", "archive", *sys.argv[1:]])
 """
 
 
-def test_a_run_that_fails_or_is_killed_shows_nothing(run_job, make, tmp_path, monkeypatch):
-    """A full disk, then SIGKILL; the run after them is whole."""
+def test_a_run_that_fails_or_is_cut_off_shows_nothing(run_job, make, tmp_path, monkeypatch):
+    """A full disk, then an end after the last write, before publication; the next run is whole."""
     from spark_ext.jobs import archive as steps
 
-    path, archive = make({"t": [30]}), tmp_path / "archive"
+    path, archive, left = make({"t": [30]}), tmp_path / "archive", tmp_path / "left"
 
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device", str(archive))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "_sums", fails)
-        assert run_job("archive", path, archive, code=6)["text"].startswith("No space left")
-    assert visible(archive) == []
-    command = [sys.executable, "-c", KILLED, path, archive]
-    done = subprocess.run(command, capture_output=True, timeout=BOUND_S, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    def cut_off(*_: object) -> None:
+        shutil.copytree(archive, left)  # what a process that dies here leaves
+        fails()
+
+    for step, ends in (("_sums", fails), ("publish", cut_off)):
+        with monkeypatch.context() as patch:
+            patch.setattr(steps, step, ends)
+            text = run_job("archive", path, archive, code=6)["text"]
+            assert text.startswith("No space left") and visible(archive) == []
+    _is_whole_after_the_next_run(run_job, path, left)
+
+
+def _is_whole_after_the_next_run(run_job: Run, path: Path, archive: Path) -> None:
     assert visible(archive) == [] and list((archive / "_staging").rglob("*.parquet"))
     report = run_job("archive", path, archive)
     assert report["archive"]["new_messages"] == 30 and len(visible(archive)) == 1
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_shows_nothing(run_job, make, tmp_path):
+    """A process of its own, with SIGKILL."""
+    path, archive = make({"t": [30]}), tmp_path / "archive"
+    command = [sys.executable, "-c", KILLED, path, archive]
+    done = subprocess.run(command, capture_output=True, timeout=BOUND_S, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    _is_whole_after_the_next_run(run_job, path, archive)
 
 
 def test_a_parquet_file_that_differs_is_never_published(run_job, make, tmp_path, monkeypatch):

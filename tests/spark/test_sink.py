@@ -242,6 +242,21 @@ def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch)
     assert not leftovers(store_path)
 
 
+def test_an_attempt_of_a_task_that_was_killed_is_never_put(store_path):
+    """Spark tries the task again, and commits the spool that it was told of."""
+    from spark_ext import sink
+    from spark_ext.options import parse_write
+
+    options = parse_write({"path": str(store_path), "topic": "t", "storeConf": json.dumps(SMALL)})
+    dead = Path(spooled(options, "job", 0, [str(i) for i in range(50)]).path)
+    dead.write_bytes(dead.read_bytes()[:-100])
+    again = spooled(options, "job", 0, [str(i) for i in range(100)])
+    assert len(leftovers(store_path)) == 2
+    sink._commit(options, "job", 0, [again])
+    assert sorted(map(int, bodies(store_path))) == list(range(100))
+    assert not leftovers(store_path)
+
+
 def test_a_commit_that_stopped_inside_a_batch_is_finished_by_hand(store_path, monkeypatch):
     from spark_ext import sink
     from spark_ext.errors import SinkError

@@ -229,6 +229,7 @@ def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_task_tried_again_and_a_driver_killed(spark, driver, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     os.kill(until(lambda: writing(first)), signal.SIGKILL)
