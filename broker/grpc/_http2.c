@@ -231,7 +231,8 @@ static PyObject *read_message(PyObject *module, PyObject *args) {
     long long body_max, texts_max;
     ps_h2_text host;
     ps_h2_message m;
-    if (!PyArg_ParseTuple(args, "y#LLs#", &data, &len, &body_max, &texts_max, &host.data, &host_len))
+    if (!PyArg_ParseTuple(args, "y#LLs#", &data, &len, &body_max, &texts_max, &host.data,
+                          &host_len))
         return NULL;
     host.len = host_len <= PS_H2_PROPERTIES_MAX ? (int32_t)host_len : 0;
     if (host.len == 0 ||
@@ -331,7 +332,8 @@ static PyModuleDef_Slot module_slots[] = {
 };
 
 static PyModuleDef module_def = {
-    PyModuleDef_HEAD_INIT, "broker.grpc._http2", NULL, sizeof(module_state), functions, module_slots,
+    PyModuleDef_HEAD_INIT, "broker.grpc._http2", NULL, sizeof(module_state), functions,
+    module_slots,
     traverse, clear, NULL,
 };
 

@@ -91,7 +91,8 @@ static void feed_in_pieces(void) {
 }
 
 /* A SendMessage: topic T; tag t, keys a and b, id, encoding, type, born time and host; body. */
-static const uint8_t REQUEST[] = "\x0a\x36\x0a\x03\x12\x01T\x1a\x27\x0a\x01t\x12\x01" "a\x12\x01" "b"
+static const uint8_t REQUEST[] = "\x0a\x36\x0a\x03\x12\x01T\x1a\x27\x0a\x01t\x12\x01" "a\x12\x01"
+    "b"
                                  "\x1a\x0a" "0123456789" "\x28\x01\x30\x01\x3a\x08\x08\x80\x8f\xd4"
                                  "\xa6\x06\x10\x05\x42\x02vm\x22\x06" "a body";
 
