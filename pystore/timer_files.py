@@ -101,10 +101,11 @@ def hand_over(store: Store, timers: Timers, queue_end: int, now_ms: int) -> bool
 def _forget_timer_files(root: Path) -> None:
     """Removes what an earlier owner of the folder knew: Java then reads the queue from its
     beginning."""
-    for wheel in root.glob("timerwheel*"):
-        wheel.unlink()
-    shutil.rmtree(root / "timerlog", ignore_errors=True)
-    (root / "config" / "timercheck").unlink(missing_ok=True)
+    for path in (*root.glob("timerwheel*"), root / "timerlog", root / "config" / "timercheck"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_timer_files(

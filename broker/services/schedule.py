@@ -226,8 +226,11 @@ class Schedule:
         if self.timers is not None and self._loop is not None:
             save_timers(self.store, self.timers.timers.capture()[0])
             read = self.timers.metrics.offset
-            if not hand_over(self.store, self.timers.timers, read, self.now_ms()):
-                _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
+            try:
+                if not hand_over(self.store, self.timers.timers, read, self.now_ms()):
+                    _log.info("Java's timer files are not written: more than %d wait", HANDED_OVER)
+            except OSError as failed:
+                _log.warning("Java's timer files are not written: %s", failed)
         self._levels, self._loop = {}, None
 
     def progress(self) -> dict[int, tuple[int, int]]:

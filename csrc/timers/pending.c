@@ -668,7 +668,7 @@ static int sync_run(ps_io *io, const char *folder, int64_t number, ps_error *e) 
     char path[PATH_MAX];
     int code = run_path(path, folder, number, e);
     if (code < 0) return code;
-    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC, 0);
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0 || io->fdatasync(io, fd) < 0)
         code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot sync it: %s",
                        strerror(errno));

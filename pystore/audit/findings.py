@@ -139,6 +139,8 @@ KINDS: dict[str, Kind] = {
         Kind("access-db", _E, "", "the database of users and policies is damaged: rules may be"
              " lost or changed", "does not know it",
              "the next start takes access/users.json, else a backup"),
+        Kind("own-note", _W, "", "a note that saves an open some reading is damaged",
+             "does not know it", "the next stop writes it again"),
         Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
              " queue: it will skip new messages", "the same", _REPAIR),
         Kind("tombstones", _E, "", "the list of deleted topics is damaged: their queues may"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -29,6 +30,10 @@ _CHECKPOINT = struct.Struct(">5q")
 _CHECKPOINT_SIZE = 4096
 _TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
 _HOUR_MS = 3_600_000
+#: csrc/store/ends.c, csrc/timers/pending.c.
+_NOTES = {"queueEnds": 0x50534531, "timers/state": 0x50535431}
+#: Files of a broker whose damage it meets itself, as long as they are files.
+_FILES = ("config/consumerOrderInfo.journal", "config/timercheck", "config/transactionMetrics")
 
 
 @dataclass(slots=True)
@@ -143,8 +148,28 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
     return found
 
 
+def _check_own(layout: Layout) -> None:
+    """Our own notes: magic, CRC-32 of what follows it, rows that an open looks at itself."""
+    for name, magic in _NOTES.items():
+        path = layout.root / name
+        try:
+            data = read_quietly(path, _JSON_MAX)
+        except OSError as error:
+            layout.found("own-note", path, text=error.strerror or str(error))
+            continue
+        if data is None:
+            continue
+        if len(data) < 8 or struct.unpack_from(">II", data) != (magic, zlib.crc32(data[8:])):
+            layout.found("own-note", path, text="magic or sum do not fit")
+    for name in _FILES:
+        path = layout.root / name
+        if os.path.lexists(path) and not path.is_file():
+            layout.found("own-note", path, text="not a regular file")
+
+
 def read_beside(layout: Layout) -> Beside:
     """Reads all of it; what cannot be read becomes a finding."""
+    _check_own(layout)
     config = layout.root / "config"
     beside = Beside()
     parts = {name: _decoded(layout, name, config / s.file) for name, s in SECTIONS.items()}

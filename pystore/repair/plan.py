@@ -180,7 +180,7 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
         elif f.kind == "access-db" and has_access_copy(layout.root):
             actions.append(Action("move", f.file, "move the database of users aside: the next start"
                                   " makes it again from its copy"))  # fmt: skip
-        elif f.kind in ("stray-file", "tombstones"):
+        elif f.kind in ("stray-file", "tombstones", "own-note"):
             actions.append(Action("move", f.file, "move the file aside"))
     return actions
 

@@ -41,15 +41,22 @@ class Journal:
     def read(self, saved: bytes) -> list[dict[str, Any]]:
         """Changes after the file with this content, the earliest first; begin() keeps them."""
         try:
-            lines = self._path.read_bytes().split(b"\n")
-        except OSError:
+            data = files.read_file(self._path)
+        except OSError as bad:
+            log.warning("Changes of ordered batches are not read: %s", bad)
             return []
+        lines = (data or b"").split(b"\n")
         found: list[dict[str, Any]] = []
         counts, crc = False, zlib.crc32(saved)
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             try:
                 said = _LINE.loads(line)
             except ValueError:  # the end, or a line that was not written whole
+                if number < len(lines):
+                    log.warning(
+                        "%s: line %d is damaged: ordered groups may get messages of the lines"
+                        " after it again", self._path, number,
+                    )  # fmt: skip
                 break
             if said["file"] is None:
                 if counts:
@@ -84,14 +91,18 @@ class Journal:
         self._add({"file": zlib.crc32(content)})
 
     def begin(self, content: bytes) -> None:
-        """The file has this content: lines before its mark are of no use. Raises: OSError."""
+        """The file has this content: lines before its mark are of no use. Raises: StoreIOError,
+        Forbidden, DiskFull."""
         self.close()
-        files.make_folders(self._path.parent, self._file_mode)
         head = mqjson.dumps({"file": zlib.crc32(content)}) + b"\n"
         lines = b"".join([head, *self._since])
-        files.write_whole(self._path, lines, durable=False, mode=self._file_mode)
+        try:
+            files.make_folders(self._path.parent, self._file_mode)
+            files.write_whole(self._path, lines, durable=False, mode=self._file_mode)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as failed:
+            raise files.os_error(failed, self._path) from failed
         self._since = []
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
     def end(self) -> None:
         """All of it is in the file. Raises: OSError."""

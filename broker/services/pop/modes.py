@@ -71,10 +71,11 @@ class RequestModes:
     def load(self) -> None:
         """A file that cannot be read counts as none: groups pull."""
         try:
-            table = _FILE.loads(self._path.read_bytes())["messageRequestModeMap"] or {}
-        except FileNotFoundError:
-            return
-        except ValueError as bad:
+            data = files.read_file(self._path)
+            if data is None:
+                return
+            table = _FILE.loads(data)["messageRequestModeMap"] or {}
+        except (OSError, ValueError) as bad:
             log.warning("Request modes are not read: %s: %s", self._path, bad)
             return
         for topic, groups in table.items():

@@ -164,14 +164,15 @@ class OrderTable:
     def load(self) -> dict[Queue, int]:
         """Where groups go on, by what was noted after the file was saved. A file that cannot be
         read counts as none: its batches come once more. Raises: OSError."""
+        raw = None
         try:
-            raw = self._path.read_bytes()
-        except FileNotFoundError:
-            raw = b""
-        else:
+            raw = files.read_file(self._path)
+        except OSError as bad:
+            log.warning("Ordered batches are not read: %s", bad)
+        if raw is not None:
             self._read(raw)
         found: dict[Queue, int] = {}
-        changes = self._journal.read(raw)
+        changes = self._journal.read(raw or b"")
         for said in changes:
             place = said["topic"] or "", said["group"] or "", said["queue"]
             self._table.pop(place, None)
@@ -180,7 +181,7 @@ class OrderTable:
                 self._take(place, said["batch"])
                 found[place] = said["next"] or 0
         self.changed = bool(changes)
-        self._journal.begin(raw)
+        self._journal.begin(raw or b"")
         return found
 
     def _take(self, place: Queue, value: Any) -> None:

@@ -27,8 +27,9 @@ class Metrics:
         self._said: dict[str, int] | None = None
         self._written = 0.0
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            if path.stat().st_size <= _MAX_BYTES:
-                self._counter = int(json.loads(path.read_bytes())["dataVersion"]["counter"])
+            data = files.read_file(path)
+            if data is not None and len(data) <= _MAX_BYTES:
+                self._counter = int(json.loads(data)["dataVersion"]["counter"])
 
     def counts(self) -> dict[str, int]:
         """Topic to open transactions."""
