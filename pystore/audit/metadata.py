@@ -30,8 +30,8 @@ _CHECKPOINT = struct.Struct(">5q")
 _CHECKPOINT_SIZE = 4096
 _TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
 _HOUR_MS = 3_600_000
-#: csrc/store/ends.c, csrc/timers/pending.c.
-_NOTES = {"queueEnds": 0x50534531, "timers/state": 0x50535431}
+#: csrc/store/ends.c, csrc/timers/pending.c; the first layout of timers is not read any more.
+_NOTES = {"queueEnds": (0x50534531,), "timers/state": (0x50535431, 0x50535432)}
 #: Files of a broker whose damage it meets itself, as long as they are files.
 _FILES = ("config/consumerOrderInfo.journal", "config/timercheck", "config/transactionMetrics")
 
@@ -150,7 +150,7 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
 
 def _check_own(layout: Layout) -> None:
     """Our own notes: magic, CRC-32 of what follows it, rows that an open looks at itself."""
-    for name, magic in _NOTES.items():
+    for name, magics in _NOTES.items():
         path = layout.root / name
         try:
             data = read_quietly(path, _JSON_MAX)
@@ -159,7 +159,8 @@ def _check_own(layout: Layout) -> None:
             continue
         if data is None:
             continue
-        if len(data) < 8 or struct.unpack_from(">II", data) != (magic, zlib.crc32(data[8:])):
+        magic, told = struct.unpack_from(">II", data) if len(data) >= 8 else (0, 0)
+        if magic not in magics or told != zlib.crc32(data[8:]):
             layout.found("own-note", path, text="magic or sum do not fit")
     for name in _FILES:
         path = layout.root / name
