@@ -176,8 +176,8 @@ static bool read_message(const uint8_t *data, int64_t len, draft *d) {
     field f;
     while (r.at < r.end) {
         if (!read_field(&r, &f) || !is_first(&r, &f) || f.is_number) return false;
-        bool plain = (f.number == 1 && read_topic(&f, d)) || (f.number == 3 && read_system(&f, d)) ||
-                     f.number == 4;
+        bool plain = f.number == 4 || (f.number == 1 && read_topic(&f, d)) ||
+                     (f.number == 3 && read_system(&f, d));
         if (!plain) return false;
         if (f.number == 4) {
             d->body = f.data;

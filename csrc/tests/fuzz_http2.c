@@ -91,14 +91,13 @@ static void feed_in_pieces(void) {
 }
 
 /* A SendMessage: topic T; tag t, keys a and b, id, encoding, type, born time and host; body. */
-static const uint8_t REQUEST[] = "\x0a\x36\x0a\x03\x12\x01T\x1a\x27\x0a\x01t\x12\x01" "a\x12\x01"
-    "b"
-                                 "\x1a\x0a" "0123456789" "\x28\x01\x30\x01\x3a\x08\x08\x80\x8f\xd4"
-                                 "\xa6\x06\x10\x05\x42\x02vm\x22\x06" "a body";
+static const uint8_t REQUEST[] =
+    "\x0a\x36\x0a\x03\x12\x01T\x1a\x27\x0a\x01t\x12\x01" "a\x12\x01" "b\x1a\x0a" "0123456789"
+    "\x28\x01\x30\x01\x3a\x08\x08\x80\x8f\xd4\xa6\x06\x10\x05\x42\x02vm\x22\x06" "a body";
 
 /* In memory of its own size, so that a byte too many is seen. */
 static bool read_exact(const uint8_t *data, int64_t len) {
-    uint8_t *copy = malloc((size_t)len + 1) , reply[PS_H2_REPLY_MAX];
+    uint8_t *copy = malloc((size_t)len + 1), reply[PS_H2_REPLY_MAX];
     ps_h2_text host = {"192.0.2.1", 9};
     ps_h2_message m;
     memmove(copy + 1, data, (size_t)len);
