@@ -59,7 +59,7 @@ two cores; single runs, not kept), the broker alone with its store, no clients.
 
 `python -m benches.timer_peers` on two cores that did nothing else, three rounds of ours (medians;
 worst to best of the ratio: 0.48 to 0.92) and one of Apache 5.3.3 (not kept), 100-byte messages, the
-same Java client with 64 threads before both. What is timed is due in six hours, so inserts alone count:
+same Java client with 64 threads before both. What is timed is due in six hours: only inserts count.
 
 | what | ours | 5.3.3 |
 |---|---|---|
