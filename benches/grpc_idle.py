@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import resource
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from benches import harness
-from benches.grpc_send import SERVE, cpu_s
+from benches.grpc_send import cpu_s, servers_of
 from benches.harness import ROOT, Row
 from broker.grpc.schema import METHODS, SERVICE, pb
 
@@ -128,22 +126,13 @@ def main() -> None:
     if given.hold:
         asyncio.run(hold(given.hold[0], int(given.hold[1])))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-c", SERVE, str(Path(folder) / "store")]
-        with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
-        ) as server:
-            assert server.stdin is not None and server.stdout is not None
-            servers = {"ours": tuple(json.loads(server.stdout.readline()))}
-            if given.beside:
-                servers["beside"] = given.beside[0], int(given.beside[1])
-            rows = []
-            for name, (address, pid) in servers.items():
-                memory, cpu = measure(address, pid, given.clients, given.seconds)
-                what = f"{given.clients} held"
-                rows.append(Row("gRPC", what, name, " KiB", [memory], smaller=True))
-                rows.append(Row("gRPC", what, name, " ms/s", [cpu], smaller=True))
-            server.stdin.close()
+    rows = []
+    with servers_of(given.beside) as servers:
+        for name, (address, pid) in servers.items():
+            memory, cpu = measure(address, pid, given.clients, given.seconds)
+            what = f"{given.clients} held"
+            rows.append(Row("gRPC", what, name, " KiB", [memory], smaller=True))
+            rows.append(Row("gRPC", what, name, " ms/s", [cpu], smaller=True))
     facts = harness.machine()
     harness.show(rows, facts, "idle gRPC clients")
     print(f"raw rounds: {harness.save(rows, facts, 'grpc-idle').relative_to(ROOT)}")

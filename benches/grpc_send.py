@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +104,8 @@ def main() -> None:
         print(uvloop.run(load(address, method, int(count))))
         return
     facts: dict[str, Any] = harness.machine()
-    with tempfile.TemporaryDirectory() as folder:
-        rows = _measured(Path(folder) / "store", given)
+    with servers_of(given.beside) as servers:
+        rows = rows_of(servers, given.count)
     harness.show(rows, facts, "gRPC")
     path = harness.save(rows, facts, "grpc")
     print(f"raw rounds: {path.relative_to(ROOT)}")
@@ -123,19 +125,22 @@ uvloop.run(main())
 """
 
 
-def _measured(store: Path, given: Any) -> list[Row]:
-    words = [sys.executable, "-c", SERVE, str(store)]
-    with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
-    ) as server:
-        assert server.stdin is not None and server.stdout is not None
-        servers = {"ours": tuple(json.loads(server.stdout.readline()))}
-        if given.beside:
-            servers["beside"] = given.beside[0], int(given.beside[1])
-        try:
-            return rows_of(servers, given.count)
-        finally:
-            server.stdin.close()
+@contextmanager
+def servers_of(beside: tuple[str, str] | None) -> Iterator[dict[str, tuple[str, int]]]:
+    """Address and process of a server of ours, and of the one to be measured beside it."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-c", SERVE, str(Path(folder) / "store")]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
+        ) as server:
+            assert server.stdin is not None and server.stdout is not None
+            servers = {"ours": tuple(json.loads(server.stdout.readline()))}
+            if beside:
+                servers["beside"] = beside[0], int(beside[1])
+            try:
+                yield servers
+            finally:
+                server.stdin.close()
 
 
 if __name__ == "__main__":

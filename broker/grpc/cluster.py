@@ -45,7 +45,7 @@ from broker.services.topics import READ, WRITE, Topics
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import BadArgument
 
-__all__ = ["ClusterBrokers", "ClusterLink"]
+__all__ = ["ClusterBrokers", "ClusterLink", "told"]
 
 log = logging.getLogger("broker.grpc")
 
@@ -69,6 +69,19 @@ class _Told(NamedTuple):
 
     value: Any
     at: float
+
+
+async def told(asks: Iterable[Coroutine[Any, Any, Command]]) -> list[Command]:
+    """The answers of all brokers that could be reached: the others hear of the client on the next
+    connection. Raises: Problem when there are brokers and none can be reached."""
+    found = await asyncio.gather(*asks, return_exceptions=True)
+    answers = [each for each in found if isinstance(each, Command)]
+    for each in found:
+        if isinstance(each, Problem) and answers:
+            log.info("A client is not known to every broker yet: %s", each)
+        elif isinstance(each, BaseException):
+            raise each
+    return answers
 
 
 class ClusterLink:
@@ -345,25 +358,18 @@ class ClusterBrokers:
     async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
         """Those brokers that cannot be reached hear of the client with its next heartbeat. Raises:
         Problem when none can, or one refuses."""
+        names = sorted(await self.brokers_of(topics))
+        for answer in await told(self._tell_one(call, link, command, name) for name in names):
+            if answer.code != ResponseCode.SUCCESS:
+                raise refused(answer)
+
+    async def brokers_of(self, topics: Iterable[str]) -> set[str]:
+        """The names of the brokers that have one of the topics. Raises: Problem."""
         names: set[str] = set()
         for topic in dict.fromkeys(topics):
             route = await self.route(topic)
             names |= set(route.brokers) if route is not None else set()
-        if not names:
-            return
-        told = await asyncio.gather(
-            *(self._tell_one(call, link, command, name) for name in sorted(names)),
-            return_exceptions=True,
-        )
-        answers = [each for each in told if isinstance(each, Command)]
-        for each in told:
-            if isinstance(each, Problem) and answers:
-                log.info("A client is not registered at every broker yet: %s", each)
-            elif isinstance(each, BaseException):
-                raise each
-        for answer in answers:
-            if answer.code != ResponseCode.SUCCESS:
-                raise refused(answer)
+        return names
 
     async def _tell_one(self, call: Call, link: Link, command: Command, name: str) -> Command:
         assert isinstance(link, ClusterLink)

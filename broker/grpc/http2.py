@@ -16,12 +16,12 @@ from typing import Any, cast
 
 from broker.grpc._http2 import Service, Session
 
-__all__ = ["CANCELLED", "Address", "Http2Connection", "Stream"]
+__all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 
 Address = tuple[str, int]
 #: Kinds of events, statuses of gRPC, and bytes of replies that wait: csrc/http2/http2.h.
 _CALL, _MESSAGE, _END, _RESET, _DRAINED = 1, 2, 3, 4, 5
-CANCELLED, _DEADLINE_EXCEEDED, _INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
+_CANCELLED, _DEADLINE_EXCEEDED, INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
 _MUCH = 256 << 10
 #: Bytes that the transport keeps before it says that the client does not read.
 _HIGH = 256 << 10
@@ -234,9 +234,9 @@ class Http2Connection(asyncio.Protocol):
             stream.timer.cancel()
         self._streams.pop(stream.id, None)
         if task.cancelled():
-            self.finish(stream.id, CANCELLED, None)
+            self.finish(stream.id, _CANCELLED, None)
         elif task.exception() is not None:
-            self.finish(stream.id, _INTERNAL, str(task.exception()))
+            self.finish(stream.id, INTERNAL, str(task.exception()))
 
     def _drop(self, stream: Stream) -> None:
         if stream.task is not None:

@@ -10,14 +10,13 @@ groups, and signatures stay valid. On a new connection the client's last heartbe
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S
-from broker.grpc.cluster import ClusterBrokers
+from broker.grpc.cluster import ClusterBrokers, told
 from broker.grpc.messages import Kind, kind_of
 from broker.grpc.sending import check_type
 from broker.grpc.settings import ProxySettings
@@ -41,8 +40,6 @@ from broker.services.names import DLQ, RETRY, TEMPLATE
 from pystore.properties import parse_properties
 
 __all__ = ["Relay"]
-
-log = logging.getLogger("broker.grpc")
 
 #: Time for a client to answer what a broker asks it: longer than any broker waits.
 _CLIENT_S = 15.0
@@ -286,7 +283,7 @@ class Relay:
 
     async def _first(self, client: _Client, command: Command, topics: Iterable[str]) -> Command:
         """The first answer that one of the topics' brokers gives."""
-        names = await self._brokers_of(topics)
+        names = await self._brokers.brokers_of(topics)
         problem = Problem(Code.TOPIC_NOT_FOUND, f"no broker has {', '.join(topics):.200}")
         for name in sorted(names, key=lambda name: (not self._brokers.is_available(name), name)):
             try:
@@ -294,13 +291,6 @@ class Relay:
             except Problem as failed:
                 problem = failed
         raise problem
-
-    async def _brokers_of(self, topics: Iterable[str]) -> set[str]:
-        names: set[str] = set()
-        for topic in topics:
-            route = await self._brokers.route(topic)
-            names |= set(route.brokers) if route is not None else set()
-        return names
 
     # ---- clients ----
 
@@ -314,7 +304,7 @@ class Relay:
         topics = {topic for each in client.topics.values() for topic in each}
         if any(each["groupName"] != _INNER_GROUP for each in body["producerDataSet"]):
             topics.add(TEMPLATE)  # its topics are not said, and it shall be asked before it sends
-        client.know(await self._brokers_of(sorted(topics)))
+        client.know(await self._brokers.brokers_of(sorted(topics)))
         client.beat = replace(command, raw=None, value=None)
         await self._all(client, command, client.names)
         return command.reply()
@@ -327,18 +317,8 @@ class Relay:
         return command.reply()
 
     async def _all(self, client: _Client, command: Command, names: Iterable[str]) -> None:
-        """Tells all these brokers. Those that cannot be reached hear of it on the next
-        connection. Raises: Problem when none can; Refused when one refuses."""
-        told = await asyncio.gather(
-            *(client.ask(name, command) for name in sorted(names)), return_exceptions=True
-        )
-        answers = [each for each in told if isinstance(each, Command)]
-        for each in told:
-            if isinstance(each, Problem) and answers:
-                log.info("A client is not known to every broker yet: %s", each)
-            elif isinstance(each, BaseException):
-                raise each
-        for answer in answers:
+        """Tells all these brokers. Raises: as told(); Refused when one refuses."""
+        for answer in await told(client.ask(name, command) for name in sorted(names)):
             if answer.code != ResponseCode.SUCCESS:
                 raise Refused(answer.code, answer.remark or "")
 

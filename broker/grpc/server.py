@@ -12,7 +12,7 @@ from typing import Any
 from broker.grpc._http2 import Service
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.front import Front
-from broker.grpc.http2 import Address, Http2Connection, Stream
+from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Stream
 from broker.grpc.messages import set_millis
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, Method
 from broker.grpc.settings import ProxySettings
@@ -28,8 +28,8 @@ _quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
 #: Calls of one connection in progress, bytes of a call's headers.
 _STREAMS_MAX = 10_000
 _HEADERS_MAX = 64 << 10
-#: Statuses of gRPC.
-_INVALID_ARGUMENT, _INTERNAL = 3, 13
+#: A status of gRPC.
+_INVALID_ARGUMENT = 3
 #: How often, in the time after which an idle connection is closed, they are looked at.
 _LOOKS = 4
 _POLL_S = 0.02
@@ -203,7 +203,7 @@ async def _telemetry(method: Method, handler: Any, call: Call, stream: Stream) -
         stream.finish()
         return
     bad = Code.BAD_REQUEST <= problem.code < Code.INTERNAL_ERROR
-    stream.finish(_INVALID_ARGUMENT if bad else _INTERNAL, problem.text)
+    stream.finish(_INVALID_ARGUMENT if bad else INTERNAL, problem.text)
 
 
 def _parsed(method: Method, data: bytes) -> Any:

@@ -125,17 +125,23 @@ static void a_wrong_call_is_told_so(void) {
     client_free(c);
 }
 
+/* The stream of a call that the server was told of, and that waits for its reply. */
+static int32_t begin_call(client *c, ps_h2 *h) {
+    uint8_t bytes[64];
+    upload u = {bytes, message_put(bytes, "x")};
+    ps_h2_event event;
+    const uint8_t *at;
+    int32_t stream = client_call(c, UNARY, &u, "x", "y");
+    int64_t len = client_write(c, &at);
+    CHECK(ps_h2_feed(h, at, len) && ps_h2_next(h, &event) && event.kind == PS_H2_CALL);
+    CHECK(event.stream == stream);
+    return stream;
+}
+
 static void a_status_has_any_text(void) {
     client *c = client_new();
     ps_h2 *h = ps_h2_new(&client_conf);
-    ps_h2_event event;
-    const uint8_t *at;
-    uint8_t bytes[64];
-    upload u = {bytes, message_put(bytes, "x")};
-    client_call(c, UNARY, &u, "x", "y");
-    int64_t len = client_write(c, &at);
-    CHECK(ps_h2_feed(h, at, len) && ps_h2_next(h, &event));
-    ps_h2_finish(h, event.stream, 5, "100 % \n\xC3\xA9");
+    ps_h2_finish(h, begin_call(c, h), 5, "100 % \n\xC3\xA9");
     CHECK(converse(c, h));
     CHECK(strcmp(c->status, "5") == 0 && strcmp(c->text, "100 %25 %0A%C3%A9") == 0);
     ps_h2_free(h);
@@ -149,17 +155,14 @@ static void a_reset_is_told(void) {
     ps_h2_event event;
     const uint8_t *at;
     uint8_t bytes[64];
-    upload u = {bytes, message_put(bytes, "x")};
-    int32_t stream = client_call(c, UNARY, &u, "x", "y");
-    int64_t len = client_write(c, &at);
-    CHECK(ps_h2_feed(h, at, len) && ps_h2_next(h, &event) && event.kind == PS_H2_CALL);
+    int32_t stream = begin_call(c, h);
     nghttp2_submit_rst_stream(c->session, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
-    len = client_write(c, &at);
+    int64_t len = client_write(c, &at);
     CHECK(ps_h2_feed(h, at, len) && ps_h2_next(h, &event) && event.kind == PS_H2_RESET);
     CHECK(event.stream == stream && !ps_h2_next(h, &event));
-    CHECK(ps_h2_send(h, stream, bytes, 1, true) == -1);
+    CHECK(ps_h2_send(h, stream, (const uint8_t *)"x", 1, true) == -1);
     ps_h2_finish(h, stream, 0, NULL);
-    u = (upload){bytes, message_put(bytes, "x")}; /* begun and given up in one read: nothing */
+    upload u = {bytes, message_put(bytes, "x")}; /* begun and given up in one read: nothing */
     stream = client_call(c, UNARY, &u, "x", "y");
     client_write(c, &at);
     int64_t from = at - c->sent;
@@ -199,12 +202,8 @@ static void replies_that_wait_are_counted(void) {
     ps_h2 *h = ps_h2_new(&client_conf);
     ps_h2_event event;
     const uint8_t *at;
-    uint8_t bytes[64];
-    upload u = {bytes, message_put(bytes, "x")};
-    client_call(c, UNARY, &u, "x", "y");
-    int64_t len = client_write(c, &at), waiting = 0;
-    CHECK(ps_h2_feed(h, at, len) && ps_h2_next(h, &event));
-    int32_t stream = event.stream;
+    int32_t stream = begin_call(c, h);
+    int64_t len, waiting = 0;
     for (int i = 0; i < 3; i++) waiting = ps_h2_send(h, stream, reply, sizeof reply, false);
     CHECK(waiting >= PS_H2_MUCH);
     bool drained = false;

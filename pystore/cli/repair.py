@@ -115,17 +115,33 @@ def _unchanged(s: Session, planned: Repair) -> int:
     return 0
 
 
+Queues = Annotated[bool, typer.Option("--queues", help="Consume queues.")]
+Index = Annotated[bool, typer.Option("--index", help="Index files.")]
+Checkpoint = Annotated[bool, typer.Option("--checkpoint", help="The checkpoint.")]
+Metadata = Annotated[
+    bool, typer.Option("--metadata", help="The metadata database, at the next open.")
+]
+RebuildDryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check the log and print the plan; change nothing.")
+]
+
+
+def chosen(queues: bool, index: bool, checkpoint: bool, metadata: bool) -> dict[str, Any]:
+    """Which files are made again: without a choice all but the metadata."""
+    usual = not (queues or index or checkpoint or metadata)
+    return {
+        "queues": queues or usual, "index": index or usual, "checkpoint": checkpoint or usual,
+        "metadata": metadata,
+    }  # fmt: skip
+
+
 def rebuild(
     s: Session,
-    queues: Annotated[bool, typer.Option("--queues", help="Consume queues.")] = False,
-    index: Annotated[bool, typer.Option("--index", help="Index files.")] = False,
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="The checkpoint.")] = False,
-    metadata: Annotated[
-        bool, typer.Option("--metadata", help="The metadata database, at the next open.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the log and print the plan; change nothing.")
-    ] = False,
+    queues: Queues = False,
+    index: Index = False,
+    checkpoint: Checkpoint = False,
+    metadata: Metadata = False,
+    dry_run: RebuildDryRun = False,
 ) -> int | None:
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
@@ -138,12 +154,10 @@ def rebuild(
       pystore rebuild /data/rocketmq/store
       pystore rebuild /data/rocketmq/store --index
     """
-    if not (queues or index or checkpoint or metadata):
-        queues = index = checkpoint = True
     with s.progress("reading the log") as bar:
         done = _repair.rebuild(
-            s.path, s.conf, queues=queues, index=index, checkpoint=checkpoint, metadata=metadata,
-            dry_run=dry_run, **_options(s, bar),
+            s.path, s.conf, **chosen(queues, index, checkpoint, metadata), dry_run=dry_run,
+            **_options(s, bar),
         )  # fmt: skip
     _show_plan(s, done)
     if dry_run:

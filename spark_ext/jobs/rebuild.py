@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from pystore.cli.repair import Checkpoint, Index, Metadata, Queues, RebuildDryRun, chosen
 from pystore.repair import rebuild
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.spread import spread
@@ -17,15 +16,11 @@ __all__ = ["run"]
 @job("rebuild")
 def run(
     j: Job,
-    queues: Annotated[bool, typer.Option("--queues", help="Consume queues.")] = False,
-    index: Annotated[bool, typer.Option("--index", help="Index files.")] = False,
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="The checkpoint.")] = False,
-    metadata: Annotated[
-        bool, typer.Option("--metadata", help="The metadata database, at the next open.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the log and print the plan; change nothing.")
-    ] = False,
+    queues: Queues = False,
+    index: Index = False,
+    checkpoint: Checkpoint = False,
+    metadata: Metadata = False,
+    dry_run: RebuildDryRun = False,
 ) -> int | None:
     """Make derived files again from the log, its checks before and after spread over executors.
 
@@ -39,14 +34,12 @@ def run(
       pystore spark rebuild STORE --dry-run
       pystore spark rebuild STORE --index
     """
-    if not (queues or index or checkpoint or metadata):
-        queues = index = checkpoint = True
     if dry_run:
         j.session.check_free()
     sets: dict[str, Any] = j.session.sets
     done = rebuild(
-        j.path.absolute(), j.session.conf, queues=queues, index=index, checkpoint=checkpoint,
-        metadata=metadata, dry_run=dry_run, core=spread(j), **sets,
+        j.path.absolute(), j.session.conf, **chosen(queues, index, checkpoint, metadata),
+        dry_run=dry_run, core=spread(j), **sets,
     )  # fmt: skip
     steps = [(n, a.do, a.file, a.what) for n, a in enumerate(done.actions, 1)]
     j.report.table("actions", ("step", "do", "file", "what"), steps)
