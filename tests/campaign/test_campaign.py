@@ -94,10 +94,11 @@ class Offset:
 
 
 def batter(peer: launch.Peer, rng: random.Random, offset: Offset) -> int:
-    """Kills and restarts the broker on its folder until the time is over; how many times."""
+    """Kills and restarts the broker on its folder until the time is over, at least twice; how many
+    times."""
     kills = saved = 0
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end or kills < 2:
         death = time.monotonic() + rng.uniform(*LIVES[peer.make])
         while time.monotonic() < death:
             offset.commit()
@@ -139,8 +140,8 @@ def ledger(request, reference, tmp_path_factory):
 
 
 def test_the_broker_was_killed_under_load(ledger):
-    assert ledger["kills"] >= 2 or SECONDS < 10
-    assert ledger["acked"] > 500
+    assert ledger["kills"] >= 2
+    assert ledger["acked"] > 100
     assert ledger["joined"] > CONSUMERS
 
 

@@ -183,17 +183,14 @@ class Chaos:
 @pytest.mark.parametrize(
     "members", ["python", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
 )
-def test_nothing_acknowledged_is_lost(members, make, tmp_path, request):
+def test_nothing_acknowledged_is_lost(members, make, tmp_path, request, rng):
     if "java" in (make, members):
         request.getfixturevalue("reference")
-    given = os.environ.get("PS_SEED")
-    seed = int(given) if given else random.SystemRandom().randrange(1 << 31)
-    print(f"repeat with PS_SEED={seed}")
     with (
         launch.name_server(make, tmp_path / "names") as namesrv,
         launch.running(make, tmp_path / "peer", SETTINGS, namesrv=namesrv) as peer,
     ):
-        chaos = Chaos(namesrv, random.Random(seed))
+        chaos = Chaos(namesrv, rng)
         kills = uvloop.run(chaos.run(peer, members == "java"))
     got = chaos.got + chaos.got_java
     twice = sum(count > 1 for count in got.values())

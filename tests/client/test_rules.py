@@ -296,9 +296,7 @@ def cut_by_hand(messages, size, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1 << 20, 6000, 400, 1])
-def test_a_batch_made_in_c_is_that_of_python(size, monkeypatch):
-    rng = random.Random(seed := random.randrange(1 << 32))
-    print("seed", seed)
+def test_a_batch_made_in_c_is_that_of_python(size, monkeypatch, rng):
     messages = rng.choices(PLAIN, k=40)
     by_c, by_python = cut_by_hand(messages, size, monkeypatch)
     for field in range(3):  # where the parts end differs: C makes them about equal
@@ -342,9 +340,7 @@ def test_results_of_a_batch_name_every_message():
         assert all(type(row) is SendResult for row in found)
 
 
-def test_messages_of_several_at_once_are_done_as_one_by_one():
-    rng = random.Random(seed := random.randrange(1 << 32))
-    print("seed", seed)
+def test_messages_of_several_at_once_are_done_as_one_by_one(rng):
     together, alone = (QueueProgress(MessageQueue("t", "b", 0), 5) for _ in range(2))
     woken = []
     together.wake = lambda: woken.append(together.commit_offset)

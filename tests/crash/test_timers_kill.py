@@ -51,9 +51,7 @@ def delivered(store):
     return found
 
 
-def test_killed_again_and_again_each_comes_once(store_path):
-    seed = int(os.environ.get("PS_SEED", time.time_ns() % 1_000_000))
-    print(f"PS_SEED={seed}")
+def test_killed_again_and_again_each_comes_once(store_path, seed):
     told = {"put": {}, "recalled": {}}
     for round_ in range(ROUNDS):
         live_and_die(store_path, seed + round_, round_, told)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from waiting import until_async
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -30,6 +31,7 @@ async def life(folder, settings, rng, ledger, number, seconds):
         asyncio.create_task(produce(broker.port, rng, ledger, b"r%d-%d" % (number, i)))
         for i in range(4)
     ]
+    await until_async(lambda: ledger.told, "a decision that is answered")
     await asyncio.sleep(rng.uniform(0.02, seconds))
     broker.kill()
     for maker in makers:

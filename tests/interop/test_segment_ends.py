@@ -7,7 +7,6 @@ segment, is counted as a success whatever it ended with (`make judge` shows it).
 
 from __future__ import annotations
 
-import os
 import random
 
 import launch
@@ -62,18 +61,15 @@ def read_all(namesrv: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "make", ["ours", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
 )
-def test_what_fits_into_no_segment_is_not_acknowledged(make, tmp_path, request):
+def test_what_fits_into_no_segment_is_not_acknowledged(make, tmp_path, request, rng):
     if make == "java":
         request.getfixturevalue("reference")
-    given = os.environ.get("PS_SEED")
-    seed = int(given) if given else random.SystemRandom().randrange(1 << 31)
-    print(f"repeat with PS_SEED={seed}")
     settings = {"mappedFileSizeCommitLog": SEGMENT, "maxMessageSize": 4 << 20}
     with launch.running(make, tmp_path / "peer", settings) as peer:
         with Producer(
             "ends", peer.namesrv, compress_over=0, batch_max=4 << 20, retries=0, send_timeout_s=30
         ) as producer:
-            acknowledged, too_large, codes = send_all(producer, random.Random(seed))
+            acknowledged, too_large, codes = send_all(producer, rng)
         peer.kill()
         peer.restart()
         peer.wait_ready()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 import random
 import struct
 import tarfile
@@ -37,14 +36,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             archive.extractall(folder, members=wanted, filter="data")
         out[name] = folder / "store"
     return out
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    """A generator whose seed the output of a failed test shows (PS_SEED sets it)."""
-    seed = int(os.environ.get("PS_SEED") or random.randrange(2**32))
-    print(f"PS_SEED={seed}")
-    return random.Random(seed)
 
 
 def lines_of(name: str) -> list[str]:
