@@ -285,13 +285,21 @@ class Broker:
             lambda: self.settings["flushDelayOffsetInterval"] / 1000,
         )
         keeper.save(
-            "timers", schedule.save_timers, lambda: self.settings["timerFlushIntervalMs"] / 1000
+            "timers",
+            schedule.save_timers,
+            lambda: self.settings["timerFlushIntervalMs"] / 1000,
+            changed=schedule.timers_changed,
         )
         keeper.add(schedule.roll_timers, lambda: 600.0)
         keeper.add(schedule.sample_timers, lambda: 1.0)
         keeper.add(transactions.tick, lambda: 1.0)
         keeper.add(pop.tick, lambda: self.settings["reviveInterval"] / 1000)
-        keeper.save("batches of ordered groups", pop.save_order, lambda: 1.0)
+        keeper.save(
+            "batches of ordered groups",
+            pop.save_order,
+            lambda: 1.0,
+            changed=lambda: pop.order.changed,
+        )
         undo.push_async_callback(keeper.stop)
         log.info("Broker %s is ready at %s", services.broker_name, self.address)
 

@@ -80,12 +80,15 @@ class Housekeeping:
         what: str,
         work: Callable[[], Coroutine[Any, Any, None]],
         pause_s: Callable[[], float],
+        *,
+        changed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """A job that waits for the disk: it does not start again before it has ended."""
+        """A job that waits for the disk: it does not start again before it has ended. changed:
+        whether there is anything to save; an idle broker begins no task a second for nothing."""
 
         def begin() -> None:
             task = self._saving.get(what)
-            if task is None or task.done():
+            if (task is None or task.done()) and changed():
                 self._saving[what] = asyncio.get_running_loop().create_task(run())
 
         async def run() -> None:

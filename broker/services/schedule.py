@@ -278,11 +278,15 @@ class Schedule:
         if self.timers.timers.roll(before_ms) and self._loop is not None:
             self._loop.call_soon(self.roll_timers)
 
+    def timers_changed(self) -> bool:
+        """Whether there is something to save."""
+        return self.timers is not None and self.timers.saved != self.timers.mark()
+
     async def save_timers(self) -> None:
         """Saves the set of timers that wait, once the log is on the disk as far as it goes. Raises:
         DiskFull, FlushFailed."""
         timers = self.timers
-        if timers is None or self._loop is None or timers.saved == timers.mark():
+        if timers is None or self._loop is None or not self.timers_changed():
             return
         mark = timers.mark()
         state, end = timers.timers.capture()
