@@ -186,11 +186,7 @@ class Peer:
 
     def load(self, mode: str, *words: object) -> dict[str, Any]:
         """The official client (reference load); with broker_cpu_s over the measured window."""
-        env = os.environ | {"RMQ_VERSION": "5.3.3", "JAVA_OPTS": "-Xms1g -Xmx1g"}
-        command = [str(REFERENCE), "load", mode, self.namesrv, *map(str, words)]
-        with subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as run:
+        with self.start_load(mode, *words, stderr=subprocess.PIPE) as run:
             assert run.stderr is not None
             at: dict[str, float] = {}
             for line in run.stderr:
@@ -199,6 +195,17 @@ class Peer:
             out = run.communicate()[0]
         said: dict[str, Any] = json.loads(out.splitlines()[-1])
         return said | {"broker_cpu_s": at["MEASURED"] - at["MEASURE"]}
+
+    def start_load(
+        self, mode: str, *words: object, stderr: int | None = None
+    ) -> subprocess.Popen[str]:
+        """The same as a process."""
+        env = os.environ | {"RMQ_VERSION": "5.3.3", "JAVA_OPTS": "-Xms1g -Xmx1g"}
+        command = [str(REFERENCE), "load", mode, self.namesrv, *map(str, words)]
+        return subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+            text=True,
+        )  # fmt: skip
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:

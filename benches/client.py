@@ -41,6 +41,9 @@ WORKS = {
 SENT = "bench-py-batch"
 #: Messages a second of the row that counts the time from send to receipt.
 RATE = 1000
+#: Of that row: turns of each client a round, seconds of one, and of those before it that let the
+#: client, which has slept since its last turn, get going again.
+TURNS, TURN_S, AGAIN_S = 5, 2, 0.5
 #: A virtual machine compiles what it runs first.
 JAVA_WARM_S = 15
 WAITS = ("send to receipt, median", "send to receipt, p99", "of it: the loop was late, p99")
@@ -183,14 +186,25 @@ class Ticks:
         os.close(self._file)
 
 
-async def receipt(namesrv: str, seconds: float) -> tuple[float, float, float]:
-    """Milliseconds from when a message is due to its receipt, at RATE messages a second: median and
-    99th percentile; and by how much the event loop was late to send it, 99th percentile."""
+async def receipt(namesrv: str, seconds: float) -> None:
+    """Takes a turn for each line on stdin, once it is warm: RATE messages a second for so long.
+    Prints milliseconds from when a message is due to its receipt, median and 99th percentile, and
+    by how much the event loop was late to send it, 99th percentile."""
     found: list[float] = []
     late: list[float] = []
 
     async def handle(message: Any) -> None:
         found.append(time.perf_counter() - float(message.properties["T"]))
+
+    async def rounds(limit: float) -> None:
+        ticks = Ticks()
+        found.clear()
+        late.clear()
+        for _ in range(int(limit * RATE)):
+            due = await ticks.next()
+            late.append(time.perf_counter() - due)
+            await producer.submit(Message(topic, BODY, properties={"T": str(due)}))
+        ticks.close()
 
     topic = f"bench-receipt-{time.time_ns()}"
     async with AsyncProducer("bench", namesrv) as producer:
@@ -198,21 +212,19 @@ async def receipt(namesrv: str, seconds: float) -> tuple[float, float, float]:
         async with AsyncConsumer(topic, topic, namesrv=namesrv, start="first", handler=handle):
             while not found:
                 await asyncio.sleep(0.01)
-            ticks = Ticks()
-            for limit in (WARM_S, seconds):
-                found.clear()
-                late.clear()
-                for _ in range(int(limit * RATE)):
-                    due = await ticks.next()
-                    late.append(time.perf_counter() - due)
-                    await producer.submit(Message(topic, BODY, properties={"T": str(due)}))
-                await producer.flush()
-            ticks.close()
-            await asyncio.sleep(0.2)
+            await rounds(WARM_S)
+            while await asyncio.to_thread(sys.stdin.readline):
+                await rounds(AGAIN_S)
+                await rounds(seconds)
+                await asyncio.sleep(0.2)  # what is under way still comes
+                print(json.dumps(_percentiles(found, late)), flush=True)
+
+
+def _percentiles(found: list[float], late: list[float]) -> tuple[float, float, float]:
     found.sort()
     late.sort()
-    p99 = len(found) * 99 // 100
-    return found[len(found) // 2] * 1e3, found[p99] * 1e3, late[len(late) * 99 // 100] * 1e3
+    p99 = found[len(found) * 99 // 100]
+    return found[len(found) // 2] * 1e3, p99 * 1e3, late[len(late) * 99 // 100] * 1e3
 
 
 def fixture() -> float:
@@ -262,26 +274,48 @@ def java(peer: Peer, mode: tuple[Any, ...], seconds: float) -> tuple[float, floa
     return said["per_s"], said["client_cpu_s"] / max(said["messages"], 1) * 1e6
 
 
-def in_own_process(peer: Peer, work: str, seconds: float) -> Any:
+def _own_process(peer: Peer, work: str, seconds: float) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "benches.client", "--work", work, "--seconds", str(seconds)]
-    done = subprocess.run(
-        [*words, "--namesrv", peer.namesrv], check=True, stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
+    return subprocess.Popen(
+        [*words, "--namesrv", peer.namesrv], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env=os.environ | {"PYTHONPATH": str(harness.ROOT)},
     )  # fmt: skip
-    return json.loads(done.stdout)
 
 
-def waits(peer: Peer, seconds: float) -> dict[str, tuple[float, ...]]:
-    """Median and 99th percentile of both makes, in milliseconds; see receipt() for the third.
-    What was sent before is on the disk: writing it back would delay whoever comes first."""
-    topic = f"bench-java-e2e-{time.time_ns()}"
-    os.sync()
-    said = peer.load("e2e", topic, 4, 128, JAVA_WARM_S, int(seconds), BATCH, RATE)
-    os.sync()
-    return {
-        "Python": tuple(in_own_process(peer, "receipt", seconds)),
-        "Java": (said["p50_us"] / 1e3, said["p99_us"] / 1e3),
-    }
+def in_own_process(peer: Peer, work: str, seconds: float) -> Any:
+    with _own_process(peer, work, seconds) as process:
+        said = process.communicate()[0]
+    return json.loads(said)
+
+
+def waits(peer: Peer, turns: int) -> dict[str, list[tuple[float, ...]]]:
+    """Median and 99th percentile of both makes, in milliseconds, for each turn; see receipt() for
+    the third.
+
+    Both processes are there and warm all the time, and take short turns: whatever else the machine
+    and its disk do meanwhile meets both, and one that sends is alone with the broker.
+    """
+    found: dict[str, list[tuple[float, ...]]] = {"Python": [], "Java": []}
+    topic = f"bench-java-turns-{time.time_ns()}"
+    with (
+        peer.start_load("turns", topic, 4, 128, JAVA_WARM_S, TURN_S, BATCH, RATE) as java,
+        _own_process(peer, "receipt", TURN_S) as python,
+    ):
+        os.sync()  # what other rows have written
+        for _ in range(turns):
+            found["Python"].append(tuple(_take_turn(python)))
+            said = _take_turn(java)
+            found["Java"].append((said["p50_us"] / 1e3, said["p99_us"] / 1e3))
+        for process in (python, java):
+            process.communicate()
+    return found
+
+
+def _take_turn(process: subprocess.Popen[str]) -> Any:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
 
 
 def java_start() -> float:
@@ -304,11 +338,11 @@ def measure(rounds: int, seconds: float) -> list[Row]:
                 for make, (rate, cpu) in results.items():
                     found.setdefault((work, make, unit), []).append(rate)
                     found.setdefault((work, make, "µs of processor"), []).append(cpu)
-            for make, figures in waits(peer, seconds).items():
-                for name, wait in zip(WAITS, figures, strict=False):  # Java has no loop
-                    found.setdefault((name, make, "ms"), []).append(wait)
             began = in_own_process(peer, "fixture", seconds)
             found.setdefault(("start to first consumed message", "Python", "s"), []).append(began)
+        for make, turns in waits(peer, TURNS * rounds).items():
+            for name, values in zip(WAITS, zip(*turns, strict=True), strict=False):
+                found[name, make, "ms"] = list(values)  # Java has no loop
     found["start to first stored message", "Java broker", "s"] = [java_start()]
     return [
         Row(
@@ -343,7 +377,9 @@ def main() -> None:
             "in-process": in_process, "in-process lists": in_process_lists,
             "receipt": receipt,
         }[given.work]  # fmt: skip
-        print(json.dumps(uvloop.run(work(given.namesrv, given.seconds))))
+        said = uvloop.run(work(given.namesrv, given.seconds))
+        if said is not None:
+            print(json.dumps(said))
         return
     rows, facts = measure(given.rounds, given.seconds), harness.machine()
     harness.show(rows, facts, "the Python client beside the Java client, on our broker")
