@@ -12,12 +12,14 @@ from collections.abc import Collection, Sequence
 
 from broker.remoting.mqjson import MessageQueue
 
-__all__ = ["FaultTable", "QueueChooser"]
+__all__ = ["SLOW_S", "FaultTable", "QueueChooser"]
 
 #: (latency in ms from which on, ms to avoid the broker), the largest first.
 AVOID_MS = (
     (15_000, 30_000), (5_000, 10_000), (3_000, 6_000), (1_800, 5_000), (550, 2_000), (0, 0),
 )  # fmt: skip
+#: Latency from which on a broker is avoided.
+SLOW_S = AVOID_MS[-2][0] / 1000
 #: What counts as the latency of a broker that could not be reached or refused.
 UNREACHABLE_MS = 10_000
 
@@ -30,11 +32,11 @@ class FaultTable:
 
     def report(self, broker: str, latency_s: float, now: float, *, failed: bool = False) -> None:
         """A request to the broker took so long, or failed."""
-        latency_ms = UNREACHABLE_MS if failed else latency_s * 1000
-        if latency_ms < AVOID_MS[-2][0]:
+        if latency_s < SLOW_S and not failed:
             if self._until:
                 self._until.pop(broker, None)
             return
+        latency_ms = UNREACHABLE_MS if failed else latency_s * 1000
         avoid_ms = next(avoid for least, avoid in AVOID_MS if latency_ms >= least)
         self._until[broker] = now + avoid_ms / 1000
 

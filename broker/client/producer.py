@@ -21,7 +21,7 @@ from broker.client.errors import (
     SendFailed,
     Unreachable,
 )
-from broker.client.faults import FaultTable, QueueChooser
+from broker.client.faults import SLOW_S, FaultTable, QueueChooser
 from broker.client.ids import new_unique_key
 from broker.client.inflight import InFlight, Lane, Slots, Target
 from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult
@@ -251,7 +251,8 @@ class AsyncProducer:
         if usual and self._nearby:
             sent = self._send_nearby(message)
             if sent is not None:
-                await self._let_others_run()
+                if self._let_others_run():
+                    await asyncio.sleep(0)
                 return sent if isinstance(sent, SendResult) else await sent
         outgoing = prepare(message, self._rules)
         slots = self._slots
@@ -260,8 +261,8 @@ class AsyncProducer:
         if usual and not outgoing.timed:
             begun = self._begin(outgoing, result_of)
             if begun is not None:
-                if begun.done():
-                    await self._let_others_run()
+                if begun.done() and self._let_others_run():
+                    await asyncio.sleep(0)
                 return await begun
         try:
             return await self._deliver(outgoing, self._choice(key, queue), timeout_s, result_of)
@@ -282,7 +283,8 @@ class AsyncProducer:
         if usual and self._nearby:
             sent = self._send_nearby(message)
             if sent is not None:
-                await self._let_others_run()
+                if self._let_others_run():
+                    await asyncio.sleep(0)
                 return sent if not isinstance(sent, SendResult) else _settled(loop, sent)
         outgoing = prepare(message, self._rules)
         if not self._slots.try_acquire():
@@ -290,8 +292,8 @@ class AsyncProducer:
         if usual and not outgoing.timed:
             begun = self._begin(outgoing, result_of)
             if begun is not None:
-                if begun.done():
-                    await self._let_others_run()
+                if begun.done() and self._let_others_run():
+                    await asyncio.sleep(0)
                 return begun
         choice = self._choice(key, queue)
         task = loop.create_task(self._deliver(outgoing, choice, None, result_of))
@@ -331,8 +333,8 @@ class AsyncProducer:
         await self._slots.acquire()
         begun = self._begin(outgoing, results_of) if timeout_s is None else None
         if begun is not None:
-            if begun.done():
-                await self._let_others_run()
+            if begun.done() and self._let_others_run():
+                await asyncio.sleep(0)
             return await begun
         try:
             return await self._deliver(outgoing, self._any, timeout_s, results_of)
@@ -560,7 +562,8 @@ class AsyncProducer:
         sent = lane.send_plain(at, target, opaque, message, key)
         if sent:
             near.sent(True)
-            self._report(target.queue.broker, start)
+            if time.monotonic() - start >= SLOW_S:
+                self._report(target.queue.broker, start)
         elif sent is False:
             slots.try_acquire()
             # It does not refuse what send_plain has taken.
@@ -570,11 +573,10 @@ class AsyncProducer:
             return future
         return sent
 
-    async def _let_others_run(self) -> None:
-        """A send that was answered at once has not given the loop back."""
+    def _let_others_run(self) -> bool:
+        """A send that was answered at once has not given the loop back: whether it is time to."""
         self._at_once += 1
-        if self._at_once % YIELD_EVERY == 0:
-            await asyncio.sleep(0)
+        return self._at_once % YIELD_EVERY == 0
 
     def stored(self, sending: InFlight) -> None:
         self._report(sending.queue.broker, sending.start)
