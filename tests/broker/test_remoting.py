@@ -460,8 +460,10 @@ def test_a_server_asks_its_client():
 
 def test_a_request_times_out_and_its_late_answer_is_dropped():
     async def work():
+        asked_again = asyncio.Event()
+
         async def slow(peer, command):
-            await asyncio.sleep(0.2)
+            await asked_again.wait()
             return command.reply(0, "late")
 
         async with serving({1: slow, 2: echo}) as server, RemotingClient() as client:
@@ -471,7 +473,9 @@ def test_a_request_times_out_and_its_late_answer_is_dropped():
                 await connection.request(Command(1), 0.05)
             answer = await connection.request(Command(2, {"a": "b"}), BOUND_S)
             assert answer.ext == {"a": "b"}
-            await asyncio.sleep(0.2)  # the late one comes in between
+            (served,) = server.connections
+            asked_again.set()
+            await until(lambda: not served.in_work)  # the late one comes in between
             assert (await connection.request(Command(2, {"c": "d"}), BOUND_S)).ext == {"c": "d"}
             assert await client.connection(at) is connection and not connection._outstanding
 
@@ -509,7 +513,7 @@ def test_the_client_says_what_is_wrong_with_a_connection():
             async with serving(HANDLERS) as server:
                 at = f"127.0.0.1:{server.port}"
                 peer = await client.connection(at)
-                waiting = asyncio.ensure_future(peer.request(Command(ECHO, flag=ONEWAY), 5))
+                waiting = asyncio.ensure_future(peer.request(Command(ECHO, flag=ONEWAY), BOUND_S))
                 await asyncio.sleep(0.05)
             with pytest.raises(ConnectionError, match="is closed"):
                 await waiting
@@ -607,8 +611,11 @@ def test_sockets_send_at_once_and_are_not_kept_alive():
 # ---- requests that hold the loop ----
 
 
-def test_what_holds_the_loop_is_named_and_counted(caplog):
+def test_what_holds_the_loop_is_named_and_counted(caplog, monkeypatch):
     """A handler that blocks for 80 ms of a clock, at a limit of 50 ms; 50 ms are fine."""
+    # What other tests of this process have logged, and their brokers still do, is nothing to it.
+    logger = logging.getLogger("broker.remoting.held")
+    monkeypatch.setattr("broker.remoting.watchdog._quiet", RateLimitedLogger(logger))
     now = [0.0]
 
     def blocking(seconds):
@@ -632,10 +639,10 @@ def test_what_holds_the_loop_is_named_and_counted(caplog):
         ):
             return [(await wire.ask(Command(code))).code for code in (901, 902, 903, 901)]
 
-    with caplog.at_level(logging.WARNING, "broker.remoting"):
+    with caplog.at_level(logging.WARNING, logger.name):
         assert run(work()) == [0, 0, 1, 0]
     assert (dict(dog.counts), dog.longest_ms) == ({901: 2, 903: 1}, 1000)
-    lines = [r.getMessage() for r in caplog.records if "held the event loop" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Request 90")]
     assert lines == [
         "Request 901 from 127.0.0.1 held the event loop for 80 ms",
         "Request 903 from 127.0.0.1 held the event loop for 1000 ms",

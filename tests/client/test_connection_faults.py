@@ -90,12 +90,12 @@ def test_a_half_open_connection_is_left(tmp_path, small):
     async def scenario():
         async with (
             relayed(tmp_path, small) as relay,
-            AsyncProducer(find_route=relay.route, send_timeout_s=0.5, retries=0) as producer,
+            AsyncProducer(find_route=relay.route, send_timeout_s=BOUND_S, retries=0) as producer,
         ):
             await producer.send(Message("orders", b"before"))
             relay.frozen = True
             with pytest.raises(SendFailed) as failed:
-                await producer.send(Message("orders", b"into the void"))
+                await producer.send(Message("orders", b"into the void"), timeout_s=0.5)
             assert isinstance(failed.value.attempts[0].error, RequestTimeout)
             relay.frozen, known = False, relay.accepted
             await producer.send(Message("orders", b"after"))
@@ -117,7 +117,7 @@ def test_a_consumer_leaves_a_half_open_connection_by_its_heartbeat(tmp_path, sma
             await until(lambda: relay.accepted > known)
             async with AsyncProducer(find_route=relay.route) as producer:
                 await producer.send(Message("orders", b"x"))
-            assert [m.body for m in await consumer.poll(30.0)] == [b"x"]
+            assert [m.body for m in await consumer.poll(BOUND_S)] == [b"x"]
 
     run(scenario())
 
@@ -212,7 +212,7 @@ def test_addresses_of_the_sixth_version(tmp_path, small):
             async with AsyncConsumer(
                 "g", "orders", namesrv=broker.namesrv_address, start="first"
             ) as consumer:
-                (message,) = await consumer.poll(30.0)
+                (message,) = await consumer.poll(BOUND_S)
             assert message.offset_message_id == sent.offset_message_id
             assert len(message.offset_message_id) == 56
 

@@ -217,7 +217,7 @@ def test_nack_gives_a_message_to_the_group_again(server, name):
     async def scenario():
         (sent,) = await send(server, topic, b"once more")
         async with consumer_of(server, group, topic) as consumer:
-            (first,) = await consumer.poll(20)
+            (first,) = await consumer.poll(BOUND_S)
             await consumer.nack(first, delay_level=1)
             (again,) = await take(consumer, 1)
             assert (again.attempt, again.topic) == (1, topic)
@@ -315,7 +315,7 @@ def test_assigned_queues_are_sought_and_committed_by_hand(server, name):
             with pytest.raises(Misuse, match="exclude"):
                 await consumer.subscribe(topic)
             with pytest.raises(Misuse, match="seek"):
-                await consumer.nack((await consumer.poll(5))[0])
+                await consumer.nack((await consumer.poll(BOUND_S))[0])
             with pytest.raises(Misuse, match="not assigned"):
                 consumer.position(queue._replace(queue=99))
 
@@ -463,11 +463,11 @@ def test_another_expression_counts_for_queues_that_are_held(server, name):
             async with AsyncConsumer(
                 name("g"), {topic: "a || b"}, namesrv=server.namesrv, start="first"
             ) as consumer:
-                assert [m.body for m in await consumer.poll(30.0)] == [b"0"]
+                assert [m.body for m in await consumer.poll(BOUND_S)] == [b"0"]
                 await consumer.subscribe(topic, "a")
                 for n in range(20):
                     await producer.send(Message(topic, b"%d" % n, tags="b"))
                 await producer.send(Message(topic, b"last", tags="a"))
-                assert [m.body for m in await consumer.poll(30.0)] == [b"last"]
+                assert [m.body for m in await consumer.poll(BOUND_S)] == [b"last"]
 
     run(scenario())

@@ -9,6 +9,7 @@ import random
 
 import pytest
 from loops import run, until
+from waiting import BOUND_S
 
 from broker import Broker, Credentials, Message, SendStatus
 from broker.client import AlreadyClosed, ClientError, SendFailed
@@ -267,7 +268,7 @@ def test_a_broker_that_ended_is_a_named_error(tmp_path, settings):
         broker = Broker(tmp_path / "store", **settings)
         await broker.start()
         broker.create_topic("orders", queues=1)
-        async with broker.async_producer(retries=0, send_timeout_s=0.5) as producer:
+        async with broker.async_producer(retries=0, send_timeout_s=BOUND_S) as producer:
             for _ in range(3):
                 await producer.send(Message("orders", b"x"))
             await broker.stop()
@@ -290,7 +291,7 @@ def test_a_broker_that_drains_is_left(tmp_path, settings):
         broker = Broker(tmp_path / "store", **settings | {"drain_s": 5.0})
         await broker.start()
         broker.create_topic("orders", queues=1)
-        async with broker.async_producer(retries=0, send_timeout_s=1) as producer:
+        async with broker.async_producer(retries=0, send_timeout_s=BOUND_S) as producer:
 
             async def work():
                 with contextlib.suppress(ClientError):
