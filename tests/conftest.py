@@ -64,10 +64,11 @@ LONGEST = (
 )
 #: Files of spark/ that share the second session; the rest of the folder shares the first. There are
 #: two, of the same length: one costs half a minute of processor time before its first row.
-SPARK_SECOND = ("test_java_broker", "test_jobs", "test_spark_kill")
+SPARK_SECOND = ("test_java_broker", "test_job_faults", "test_jobs", "test_spark_kill")
 #: Files of spark/ that use no session, or processes of their own.
 SPARK_ALONE = (
-    "test_cluster", "test_connect", "test_file_modes", "test_first_contact", "test_options",
+    "test_cluster", "test_connect", "test_file_modes", "test_first_contact",
+    "test_option_behaviour", "test_options",
     "test_remote", "test_wheel",
 )  # fmt: skip
 

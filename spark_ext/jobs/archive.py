@@ -55,7 +55,7 @@ def run(
       pystore spark archive STORE /archive/broker-a --json
     """
     # Spark's tasks write there, whatever directory they run in.
-    archive = archive.absolute()
+    archive = j.output = archive.absolute()
     with j.reader():
         pass  # what is no store is refused before anything is made
     with alone(archive, "_lock"):

@@ -7,6 +7,7 @@ here imports PySpark before a job runs, since every run of ``pystore`` imports t
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import json
 import re
@@ -54,6 +55,10 @@ _SkipDamaged = Annotated[
 
 #: What a failed task says last of an error of ours, in the text of Spark's error.
 _OURS = re.compile(r"(?:^|\s)(?:spark_ext|pystore)(?:\.\w+)*\.(\w+): (.+)")
+#: How Java and Python say ENOSPC and EDQUOT.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_WHEN_FULL = "free some space there, or where Spark keeps its scratch files (spark.local.dir)"
 _POLL_S = 0.2
 _WHEN_DAMAGED = (
     "`pystore verify STORE` lists all damage; --skip-damaged DIR reads the rest, where a job has it"
@@ -64,12 +69,14 @@ class Job:
     """One run of one job.
 
     session: the verb's. report: what it found. damage: the directory of --skip-damaged, or None.
+    output: the directory that tasks write to, or None.
     """
 
     def __init__(self, session: Session, name: str, master: str | None, given: list[str]) -> None:
         self.session = session
         self.report = Report(name)
         self.damage: Path | None = None
+        self.output: Path | None = None
         self._name = name
         self._master = master
         self._given = dict(_setting(text) for text in given)
@@ -200,8 +207,10 @@ def hour_ms(column: str) -> str:
 # ---- errors ----
 
 
-def _named(failed: Exception) -> Exception:
-    """What Spark's error is about, as an error of ours. Never a stack."""
+def _named(failed: Exception, output: Path | None = None) -> Exception:
+    """What Spark's error is about, as an error of ours. Never a stack. output: of the job."""
+    if full := _FULL.search(str(failed)):
+        return errors.DiskFull(full[0], None if output is None else str(output))
     found = _OURS.findall(str(failed))
     if not found:
         first = next((line for line in str(failed).splitlines() if line.strip()), "")
@@ -225,8 +234,8 @@ def _named(failed: Exception) -> Exception:
 
 
 @contextlib.contextmanager
-def _named_errors() -> Iterator[None]:
-    """Raises: StoreError for whatever Spark raises."""
+def _named_errors(j: Job) -> Iterator[None]:
+    """Raises: StoreError for whatever Spark raises, and DiskFull wherever a disk is full."""
     try:
         from pyspark.errors import PySparkException
     except ImportError as missing:
@@ -239,12 +248,20 @@ def _named_errors() -> Iterator[None]:
     from spark_ext.errors import SourceError
 
     try:
-        yield
-    except (PySparkException, Py4JError) as failed:
-        raise _named(failed) from None
-    except SourceError as failed:
-        kind = f"spark_ext.errors.{type(failed).__name__}"
-        raise _named(RuntimeError(f"{kind}: {failed}")) from None
+        try:
+            yield
+        except (PySparkException, Py4JError) as failed:
+            raise _named(failed, j.output) from None
+        except SourceError as failed:
+            kind = f"spark_ext.errors.{type(failed).__name__}"
+            raise _named(RuntimeError(f"{kind}: {failed}")) from None
+        except OSError as failed:
+            if isinstance(failed, errors.StoreError) or failed.errno not in _NO_ROOM:
+                raise
+            raise errors.DiskFull(failed.strerror, failed.filename) from None
+    except errors.DiskFull as full:
+        full.next_step = _WHEN_FULL
+        raise
 
 
 # ---- a job as a verb ----
@@ -267,9 +284,12 @@ def job(name: str, *, skips: bool = False) -> Callable[[Callable[..., int | None
             **given: Any,
         ) -> int | None:
             started = Job(s, name, master, spark or [])
+            if report is not None and not report.absolute().parent.is_dir():
+                # Not after hours of work.
+                raise usage(f"--report {report}: there is no such directory", "make it first")
             if skip_damaged is not None:
                 started.damage = _empty(skip_damaged)
-            with _named_errors():
+            with _named_errors(started):
                 try:
                     code = run(started, **given)
                     started.note_damage()

@@ -7,7 +7,6 @@ make queues, index and checkpoint from them, verifies the whole, and puts it in 
 from __future__ import annotations
 
 import itertools
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,16 +14,14 @@ import typer
 
 from pystore import errors
 from pystore.cli.verbs import Size, usage
-from pystore.files import FILE_MODE, place_folder
+from pystore.files import FILE_MODE
 from spark_ext.jobs.frame import Job, job, main
-from spark_ext.jobs.runs import FIELDS, Run, alone, runs_of
+from spark_ext.jobs.runs import FIELDS, Run, made_beside, runs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["read_archive", "run"]
-
-_LOCK = "restore.lock"
 
 
 @job("restore")
@@ -66,17 +63,12 @@ def run(
     if dry_run:
         j.report.facts("plan", facts)
         return 0
-    made = target.with_name(f"{target.name}.restoring")
-    with alone(made, _LOCK):
-        for old in made.iterdir():
-            if old.name != _LOCK:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
+    with made_beside(target, "restoring") as made:
+        j.output = made
         _make_log(j, archive, runs, made / "commitlog")
         settings = {**j.session.sets, "mappedFileSizeCommitLog": runs[0].segment_size}
         _finish(j, archive / runs[-1].name / "_config", settings, made)
         _verify(j, settings, made, facts["messages"])
-        (made / _LOCK).unlink()
-        place_folder(made, target)
     j.report.facts("restored", facts)
     return 0
 

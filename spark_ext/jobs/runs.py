@@ -22,9 +22,11 @@ from typing import Any
 
 from pystore import errors
 from pystore.cli.verbs import usage
-from pystore.files import FILE_MODE, make_folders, sync_folder, write_whole
+from pystore.files import FILE_MODE, make_folders, place_folder, sync_folder, write_whole
 
-__all__ = ["FIELDS", "Run", "alone", "is_archive", "publish", "runs_of", "staging_of"]
+__all__ = [
+    "FIELDS", "Run", "alone", "is_archive", "made_beside", "publish", "runs_of", "staging_of",
+]  # fmt: skip
 
 #: Columns of the Parquet files, as DDL. Bodies are as stored; envelope: the record without its
 #: body; times are ms since 1970.
@@ -82,14 +84,36 @@ def staging_of(archive: Path, run: str) -> Path:
 def publish(archive: Path, staged: Path, run: Run) -> None:
     """Makes a run visible, in one step, once every byte of it is on the disk. Raises: OSError."""
     write_whole(staged / "_run.json", json.dumps(asdict(run)).encode())
-    for folder, _, names in os.walk(staged):
+    _sync_tree(staged)
+    staged.rename(archive / run.name)
+    sync_folder(archive)
+    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def _sync_tree(top: Path) -> None:
+    for folder, _, names in os.walk(top):
         for name in names:
             with (Path(folder) / name).open("rb") as file:
                 os.fsync(file.fileno())
         sync_folder(Path(folder))
-    staged.rename(archive / run.name)
-    sync_folder(archive)
-    shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def made_beside(target: Path, suffix: str) -> Iterator[Path]:
+    """A directory TARGET.SUFFIX to write to, empty but for its lock. When the block ends, it is
+    synced and becomes `target`; when it raises, it stays for a look, and the next run empties it.
+
+    Raises: StoreLocked while another process writes there; OSError.
+    """
+    made = target.with_name(f"{target.name}.{suffix}")
+    with alone(made, "_lock"):
+        for old in made.iterdir():
+            if old.name != "_lock":
+                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+        yield made
+        _sync_tree(made)
+        (made / "_lock").unlink()
+        place_folder(made, target)
 
 
 @contextlib.contextmanager

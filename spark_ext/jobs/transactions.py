@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystore.cli.verbs import When
+from pystore.cli.verbs import When, usage
 from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
 from spark_ext.jobs.frame import Job, hour_ms, job, main
 from spark_ext.jobs.report import Plot
+from spark_ext.jobs.runs import made_beside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,6 +67,8 @@ def run(
       pystore spark transactions STORE --json --max 0
       pystore spark transactions STORE --report transactions.html --orphan-after 600
     """  # fmt: skip
+    if halves is not None and halves.exists() and (not halves.is_dir() or any(halves.iterdir())):
+        raise usage(f"--halves {halves} exists already", "name a new directory")
     with j.reader() as reader:
         if HALF_TOPIC not in reader.topics():
             j.report.facts("transactions", {"halves": 0})
@@ -76,11 +79,17 @@ def run(
     try:
         _show(j, fates, max_, orphan_from)
         if halves is not None:
-            with j.working("writing the halves"):
-                fates.write.parquet(str(halves.absolute()))
+            _write(j, fates, halves.absolute())
     finally:
         fates.unpersist()
     return 0
+
+
+def _write(j: Job, fates: DataFrame, folder: Path) -> None:
+    """All halves as Parquet; nobody sees a part of them."""
+    with made_beside(folder, "writing") as made, j.working("writing the halves"):
+        j.output = made
+        fates.write.mode("append").parquet(str(made))
 
 
 def _checks_of_open(reader: Any) -> list[tuple[int, int]]:
@@ -116,10 +125,10 @@ def _named(body: bytes) -> list[int]:
 
 
 def _read(j: Job, topic: str, columns: str) -> DataFrame:
-    """Queue 0 of a topic, which may be missing."""
+    """Queue 0 of a topic, which may be missing. A damaged op would name other halves."""
     return j.read(
         columns, subscribePattern=topic, queues=0, includeTransactions="all", scan="queue",
-        includeProperties="map",
+        includeProperties="map", checkCrc="true",
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -13,6 +14,9 @@ import pytest
 from waiting import BOUND_S, STARVED
 
 import pystore
+from pystore.cli import main
+
+Run = Callable[..., Any]
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -128,3 +132,21 @@ def make(store_path: Path, small: dict[str, Any]) -> Callable[..., Path]:
 def said(failure: pytest.ExceptionInfo[BaseException]) -> str:
     """All that an error of Spark says."""
     return str(failure.value)
+
+
+@pytest.fixture
+def run_job(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
+    """run_job(name, store, *arguments, code=0): what the job writes as JSON; its error where it
+    ends with another code."""
+
+    def run(name: str, *arguments: object, code: int = 0) -> Any:
+        capfd.readouterr()
+        got = main(["spark", name, *map(str, arguments), "--json"])
+        out, err = capfd.readouterr()
+        assert got == code, err
+        if not out:
+            assert "Traceback" not in err and "at org.apache" not in err
+            return json.loads(err.splitlines()[-1])["error"]
+        return json.loads(out)
+
+    return run

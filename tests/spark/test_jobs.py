@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,9 @@ from waiting import BOUND_S
 import pystore
 from pystore.cli import main
 from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from tests.spark.conftest import Run
 
 pytestmark = pytest.mark.spark
-
-Run = Callable[..., Any]
-
-
-@pytest.fixture
-def run_job(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
-    """run_job(name, store, *arguments, code=0): what the job writes as JSON; its error where it
-    ends with another code."""
-
-    def run(name: str, *arguments: object, code: int = 0) -> Any:
-        capfd.readouterr()
-        got = main(["spark", name, *map(str, arguments), "--json"])
-        out, err = capfd.readouterr()
-        assert got == code, err
-        if not out:
-            assert "Traceback" not in err and "at org.apache" not in err
-            return json.loads(err.splitlines()[-1])["error"]
-        return json.loads(out)
-
-    return run
-
 
 # ---- transactions ----
 

@@ -1,0 +1,411 @@
+"""Jobs that are run twice, killed, held up by a lock, a full disk or damage: what they leave, and
+what the next run makes of it. Executors that are lost: test_cluster.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import BOUND_S
+
+import pystore
+from pystore.pending import HALF_TOPIC, OP_TOPIC
+from spark_ext.jobs.runs import alone
+from tests.spark.conftest import TooLate
+from tests.spark.test_jobs import derived, dump, visible
+
+pytestmark = pytest.mark.spark
+
+SEGMENT = 1 << 16
+#: All jobs; those of the second line change nothing.
+WRITERS = ("archive", "restore", "rebuild")
+READERS = ("transactions", "topics", "lag", "delays", "reconcile", "verify")
+JOBS = WRITERS + READERS
+#: What differs from run to run: times, and names that hold them.
+_BY_RUN = {"seconds", "side_folder", "store", "path"}
+
+
+@pytest.fixture
+def busy(small: dict[str, Any]) -> Callable[[Path], Path]:
+    """busy(path): a store with several segments, and messages for each of the jobs."""
+
+    def build(path: Path) -> Path:
+        with pystore.open(path, **small | {"mappedFileSizeCommitLog": SEGMENT}) as store:
+            for i in range(300):
+                store.put("t", b"x" * 500, queue=i % 2, tags="a", keys=f"k{i}")
+                more = {"REAL_TOPIC": "t", "REAL_QID": "0", "UNIQ_KEY": f"u{i}"}
+                if i % 10 == 0:
+                    store.put(HALF_TOPIC, b"x", queue=0, properties=more | {"PGROUP": "g"})
+                if i % 20 == 0:
+                    store.put(OP_TOPIC, f"{i // 10},", queue=0)
+                if i % 10 == 5:
+                    store.put("SCHEDULE_TOPIC_XXXX", b"x", queue=2, properties=more)
+            store.metadata.offsets.commit("g", "t", 0, 3)
+        return path
+
+    return build
+
+
+def words(name: str, store: Path, out: Path) -> list[str]:
+    """The arguments of a job. out: a directory; what a job writes is OUT/NAME."""
+    made = str(out / name)
+    more: dict[str, list[str]] = {
+        "archive": [made], "reconcile": [str(store)], "transactions": ["--halves", made],
+        "restore": [str(out / "source"), "--set", "mappedFileSizeConsumeQueue=6000",
+                    "--set", "maxHashSlotNum=512", "--set", "maxIndexNum=1024"],
+    }  # fmt: skip
+    return [made if name == "restore" else str(store), *more.get(name, [])]
+
+
+def told(report: Any) -> Any:
+    """A report without what differs from run to run."""
+    if isinstance(report, list):
+        return [told(each) for each in report]
+    if isinstance(report, dict):
+        return {name: told(each) for name, each in report.items() if name not in _BY_RUN}
+    return report
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    """Every file of a store, but its lock."""
+    files = (
+        p for p in sorted(path.rglob("*")) if p.is_file() and p.name not in ("lock", "lock.mdb")
+    )
+    return {str(p.relative_to(path)): p.read_bytes() for p in files}
+
+
+# ---- twice, and killed ----
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", READERS)
+def test_the_second_run_says_what_the_first_said(run_job, busy, store_path, tmp_path, name):
+    busy(store_path)
+    before = tree(store_path)
+    one, two = (run_job(name, *words(name, store_path, tmp_path / each)) for each in ("one", "two"))
+    assert told(one) == told(two) and len(told(one)) > 0
+    assert tree(store_path) == before
+
+
+#: A process that dies while Spark works on the step of that name, or instead of calling a function.
+KILLED = """
+import contextlib, importlib, os, signal, sys, threading, time
+from pystore.cli import main
+from spark_ext.jobs.frame import Job
+
+step, working = sys.argv[1], Job.working
+
+def die(*_, **__):
+    os.killpg(0, signal.SIGKILL)
+
+def die_at_work(tracker):
+    while True:
+        stages = [tracker.getStageInfo(i) for i in tracker.getActiveStageIds()]
+        if any(each is not None and each.numActiveTasks for each in stages):
+            die()
+        time.sleep(0.001)
+
+@contextlib.contextmanager
+def watched(self, label):
+    with working(self, label):
+        if label == step:
+            tracker = self.spark.sparkContext.statusTracker()
+            threading.Thread(target=die_at_work, args=(tracker,), daemon=True).start()
+        yield
+
+if step.startswith("spark_ext."):
+    module, _, function = step.rpartition(".")
+    setattr(importlib.import_module(module), function, die)
+Job.working = watched
+main(["spark", *sys.argv[2:]])
+"""
+
+
+def killed(step: str, *job: str) -> None:
+    """Runs a job in a process group of its own, which is killed in that step. Raises: TooLate."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, step, *job],
+        capture_output=True, timeout=BOUND_S, check=False, start_new_session=True,
+    )  # fmt: skip
+    if done.returncode == 0:
+        raise TooLate(f"{job[0]} ended before it was killed")
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("transactions", "reading transactions"),
+        ("topics", "reading topics"),
+        ("lag", "reading what waits"),
+        ("delays", "pairing deliveries"),
+        ("reconcile", "comparing places"),
+        ("verify", "checking the log"),
+    ],
+)
+def test_a_reader_that_was_killed_changed_nothing(run_job, busy, store_path, tmp_path, name, step):
+    given = words(name, busy(store_path), tmp_path)
+    before = tree(store_path)
+    killed(step, name, *given)
+    assert tree(store_path) == before
+    assert told(run_job(name, *given)) == told(
+        run_job(name, *words(name, store_path, tmp_path / "beside"))
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "step", ["writing Parquet", "reading the log again", "reading the Parquet files"]
+)
+def test_an_archive_that_was_killed_shows_nothing(run_job, busy, store_path, tmp_path, step):
+    given = words("archive", busy(store_path), tmp_path)
+    killed(step, "archive", *given)
+    assert visible(tmp_path / "archive") == []
+    run_job("archive", *given)
+    assert run_job("reconcile", store_path, tmp_path / "archive")["reconcile"]["same_places"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["writing the halves", "spark_ext.jobs.runs.place_folder"])
+def test_halves_that_were_being_written(run_job, busy, store_path, tmp_path, spark, step):
+    given = words("transactions", busy(store_path), tmp_path)
+    killed(step, "transactions", *given)
+    folder = tmp_path / "transactions"
+    assert not folder.exists()
+    count = run_job("transactions", *given)["transactions"]["halves"]
+    assert spark.read.parquet(str(folder)).count() == count == 30
+    assert not list(tmp_path.glob("*.writing"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "step",
+    [
+        "writing segments",
+        "spark_ext.jobs.restore._finish",
+        "spark_ext.jobs.restore._verify",
+        "spark_ext.jobs.runs.place_folder",
+    ],
+)
+def test_a_restore_that_was_killed(run_job, busy, store_path, tmp_path, capfd, step):
+    busy(store_path)
+    run_job("archive", store_path, tmp_path / "source")
+    given = words("restore", store_path, tmp_path)
+    killed(step, "restore", *given)
+    assert not (tmp_path / "restore").exists()
+    run_job("restore", *given)
+    assert dump(tmp_path / "restore", capfd) == dump(store_path, capfd)
+    assert not list(tmp_path.glob("*.restoring"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["checking the log", "checking units", "reading the queues"])
+def test_a_rebuild_that_was_killed_at_its_checks(run_job, busy, store_path, tmp_path, step):
+    """It had not begun to write, or writes what the next one writes."""
+    busy(store_path)
+    for file in store_path.glob("index/*"):
+        file.unlink()
+    beside = tmp_path / "beside"
+    shutil.copytree(store_path, beside)
+    killed(step, "rebuild", str(store_path))
+    assert run_job("rebuild", store_path)["result"]["sound"]
+    assert run_job("rebuild", beside)["result"]["sound"]
+    assert derived(store_path) == derived(beside)
+
+
+# ---- what a killed run left, without killing one ----
+
+
+def test_what_a_killed_run_left_of_its_halves_goes(run_job, busy, store_path, tmp_path, spark):
+    left = tmp_path / "transactions.writing"
+    left.mkdir()
+    (left / "part-of-another-run.parquet").write_bytes(b"PAR1")
+    run_job("transactions", *words("transactions", busy(store_path), tmp_path))
+    assert spark.read.parquet(str(tmp_path / "transactions")).count() == 30
+    assert not left.exists()
+    error = run_job("transactions", store_path, "--halves", tmp_path / "transactions", code=2)
+    assert "exists already" in error["text"]
+
+
+# ---- locks ----
+
+
+def test_two_jobs_never_write_at_one_place(run_job, busy, store_path, tmp_path):
+    """archive, restore and --halves beside another one that is at work there."""
+    busy(store_path)
+    (tmp_path / "one").mkdir()
+    run_job("archive", store_path, tmp_path / "one" / "source")
+    for name, place in (
+        ("archive", "archive"), ("restore", "restore.restoring"),
+        ("transactions", "transactions.writing"),
+    ):  # fmt: skip
+        given = words(name, store_path, tmp_path / "one")
+        with alone(tmp_path / "one" / place, "_lock"):
+            assert run_job(name, *given, code=4)["kind"] == "StoreLocked"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", READERS)
+def test_a_store_that_is_held_is_read_and_not_written(run_job, busy, store_path, tmp_path, name):
+    given = words(name, busy(store_path), tmp_path)
+    closed = told(run_job(name, *words(name, store_path, tmp_path / "closed")))
+    with pystore.open(store_path, mappedFileSizeCommitLog=SEGMENT):
+        held = told(run_job(name, *given))
+    assert {n: b for n, b in held.items() if n != "audit"} == {
+        n: b for n, b in closed.items() if n != "audit"
+    }
+
+
+# ---- damage ----
+
+
+def place_of(path: Path) -> int:
+    """The byte of the log at which a record of the second segment begins."""
+    with pystore.Reader(path) as reader:
+        places = [
+            m.physical_offset
+            for start in range(0, 150, 10)
+            for m in reader.read("t", 0, start)
+            if SEGMENT + SEGMENT // 4 < m.physical_offset < SEGMENT + SEGMENT // 2
+        ]
+    return places[0]
+
+
+def _long(names: tuple[str, ...], *short: str) -> list[Any]:
+    return [name if name in short else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("name", _long((*READERS[:-1], "archive"), "delays", "archive"))
+def test_a_damaged_record_is_told_by_its_place(run_job, busy, store_path, tmp_path, name):
+    place = place_of(busy(store_path))
+    with (store_path / "commitlog" / f"{SEGMENT:020d}").open("r+b") as log:
+        log.seek(place - SEGMENT + 4)
+        log.write(b"\xff" * 4)
+    error = run_job(name, *words(name, store_path, tmp_path), code=5)
+    assert error["kind"] == "RecordDamaged" and f"offset {place} " in error["text"]
+    assert not (tmp_path / "transactions").exists() and visible(tmp_path / "archive") == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["gone", "cut off"])
+@pytest.mark.parametrize("name", (*READERS[:-1], "archive", "rebuild"))
+def test_a_damaged_segment_is_told_by_its_name(run_job, busy, store_path, tmp_path, name, how):
+    segment = busy(store_path) / "commitlog" / f"{SEGMENT:020d}"
+    if how == "gone":
+        segment.unlink()
+    else:
+        os.truncate(segment, SEGMENT // 2)
+    error = run_job(name, *words(name, store_path, tmp_path), code=5)
+    # The file itself, or the one that does not follow any more.
+    assert _names(error, segment), error
+
+
+def _names(error: dict[str, Any], segment: Path) -> bool:
+    after = f"{2 * SEGMENT:020d}"
+    return segment.name in error["text"] or after in error["text"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["gone", "cut off", "spoiled"])
+def test_a_damaged_archive_makes_no_store(run_job, busy, store_path, tmp_path, seed, how):
+    run_job("archive", busy(store_path), tmp_path / "source")
+    largest = max((tmp_path / "source").rglob("*.parquet"), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    if how == "gone":
+        largest.unlink()
+    elif how == "cut off":
+        os.truncate(largest, len(data) // 2)
+    else:
+        at = random.Random(seed).randrange(4, len(data) // 2)
+        data[at : at + 64] = bytes(b ^ 0xFF for b in data[at : at + 64])
+        largest.write_bytes(data)
+    given = words("restore", store_path, tmp_path)
+    error = run_job("restore", *given, code=6 if how != "gone" else 5)
+    assert error["text"] and not (tmp_path / "restore").exists()
+
+
+# ---- a full disk ----
+
+#: A job on a small disk, and again when the disk is larger. In a mount namespace of its own:
+#: nothing is left mounted, however it ends.
+FULL = """
+import subprocess, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from pystore.cli import main
+
+folder, size, *job = sys.argv[1:]
+mount = ["mount", "-t", "tmpfs", "-o"]
+subprocess.run([*mount, f"size={size}", "tmpfs", folder], check=True)
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder.config("spark.log.level", "OFF").getOrCreate()
+first = main(["spark", *job, "--json"])
+print("left", sorted(p.name for p in Path(folder).iterdir()), flush=True)
+print("runs", len(list(Path(folder).glob("*/run=*"))), flush=True)
+subprocess.run([*mount, "remount,size=256m", "tmpfs", folder], check=True)
+print("codes", first, main(["spark", *job, "--json"]), flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["archive", "restore", "transactions"])
+def test_a_disk_that_is_full_is_named_and_shows_no_half_of_anything(
+    run_job, store_path, tmp_path, name
+):
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a mount namespace")
+    rng = random.Random(1)
+    with pystore.open(store_path, mappedFileSizeCommitLog=1 << 22) as store:
+        for i in range(200):
+            more = {"REAL_TOPIC": "t", "PGROUP": "g", "UNIQ_KEY": rng.randbytes(4000).hex()}
+            store.put(f"t{i % 3}", rng.randbytes(20_000), queue=0)
+            store.put(HALF_TOPIC, b"x", queue=0, properties=more)
+    run_job("archive", store_path, tmp_path / "source")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    given = words(name, store_path, disk)
+    given = [str(tmp_path / "source") if word == str(disk / "source") else word for word in given]
+    size = {"archive": "3m", "restore": "3m", "transactions": "600k"}[name]
+    done = subprocess.run(
+        ["unshare", "-m", sys.executable, "-c", FULL, disk, size, name, *given],
+        capture_output=True, text=True, timeout=BOUND_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    error = json.loads(next(x for x in done.stderr.splitlines() if x.startswith('{"error"')))
+    assert error["error"]["kind"] == "DiskFull" and str(disk / name) in error["error"]["text"]
+    assert "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
+    (left,) = [line for line in lines if line.startswith("left")]
+    assert name == "archive" or f"'{name}'" not in left
+    assert "runs 0" in lines and "codes 6 0" in lines
+
+
+def test_a_full_disk_is_named_however_spark_says_it(monkeypatch, run_job, make, tmp_path):
+    from spark_ext.jobs import archive as steps
+
+    archive = tmp_path / "archive"
+
+    def fails(j: Any, *_: object) -> None:
+        j.spark.sql("SELECT raise_error('java.io.IOException: No space left on device')").collect()
+
+    monkeypatch.setattr(steps, "_write", fails)
+    error = run_job("archive", make({"t": [3]}), archive, code=6)
+    assert error["kind"] == "DiskFull" and str(archive) in error["text"]
+    assert "spark.local.dir" in error["next_step"] and visible(archive) == []
+
+
+def test_a_report_that_cannot_be_written_is_refused_at_once(run_job, make, tmp_path):
+    page = tmp_path / "nowhere" / "page.html"
+    assert (
+        "no such directory" in run_job("topics", make({"t": [1]}), "--report", page, code=2)["text"]
+    )
