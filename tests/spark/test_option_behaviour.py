@@ -140,7 +140,9 @@ def _(here: Here) -> None:
 
 @of("read", "brokerName")
 def _(here: Here) -> None:
-    names = lambda **o: {b["brokerName"][0].as_py() for b in here.batches(topic="t", **o)}  # noqa: E731
+    def names(**given: object) -> set[str]:
+        return {b["brokerName"][0].as_py() for b in here.batches(topic="t", **given)}
+
     assert (names(), names(brokerName="x")) == ({"broker-a"}, {"x"})
 
 
@@ -343,7 +345,10 @@ def _(here: Here) -> None:
 @of("read", "pushdown")
 def _(here: Here) -> None:
     """Whether the reader is the one that takes filters; what it does with them: test_pushdown."""
-    given = lambda value: parse_read({"path": "/s", "pushdown": value}, streaming=False)  # noqa: E731
+
+    def given(value: str) -> Any:
+        return parse_read({"path": "/s", "pushdown": value}, streaming=False)
+
     took = {v: [wanted(given(v).pushdown, s) for s in ("4.3.0", "5.0.0")] for v in
             ("off", "unsafe", "auto")}  # fmt: skip
     assert took == {"off": [False, False], "unsafe": [True, True], "auto": [False, True]}
