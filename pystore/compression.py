@@ -17,29 +17,49 @@ def inflate(kind: int, data: bytes | memoryview) -> bytes:
     or inflate to more than 256 MiB.
     """
     if kind in (0, 3):
-        stream = zlib.decompressobj()
-        out = stream.decompress(data, _LARGEST_BODY)
-        if not stream.eof:
-            raise ValueError("the zlib stream is truncated or too large")
-        return out
+        return _zlib(data)
     if kind == 1:
-        import lz4.frame
-
-        reader = lz4.frame.LZ4FrameDecompressor()
-        try:
-            out = reader.decompress(data, max_length=_LARGEST_BODY)
-        except RuntimeError as e:
-            raise ValueError(f"bad LZ4 frame: {e}") from e
-        if not reader.eof:
-            raise ValueError("the LZ4 frame is truncated or too large")
-        return bytes(out)
+        return _lz4(data)
     if kind == 2:
-        import zstandard
-
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(bytes(data)) as source:
-                out = source.read(_LARGEST_BODY)
-        except zstandard.ZstdError as e:
-            raise ValueError(f"bad Zstandard frame: {e}") from e
-        return bytes(out)
+        return _zstd(data)
     raise ValueError(f"unknown compression type {kind}")
+
+
+def _zlib(data: bytes | memoryview) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        out = stream.decompress(data, _LARGEST_BODY)
+    except zlib.error as e:
+        raise ValueError(f"bad zlib stream: {e}") from e
+    if not stream.eof:
+        raise ValueError("the zlib stream is truncated or too large")
+    return out
+
+
+def _lz4(data: bytes | memoryview) -> bytes:
+    import lz4.frame
+
+    reader = lz4.frame.LZ4FrameDecompressor()
+    try:
+        out = reader.decompress(data, max_length=_LARGEST_BODY)
+    except RuntimeError as e:
+        raise ValueError(f"bad LZ4 frame: {e}") from e
+    if not reader.eof:
+        raise ValueError("the LZ4 frame is truncated or too large")
+    return bytes(out)
+
+
+def _zstd(data: bytes | memoryview) -> bytes:
+    import zstandard
+
+    data = bytes(data)
+    try:
+        claimed = zstandard.get_frame_parameters(data).content_size
+        if zstandard.CONTENTSIZE_UNKNOWN != claimed > _LARGEST_BODY:  # it would get that much room
+            raise ValueError(f"the Zstandard frame claims {claimed} bytes, which is too large")
+        # A stream reader would return the half of a frame that was cut, and say nothing.
+        return zstandard.ZstdDecompressor().decompress(
+            data, max_output_size=_LARGEST_BODY, allow_extra_data=True
+        )
+    except zstandard.ZstdError as e:
+        raise ValueError(f"bad Zstandard frame, truncated or too large: {e}") from e

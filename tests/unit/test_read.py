@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
 import time
 
@@ -560,6 +561,43 @@ def test_body_that_does_not_inflate(store, flag):
     assert bytes(m.raw_body) == b"not compressed"
     with pytest.raises(pystore.RecordDamaged):
         bytes(m.body)
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd", "zstd of unknown size"])
+def test_a_compressed_body_that_was_cut_is_no_body(kind):
+    """Half of it never comes as if it were all: each cut raises ValueError."""
+    import zlib
+
+    import lz4.frame
+    import zstandard
+
+    from pystore.compression import inflate
+
+    text = random.Random(7).randbytes(300) + b"x" * 300
+    bits, data = {
+        "zlib": (3, zlib.compress(text)),
+        "lz4": (1, lz4.frame.compress(text)),
+        "zstd": (2, zstandard.ZstdCompressor().compress(text)),
+        "zstd of unknown size": (
+            2, zstandard.ZstdCompressor(write_content_size=False).compress(text)
+        ),
+    }[kind]  # fmt: skip
+    assert inflate(bits, memoryview(data)) == text
+    for cut in range(len(data)):
+        with pytest.raises(ValueError):
+            inflate(bits, data[:cut])
+
+
+def test_a_body_that_claims_too_much_gets_no_room():
+    """A frame's header alone must not take memory."""
+    import zstandard
+
+    from pystore.compression import inflate
+
+    head = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little")
+    assert zstandard.get_frame_parameters(head + bytes(8)).content_size == 1 << 40
+    with pytest.raises(ValueError, match="claims 1099511627776 bytes"):
+        inflate(2, head + bytes(8))
 
 
 def test_properties_sum_is_verified_where_there_is_one(store_path, small):
