@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 from pystore.files import folder_mode, new_file, sync_folder
 
-__all__ = ["Piece", "copy_aside", "kept_aside", "move_aside"]
+__all__ = ["Piece", "copy_aside", "drop_copies", "kept_aside", "move_aside"]
 
 #: Bytes of a file: its path relative to the root (absolute for a log folder elsewhere), where they
 #: begin, how many there are.
@@ -77,6 +78,27 @@ def copy_aside(root: Path, pieces: list[Piece], why: str, file_mode: int) -> Pat
         rows.append({"file": name, "at": at, "length": length, "kept": f"{n:04d}", "why": why})
     _write_manifest(root, folder, rows, file_mode)
     return folder
+
+
+def drop_copies(root: Path, folder: Path, pieces: list[Piece]) -> None:
+    """Removes what :func:`copy_aside` made, unless a file no longer holds what was copied: then
+    there is no other copy. Raises: OSError."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    copies = [(folder / f"{n:04d}", *piece) for n, piece in enumerate(pieces, 1)]
+    for copy, name, at, length in copies:
+        try:
+            with (root / name).open("rb") as source:
+                there = os.pread(source.fileno(), length, at)
+            if copy.is_symlink() or copy.read_bytes() != there:
+                return
+        except FileNotFoundError:
+            return
+    for path in (*(copy for copy, *_ in copies), folder / "manifest.jsonl"):
+        path.unlink(missing_ok=True)
+    for each in (folder, folder.parent):
+        with contextlib.suppress(OSError):  # it holds something else
+            each.rmdir()
 
 
 def kept_aside(root: Path) -> set[tuple[str, int]]:

@@ -50,15 +50,17 @@ def make_folders(path: Path, file_mode: int) -> None:
 
 
 def new_file(path: Path, mode: int) -> BinaryIO:
-    """An empty file to write to, in the place of what is there. mode: of a file that was not
-    there, less the umask. Raises: OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    """An empty file to write to, in the place of what is there, but for a link. mode: of a file
+    that was not there, less the umask. Raises: OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return open(os.open(path, flags, mode), "wb")
 
 
-def os_error(failed: OSError, path: str | os.PathLike[str]) -> StoreError:
-    """The named error of a system call on a file of the metadata."""
-    text = f"cannot read or write the metadata ({failed.strerror or failed})"
+def os_error(
+    failed: OSError, path: str | os.PathLike[str], what: str = "cannot read or write the metadata"
+) -> StoreError:
+    """The named error of a system call on a file."""
+    text = f"{what} ({failed.strerror or failed})"
     kind: type[StoreError] = StoreIOError
     if failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         kind = Forbidden

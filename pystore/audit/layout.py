@@ -235,7 +235,7 @@ def look(root: Path, settings: Settings) -> Layout:
     """Lists the folders of a store. Raises: NotAStore."""
     if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
         raise NotAStore("there is no commitlog folder", str(root))
-    layout = Layout(root)
+    layout = Layout(Path(os.path.abspath(root)))  # noqa: PTH100 - as commitlog_dirs
     _segments(layout, settings)
     _queues(layout, settings)
     _index(layout, settings)

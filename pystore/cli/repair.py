@@ -79,7 +79,7 @@ def run(
       pystore repair /data/rocketmq/store --undo
     """
     if undo:
-        done = _repair.undo(s.path)
+        done = _repair.undo(s.path, s.conf, **s.sets)
         s.out.facts("undone", {"side folder": done.side, "actions": len(done.actions)})
         return 0
     if dry_run:

@@ -12,7 +12,7 @@
 ``pystore repair`` and ``pystore rebuild`` are the same on the command line.
 """
 
-from pystore.repair.journal import Action
+from pystore.repair.manifest import Action
 from pystore.repair.repair import Repair, plan, rebuild, repair, undo
 from pystore.repair.salvage import Salvaged, salvage
 

@@ -1,8 +1,9 @@
 """The side folder of a repair: what it will do, what it did, and every byte that it takes away.
 
-``STORE/repair-TIME/`` holds ``manifest.json`` and ``old/``. The manifest is on the disk before the
-first byte of the store changes, and each action can be done twice, so that a repair that was
-interrupted anywhere is finished by the next one. ``repair --undo`` does the actions backwards.
+``STORE/repair-TIME/`` holds ``manifest.json`` (manifest.py) and ``old/``. The manifest is on the
+disk before the first byte of the store changes, and each action can be done twice, so that a repair
+that was interrupted anywhere is finished by the next one. ``repair --undo`` does the actions
+backwards. Both look first whether the store is still as the repair left it (evidence.py).
 """
 
 from __future__ import annotations
@@ -10,47 +11,42 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pystore._aside import copy_aside
-from pystore.errors import BadArgument, Forbidden, RecordDamaged, StoreIOError, StoreLocked
-from pystore.files import FILE_MODE, folder_mode, make_folders, new_file, sync_folder, write_whole
+from pystore._aside import copy_aside, drop_copies
+from pystore.audit.layout import Layout
+from pystore.errors import (
+    BadArgument,
+    Forbidden,
+    RecordDamaged,
+    StoreError,
+    StoreIOError,
+    StoreLocked,
+)
+from pystore.files import (
+    FILE_MODE,
+    folder_mode,
+    make_folders,
+    new_file,
+    os_error,
+    sync_folder,
+    write_whole,
+)
 from pystore.native import ffi, lib
+from pystore.repair.evidence import Differs, differs, note_found
+from pystore.repair.manifest import Action, check_manifest, next_name, read_manifest, to_json
 from pystore.repair.sparse import copy_range, data_ranges
 
-__all__ = ["Action", "Journal", "hold_lock", "journals", "refuse_if_held"]
+__all__ = ["Journal", "hold_lock", "refuse_if_held"]
 
-_PREFIX = "repair-"
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-
-
-@dataclass(slots=True)
-class Action:
-    """One step. do: "patch", "zero", "resize", "create", "move", "replace", "keep" or "rebuild".
-
-    file: relative to the store's root. what: one sentence for people. data: what the step needs,
-    JSON-ready. done: whether it was applied.
-    """
-
-    do: str
-    file: str
-    what: str
-    data: dict[str, Any] = field(default_factory=dict)
-    done: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"do": self.do, "file": self.file, "what": self.what, "data": self.data,
-                "done": self.done}  # fmt: skip
 
 
 def refuse_if_held(root: Path) -> None:
@@ -98,10 +94,22 @@ def _exchange(one: Path, other: Path) -> None:
     sync_folder(other.parent)
 
 
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """System calls on files of a store and of its side folder, with errors of ours."""
+    try:
+        yield
+    except OSError as failed:
+        if isinstance(failed, StoreError):
+            raise
+        at = Path(os.fsdecode(failed.filename)) if failed.filename else path
+        raise os_error(failed, at, "cannot change the store") from failed
+
+
 @dataclass(slots=True)
 class Journal:
-    """A repair that was begun. state: "applying", "applied", "undoing" or "undone". file_mode: of
-    files that it makes (storeFileMode)."""
+    """A repair that was begun. state: of STATES. file_mode: of files that it makes
+    (storeFileMode)."""
 
     root: Path
     folder: Path
@@ -110,63 +118,82 @@ class Journal:
     file_mode: int = FILE_MODE
 
     @classmethod
-    def begin(cls, root: Path, actions: list[Action], file_mode: int) -> Journal:
-        """Makes the side folder and writes the plan into it; nothing else changes yet."""
-        stamp = time.strftime("%Y%m%d%H%M%S")
-        for n in range(100):
-            folder = root / f"{_PREFIX}{stamp}{f'-{n}' if n else ''}"
-            try:
-                folder.mkdir(mode=folder_mode(file_mode))
-                break
-            except FileExistsError:
-                continue
-        (folder / "old").mkdir(mode=folder_mode(file_mode))
-        made = cls(root, folder, "applying", actions, file_mode)
-        made.save()
-        sync_folder(root)
+    def begin(
+        cls, root: Path, actions: list[Action], file_mode: int, log_folders: list[Path]
+    ) -> Journal:
+        """Makes the side folder and writes the plan into it; nothing else changes yet. log_folders:
+        of the store, absolute.
+
+        Raises: RecordDamaged for a plan that would leave the store, Forbidden, DiskFull,
+        StoreIOError.
+        """
+        with _named(root):
+            note_found(root, actions)
+            made = cls(root, root / next_name(root), "applying", actions, file_mode)
+            check_manifest(to_json(made.state, actions), made.folder, log_folders)
+            made.folder.mkdir(mode=folder_mode(file_mode))
+            (made.folder / "old").mkdir(mode=folder_mode(file_mode))
+            made.save()
+            sync_folder(root)
         return made
 
     @classmethod
-    def load(cls, folder: Path, file_mode: int = FILE_MODE) -> Journal:
-        """Raises: RecordDamaged when the manifest cannot be read."""
-        try:
-            data = json.loads((folder / "manifest.json").read_bytes())
-            actions = [Action(**each) for each in data["actions"]]
-            return cls(folder.parent, folder, data["state"], actions, file_mode)
-        except (OSError, ValueError, KeyError, TypeError) as bad:
-            raise RecordDamaged(f"the manifest cannot be read ({bad})", str(folder)) from None
+    def load(cls, folder: Path, log_folders: list[Path], file_mode: int = FILE_MODE) -> Journal:
+        """Raises: as :func:`read_manifest`."""
+        state, actions = read_manifest(folder, log_folders)
+        return cls(folder.parent, folder, state, actions, file_mode)
 
     def save(self) -> None:
-        data = {"format": 1, "state": self.state, "actions": [a.as_dict() for a in self.actions]}
-        text = json.dumps(data, indent=1).encode()
+        text = to_json(self.state, self.actions)
         write_whole(self.folder / "manifest.json", text, mode=self.file_mode)
+
+    def _enter(self, state: str) -> None:
+        self.state = state
+        self.save()
+
+    def differs(self, layout: Layout, *, forwards: bool) -> tuple[Action, Differs] | None:
+        """The first action that the store or the copies no longer fit, and why; nothing changes.
+        forwards: what is done stays as it is.
+
+        Raises: Forbidden, StoreIOError.
+        """
+        interrupted = self.state != "applied"
+        for number, action in enumerate(self.actions):
+            if forwards and action.done:
+                continue
+            with _named(self.root / action.file):
+                found = differs(layout, self.folder, self.actions, number, interrupted=interrupted)
+            if found is not None:
+                return action, found
+        return None
+
+    def abandon(self) -> None:
+        """Leaves the store as it is: it was used since the repair was interrupted."""
+        with _named(self.folder):
+            self._enter("abandoned")
 
     # ---- forwards ----
 
     def apply(self, rebuild: Callable[[Journal, Action], None]) -> None:
-        """Does what is not done yet. rebuild: makes derived files (pystore.repair.scratch)."""
-        self.state = "applying"
-        for number, action in enumerate(self.actions):
-            if action.done:
-                continue
-            if action.do == "rebuild":
-                rebuild(self, action)
-            else:
-                getattr(self, f"_{action.do}")(action, number)
-            action.done = True
-            self.save()
-        self.state = "applied"
-        self.save()
+        """Does what is not done yet. rebuild: makes derived files (pystore.repair.scratch).
+
+        Raises: Forbidden, DiskFull, StoreIOError.
+        """
+        with _named(self.folder):
+            self.state = "applying"
+            for number, action in enumerate(self.actions):
+                if action.done:
+                    continue
+                if action.do == "rebuild":
+                    rebuild(self, action)
+                else:
+                    getattr(self, f"_{action.do}")(action, number)
+                action.done = True
+                self.save()
+            self._enter("applied")
 
     def _patch(self, action: Action, number: int) -> None:
         with (self.root / action.file).open("r+b") as file:
-            if "old" not in action.data:
-                old = []
-                for at, new in action.data["new"]:
-                    file.seek(at)
-                    old.append([at, file.read(len(new) // 2).hex()])
-                action.data["old"] = old
-                self.save()
             for at, new in action.data["new"]:
                 file.seek(at)
                 file.write(bytes.fromhex(new))
@@ -197,8 +224,6 @@ class Journal:
                 copy_range(file, size, now, part, self.file_mode)
                 part.rename(kept)
                 sync_folder(kept.parent)
-        action.data.setdefault("was", now)
-        self.save()
         os.truncate(path, size)
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -217,8 +242,6 @@ class Journal:
     def _move(self, action: Action, number: int) -> None:
         source, kept = self.root / action.file, self.folder / "old" / str(number)
         if os.path.lexists(source):
-            if os.path.lexists(kept):
-                raise StoreIOError("the side folder holds this already", str(kept))
             source.rename(kept)
             sync_folder(source.parent)
             sync_folder(kept.parent)
@@ -244,8 +267,9 @@ class Journal:
         target = self.root / name
         inodes: dict[str, int] = action.data.setdefault("inodes", {})
         if name not in inodes:
-            inodes[name] = made.stat().st_ino
+            inodes[name] = made.lstat().st_ino
             action.data.setdefault("made", {})[name] = str(made.relative_to(self.root))
+            action.data.setdefault("had", {})[name] = os.path.lexists(target)
             self.save()
         if os.path.lexists(target) and target.lstat().st_ino == inodes[name]:
             return
@@ -257,19 +281,41 @@ class Journal:
 
     # ---- backwards ----
 
-    def undo(self) -> None:
-        """Puts everything back as it was before the repair. Raises: BadArgument."""
-        if self.state == "undone":
-            raise BadArgument("this repair was undone already", str(self.folder))
-        self.state = "undoing"
-        self.save()
-        for number, action in reversed(list(enumerate(self.actions))):
-            if action.done or action.data.get("inodes") or action.data.get("old"):
+    def undo(self, layout: Layout) -> None:
+        """Puts everything back as it was before the repair. An undo that was interrupted goes on.
+
+        Raises: BadArgument, RecordDamaged: nothing has changed; Forbidden, DiskFull, StoreIOError.
+        """
+        if self.state in ("undone", "abandoned"):
+            raise BadArgument(f"this repair was {self.state} already", str(self.folder))
+        found = self.differs(layout, forwards=False)
+        if found is not None:
+            raise self._refusal(*found)
+        with _named(self.folder):
+            self._enter_undo()
+            for number, action in reversed(list(enumerate(self.actions))):
                 getattr(self, f"_undo_{action.do}")(action, number)
-            action.done = False
-            self.save()
-        self.state = "undone"
-        self.save()
+                action.done = False
+                self.save()
+            self._enter("undone")
+
+    def _enter_undo(self) -> None:
+        if self.state == "applied":  # then all is swapped in, in a copy of the store, too
+            for action in self.actions:
+                for name in action.data.get("inodes", {}):
+                    action.data["inodes"][name] = (self.root / name).lstat().st_ino
+        self._enter("undoing")
+
+    def _refusal(self, action: Action, found: Differs) -> StoreError:
+        where = str(self.root / action.file)
+        kind = RecordDamaged if found.copy else BadArgument
+        error = kind(f"{self.folder.name} cannot be undone: {found}", where)
+        error.next_step = (
+            "nothing was changed; restore the copies from a backup"
+            if found.copy
+            else f"nothing was changed; what the repair took away lies in {self.folder}/old"
+        )
+        return error
 
     def _undo_patch(self, action: Action, number: int) -> None:
         with (self.root / action.file).open("r+b") as file:
@@ -281,6 +327,8 @@ class Journal:
 
     def _undo_zero(self, action: Action, number: int) -> None:
         kept = self.folder / "old" / str(number)
+        if not os.path.lexists(kept):
+            return  # nothing was zeroed yet
         with kept.open("rb") as old, (self.root / action.file).open("r+b") as file:
             size = kept.stat().st_size
             for at, count in data_ranges(old.fileno(), 0, size):
@@ -291,34 +339,42 @@ class Journal:
 
     def _undo_resize(self, action: Action, number: int) -> None:
         path, kept = self.root / action.file, self.folder / "old" / str(number)
-        os.truncate(path, action.data["was"])
-        if os.path.lexists(kept):
-            with path.open("r+b") as file:
+        with path.open("r+b") as file:
+            file.truncate(action.data["was"])
+            if os.path.lexists(kept):
                 file.seek(action.data["size"])
-                file.write(kept.read_bytes())
-                file.flush()
-                os.fsync(file.fileno())
+                with kept.open("rb") as old:
+                    shutil.copyfileobj(old, file)
+            file.flush()
+            os.fsync(file.fileno())
 
     def _undo_create(self, action: Action, number: int) -> None:
-        (self.root / action.file).unlink(missing_ok=True)
+        path = self.root / action.file
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
     def _undo_move(self, action: Action, number: int) -> None:
         kept = self.folder / "old" / str(number)
         if os.path.lexists(kept):
-            kept.rename(self.root / action.file)
+            target = self.root / action.file
+            kept.rename(target)
+            sync_folder(target.parent)
+            sync_folder(kept.parent)
 
     def _undo_replace(self, action: Action, number: int) -> None:
         kept = self.folder / "old" / str(number)
         if os.path.lexists(kept):
             rights = stat.S_IMODE(kept.stat().st_mode)
             write_whole(self.root / action.file, kept.read_bytes(), mode=rights)
-        else:
+        elif action.data["found"] is None:
             (self.root / action.file).unlink(missing_ok=True)
 
     def _undo_keep(self, action: Action, number: int) -> None:
-        shutil.rmtree(self.root / action.data.pop("folder"), ignore_errors=True)
-        with suppress(OSError):
-            (self.root / "aside").rmdir()  # unless it holds something else
+        if "folder" not in action.data:
+            return
+        pieces = [(name, at, length) for name, at, length in action.data["pieces"]]
+        drop_copies(self.root, self.root / action.data["folder"], pieces)
+        del action.data["folder"]
 
     def _undo_rebuild(self, action: Action, number: int) -> None:
         for name, inode in action.data.get("inodes", {}).items():
@@ -330,9 +386,5 @@ class Journal:
                 _exchange(target, made)
             else:
                 target.rename(made)
-        action.data.pop("inodes", None)
-
-
-def journals(root: Path) -> list[Path]:
-    """The side folders of a store, oldest first."""
-    return sorted(path for path in root.glob(f"{_PREFIX}*") if (path / "manifest.json").exists())
+        for key in ("inodes", "made", "had", "log"):
+            action.data.pop(key, None)

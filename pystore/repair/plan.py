@@ -11,7 +11,7 @@ from pystore.audit import Audit, Finding
 from pystore.audit.layout import File, Layout
 from pystore.configfiles import SECTIONS
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
-from pystore.repair.journal import Action
+from pystore.repair.manifest import Action
 
 __all__ = ["keep_rivals", "make_plan"]
 

@@ -15,14 +15,14 @@ from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.layout import Layout, look
 from pystore.errors import BadArgument, NotFound, RecordDamaged
-from pystore.repair.journal import Action, Journal, hold_lock, journals, refuse_if_held
+from pystore.repair.evidence import mark_of
+from pystore.repair.journal import Journal, hold_lock, refuse_if_held
+from pystore.repair.manifest import DERIVED, Action, side_folders
 from pystore.repair.plan import keep_rivals, make_plan
 from pystore.repair.scratch import Progress, make_derived, swap_derived
 from pystore.settings import Settings
 
 __all__ = ["Repair", "plan", "rebuild", "repair", "undo"]
-
-DERIVED = ("consumequeue", "index", "checkpoint")
 
 
 @dataclass(slots=True)
@@ -56,7 +56,8 @@ def _rebuilder(settings: Settings, progress: Progress | None) -> Any:
         made = journal.folder / "made"
         if not action.data.get("inodes"):
             layout = look(journal.root, settings)
-            make_derived(layout, settings, made, progress, action.data["names"])
+            report = make_derived(layout, settings, made, progress, action.data["names"])
+            action.data["log"] = mark_of(layout, report.log_max)
             (made / "abort").unlink(missing_ok=True)
         swap_derived(journal, action, made)
 
@@ -80,17 +81,23 @@ def plan(
 
 def _begun(root: Path, given: Settings) -> list[Journal]:
     """Repairs that were interrupted."""
-    all_of_them = [Journal.load(folder, given.file_mode) for folder in journals(root)]
+    folders = given.commitlog_dirs(root)
+    all_of_them = [Journal.load(side, folders, given.file_mode) for side in side_folders(root)]
     return [journal for journal in all_of_them if journal.state in ("applying", "undoing")]
 
 
 def _finish(begun: list[Journal], given: Settings, progress: Progress | None) -> list[str]:
+    """Finishes what was interrupted; where the store was used since, what is left to do belongs to
+    a store that is no more, and the next plan takes its place."""
     for journal in begun:
-        if journal.state == "applying":
+        layout, forwards = look(journal.root, given), journal.state == "applying"
+        if journal.differs(layout, forwards=forwards) is not None:
+            journal.abandon()
+        elif forwards:
             journal.apply(_rebuilder(given, progress))
         else:
-            journal.undo()
-    return [journal.folder.name for journal in begun]
+            journal.undo(layout)
+    return [journal.folder.name for journal in begun if journal.state != "abandoned"]
 
 
 def repair(
@@ -139,7 +146,7 @@ def _carry_out(
 ) -> tuple[Journal, Audit]:  # fmt: skip
     """Applies the actions, and returns what the store is like then. Only now is it known which of
     two records on one queue offset is delivered."""
-    journal = Journal.begin(root, actions, given.file_mode)
+    journal = Journal.begin(root, actions, given.file_mode, given.commitlog_dirs(root))
     journal.apply(_rebuilder(given, progress))
     after = check()
     more = keep_rivals(look(root, given), after)
@@ -204,15 +211,23 @@ def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:
         raise error
 
 
-def undo(path: str | os.PathLike[str]) -> Repair:
-    """Puts the store back as it was before its last repair. Raises: NotFound, StoreLocked."""
+def undo(
+    path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None, **settings: Any
+) -> Repair:
+    """Puts the store back as it was before its last repair; one that was interrupted, too.
+
+    Raises: NotAStore, NotFound, StoreLocked; BadArgument when the store was used since, and
+    RecordDamaged when manifest or copies are not what the repair wrote: nothing has changed then.
+    """
     root = Path(path)
-    with hold_lock(root):
-        for folder in reversed(journals(root)):
-            journal = Journal.load(folder)
+    given = _settings.load(conf, settings)
+    layout = look(root, given)
+    with hold_lock(root, given.file_mode):
+        for folder in reversed(side_folders(root)):
+            journal = Journal.load(folder, given.commitlog_dirs(root), given.file_mode)
             if journal.state == "undone":
                 continue
-            journal.undo()
+            journal.undo(layout)
             shutil.rmtree(folder / "made", ignore_errors=True)
             return Repair(str(root), journal.actions, side=str(folder))
     raise NotFound("no repair of this store can be undone", str(root))

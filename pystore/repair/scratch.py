@@ -16,7 +16,8 @@ from pystore._report import RecoveryReport
 from pystore._store import Store
 from pystore.audit.layout import Layout
 from pystore.files import make_folders, write_whole
-from pystore.repair.journal import Action, Journal
+from pystore.repair.journal import Journal
+from pystore.repair.manifest import Action
 from pystore.settings import Settings
 
 __all__ = ["Progress", "make_derived", "swap_derived"]
