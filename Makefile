@@ -188,14 +188,14 @@ bench-clients: build ## our client and broker beside what Python programs would 
 lint: build ## style, format, types and stale generated files; changes nothing
 	@.venv/bin/ruff check $(CODE)
 	@.venv/bin/ruff format --check -q $(CODE)
-	@.venv/bin/mypy $(PACKAGES)
+	@.venv/bin/mypy $(PACKAGES) benches
 	@mkdir -p build
 	@PYTHONPATH=. .venv/bin/lint-imports --no-cache --no-logo >build/imports.log || { cat build/imports.log; exit 1; }
 	@$(PY) tools/gen_errors.py --check
 	@$(PY) tools/gen_codes.py --check
 
 typecheck: build ## types alone
-	@.venv/bin/mypy $(PACKAGES)
+	@.venv/bin/mypy $(PACKAGES) benches
 
 format: build ## rewrite what the formatter and the linter can mend
 	@.venv/bin/ruff check --fix -q $(CODE)

@@ -161,11 +161,13 @@ class Peer:
         raise TimeoutError(f"{self.name} does not answer: {said}")
 
     def stop_broker(self) -> None:
-        self.broker = _end(self.broker)
+        _end(self.broker)
+        self.broker = None
 
     def stop(self) -> None:
         self.stop_broker()
-        self.names = _end(self.names)
+        _end(self.names)
+        self.names = None
 
     # ---- what the broker uses ----
 

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -192,7 +192,7 @@ def our_service() -> Iterator[Server]:
         yield Server(f"127.0.0.1:{port}", peer.broker.pid)
 
 
-PEERS: dict[str, tuple[Any, Callable[[str, float], Awaitable[int]]]] = {
+PEERS: dict[str, tuple[Any, Callable[[str, float], Coroutine[Any, Any, int]]]] = {
     "this client, this broker": (our_broker, ours),
     "nats-py, NATS JetStream": (nats, nats_py),
     "redis-py, Redis Streams": (redis, redis_py),

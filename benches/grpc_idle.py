@@ -78,9 +78,9 @@ async def hold(address: str, count: int) -> None:
         tasks.append(asyncio.create_task(_client(address, number, ready)))
         if number % 50 == 49:
             await asyncio.sleep(0.1)
-    waiting = asyncio.gather(*tasks)
+    waiting: asyncio.Future[Any] = asyncio.gather(*tasks)
     for _ in range(count):
-        waiter = asyncio.ensure_future(ready.acquire())
+        waiter: asyncio.Future[Any] = asyncio.ensure_future(ready.acquire())
         await asyncio.wait({waiter, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
             waiting.result()

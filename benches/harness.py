@@ -83,7 +83,7 @@ def fresh(name: str) -> Path:
 
 
 @contextmanager
-def new_store(name: str, **settings: object) -> Iterator[pystore.Store]:
+def new_store(name: str, **settings: Any) -> Iterator[pystore.Store]:
     """An open store with its four queues made; deleted afterwards."""
     path = fresh(name)
     try:

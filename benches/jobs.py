@@ -36,7 +36,7 @@ from pystore.cli import main as program
 SIZE = 1024
 CHUNK = 50_000
 #: Small enough that the log of a bench is many segments, as a large store's is.
-SETTINGS = {"mappedFileSizeCommitLog": 64 << 20}
+SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 64 << 20}
 KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>bench</groupId><artifactId>source</artifactId><version>1</version><dependencies>

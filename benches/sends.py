@@ -19,6 +19,7 @@ import struct
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from benches import harness
 from benches.harness import ROOT, Row
@@ -101,10 +102,10 @@ def cost_us(tree: Path, kind: str, count: int) -> float:
         with process:
             port = int(process.stdout.readline())
 
-            def spent() -> float:
-                process.stdin.write("\n")
-                process.stdin.flush()
-                return float(process.stdout.readline())
+            def spent(told: IO[str] = process.stdin, said: IO[str] = process.stdout) -> float:
+                told.write("\n")
+                told.flush()
+                return float(said.readline())
 
             send_all(port, [frame(i, kind) for i in range(1000)])
             frames = [frame(i, kind) for i in range(count)]

@@ -113,7 +113,7 @@ def serve(folder: Path, kind: str) -> None:
         rules = folder / "plain_acl.yml"
         rules.write_text(RULES)
         rules.chmod(0o600)
-    settings = {"aclEnable": kind == "signed", "bindAddress": "127.0.0.1"}
+    settings: dict[str, Any] = {"aclEnable": kind == "signed", "bindAddress": "127.0.0.1"}
     with Broker(folder / "store", listenPort=0, with_namesrv=True, **settings) as broker:
         print(broker.namesrv_address, flush=True)
         sys.stdin.read()

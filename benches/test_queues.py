@@ -15,7 +15,7 @@ from benches.harness import TOPIC, Row, fresh, scaled
 A_TOPIC = 50_000
 #: What a process may spend on mappings here; the kernel allows 65,530.
 MAPPINGS = 20_000
-SIZES = {"mappedFileSizeConsumeQueue": 1000, "mappedFileSizeCommitLog": 64 << 20}
+SIZES: dict[str, Any] = {"mappedFileSizeConsumeQueue": 1000, "mappedFileSizeCommitLog": 64 << 20}
 
 
 def fill(path: Path, queues: int) -> None:

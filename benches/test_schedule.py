@@ -17,7 +17,7 @@ WAITS = "SCHEDULE_TOPIC_XXXX"
 RATE = 5000
 CHUNK = 20_000
 IDLE_S = 30
-SETTINGS = {"messageDelayLevel": "1s 2h"}
+SETTINGS: dict[str, Any] = {"messageDelayLevel": "1s 2h"}
 
 
 def percentile(values: list[int], share: float) -> float:
@@ -58,7 +58,7 @@ async def deliver(store: pystore.Store, count: int) -> list[int]:
         await asyncio.sleep(0.01)
     schedule.stop()
     first = store.range(TOPIC, 0)[1] - count
-    late = []
+    late: list[int] = []
     for topic, sign, offset in ((WAITS, -1, 0), (TOPIC, 1, first)):
         stamps: list[int] = []
         while len(stamps) < count:

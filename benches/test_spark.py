@@ -147,8 +147,13 @@ def turns(
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Wall and processor time of ours and of the prepared batch, a pair a round."""
     spark.dataSource.register(prepared(ddl, store))
-    ours = lambda: spark.read.format("rocketmq").schema(ddl).load(str(store))  # noqa: E731
-    theirs = lambda: spark.read.format("prepared").load()  # noqa: E731
+
+    def ours() -> Any:
+        return spark.read.format("rocketmq").schema(ddl).load(str(store))
+
+    def theirs() -> Any:
+        return spark.read.format("prepared").load()
+
     seconds(ours())  # warms workers, code and page cache
     seconds(theirs())
     pairs = [(both(ours()), both(theirs())) for _ in range(TURNS)]

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pystore
 from benches.harness import ROOT, SCRATCH
@@ -34,7 +35,7 @@ from pystore.timers import TIMER_TOPIC, slot_of
 
 __all__ = ["main"]
 
-SETTINGS = {"mappedFileSizeCommitLog": 256 << 20}
+SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 256 << 20}
 BODY = b"x" * 100
 
 
@@ -113,9 +114,9 @@ async def hold(folder: Path, count: int) -> None:
     began = time.perf_counter()
     async with Broker(folder, listenPort=0, **SETTINGS) as broker:
         opened = time.perf_counter() - began
-        schedule = broker.services.schedule.timers
-        assert schedule is not None
-        while schedule.timers.count() < count:
+        schedule = broker.services.schedule
+        assert schedule is not None and schedule.timers is not None
+        while schedule.timers.timers.count() < count:
             await asyncio.sleep(0.01)
         took = time.perf_counter() - began
         print(json.dumps({"open_s": round(opened, 3), "all_s": round(took, 3)}), flush=True)

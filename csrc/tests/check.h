@@ -38,10 +38,18 @@ static CHECK_UNUSED bool check_equal(int64_t wanted, int64_t got, const char *fi
     return wanted == got;
 }
 
-/* Both give whether the claim held, so that a test can stop where going on makes no sense. */
+/* The first two give whether the claim held, so that a test can stop where going on makes no sense;
+ * CHECKF prints more when it did not, as printf would. */
 #define CHECK(claim) check_that((claim), __FILE__, __LINE__, #claim)
 #define CHECK_EQ(wanted, got)                                                                      \
     check_equal((int64_t)(wanted), (int64_t)(got), __FILE__, __LINE__, #got)
+#define CHECKF(claim, ...)                                                                         \
+    do {                                                                                           \
+        if (!CHECK(claim)) {                                                                       \
+            printf(__VA_ARGS__);                                                                   \
+            putchar('\n');                                                                         \
+        }                                                                                          \
+    } while (0)
 
 static CHECK_UNUSED uint64_t check_random(void) {
     check_state ^= check_state << 13;
@@ -52,6 +60,17 @@ static CHECK_UNUSED uint64_t check_random(void) {
 
 static CHECK_UNUSED int64_t check_below(int64_t limit) {
     return (int64_t)(check_random() % (uint64_t)limit);
+}
+
+/* Bytes of their hexadecimal digits, with blanks wherever a byte begins; how many. */
+static CHECK_UNUSED int64_t check_unhex(const char *hex, uint8_t *out) {
+    int64_t len = 0;
+    for (unsigned byte; *hex != 0; hex += 2) {
+        while (*hex == ' ') hex++;
+        if (sscanf(hex, "%2x", &byte) != 1) break;
+        out[len++] = (uint8_t)byte;
+    }
+    return len;
 }
 
 static CHECK_UNUSED void check_begin(void) {

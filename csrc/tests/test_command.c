@@ -303,19 +303,9 @@ static void test_escapes_written_as_java_does(void) {
 
 /* ---- binary ---- */
 
-static int64_t unhex(const char *hex, uint8_t *out) {
-    int64_t len = 0;
-    for (unsigned byte; *hex != 0; hex += 2) {
-        while (*hex == ' ') hex++;
-        if (sscanf(hex, "%2x", &byte) != 1) break;
-        out[len++] = (uint8_t)byte;
-    }
-    return len;
-}
-
 static int64_t decode_hex(const char *hex, ps_command *out) {
     uint8_t header[256];
-    return decode(PS_SERIALIZE_ROCKETMQ, header, unhex(hex, header), out);
+    return decode(PS_SERIALIZE_ROCKETMQ, header, check_unhex(hex, header), out);
 }
 
 #define FIXED "0136 09 01df 00000005 00000002 "
@@ -384,9 +374,10 @@ static void test_binary_written(void) {
     c.fields[0] = (ps_field){TEXT("a"), TEXT("xy")};
     c.fields[1] = (ps_field){TEXT("gone"), {NULL, 0}};
     c.fields[2] = (ps_field){TEXT("e"), TEXT("")};
-    int64_t len = unhex("0000002b 01000025" FIXED "00000000 00000010 0001 61 00000002 7879 0001 65 "
-                        "00000000",
-                        wanted);
+    int64_t len = check_unhex("0000002b 01000025" FIXED
+                              "00000000 00000010 0001 61 00000002 7879 0001 65 "
+                              "00000000",
+                              wanted);
     CHECK_EQ(len, wire_encode(&c, 2, &out));
     CHECK(memcmp(out, wanted, (size_t)len) == 0);
 
@@ -471,10 +462,10 @@ static void test_numbers_of_fields(void) {
         CHECK_EQ(PS_E_FRAME, decode(0, header, many_fields(header, 4000, VALUES[i]), &c));
     }
     for (int extra = 0; extra < 2; extra++) {
-        int64_t count = PS_FIELDS_MAX + extra, len = unhex(FIXED "00000000", binary);
+        int64_t count = PS_FIELDS_MAX + extra, len = check_unhex(FIXED "00000000", binary);
         be32_put(binary + len, (uint32_t)(count * 8));
         len += 4;
-        for (int i = 0; i < count; i++) len += unhex("0001 61 00000001 78", binary + len);
+        for (int i = 0; i < count; i++) len += check_unhex("0001 61 00000001 78", binary + len);
         CHECK((decode(1, binary, len, &c) > 0) == (extra == 0));
     }
     c.field_count = PS_FIELDS_MAX + 1;

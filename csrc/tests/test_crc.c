@@ -1,5 +1,6 @@
 /* Every implementation of the CRC gives the same values as the definition, bit by bit, at any
  * length and alignment, and reads no byte beside those it was given. */
+#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,26 +11,7 @@
 #include <unistd.h>
 
 #include "base/crc.h"
-
-static int failures;
-static uint64_t seed, state;
-
-#define CHECK(claim, ...)                                                                      \
-    do {                                                                                       \
-        if (!(claim)) {                                                                        \
-            failures++;                                                                        \
-            printf("%s:%d: not so: %s: ", __FILE__, __LINE__, #claim);                         \
-            printf(__VA_ARGS__);                                                               \
-            printf(" (PS_SEED=%" PRIu64 ")\n", seed);                                          \
-        }                                                                                      \
-    } while (0)
-
-static uint64_t rnd(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
+#include "check.h"
 
 static uint32_t by_definition(uint32_t crc, const uint8_t *p, size_t len) {
     crc = ~crc;
@@ -69,55 +51,54 @@ static uint8_t *island_end(const island *i) {
 static void test_known_value(const char *name) {
     uint32_t crc;
     ps_crc32_by(name, 0, "123456789", 9, &crc);
-    CHECK(crc == 0xCBF43926u, "%s gave %08x for the check string", name, crc);
+    CHECKF(crc == 0xCBF43926u, "%s gave %08x for the check string", name, crc);
     ps_crc32_by(name, 0, NULL, 0, &crc);
-    CHECK(crc == 0, "%s gave %08x for nothing", name, crc);
+    CHECKF(crc == 0, "%s gave %08x for nothing", name, crc);
 }
 
 static void test_each_length(const char *name, const island *land) {
     for (size_t len = 0; len <= 2000; len++) {
-        uint32_t start = rnd() % 4 == 0 ? 0 : (uint32_t)rnd();
+        uint32_t start = check_random() % 4 == 0 ? 0 : (uint32_t)check_random();
         uint8_t *places[3] = {island_start(land), island_end(land) - len,
-                              island_start(land) + rnd() % 1000};
+                              island_start(land) + check_random() % 1000};
         for (int k = 0; k < 3; k++) {
             uint32_t crc, want = by_definition(start, places[k], len);
             ps_crc32_by(name, start, places[k], len, &crc);
-            CHECK(crc == want, "%s, %zu bytes, place %d: %08x, not %08x", name, len, k, crc, want);
+            CHECKF(crc == want, "%s, %zu bytes, place %d: %08x, not %08x", name, len, k, crc, want);
         }
     }
 }
 
 static void test_long_and_split(const char *name, const uint8_t *data, size_t room) {
     for (int round = 0; round < 60; round++) {
-        size_t from = rnd() % 4096, len = rnd() % (room - from), cut = len ? rnd() % len : 0;
+        size_t from = check_random() % 4096, len = check_random() % (room - from);
+        size_t cut = len ? check_random() % len : 0;
         uint32_t whole, first, second, plain;
         ps_crc32_by("plain", 0, data + from, len, &plain);
         ps_crc32_by(name, 0, data + from, len, &whole);
         ps_crc32_by(name, 0, data + from, cut, &first);
         ps_crc32_by(name, first, data + from + cut, len - cut, &second);
-        CHECK(whole == plain, "%s, %zu bytes: %08x, plain %08x", name, len, whole, plain);
-        CHECK(second == whole, "%s, %zu bytes cut at %zu", name, len, cut);
+        CHECKF(whole == plain, "%s, %zu bytes: %08x, plain %08x", name, len, whole, plain);
+        CHECKF(second == whole, "%s, %zu bytes cut at %zu", name, len, cut);
     }
 }
 
 static void test_choice(const uint8_t *data) {
     uint32_t crc;
-    CHECK(ps_crc32_by("abacus", 0, data, 9, &crc) == -1, "an unknown name must be refused");
-    CHECK(ps_crc32_by(ps_crc32_name(), 7, data, 300, &crc) == 0, "%s", ps_crc32_name());
-    CHECK(crc == ps_crc32(7, data, 300), "%s is not what ps_crc32 uses", ps_crc32_name());
+    CHECKF(ps_crc32_by("abacus", 0, data, 9, &crc) == -1, "an unknown name must be refused");
+    CHECKF(ps_crc32_by(ps_crc32_name(), 7, data, 300, &crc) == 0, "%s", ps_crc32_name());
+    CHECKF(crc == ps_crc32(7, data, 300), "%s is not what ps_crc32 uses", ps_crc32_name());
 }
 
 int main(void) {
     const char *names[] = {"plain", "pclmul", "vpclmul", "armv8"};
     const size_t room = 1 << 20;
-    const char *given = getenv("PS_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    state = seed * 0x9E3779B97F4A7C15u + 1;
+    check_begin();
     island land = island_make(8192);
     uint8_t *data = malloc(room);
     if (data == NULL) return 2;
-    for (size_t i = 0; i < room; i++) data[i] = (uint8_t)rnd();
-    for (uint8_t *p = island_start(&land); p < island_end(&land); p++) *p = (uint8_t)rnd();
+    for (size_t i = 0; i < room; i++) data[i] = (uint8_t)check_random();
+    for (uint8_t *p = island_start(&land); p < island_end(&land); p++) *p = (uint8_t)check_random();
     test_choice(data);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t crc;
@@ -131,6 +112,5 @@ int main(void) {
         printf("%s: tried\n", names[i]);
     }
     free(data);
-    printf("seed %" PRIu64 ", in use: %s, %d failures\n", seed, ps_crc32_name(), failures);
-    return failures != 0;
+    return check_end("test_crc");
 }

@@ -1,5 +1,6 @@
 /* The record codec: the vectors of the format, round trips, and hostile bytes. Inputs to decoders
  * lie right before a page that may not be touched: a read of one byte too many ends the test. */
+#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,31 +14,13 @@
 #include "base/crc.h"
 #include "base/error.h"
 #include "format/record.h"
+#include "check.h"
 
 enum { MIB_4 = 4 << 20, ROOM = 1 << 17 };
 
-static int failures;
-static uint64_t seed, state;
 static uint8_t *fence; /* ROOM bytes end here, and then no byte may be read or written */
 
-#define CHECK(claim, ...)                                                                      \
-    do {                                                                                       \
-        if (!(claim)) {                                                                        \
-            failures++;                                                                        \
-            printf("%s:%d: not so: %s: ", __FILE__, __LINE__, #claim);                         \
-            printf(__VA_ARGS__);                                                               \
-            printf(" (PS_SEED=%" PRIu64 ")\n", seed);                                          \
-        }                                                                                      \
-    } while (0)
-
 #define TEXT(s) (const uint8_t *)(s), (int64_t)sizeof(s) - 1
-
-static uint64_t rnd(void) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    return state;
-}
 
 static void fence_make(void) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -47,16 +30,6 @@ static void fence_make(void) {
         exit(2);
     }
     fence = map + ROOM;
-}
-
-static int64_t unhex(const char *hex, uint8_t *out) {
-    int64_t len = 0;
-    for (unsigned byte; *hex != 0; hex += 2) {
-        while (*hex == ' ') hex++;
-        if (sscanf(hex, "%2x", &byte) != 1) break;
-        out[len++] = (uint8_t)byte;
-    }
-    return len;
 }
 
 /* ---- vectors ---- */
@@ -89,30 +62,30 @@ static ps_draft vector_draft(void) {
 static void test_vector(void) {
     uint8_t want[128], got[128];
     const char *why = "";
-    int64_t len = unhex(VECTOR, want);
+    int64_t len = check_unhex(VECTOR, want);
     ps_draft d = vector_draft();
-    CHECK(len == 108, "%" PRId64, len);
-    CHECK(ps_draft_measure(&d, MIB_4, &why) == 0, "%s", why);
-    CHECK(d.size == 108 && !d.v2 && d.properties_total == 10, "size %d", d.size);
+    CHECKF(len == 108, "%" PRId64, len);
+    CHECKF(ps_draft_measure(&d, MIB_4, &why) == 0, "%s", why);
+    CHECKF(d.size == 108 && !d.v2 && d.properties_total == 10, "size %d", d.size);
     ps_draft_write(&d, got, 7, 0, 1700000000123);
-    CHECK(memcmp(got, want, 108) == 0, "the record differs from the format's example");
+    CHECKF(memcmp(got, want, 108) == 0, "the record differs from the format's example");
 
     ps_record r;
     int all = PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF;
-    CHECK(ps_record_check(want, 108, 0, all, &r) == PS_REC_OK, "the example must be valid");
-    CHECK(r.queue_id == 3 && r.queue_offset == 7 && r.physical_offset == 0, "place");
-    CHECK(r.born_timestamp == 1700000000000 && r.store_timestamp == 1700000000123, "times");
-    CHECK(r.topic_len == 2 && memcmp(r.topic, "T1", 2) == 0, "topic");
-    CHECK(r.body_len == 5 && memcmp(r.body, "hello", 5) == 0, "body");
-    CHECK(ps_record_tags_code(&r, NULL) == 0x27A807, "tags code");
-    CHECK(ps_record_check(want, 108, 1, all, &r) == PS_REC_PLACE, "it does not stand at 1");
-    CHECK(ps_record_check(want, 108, 0, PS_CHECK_PROP_CRC, &r) == PS_REC_CRC, "it has no such CRC");
+    CHECKF(ps_record_check(want, 108, 0, all, &r) == PS_REC_OK, "the example must be valid");
+    CHECKF(r.queue_id == 3 && r.queue_offset == 7 && r.physical_offset == 0, "place");
+    CHECKF(r.born_timestamp == 1700000000000 && r.store_timestamp == 1700000000123, "times");
+    CHECKF(r.topic_len == 2 && memcmp(r.topic, "T1", 2) == 0, "topic");
+    CHECKF(r.body_len == 5 && memcmp(r.body, "hello", 5) == 0, "body");
+    CHECKF(ps_record_tags_code(&r, NULL) == 0x27A807, "tags code");
+    CHECKF(ps_record_check(want, 108, 1, all, &r) == PS_REC_PLACE, "it does not stand at 1");
+    CHECKF(ps_record_check(want, 108, 0, PS_CHECK_PROP_CRC, &r) == PS_REC_CRC, "it has none");
     char id[57];
-    CHECK(ps_offset_msg_id(r.store_host, 8, 0, id) == 32, "length of the id");
-    CHECK(strcmp(id, "0A00000200002A9F0000000000000000") == 0, "%s", id);
+    CHECKF(ps_offset_msg_id(r.store_host, 8, 0, id) == 32, "length of the id");
+    CHECKF(strcmp(id, "0A00000200002A9F0000000000000000") == 0, "%s", id);
     got[90] ^= 0x20;
-    CHECK(ps_record_check(got, 108, 0, all, &r) != PS_REC_OK, "a changed body must be seen");
-    CHECK(ps_record_check(got, 108, 0, 0, &r) == PS_REC_OK, "unless nobody asks");
+    CHECKF(ps_record_check(got, 108, 0, all, &r) != PS_REC_OK, "a changed body must be seen");
+    CHECKF(ps_record_check(got, 108, 0, 0, &r) == PS_REC_OK, "unless nobody asks");
 }
 
 static int32_t hash(const char *text) {
@@ -120,20 +93,20 @@ static int32_t hash(const char *text) {
 }
 
 static void test_hashes(void) {
-    CHECK(hash("") == 0, "nothing");
-    CHECK(hash("TagA") == 2598919 && hash("TagB") == 2598920, "ASCII");
-    CHECK(hash("polygenelubricants") == INT32_MIN, "the smallest value");
-    CHECK(hash("\xE6\xA8\x99\xE7\xB1\xA4") == 873835, "three-byte characters");
-    CHECK(hash("\xF0\x9F\x98\x80") == 1772899, "a surrogate pair counts twice");
-    CHECK(ps_java_hash(hash("OrderTopic#"), TEXT("K1001")) == 1448203977, "it continues");
-    CHECK(ps_key_hash(hash("OrderTopic#K1001")) == 1448203977, "positive ones stay");
-    CHECK(ps_key_hash(INT32_MIN) == 0 && ps_key_hash(-5) == 5, "absolute value");
+    CHECKF(hash("") == 0, "nothing");
+    CHECKF(hash("TagA") == 2598919 && hash("TagB") == 2598920, "ASCII");
+    CHECKF(hash("polygenelubricants") == INT32_MIN, "the smallest value");
+    CHECKF(hash("\xE6\xA8\x99\xE7\xB1\xA4") == 873835, "three-byte characters");
+    CHECKF(hash("\xF0\x9F\x98\x80") == 1772899, "a surrogate pair counts twice");
+    CHECKF(ps_java_hash(hash("OrderTopic#"), TEXT("K1001")) == 1448203977, "it continues");
+    CHECKF(ps_key_hash(hash("OrderTopic#K1001")) == 1448203977, "positive ones stay");
+    CHECKF(ps_key_hash(INT32_MIN) == 0 && ps_key_hash(-5) == 5, "absolute value");
     /* What Java 17 makes of ill-formed bytes: the count of U+FFFD differs from case to case. */
-    CHECK(hash("\xED\xA0\x80") == 0xFFFD, "an encoded surrogate is one");
-    CHECK(hash("\xE0\x80\x80") == (int32_t)(0xFFFDu * (961 + 31 + 1)), "an overlong form is three");
-    CHECK(hash("\xE4\xB8") == 0xFFFD, "a cut character is one");
-    CHECK(hash("\xF0\x90\x80" "A") == (int32_t)(0xFFFDu * 31 + 'A'), "a broken off one too");
-    CHECK(hash("\xFF\xC0") == (int32_t)(0xFFFDu * 32), "bytes that are never right are one each");
+    CHECKF(hash("\xED\xA0\x80") == 0xFFFD, "an encoded surrogate is one");
+    CHECKF(hash("\xE0\x80\x80") == (int32_t)(0xFFFDu * (961 + 31 + 1)), "an overlong one is three");
+    CHECKF(hash("\xE4\xB8") == 0xFFFD, "a cut character is one");
+    CHECKF(hash("\xF0\x90\x80" "A") == (int32_t)(0xFFFDu * 31 + 'A'), "a broken off one too");
+    CHECKF(hash("\xFF\xC0") == (int32_t)(0xFFFDu * 32), "bytes that are never right are one each");
 }
 
 /* ---- encoding ---- */
@@ -147,8 +120,8 @@ static void test_limits(void) {
         change;                                                                                \
         why = NULL;                                                                            \
         int is = ps_draft_measure(&d, MIB_4, &why);                                            \
-        CHECK(is == (code), "got %d", is);                                                     \
-        CHECK((is == 0) == (why == NULL), "a refusal says why");                               \
+        CHECKF(is == (code), "got %d", is);                                                     \
+        CHECKF((is == 0) == (why == NULL), "a refusal says why");                               \
     } while (0)
     uint8_t long_topic[300];
     memset(long_topic, 't', sizeof long_topic);
@@ -200,7 +173,7 @@ static void test_encoded_properties(void) {
         d.extra = memcpy(fence - len, cases[i].text, len);
         d.extra_len = (int64_t)len;
         int is = ps_draft_measure(&d, MIB_4, &why);
-        CHECK(is == cases[i].code, "case %zu: %d %s", i, is, why);
+        CHECKF(is == cases[i].code, "case %zu: %d %s", i, is, why);
     }
 }
 
@@ -216,24 +189,24 @@ static void test_composition(void) {
     d.extra = (const uint8_t *)"c\001d\002";
     d.extra_len = 4;
     d.prop_crc = true;
-    CHECK(ps_draft_measure(&d, MIB_4, &why) == 0, "%s", why);
+    CHECKF(ps_draft_measure(&d, MIB_4, &why) == 0, "%s", why);
     ps_draft_write(&d, out, 1, 4096, 3);
     ps_record r;
     int32_t text_len = (int32_t)sizeof want - 1;
-    CHECK(ps_record_check(out, d.size, 4096, PS_CHECK_PROP_CRC, &r) == PS_REC_OK, "valid");
-    CHECK(r.properties_len == text_len + PS_PROP_CRC_LEN, "%d", r.properties_len);
-    CHECK(memcmp(r.properties, want, (size_t)text_len) == 0, "tags, keys, properties, extra");
+    CHECKF(ps_record_check(out, d.size, 4096, PS_CHECK_PROP_CRC, &r) == PS_REC_OK, "valid");
+    CHECKF(r.properties_len == text_len + PS_PROP_CRC_LEN, "%d", r.properties_len);
+    CHECKF(memcmp(r.properties, want, (size_t)text_len) == 0, "tags, keys, properties, extra");
     /* The digits as the format tells it: padded with zeros at the left, then turned around. */
     char digits[11], turned[11];
     uint32_t crc = ps_crc32(0, out, (size_t)d.size - 20) & 0x7FFFFFFF;
     snprintf(digits, sizeof digits, "%010" PRIu32, crc);
     for (int i = 0; i < 10; i++) turned[i] = digits[9 - i];
     const uint8_t *at = out + d.size - 20;
-    CHECK(memcmp(at, "__CRC32#\001", 9) == 0 && at[19] == 2, "name and separators");
-    CHECK(memcmp(at + 9, turned, 10) == 0, "%.10s, not %.10s", at + 9, turned);
+    CHECKF(memcmp(at, "__CRC32#\001", 9) == 0 && at[19] == 2, "name and separators");
+    CHECKF(memcmp(at + 9, turned, 10) == 0, "%.10s, not %.10s", at + 9, turned);
     out[20] ^= 1; /* a field that the body CRC does not cover */
-    CHECK(ps_record_check(out, d.size, -1, PS_CHECK_BODY_CRC, &r) == PS_REC_OK, "not seen");
-    CHECK(ps_record_check(out, d.size, -1, PS_CHECK_PROP_IF, &r) == PS_REC_CRC, "seen");
+    CHECKF(ps_record_check(out, d.size, -1, PS_CHECK_BODY_CRC, &r) == PS_REC_OK, "not seen");
+    CHECKF(ps_record_check(out, d.size, -1, PS_CHECK_PROP_IF, &r) == PS_REC_CRC, "seen");
 }
 
 /* ---- properties ---- */
@@ -246,20 +219,20 @@ static void test_property_parsing(void) {
     ps_property p;
     static const char *names[] = {"k", "k", "kk"}, *values[] = {"v", "w\001z", "y"};
     while (ps_property_next(props, len, &at, &p)) {
-        CHECK(count < 3, "upstream's parser drops the others");
+        CHECKF(count < 3, "upstream's parser drops the others");
         if (count == 3) break;
-        CHECK(p.name_len == (int32_t)strlen(names[count]) &&
+        CHECKF(p.name_len == (int32_t)strlen(names[count]) &&
                   memcmp(p.name, names[count], (size_t)p.name_len) == 0, "name %d", count);
-        CHECK(p.value_len == (int32_t)strlen(values[count]) &&
+        CHECKF(p.value_len == (int32_t)strlen(values[count]) &&
                   memcmp(p.value, values[count], (size_t)p.value_len) == 0, "value %d", count);
         count++;
     }
-    CHECK(count == 3, "%d", count);
-    CHECK(ps_property_find(props, len, "k", 1, &p) && p.value_len == 3, "the last of equal names");
-    CHECK(ps_property_find(props, len, "kk", 2, &p) && p.value[0] == 'y', "a name and its prefix");
-    CHECK(!ps_property_find(props, len, "=", 1, &p), "an empty value is none");
-    CHECK(!ps_property_find(props, len, "kkk", 3, &p), "nothing of that name");
-    CHECK(!ps_property_find(NULL, 0, "k", 1, &p), "no properties");
+    CHECKF(count == 3, "%d", count);
+    CHECKF(ps_property_find(props, len, "k", 1, &p) && p.value_len == 3, "the last of equal names");
+    CHECKF(ps_property_find(props, len, "kk", 2, &p) && p.value[0] == 'y', "a name and its prefix");
+    CHECKF(!ps_property_find(props, len, "=", 1, &p), "an empty value is none");
+    CHECKF(!ps_property_find(props, len, "kkk", 3, &p), "nothing of that name");
+    CHECKF(!ps_property_find(NULL, 0, "k", 1, &p), "no properties");
 }
 
 static int64_t schedule_code(const char *topic, const char *properties, const ps_levels *levels) {
@@ -276,22 +249,22 @@ static void test_tags_code(void) {
     ps_levels levels = {3, {1000, 5000, 10000}};
     const char *topic = "SCHEDULE_TOPIC_XXXX", *other = "SCHEDULE_TOPIC_XXX";
     const char *two = "TAGS\001TagA\002DELAY\0012\002";
-    CHECK(schedule_code(topic, two, &levels) == 1005000, "deliver time of level 2");
-    CHECK(schedule_code(topic, "DELAY\00199", &levels) == 1010000, "clamped to the last level");
-    CHECK(schedule_code(topic, "TAGS\001TagA\002DELAY\0010", &levels) == 2598919, "level 0: tag");
-    CHECK(schedule_code(topic, "TAGS\001TagA\002DELAY\001x", &levels) == 2598919, "no number");
-    CHECK(schedule_code(topic, "DELAY\0019999999999", &levels) == 0, "too large for Java's int");
-    CHECK(schedule_code(topic, "DELAY\001-2147483648", &levels) == 0, "negative");
-    CHECK(schedule_code(other, two, &levels) == 2598919, "any other topic: the tag");
-    CHECK(schedule_code(other, "TAGS\001\002", &levels) == 0, "empty tags");
-    CHECK(schedule_code(other, "TAGS\001polygenelubricants", NULL) == INT32_MIN, "sign-extended");
+    CHECKF(schedule_code(topic, two, &levels) == 1005000, "deliver time of level 2");
+    CHECKF(schedule_code(topic, "DELAY\00199", &levels) == 1010000, "clamped to the last level");
+    CHECKF(schedule_code(topic, "TAGS\001TagA\002DELAY\0010", &levels) == 2598919, "level 0: tag");
+    CHECKF(schedule_code(topic, "TAGS\001TagA\002DELAY\001x", &levels) == 2598919, "no number");
+    CHECKF(schedule_code(topic, "DELAY\0019999999999", &levels) == 0, "too large for Java's int");
+    CHECKF(schedule_code(topic, "DELAY\001-2147483648", &levels) == 0, "negative");
+    CHECKF(schedule_code(other, two, &levels) == 2598919, "any other topic: the tag");
+    CHECKF(schedule_code(other, "TAGS\001\002", &levels) == 0, "empty tags");
+    CHECKF(schedule_code(other, "TAGS\001polygenelubricants", NULL) == INT32_MIN, "sign-extended");
 }
 
 /* ---- random records ---- */
 
 static void fill(uint8_t *p, int64_t len, bool separators) {
     for (int64_t i = 0; i < len; i++) {
-        p[i] = (uint8_t)rnd();
+        p[i] = (uint8_t)check_random();
         if (!separators && (p[i] == 1 || p[i] == 2)) p[i] = 'x';
     }
 }
@@ -307,32 +280,32 @@ static uint8_t *random_record(ps_draft *d, int64_t *place) {
     fill(hosts, sizeof hosts, true);
     *d = (ps_draft){0};
     d->body = body;
-    d->body_len = (int64_t)(rnd() % 3 ? rnd() % 200 : rnd() % sizeof body);
+    d->body_len = check_below(check_random() % 3 ? 200 : (int64_t)sizeof body);
     d->topic = topic;
-    d->topic_len = (int32_t)(1 + (rnd() % 4 ? rnd() % 40 : rnd() % 255));
-    if (rnd() % 2) d->tags = tags;
-    d->tags_len = (int64_t)(rnd() % sizeof tags);
-    if (rnd() % 2) d->keys = keys;
-    d->keys_len = (int64_t)(rnd() % sizeof keys);
-    if (rnd() % 2) d->properties = (const uint8_t *)"UNIQ_KEY\001ABC\002WAIT\001true\002";
-    d->properties_len = rnd() % 2 ? 13 : 23;
-    if (rnd() % 2) d->extra = (const uint8_t *)"CLUSTER\001c";
+    d->topic_len = (int32_t)(1 + (check_random() % 4 ? check_random() % 40 : check_random() % 255));
+    if (check_random() % 2) d->tags = tags;
+    d->tags_len = (int64_t)(check_random() % sizeof tags);
+    if (check_random() % 2) d->keys = keys;
+    d->keys_len = (int64_t)(check_random() % sizeof keys);
+    if (check_random() % 2) d->properties = (const uint8_t *)"UNIQ_KEY\001ABC\002WAIT\001true\002";
+    d->properties_len = check_random() % 2 ? 13 : 23;
+    if (check_random() % 2) d->extra = (const uint8_t *)"CLUSTER\001c";
     d->extra_len = 9;
-    d->queue_id = (int32_t)rnd();
-    d->flag = (int32_t)rnd();
-    d->sys_flag = (int32_t)rnd();
-    d->reconsume_times = (int32_t)rnd();
-    d->born_timestamp = (int64_t)rnd();
-    d->prepared_transaction_offset = (int64_t)rnd();
+    d->queue_id = (int32_t)check_random();
+    d->flag = (int32_t)check_random();
+    d->sys_flag = (int32_t)check_random();
+    d->reconsume_times = (int32_t)check_random();
+    d->born_timestamp = (int64_t)check_random();
+    d->prepared_transaction_offset = (int64_t)check_random();
     d->born_host = hosts;
     d->store_host = hosts + 20;
-    d->born_host_len = rnd() % 2 ? 8 : 20;
-    d->store_host_len = rnd() % 2 ? 8 : 20;
-    d->prop_crc = rnd() % 2;
+    d->born_host_len = check_random() % 2 ? 8 : 20;
+    d->store_host_len = check_random() % 2 ? 8 : 20;
+    d->prop_crc = check_random() % 2;
     d->long_topic_v2 = true;
-    *place = (int64_t)(rnd() >> 1);
+    *place = (int64_t)(check_random() >> 1);
     int code = ps_draft_measure(d, MIB_4, &why);
-    CHECK(code == 0, "%s", why);
+    CHECKF(code == 0, "%s", why);
     uint8_t *p = fence - d->size;
     ps_draft_write(d, p, *place + 1, *place, *place + 2);
     return p;
@@ -347,26 +320,26 @@ static void test_round_trips(void) {
         uint8_t *p = random_record(&d, &place);
         int checks = PS_CHECK_BODY_CRC | (d.prop_crc ? PS_CHECK_PROP_CRC : PS_CHECK_PROP_IF);
         ps_rec_outcome o = ps_record_check(p, d.size, place, checks, &r);
-        CHECK(o == PS_REC_OK, "round %d: %s", round, ps_rec_outcome_name(o));
+        CHECKF(o == PS_REC_OK, "round %d: %s", round, ps_rec_outcome_name(o));
         if (o != PS_REC_OK) continue;
         int v6 = PS_SYS_BORN_V6 | PS_SYS_STORE_V6;
-        CHECK((r.sys_flag & ~v6) == (d.sys_flag & ~v6), "system flag");
-        CHECK((r.magic == PS_MAGIC_V2) == (d.topic_len > 127), "V2 for long topics alone");
-        CHECK(r.size == d.size && r.queue_offset == place + 1 && r.store_timestamp == place + 2 &&
+        CHECKF((r.sys_flag & ~v6) == (d.sys_flag & ~v6), "system flag");
+        CHECKF((r.magic == PS_MAGIC_V2) == (d.topic_len > 127), "V2 for long topics alone");
+        CHECKF(r.size == d.size && r.queue_offset == place + 1 && r.store_timestamp == place + 2 &&
                   r.queue_id == d.queue_id && r.flag == d.flag && r.body_crc == d.body_crc &&
                   r.born_timestamp == d.born_timestamp && r.reconsume_times == d.reconsume_times &&
                   r.prepared_transaction_offset == d.prepared_transaction_offset, "numbers");
-        CHECK(r.born_host_len == d.born_host_len && r.store_host_len == d.store_host_len &&
+        CHECKF(r.born_host_len == d.born_host_len && r.store_host_len == d.store_host_len &&
                   memcmp(r.born_host, d.born_host, (size_t)d.born_host_len) == 0 &&
                   memcmp(r.store_host, d.store_host, (size_t)d.store_host_len) == 0, "hosts");
-        CHECK(r.body_len == d.body_len && memcmp(r.body, d.body, (size_t)d.body_len) == 0, "body");
-        CHECK(r.topic_len == d.topic_len && memcmp(r.topic, d.topic, (size_t)d.topic_len) == 0,
+        CHECKF(r.body_len == d.body_len && memcmp(r.body, d.body, (size_t)d.body_len) == 0, "body");
+        CHECKF(r.topic_len == d.topic_len && memcmp(r.topic, d.topic, (size_t)d.topic_len) == 0,
               "topic");
         bool has = ps_property_find(r.properties, r.properties_len, "TAGS", 4, &found);
-        CHECK(has == (d.tags_len > 0), "tags");
-        CHECK(!has || (found.value_len == d.tags_len &&
+        CHECKF(has == (d.tags_len > 0), "tags");
+        CHECKF(!has || (found.value_len == d.tags_len &&
                        memcmp(found.value, d.tags, (size_t)d.tags_len) == 0), "tags");
-        CHECK(ps_property_find(r.properties, r.properties_len, "CLUSTER", 7, &found) ==
+        CHECKF(ps_property_find(r.properties, r.properties_len, "CLUSTER", 7, &found) ==
                   (d.extra != NULL), "extra");
     }
 }
@@ -376,12 +349,12 @@ static void inside(const ps_record *r, int64_t avail) {
     const uint8_t *end = r->start + r->size;
     ps_property found;
     int32_t at = 0;
-    CHECK(r->size <= avail, "size %d of %" PRId64, r->size, avail);
-    CHECK(r->body_len >= 0 && r->topic_len >= 0 && r->properties_len >= 0, "lengths");
-    CHECK(r->properties + r->properties_len == end, "properties end the record");
-    CHECK(r->body + r->body_len < r->topic && r->topic + r->topic_len < r->properties, "order");
+    CHECKF(r->size <= avail, "size %d of %" PRId64, r->size, avail);
+    CHECKF(r->body_len >= 0 && r->topic_len >= 0 && r->properties_len >= 0, "lengths");
+    CHECKF(r->properties + r->properties_len == end, "properties end the record");
+    CHECKF(r->body + r->body_len < r->topic && r->topic + r->topic_len < r->properties, "order");
     while (ps_property_next(r->properties, r->properties_len, &at, &found)) {
-        CHECK(found.value + found.value_len <= end, "a property");
+        CHECKF(found.value + found.value_len <= end, "a property");
     }
     ps_record_tags_code(r, NULL);
 }
@@ -397,12 +370,12 @@ static void test_truncated(void) {
         memcpy(copy, whole, (size_t)size);
         for (int32_t len = 0; len < size; len++) {
             uint8_t *p = memcpy(fence - len, copy, (size_t)len);
-            CHECK(ps_record_check(p, len, -1, PS_CHECK_BODY_CRC, &r) == PS_REC_SHORT, "%d", len);
+            CHECKF(ps_record_check(p, len, -1, PS_CHECK_BODY_CRC, &r) == PS_REC_SHORT, "%d", len);
             /* The same with a size that says it is all there. */
             if (len >= 4) be32_put(p, (uint32_t)len);
             ps_rec_outcome o = ps_record_check(p, len, -1, PS_CHECK_BODY_CRC, &r);
-            CHECK(o == (len < 8 ? PS_REC_SHORT : PS_REC_SIZE), "%d: %d", len, o);
-            CHECK(len < 8 || r.size == len, "%d", r.size);
+            CHECKF(o == (len < 8 ? PS_REC_SHORT : PS_REC_SIZE), "%d: %d", len, o);
+            CHECKF(len < 8 || r.size == len, "%d", r.size);
         }
     }
 }
@@ -421,10 +394,10 @@ static void test_flipped(void) {
         }
         int32_t size = (int32_t)be32_get(copy + ROOM - 4);
         uint8_t *p = memcpy(fence - size, copy, (size_t)size);
-        int flips = 1 + (int)(rnd() % 3);
+        int flips = 1 + (int)(check_random() % 3);
         for (int i = 0; i < flips; i++) {
-            int64_t at = (int64_t)(rnd() % 2 ? rnd() % 92 : rnd()) % size;
-            p[at < 0 ? -at : at] ^= (uint8_t)(1u << rnd() % 8);
+            int64_t at = check_below(check_random() % 2 ? 92 : size);
+            p[at] ^= (uint8_t)(1u << check_random() % 8);
         }
         for (int checks = 0; checks < 8; checks++) {
             if (ps_record_check(p, size, -1, checks, &r) != PS_REC_OK) continue;
@@ -432,28 +405,28 @@ static void test_flipped(void) {
             accepted++;
         }
     }
-    CHECK(accepted > 0, "some flips leave the sizes alone");
+    CHECKF(accepted > 0, "some flips leave the sizes alone");
 }
 
 static void test_noise(void) {
     for (int round = 0; round < 200000; round++) {
-        int32_t len = (int32_t)(rnd() % 300);
+        int32_t len = (int32_t)(check_random() % 300);
         uint8_t *p = fence - len;
         ps_record r;
         fill(p, len, true);
         if (len >= 40) {
-            be32_put(p, (uint32_t)(rnd() % 2 ? len : (int32_t)rnd()));
-            be32_put(p + 4, rnd() % 2 ? PS_MAGIC_V1 : PS_MAGIC_V2);
+            be32_put(p, (uint32_t)(check_random() % 2 ? len : (int32_t)check_random()));
+            be32_put(p + 4, check_random() % 2 ? PS_MAGIC_V1 : PS_MAGIC_V2);
         }
-        if (len >= 130 && rnd() % 2) { /* small lengths at the places where they may stand */
-            be32_put(p + 84, (uint32_t)rnd() % 60);
-            be32_put(p + 96, (uint32_t)rnd() % 60);
+        if (len >= 130 && check_random() % 2) { /* small lengths at the places where they stand */
+            be32_put(p + 84, (uint32_t)check_random() % 60);
+            be32_put(p + 96, (uint32_t)check_random() % 60);
         }
         if (ps_record_check(p, len, -1, PS_CHECK_PROP_IF, &r) == PS_REC_OK) inside(&r, len);
         for (int32_t at = 0; len > 0;) {
             ps_property found;
             if (!ps_property_next(p, len, &at, &found)) break;
-            CHECK(found.value + found.value_len <= p + len && found.name >= p, "bounds");
+            CHECKF(found.value + found.value_len <= p + len && found.name >= p, "bounds");
         }
         ps_java_hash(0, p, len);
     }
@@ -465,20 +438,20 @@ static void test_kinds(void) {
     uint8_t zeros[128] = {0}, *p = fence - 8;
     ps_record r;
     ps_blank_write(p, 123456);
-    CHECK(ps_record_decode(p, 8, &r) == PS_REC_BLANK && r.size == 123456, "only 8 bytes are read");
-    CHECK(be32_get(p) == 123456 && be32_get(p + 4) == PS_MAGIC_BLANK, "the blank's bytes");
-    CHECK(ps_record_decode(zeros, 128, &r) == PS_REC_END, "zeros");
-    CHECK(ps_record_decode(zeros, 7, &r) == PS_REC_SHORT, "seven bytes say nothing");
+    CHECKF(ps_record_decode(p, 8, &r) == PS_REC_BLANK && r.size == 123456, "only 8 bytes are read");
+    CHECKF(be32_get(p) == 123456 && be32_get(p + 4) == PS_MAGIC_BLANK, "the blank's bytes");
+    CHECKF(ps_record_decode(zeros, 128, &r) == PS_REC_END, "zeros");
+    CHECKF(ps_record_decode(zeros, 7, &r) == PS_REC_SHORT, "seven bytes say nothing");
     be32_put(zeros + 4, PS_MAGIC_V1);
-    CHECK(ps_record_decode(zeros, 128, &r) == PS_REC_SIZE && r.size == 0, "size 0 with a magic");
+    CHECKF(ps_record_decode(zeros, 128, &r) == PS_REC_SIZE && r.size == 0, "size 0 with a magic");
     be32_put(zeros, 0x80000000u);
-    CHECK(ps_record_decode(zeros, 128, &r) == PS_REC_SIZE && r.size == INT32_MIN, "negative");
+    CHECKF(ps_record_decode(zeros, 128, &r) == PS_REC_SIZE && r.size == INT32_MIN, "negative");
     be32_put(zeros + 4, 0);
-    CHECK(ps_record_decode(zeros, 128, &r) == PS_REC_MAGIC, "no magic");
+    CHECKF(ps_record_decode(zeros, 128, &r) == PS_REC_MAGIC, "no magic");
     for (int o = PS_REC_OK; o <= PS_REC_PLACE; o++) {
-        CHECK(strcmp(ps_rec_outcome_name((ps_rec_outcome)o), "unknown") != 0, "%d", o);
+        CHECKF(strcmp(ps_rec_outcome_name((ps_rec_outcome)o), "unknown") != 0, "%d", o);
     }
-    CHECK(strcmp(ps_rec_outcome_name(PS_REC_CRC), "bad crc") == 0, "the header's example");
+    CHECKF(strcmp(ps_rec_outcome_name(PS_REC_CRC), "bad crc") == 0, "the header's example");
 }
 
 static int64_t item_put(uint8_t *p, int32_t flag, const char *body, const char *properties) {
@@ -503,20 +476,21 @@ static void test_batch(void) {
         int count = 0, code;
         while ((code = ps_batch_item_next(p, cut, &at, &item)) == 1) count++;
         bool whole = cut == 0 || cut == first || cut == len;
-        CHECK(code == (whole ? 0 : PS_E_MESSAGE_ILLEGAL), "cut at %" PRId64 ": %d", cut, code);
-        CHECK(count == (cut >= first) + (cut >= len), "%d items", count);
+        CHECKF(code == (whole ? 0 : PS_E_MESSAGE_ILLEGAL), "cut at %" PRId64 ": %d", cut, code);
+        CHECKF(count == (cut >= first) + (cut >= len), "%d items", count);
     }
     int64_t at = 0;
-    CHECK(ps_batch_item_next(two, len, &at, &item) == 1 && at == first, "the first");
-    CHECK(item.flag == 5 && item.body_len == 3 && memcmp(item.body, "one", 3) == 0, "its body");
-    CHECK(item.properties_len == 4 && memcmp(item.properties, "k\001v\002", 4) == 0, "properties");
-    CHECK(ps_batch_item_next(two, len, &at, &item) == 1 && item.flag == -6, "the second");
+    CHECKF(ps_batch_item_next(two, len, &at, &item) == 1 && at == first, "the first");
+    CHECKF(item.flag == 5 && item.body_len == 3 && memcmp(item.body, "one", 3) == 0, "its body");
+    CHECKF(item.properties_len == 4 && memcmp(item.properties, "k\001v\002", 4) == 0, "properties");
+    CHECKF(ps_batch_item_next(two, len, &at, &item) == 1 && item.flag == -6, "the second");
     static const uint32_t lengths[] = {0xFFFFFFFFu, 0x80000000u, 0x7FFFFFFFu, 1000};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         at = 0;
         be32_put(two + 16, lengths[i]);
-        CHECK(ps_batch_item_next(two, len, &at, &item) == PS_E_MESSAGE_ILLEGAL, "%08x", lengths[i]);
-        CHECK(at == 0, "the place stays");
+        CHECKF(ps_batch_item_next(two, len, &at, &item) == PS_E_MESSAGE_ILLEGAL, "%08x",
+               lengths[i]);
+        CHECKF(at == 0, "the place stays");
     }
 }
 
@@ -527,23 +501,23 @@ static int topic_code(const char *prefix, int64_t len) {
     memset(name, 'a', sizeof name);
     memcpy(name, prefix, (size_t)start);
     int code = ps_topic_check(name, len, &why);
-    CHECK((code == 0) == (why == NULL), "a refusal says why");
+    CHECKF((code == 0) == (why == NULL), "a refusal says why");
     return code;
 }
 
 static void test_topics(void) {
-    CHECK(topic_code("", 1) == 0 && topic_code("", 127) == 0, "up to 127 bytes");
-    CHECK(topic_code("", 0) == PS_E_TOPIC_ILLEGAL, "empty");
-    CHECK(topic_code("", 128) == PS_E_TOPIC_ILLEGAL, "128 bytes");
-    CHECK(topic_code("%RETRY%", 255) == 0, "a retry topic of 255");
-    CHECK(topic_code("%RETRY%", 256) == PS_E_TOPIC_ILLEGAL, "and of 256");
-    CHECK(topic_code("%DLQ%", 128) == PS_E_TOPIC_ILLEGAL, "dead letters are no retry topic");
-    CHECK(topic_code("Az09_-|%", 8) == 0, "all kinds of characters");
+    CHECKF(topic_code("", 1) == 0 && topic_code("", 127) == 0, "up to 127 bytes");
+    CHECKF(topic_code("", 0) == PS_E_TOPIC_ILLEGAL, "empty");
+    CHECKF(topic_code("", 128) == PS_E_TOPIC_ILLEGAL, "128 bytes");
+    CHECKF(topic_code("%RETRY%", 255) == 0, "a retry topic of 255");
+    CHECKF(topic_code("%RETRY%", 256) == PS_E_TOPIC_ILLEGAL, "and of 256");
+    CHECKF(topic_code("%DLQ%", 128) == PS_E_TOPIC_ILLEGAL, "dead letters are no retry topic");
+    CHECKF(topic_code("Az09_-|%", 8) == 0, "all kinds of characters");
     for (int c = 0; c < 256; c++) {
         uint8_t name[3] = {'a', (uint8_t)c, 'b'};
         bool good = c > 0 && c < 128 && strchr("%|_-0123456789", c) != NULL;
         good = good || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        CHECK((ps_topic_check(name, 3, NULL) == 0) == good, "character %d", c);
+        CHECKF((ps_topic_check(name, 3, NULL) == 0) == good, "character %d", c);
     }
 }
 
@@ -553,19 +527,17 @@ static void test_failure_record(void) {
     memset(&e, 0xAA, sizeof e);
     memset(path, 'p', sizeof path - 1);
     path[sizeof path - 1] = 0;
-    CHECK(ps_fail(NULL, PS_E_IO, 5, 1, "x", "%d", 1) == PS_E_IO, "no record is asked for");
-    CHECK(ps_fail(&e, PS_E_IO, 5, 77, path, "at %d of %s", 3, "it") == PS_E_IO, "the code");
-    CHECK(e.code == PS_E_IO && e.sys_errno == 5 && e.offset == 77 && e.pid == 0, "numbers");
-    CHECK(strlen(e.where) == sizeof e.where - 1, "a long path is cut");
-    CHECK(strcmp(e.text, "at 3 of it") == 0, "%s", e.text);
+    CHECKF(ps_fail(NULL, PS_E_IO, 5, 1, "x", "%d", 1) == PS_E_IO, "no record is asked for");
+    CHECKF(ps_fail(&e, PS_E_IO, 5, 77, path, "at %d of %s", 3, "it") == PS_E_IO, "the code");
+    CHECKF(e.code == PS_E_IO && e.sys_errno == 5 && e.offset == 77 && e.pid == 0, "numbers");
+    CHECKF(strlen(e.where) == sizeof e.where - 1, "a long path is cut");
+    CHECKF(strcmp(e.text, "at 3 of it") == 0, "%s", e.text);
     ps_fail(&e, PS_E_ARGUMENT, 0, -1, NULL, "%s", path);
-    CHECK(e.where[0] == 0 && strlen(e.text) == sizeof e.text - 1, "no path, a long text is cut");
+    CHECKF(e.where[0] == 0 && strlen(e.text) == sizeof e.text - 1, "no path, a long text is cut");
 }
 
 int main(void) {
-    const char *given = getenv("PS_SEED");
-    seed = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    state = seed * 0x9E3779B97F4A7C15u + 1;
+    check_begin();
     fence_make();
     test_vector();
     test_hashes();
@@ -582,6 +554,5 @@ int main(void) {
     test_batch();
     test_topics();
     test_failure_record();
-    printf("seed %" PRIu64 ", %d failures\n", seed, failures);
-    return failures != 0;
+    return check_end("test_record");
 }
