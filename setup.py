@@ -66,6 +66,13 @@ def http2(pattern: str) -> list[str]:
     return sorted(path.as_posix() for path in Path("csrc/http2").glob(pattern))
 
 
+#: What csrc/http2 stands on.
+BELOW_HTTP2 = [
+    "csrc/base/clock.c", "csrc/base/crc.c", "csrc/base/md5.c", "csrc/format/record.c",
+    "csrc/format/utf8.c",
+]  # fmt: skip
+
+
 def has_nghttp2() -> bool:
     """Whether the compiler finds the header of the library that the gRPC service needs."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
@@ -82,7 +89,7 @@ if has_nghttp2():
         by_hand(
             "broker.grpc._http2",
             *http2("*.h"),
-            sources=[*http2("*.c"), "csrc/base/clock.c"],
+            sources=[*http2("*.c"), *BELOW_HTTP2],
             libraries=["nghttp2"],
         )
     )

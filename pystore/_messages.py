@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
@@ -85,7 +84,7 @@ class Message:
         if self._batch._compressed and self.sys_flag & _COMPRESSED:
             try:
                 return inflate((self.sys_flag >> 8) & 7, self.raw_body)
-            except (ValueError, zlib.error, EOFError) as e:
+            except (ValueError, EOFError) as e:
                 raise RecordDamaged(
                     f"cannot decompress the body: {e}", offset=self.physical_offset
                 ) from e

@@ -1,13 +1,15 @@
 /* csrc/http2 as Python sees it: a Session of bytes, calls and replies. What each call costs is
  * counted in microseconds, which is why it is written by hand.
  *
- * Interface: the types Service and Session, and read_message and stored for plain sends;
- * broker/grpc/_http2.pyi says what they do. The limited
- * API of CPython 3.11, as pystore/_core. */
+ * Interface: the types Service and Session; read_message and stored for plain sends, the type
+ * Deliveries for messages that are handed out, read_acks for acknowledgements. What they do says
+ * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
 
+#include "http2/ack.h"
+#include "http2/delivery.h"
 #include "http2/http2.h"
 #include "http2/message.h"
 
@@ -81,7 +83,7 @@ typedef struct session {
 } session;
 
 typedef struct module_state {
-    PyTypeObject *service, *session;
+    PyTypeObject *service, *session, *deliveries;
 } module_state;
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -257,9 +259,134 @@ static PyObject *stored(PyObject *module, PyObject *args) {
     return PyBytes_FromStringAndSize((const char *)reply, (Py_ssize_t)size);
 }
 
+/* ---- messages that are handed out ---- */
+
+typedef struct deliveries {
+    PyObject_HEAD
+    PyObject *names; /* a tuple of bytes, which `hidden` points into */
+    ps_h2_hidden hidden;
+} deliveries;
+
+static int add_hidden(deliveries *d, PyObject *given) {
+    Py_ssize_t count = PyTuple_Size(given);
+    d->names = PyTuple_New(count);
+    if (d->names == NULL) return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        char *name;
+        Py_ssize_t len;
+        PyObject *bytes = PyTuple_GetItem(given, i);
+        if (PyBytes_AsStringAndSize(bytes, &name, &len) < 0) return -1;
+        Py_INCREF(bytes);
+        PyTuple_SetItem(d->names, i, bytes);
+        if (!ps_h2_hidden_add(&d->hidden, name, len)) {
+            PyErr_Format(PyExc_ValueError, "at most %d names can be hidden", PS_H2_HIDDEN_MAX);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *deliveries_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"hidden", NULL};
+    PyObject *given;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!", names, &PyTuple_Type, &given))
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    deliveries *d = (deliveries *)alloc(type, 0);
+    if (d != NULL && add_hidden(d, given) < 0) Py_CLEAR(d);
+    return (PyObject *)d;
+}
+
+static void deliveries_dealloc(PyObject *self) {
+    Py_CLEAR(((deliveries *)self)->names);
+    free_object(self);
+}
+
+static PyObject *composed(const deliveries *owner, const Py_buffer *record,
+                          const ps_h2_delivery *d) {
+    int64_t room = ps_h2_delivery_room(record->len, d);
+    uint8_t *bytes = PyMem_Malloc((size_t)room);
+    if (bytes == NULL) return PyErr_NoMemory();
+    int64_t size =
+        ps_h2_delivery_write(record->buf, record->len, &owner->hidden, d, bytes, room);
+    PyObject *made;
+    if (size > 0) {
+        made = PyBytes_FromStringAndSize((const char *)bytes + room - size, (Py_ssize_t)size);
+    } else {
+        made = Py_None;
+        Py_INCREF(made);
+    }
+    PyMem_Free(bytes);
+    return made;
+}
+
+/* message(record, topic, receipt, attempt): see the .pyi. */
+static PyObject *deliveries_message(PyObject *self, PyObject *args) {
+    Py_buffer record;
+    ps_h2_delivery d;
+    Py_ssize_t topic_len, receipt_len;
+    int attempt;
+    if (!PyArg_ParseTuple(args, "y*s#s#i", &record, &d.topic, &topic_len, &d.receipt, &receipt_len,
+                          &attempt))
+        return NULL;
+    d.topic_len = topic_len;
+    d.receipt_len = receipt_len;
+    d.attempt = attempt;
+    PyObject *made = composed((deliveries *)self, &record, &d);
+    PyBuffer_Release(&record);
+    return made;
+}
+
+/* ---- acknowledgements ---- */
+
+static PyObject *ack_of(const ps_h2_ack *a) {
+    return Py_BuildValue("(s#L(LLLLs#s#LL))", a->handle.data, (Py_ssize_t)a->handle.len,
+                         (long long)a->physical, (long long)a->start, (long long)a->pop_ms,
+                         (long long)a->invisible_ms, (long long)a->revive_queue, &a->retry,
+                         (Py_ssize_t)1, a->broker.data, (Py_ssize_t)a->broker.len,
+                         (long long)a->queue, (long long)a->offset);
+}
+
+static PyObject *acks_of(const ps_h2_acks *a) {
+    PyObject *made = PyList_New(a->count);
+    for (int32_t i = 0; made != NULL && i < a->count; i++) {
+        PyObject *one = ack_of(&a->each[i]);
+        if (one == NULL || PyList_SetItem(made, i, one) < 0) Py_CLEAR(made);
+    }
+    return made;
+}
+
+static PyObject *reply_of(const ps_h2_acks *a) {
+    uint8_t *bytes = PyMem_Malloc((size_t)ps_h2_acks_room(a));
+    if (bytes == NULL) return PyErr_NoMemory();
+    int64_t len = ps_h2_acks_reply(a, bytes);
+    PyObject *made = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)len);
+    PyMem_Free(bytes);
+    return made;
+}
+
+/* read_acks(request): see the .pyi. */
+static PyObject *read_acks(PyObject *module, PyObject *data) {
+    (void)module;
+    char *bytes;
+    Py_ssize_t len;
+    ps_h2_acks acks;
+    if (PyBytes_AsStringAndSize(data, &bytes, &len) < 0) return NULL;
+    if (!ps_h2_acks_read((const uint8_t *)bytes, len, &acks)) Py_RETURN_NONE;
+    PyObject *each = acks_of(&acks), *reply = reply_of(&acks);
+    if (each == NULL || reply == NULL) {
+        Py_XDECREF(each);
+        Py_XDECREF(reply);
+        return NULL;
+    }
+    return Py_BuildValue("(s#s#NN)", acks.group.data, (Py_ssize_t)acks.group.len, acks.topic.data,
+                         (Py_ssize_t)acks.topic.len, each, reply);
+}
+
 /* ---- the module ---- */
 
 static PyMethodDef functions[] = {
+    {"read_acks", read_acks, METH_O, NULL},
     {"read_message", read_message, METH_VARARGS, NULL},
     {"stored", stored, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -283,6 +410,18 @@ static PyGetSetDef session_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+static PyMethodDef deliveries_methods[] = {
+    {"message", deliveries_message, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot deliveries_slots[] = {
+    {Py_tp_new, deliveries_new},
+    {Py_tp_dealloc, deliveries_dealloc},
+    {Py_tp_methods, deliveries_methods},
+    {0, NULL},
+};
+
 static PyType_Slot service_slots[] = {
     {Py_tp_new, service_new},
     {Py_tp_dealloc, service_dealloc},
@@ -301,21 +440,28 @@ static PyType_Spec service_spec = {"broker.grpc._http2.Service", sizeof(service)
                                    Py_TPFLAGS_DEFAULT, service_slots};
 static PyType_Spec session_spec = {"broker.grpc._http2.Session", sizeof(session), 0,
                                    Py_TPFLAGS_DEFAULT, session_slots};
+static PyType_Spec deliveries_spec = {"broker.grpc._http2.Deliveries", sizeof(deliveries), 0,
+                                      Py_TPFLAGS_DEFAULT, deliveries_slots};
+
+static PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
+    PyTypeObject *made = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (made != NULL && PyModule_AddType(module, made) < 0) Py_CLEAR(made);
+    return made;
+}
 
 static int exec_module(PyObject *module) {
     module_state *m = PyModule_GetState(module);
-    m->service = (PyTypeObject *)PyType_FromModuleAndSpec(module, &service_spec, NULL);
-    m->session = (PyTypeObject *)PyType_FromModuleAndSpec(module, &session_spec, NULL);
-    if (m->service == NULL || m->session == NULL) return -1;
-    return PyModule_AddType(module, m->service) < 0 || PyModule_AddType(module, m->session) < 0
-               ? -1
-               : 0;
+    m->service = add_type(module, &service_spec);
+    m->session = m->service != NULL ? add_type(module, &session_spec) : NULL;
+    m->deliveries = m->session != NULL ? add_type(module, &deliveries_spec) : NULL;
+    return m->deliveries != NULL ? 0 : -1;
 }
 
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     module_state *m = PyModule_GetState(module);
     Py_VISIT(m->service);
     Py_VISIT(m->session);
+    Py_VISIT(m->deliveries);
     return 0;
 }
 
@@ -323,6 +469,7 @@ static int clear(PyObject *module) {
     module_state *m = PyModule_GetState(module);
     Py_CLEAR(m->service);
     Py_CLEAR(m->session);
+    Py_CLEAR(m->deliveries);
     return 0;
 }
 

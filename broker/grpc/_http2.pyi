@@ -59,3 +59,29 @@ def read_message(
 
 def stored(message_id: str, offset: int, /) -> bytes:
     """The reply for such a message. offset: in its queue."""
+
+class Deliveries:
+    """Messages that are handed out. hidden: names of properties that are not shown among the
+    user's."""
+
+    def __new__(cls, hidden: tuple[bytes, ...]) -> Deliveries: ...
+    def message(
+        self, record: bytes | memoryview, topic: str, receipt: str, attempt: int, /
+    ) -> bytes | None:
+        """The reply of ReceiveMessage for a stored record. topic: that it is shown with. None: the
+        record is unusual, or damaged."""
+
+def read_acks(
+    request: bytes, /
+) -> (
+    tuple[
+        str,
+        str,
+        list[tuple[str, int, tuple[int, int, int, int, str, str, int, int]]],
+        bytes,
+    ]
+    | None
+):
+    """Group, topic, entries and the reply that all of them count, of an AckMessage. An entry is its
+    handle, the offset in the log that it names (-1: none), and the fields of Handle. None: the
+    request is unusual, or something about it is wrong."""

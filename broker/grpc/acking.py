@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from typing import Any
 
-from broker.grpc.brokers import Brokers
-from broker.grpc.calls import Call, Handlers
+from broker.grpc._http2 import read_acks
+from broker.grpc.brokers import AtOnce, Brokers
+from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.deliveries import ack, change, dead_letter, to_consume
 from broker.grpc.messages import millis
@@ -16,8 +18,14 @@ from broker.grpc.renewal import Renewals
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok, overall, status
+from broker.processors.poprules import after_disk
+from broker.remoting.command import Refused
+from broker.remoting.receipts import Handle
 
 __all__ = ["Acking"]
+
+#: Groups with their topics whose names are remembered as good.
+_KNOWN_MAX = 4096
 
 
 class Acking:
@@ -25,6 +33,7 @@ class Acking:
 
     def __init__(self, broker: Brokers, settings: ProxySettings, renewals: Renewals) -> None:
         self._broker, self._settings, self._renewals = broker, settings, renewals
+        self._known: set[tuple[str, str]] = set()
 
     def handlers(self) -> Handlers:
         return {
@@ -32,6 +41,47 @@ class Acking:
             "ChangeInvisibleDuration": self.change,
             "ForwardMessageToDeadLetterQueue": self.forward,
         }
+
+    def at_once(self) -> AtOnceHandlers:
+        if not isinstance(self._broker, AtOnce):
+            return {}
+        return {"AckMessage": partial(self._ack_at_once, self._broker)}
+
+    def _ack_at_once(
+        self, broker: AtOnce, call: Call, data: bytes
+    ) -> bytes | Coroutine[Any, Any, bytes] | None:
+        """The reply that all entries count. What is wrong with one of them the usual way says, to
+        which those that were acknowledged here are acknowledged, too."""
+        rules, asked = broker.pop_at_once(call), read_acks(data)
+        if rules is None or asked is None:
+            return None
+        group, topic, entries, reply = asked
+        self._check_names(group, topic)
+        named = []
+        for given, physical, fields in entries:
+            receipt = self._renewals.newest_now(group, given)
+            if receipt is False:
+                return None
+            if receipt is None:
+                receipt = Receipt(Handle._make(fields), physical)
+            self._check_open(receipt)
+            named.append((receipt.topic_of(group, topic), receipt.handle))
+        try:
+            wait = after_disk(rules.s, rules.ack_all(call.host, group, named))
+        except Refused:
+            return None
+        for given, _, _ in entries:
+            self._renewals.release(group, given)
+        return reply if wait is None else _later(wait, reply)
+
+    def _check_names(self, group: str, topic: str) -> None:
+        """Raises: Problem for names that clients may not use."""
+        if (group, topic) not in self._known:
+            topic_of(pb.Resource(name=topic))
+            group_of(pb.Resource(name=group))
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known.add((group, topic))
 
     async def ack(self, call: Call, request: Any) -> Any:
         topic, group = topic_of(request.topic), group_of(request.group)
@@ -127,3 +177,8 @@ class Acking:
                 f"look message by offset failed, {receipt.physical}: the message of this handle is"
                 " not there",
             )
+
+
+async def _later(wait: Awaitable[None], reply: bytes) -> bytes:
+    await wait
+    return reply

@@ -10,6 +10,7 @@ from broker.access.needs import Action
 from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem, of_response
+from broker.processors.poprules import PopRules
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command
 from broker.services.topics import READ, WRITE
@@ -186,7 +187,7 @@ class Brokers(Protocol):
 
 @runtime_checkable
 class AtOnce(Protocol):
-    """Brokers that may put a message without a wait."""
+    """Brokers that may put a message, or pop some, without a wait."""
 
     def place_at_once(self, topic: str) -> Place | None:
         """Where it is; None: ask places()."""
@@ -196,6 +197,9 @@ class AtOnce(Protocol):
     ) -> int | Awaitable[Command] | None:
         """base: the request's fields that stay (ps_client_send). The queue offset of a message that
         was put; the answer's wait; None: nothing has happened, use request()."""
+
+    def pop_at_once(self, call: Call) -> PopRules | None:
+        """The rules of POP for a client that is let in whatever it asks; None: use request()."""
 
 
 def accepted(answer: Command) -> Command:

@@ -2,27 +2,33 @@
 
 A group of methods is a class with ``handlers()``: by method name, what serves it. A unary method is
 ``async (call, request) -> reply``; one that streams replies is an async generator
-``(call, request)`` that yields them. Both raise Problem (or Refused, of the broker) for a call that
-ends with another status than OK; the server puts it into the reply of that method.
+``(call, request)`` that yields them, as messages or as their bytes. Both raise Problem (or Refused,
+of the broker) for a call that ends with another status than OK; the server puts it into the reply
+of that method.
 
-A group may also have ``at_once()``: for a unary method ``(call, bytes) -> bytes``, which is tried
-first and called without a task. It gives the reply, a coroutine that has it later, or None: nothing
-has happened, and the handler serves the call.
+A group may also have ``at_once()``: by method name, what is tried first with ``(call, bytes)`` and
+called without a task. It gives the reply, of a method that streams replies a list of them; or a
+coroutine, or an async generator, that has them later; or None: nothing has happened, and the
+handler serves the call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from broker.grpc.status import Code, Problem
+from broker.remoting.handlers import address_text
 
-__all__ = ["AtOnceHandlers", "Call", "Handlers"]
+__all__ = ["AtOnceHandlers", "Call", "Handlers", "Later", "Now"]
 
 Handlers = Mapping[str, Callable[..., Any]]
-AtOnceHandlers = Mapping[str, Callable[..., bytes | Coroutine[Any, Any, bytes] | None]]
+#: What was replied, and what will be, of a unary method and of one that streams replies.
+Now = bytes | list[bytes]
+Later = Coroutine[Any, Any, bytes] | AsyncGenerator[Any, None]
+AtOnceHandlers = Mapping[str, Callable[..., Now | Later | None]]
 
 CLIENT_ID = "x-mq-client-id"
 #: Characters of a client's id, which tools show.
@@ -52,6 +58,11 @@ class Call:
                 f"the client id has {len(found)} characters, {_ID_MAX} are allowed",
             )
         return found
+
+    @property
+    def host(self) -> str:
+        """The client's address, as records have it."""
+        return address_text(self.address)
 
     @property
     def language(self) -> str:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, cast
 
 from broker.grpc._http2 import Service, Session
+from broker.grpc.calls import Later, Now
 
 __all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 
@@ -114,12 +115,11 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-Later = Coroutine[Any, Any, bytes]
-#: The reply to a unary call at once, by method, client, metadata and request; a wait for it; or
-#: None.
-Try = Callable[[int, Address, dict[str, str], bytes], bytes | Later | None]
+#: The replies to a call at once, by method, client, metadata, deadline and request; a wait for
+#: them; or None.
+Try = Callable[[int, Address, dict[str, str], float | None, bytes], Now | Later | None]
 #: Serves a call: its stream, which method, its request (empty: they come one by one), and the wait
-#: for its reply if there is one already.
+#: for its replies if there is one already.
 Serve = Callable[[Stream, int, bytes, Later | None], Coroutine[Any, Any, None]]
 
 
@@ -218,11 +218,16 @@ class Http2Connection(asyncio.Protocol):
         self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
     ) -> None:
         self._began += 1
-        reply = self._at_once(method, self.address, metadata, data)
+        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
+        reply = self._at_once(method, self.address, metadata, deadline, data)
         if isinstance(reply, bytes):
             self._session.send(number, reply, True)
             return
-        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
+        if isinstance(reply, list):
+            for each in reply[:-1]:
+                self._session.send(number, each, False)
+            self._session.send(number, reply[-1], True)
+            return
         stream = self._streams[number] = Stream(self, number, metadata, deadline)
         if deadline is not None:
             stream.timer = self._loop.call_later(timeout_s, self._expire, stream)

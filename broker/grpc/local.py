@@ -23,6 +23,7 @@ from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place
 from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
+from broker.processors.poprules import PopRules
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.connection import Connection, Limits, Shared
@@ -80,6 +81,7 @@ class LocalBroker:
         self.links = Links(self._join)
         self.host = services.host
         self._own: LocalLink | None = None
+        self._pop_rules = PopRules(services)
 
     # ---- connections ----
 
@@ -205,6 +207,12 @@ class LocalBroker:
         connection.await_send(opaque, later)
         near.sent(False)
         return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
+
+    def pop_at_once(self, call: Call) -> PopRules | None:
+        if self._guard is not None:
+            return None
+        self.link(call).far.touch()
+        return self._pop_rules
 
     # ---- access control ----
 

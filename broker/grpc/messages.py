@@ -11,12 +11,16 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from broker.client.message import ReceivedMessage
+from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.progress import QueueProgress
+from broker.client.records import received as messages_of
+from broker.grpc._http2 import Deliveries
 from broker.grpc.schema import pb
 from broker.grpc.status import Code, Problem
 
 __all__ = [
-    "RESERVED", "Kind", "Outgoing", "incoming", "kind_of", "millis", "outgoing", "set_millis",
+    "RESERVED", "Kind", "Outgoing", "delivery", "incoming", "kind_of", "message_of", "millis",
+    "outgoing", "plain_delivery", "set_millis", "usual_delivery",
 ]  # fmt: skip
 
 Kind = pb.MessageType
@@ -145,6 +149,32 @@ def _unzipped(body: bytes, body_max: int) -> bytes:
 
 
 # ---- to a client ----
+
+
+#: delivery() of a record that is not unusual; None for others (csrc/http2/delivery.h).
+plain_delivery = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN))).message
+
+
+def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
+    """The reply of ReceiveMessage that hands out a stored record. topic: that it is shown with.
+    Raises: ValueError for bytes that are not a record."""
+    plain = plain_delivery(record, topic, receipt, attempt)
+    return plain if plain is not None else usual_delivery(record, topic, receipt, attempt)
+
+
+def usual_delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
+    """The same, of every record."""
+    made = incoming(message_of(record), topic)
+    made.system_properties.receipt_handle = receipt
+    made.system_properties.delivery_attempt = attempt
+    reply: bytes = pb.ReceiveMessageResponse(message=made).SerializeToString()
+    return reply
+
+
+def message_of(record: memoryview) -> ReceivedMessage:
+    """Raises: ValueError for bytes that are not a record."""
+    (only,) = messages_of(bytes(record), QueueProgress(MessageQueue("", "", -1), 0))
+    return only
 
 
 def incoming(received: ReceivedMessage, topic: str | None = None) -> Any:

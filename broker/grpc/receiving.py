@@ -4,31 +4,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+import weakref
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.message import MessageQueue
 from broker.client.progress import QueueProgress
 from broker.client.records import received
-from broker.grpc.brokers import Brokers
-from broker.grpc.calls import Call, Handlers
+from broker.grpc.brokers import AtOnce, Brokers
+from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, Clients
 from broker.grpc.deliveries import Ask, change, dead_letter, to_consume
-from broker.grpc.messages import incoming, millis, set_millis
+from broker.grpc.messages import delivery, message_of, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
 from broker.grpc.routes import Routes
-from broker.grpc.schema import pb
+from broker.grpc.schema import DecodeError, pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
+from broker.processors.poprules import PopRules, after_disk
+from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
-from broker.remoting.command import Command, texts
+from broker.remoting.command import Command, Refused, texts
 from broker.remoting.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
+from broker.services.pop.batches import Popped, PopRequest
+from pystore.errors import StoreError
 
 __all__ = ["Receiving", "poll_ms"]
 
@@ -64,9 +70,9 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A message to hand out. attempts: deliveries before."""
+    """A message to hand out. record: as it is stored. attempts: deliveries before."""
 
-    message: ReceivedMessage
+    record: memoryview
     receipt: Receipt
     attempts: int
 
@@ -82,6 +88,11 @@ class Receiving:
 
     def handlers(self) -> Handlers:
         return {"QueryAssignment": self.assignment, "ReceiveMessage": self.receive}
+
+    def at_once(self) -> AtOnceHandlers:
+        if not isinstance(self._broker, AtOnce):
+            return {}
+        return {"ReceiveMessage": partial(self._receive_at_once, self._broker)}
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -116,7 +127,7 @@ class Receiving:
 
     # ---- ReceiveMessage ----
 
-    async def receive(self, call: Call, request: Any) -> AsyncIterator[Any]:
+    async def receive(self, call: Call, request: Any) -> AsyncGenerator[Any, None]:
         """A status, the messages, and a time, which ends them."""
         client = await self._clients.settled(call.client_id)
         if client is None or client.is_producer:
@@ -124,27 +135,118 @@ class Receiving:
                 Code.UNRECOGNIZED_CLIENT_TYPE,
                 "cannot find settings of a consumer for this client",
             )
-        asked = await self._asked(call, request, client)
-        left = await self._pop(call, asked)
+        name = request.message_queue.broker.name
+        broker = await self._broker.reader(topic_of(request.message_queue.topic), name)
+        asked = self._asked(call, request, client, broker)
+        found = await self._pop(call, asked)
+        async with contextlib.aclosing(self._handed_out(call, asked, found)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def _handed_out(
+        self, call: Call, asked: _Asked, left: Sequence[_Found]
+    ) -> AsyncGenerator[bytes, None]:
+        """The replies. What could not be sent is visible again soon."""
         try:
             left = await self._passed(asked, left)
             if not left:
                 raise Problem(Code.MESSAGE_NOT_FOUND, "no match message")
-            yield pb.ReceiveMessageResponse(status=ok())
+            yield _OK
             while left:
-                made = self._shown(asked, left[0])
+                made = _shown(asked, left[0])
                 self._hold(call, asked, left[0])
-                yield pb.ReceiveMessageResponse(message=made)
+                yield made
                 left = left[1:]
         finally:
             if left:
                 self._spawn(self._give_back(asked, left))
-        end = pb.ReceiveMessageResponse()
-        set_millis(end.delivery_timestamp, time.time_ns() // 1_000_000)
-        yield end
+        yield _end()
 
-    async def _asked(self, call: Call, request: Any, client: Client) -> _Asked:
-        """Raises: Problem."""
+    # ---- ReceiveMessage without bytes between ----
+
+    def _receive_at_once(
+        self, broker: AtOnce, call: Call, data: bytes
+    ) -> list[bytes] | AsyncGenerator[bytes, None] | None:
+        """The replies with what is there, or a wait for it. The checks are those of receive(), to
+        which everything that is wrong is left."""
+        client, rules = self._clients.get(call.client_id), broker.pop_at_once(call)
+        if client is None or client.is_producer or rules is None:
+            return None
+        try:
+            request = pb.ReceiveMessageRequest.FromString(data)
+            asked = self._asked(call, request, client, rules.s.broker_name)
+            wanted = _wanted(rules, call, asked)
+        except (DecodeError, Refused):
+            return None
+        arrival: asyncio.Future[Popped | StoreError] = asyncio.get_running_loop().create_future()
+        replies = self._arriving(call, asked, rules, wanted, arrival)
+        listens = weakref.ref(replies)  # a call that ended before it began frees them
+
+        def is_awaited() -> bool:
+            return listens() is not None and not arrival.cancelled()
+
+        def told(found: Popped | StoreError) -> None:
+            if is_awaited():
+                arrival.set_result(found)
+            else:
+                self._return(asked, found)
+
+        rules.pop().receive(
+            wanted, told, born_ms=self._broker.now_ms(), poll_ms=asked.poll_ms, alive=is_awaited
+        )
+        ready = None
+        if arrival.done() and isinstance(popped := arrival.result(), Popped):
+            ready = self._ready(call, asked, rules, popped)
+            if ready is not None:
+                rules.count(wanted, popped)
+        return replies if ready is None else ready
+
+    def _ready(
+        self, call: Call, asked: _Asked, rules: PopRules, popped: Popped
+    ) -> list[bytes] | None:
+        """The replies, when there is nothing to wait for and all of it is handed out."""
+        if not popped.batches or rules.s.settings["flushDiskType"] == "SYNC_FLUSH":
+            return None
+        try:
+            found = _popped(asked, popped)
+            if any(each.attempts >= asked.most for each in found):
+                return None
+            replies = [_OK, *(_shown(asked, each) for each in found), _end()]
+        except (StoreError, ValueError):
+            return None
+        if asked.renews:
+            for each in found:
+                self._hold(call, asked, each)
+        return replies
+
+    async def _arriving(
+        self, call: Call, asked: _Asked, rules: PopRules, wanted: PopRequest,
+        arrival: asyncio.Future[Popped | StoreError],
+    ) -> AsyncGenerator[bytes, None]:  # fmt: skip
+        """The replies with what is popped, once it is."""
+        try:
+            popped = await arrival
+        except asyncio.CancelledError:
+            if arrival.done() and not arrival.cancelled():
+                self._return(asked, arrival.result())
+            raise
+        if isinstance(popped, StoreError):
+            raise put_refusal(popped, rules.s)
+        if not popped.batches:
+            raise _nothing(full=popped.full)
+        wait = after_disk(rules.s, popped.end)
+        if wait is not None:
+            await wait
+        rules.count(wanted, popped)
+        left = _popped(asked, popped)
+        async with contextlib.aclosing(self._handed_out(call, asked, left)) as replies:
+            async for reply in replies:
+                yield reply
+
+    # ---- what both have in common ----
+
+    def _asked(self, call: Call, request: Any, client: Client, broker: str) -> _Asked:
+        """broker: to be asked. Raises: Problem."""
         own, settings = self._settings, client.settings
         wait_ms = poll_ms(call, request, millis(settings.request_timeout), own)
         topic, group = topic_of(request.message_queue.topic), group_of(request.group)
@@ -157,10 +259,9 @@ class Receiving:
             raise Problem(Code.BAD_REQUEST, f"batch_size {request.batch_size} is less than 1")
         kind, expression = _filter_of(request.filter_expression)
         return _Asked(
-            topic, group, await self._broker.reader(topic, request.message_queue.broker.name),
-            min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms, renews,
-            settings.subscription.fifo, settings.backoff_policy.max_attempts, kind, expression,
-            request.attempt_id,
+            topic, group, broker, min(request.batch_size, _BATCH_MAX), wait_ms, invisible_ms,
+            renews, settings.subscription.fifo, settings.backoff_policy.max_attempts, kind,
+            expression, request.attempt_id,
         )  # fmt: skip
 
     async def _pop(self, call: Call, asked: _Asked) -> list[_Found]:
@@ -185,9 +286,9 @@ class Receiving:
             popping.add_done_callback(partial(self._popped_in_vain, asked))
             raise
         if answer.code == ResponseCode.POLLING_TIMEOUT:
-            raise Problem(Code.MESSAGE_NOT_FOUND, "no new message")
+            raise _nothing(full=False)
         if answer.code == ResponseCode.POLLING_FULL:
-            raise Problem(Code.TOO_MANY_REQUESTS, "polling full")
+            raise _nothing(full=True)
         if answer.code != ResponseCode.SUCCESS:
             raise Problem(of_response(answer.code), answer.remark or "")
         return self._found(asked, answer)
@@ -214,14 +315,16 @@ class Receiving:
                 attempts = message.head.reconsume_times
                 if handle.is_order:
                     attempts = deliveries.times(handle)
-                found.append(_Found(message, Receipt(handle, message.physical_offset), attempts))
+                found.append(
+                    _Found(message.record, Receipt(handle, message.physical_offset), attempts)
+                )
         except (KeyError, ValueError) as bad:
             raise Problem(
                 Code.INTERNAL_SERVER_ERROR, f"a malformed answer of the broker: {bad}"
             ) from bad
         return found
 
-    async def _passed(self, asked: _Asked, found: list[_Found]) -> list[_Found]:
+    async def _passed(self, asked: _Asked, found: Sequence[_Found]) -> list[_Found]:
         """Those that are handed out: one that was too often goes to the dead letters."""
         passed = []
         for each in found:
@@ -230,8 +333,8 @@ class Receiving:
                 continue
             try:
                 await dead_letter(
-                    self._own(asked), asked.group, asked.topic, each.message.message_id,
-                    each.receipt,
+                    self._own(asked), asked.group, asked.topic,
+                    message_of(each.record).message_id, each.receipt,
                 )  # fmt: skip
             except Problem as failed:
                 log.warning(
@@ -247,15 +350,11 @@ class Receiving:
                 call.client_id, asked.group, asked.topic, each.receipt, each.attempts
             )
 
-    def _shown(self, asked: _Asked, each: _Found) -> Any:
-        """pb.Message."""
-        made = incoming(each.message, asked.topic)
-        system = made.system_properties
-        system.receipt_handle = each.receipt.text
-        system.delivery_attempt = each.attempts + 1
-        return made
-
     # ---- what could not be sent ----
+
+    def _return(self, asked: _Asked, found: Popped | StoreError) -> None:
+        if isinstance(found, Popped):
+            self._spawn(self._give_back(asked, _popped(asked, found)))
 
     async def _give_back(self, asked: _Asked, found: Sequence[_Found]) -> None:
         """Their client did not get them: they are visible again soon."""
@@ -274,6 +373,44 @@ class Receiving:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _wanted(rules: PopRules, call: Call, asked: _Asked) -> PopRequest:
+    """Raises: Refused."""
+    return rules.request(
+        call.host, topic=asked.topic, group=asked.group, queue=-1, most=asked.batch,
+        invisible_ms=asked.invisible_ms, from_min=False, kind=asked.kind,
+        expression=asked.expression, order=asked.fifo, attempt=asked.attempt or None,
+    )  # fmt: skip
+
+
+def _popped(asked: _Asked, popped: Popped) -> list[_Found]:
+    """Raises: StoreError."""
+    return [
+        _Found(message.record, Receipt(handle, message.physical_offset), times)
+        for message, handle, times in popped.deliveries(asked.broker)
+    ]
+
+
+def _nothing(*, full: bool) -> Problem:
+    if full:
+        return Problem(Code.TOO_MANY_REQUESTS, "polling full")
+    return Problem(Code.MESSAGE_NOT_FOUND, "no new message")
+
+
+_OK: bytes = pb.ReceiveMessageResponse(status=ok()).SerializeToString()
+
+
+def _end() -> bytes:
+    """What ends the messages of a reply."""
+    made = pb.ReceiveMessageResponse()
+    set_millis(made.delivery_timestamp, time.time_ns() // 1_000_000)
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def _shown(asked: _Asked, each: _Found) -> bytes:
+    return delivery(each.record, asked.topic, each.receipt.text, each.attempts + 1)
 
 
 def poll_ms(call: Call, request: Any, request_timeout_ms: int, own: ProxySettings) -> int:

@@ -7,10 +7,10 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any
+from typing import Any, cast
 
 from broker.grpc._http2 import Service
-from broker.grpc.calls import AtOnceHandlers, Call, Handlers
+from broker.grpc.calls import AtOnceHandlers, Call, Handlers, Later, Now
 from broker.grpc.front import Front
 from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Stream
 from broker.grpc.messages import set_millis
@@ -102,34 +102,41 @@ class GrpcServer:
         self._looking = asyncio.get_running_loop().call_later(later, self._look)
 
     def _try(
-        self, number: int, address: Address, metadata: dict[str, str], data: bytes
-    ) -> bytes | Coroutine[Any, Any, bytes] | None:
+        self,
+        number: int,
+        address: Address,
+        metadata: dict[str, str],
+        deadline: float | None,
+        data: bytes,
+    ) -> Now | Later | None:
         handler = self._at_once.get(number)
         if handler is None:
             return None
         method = self._methods[number][0]
         try:
-            return handler(Call(method.name, metadata, address), data)
+            return handler(Call(method.name, metadata, address, deadline), data)
         except Problem:
             return None  # nothing has happened yet: the usual way says so
         except Exception as error:  # noqa: BLE001 - answered
-            return _failed(method, error)
+            return [*_last(method, error)] if method.streams_out else _failed(method, error)
 
     def _serve(
         self,
         stream: Stream,
         number: int,
         data: bytes,
-        later: Coroutine[Any, Any, bytes] | None,
+        later: Later | None,
     ) -> Coroutine[Any, Any, None]:
         method, handler = self._methods[number]
         if later is not None:
-            return _later(method, later, stream)
+            if method.streams_out:
+                return _stream(method, lambda: later, stream)
+            return _later(method, cast(Coroutine[Any, Any, bytes], later), stream)
         call = Call(method.name, stream.metadata, stream.address, stream.deadline)
         if method.streams_in:
             return _telemetry(method, handler, call, stream)
         if method.streams_out:
-            return _stream(method, handler, call, data, stream)
+            return _stream(method, lambda: _called(method, handler, call, data), stream)
         return _unary(method, handler, call, data, stream)
 
 
@@ -150,34 +157,39 @@ async def _later(method: Method, reply: Coroutine[Any, Any, bytes], stream: Stre
 
 
 def _failed(method: Method, error: Exception) -> bytes:
-    """The reply of a unary method."""
+    """The reply that says so."""
     data: bytes = method.reply(status=_problem(method, error).status()).SerializeToString()
     return data
 
 
-async def _stream(method: Method, handler: Any, call: Call, data: bytes, stream: Stream) -> None:
+def _called(method: Method, handler: Any, call: Call, data: bytes) -> Any:
+    call.client_id  # noqa: B018 - every call names its client
+    return handler(call, _parsed(method, data))
+
+
+async def _stream(method: Method, call: Callable[[], Any], stream: Stream) -> None:
+    """call: gives the replies, an async generator."""
     replies: Any = None
     try:
-        call.client_id  # noqa: B018 - every call names its client
-        replies = handler(call, _parsed(method, data))
+        replies = call()
         async for reply in replies:
-            await stream.write(reply.SerializeToString())
+            await stream.write(reply if isinstance(reply, bytes) else reply.SerializeToString())
     except Exception as error:  # noqa: BLE001 - answered
-        for reply in _last(method, _problem(method, error)):
-            await stream.write(reply.SerializeToString())
+        for last in _last(method, error):
+            await stream.write(last)
     finally:
         if replies is not None:
             await replies.aclose()
     stream.finish()
 
 
-def _last(method: Method, problem: Problem) -> Iterator[Any]:
+def _last(method: Method, error: Exception) -> Iterator[bytes]:
     """What ends a stream of replies with an error."""
-    yield method.reply(status=problem.status())
+    yield _failed(method, error)
     if "delivery_timestamp" in method.reply.DESCRIPTOR.fields_by_name:
         made = method.reply()  # clients take it for the end of what they received
         set_millis(made.delivery_timestamp, time.time_ns() // 1_000_000)
-        yield made
+        yield made.SerializeToString()
 
 
 #: Which end the stream with a status; others with an error of gRPC, as Apache's proxy does.

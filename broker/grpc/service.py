@@ -55,7 +55,11 @@ class GrpcService(Generic[_Made]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._server = GrpcServer(
             self._methods(settings),
-            self._sending.at_once(),
+            {
+                **self._sending.at_once(),
+                **self._receiving.at_once(),
+                **self._acking.at_once(),
+            },
             settings,
             sock,
             tls=tls,
@@ -71,6 +75,7 @@ class GrpcService(Generic[_Made]):
         self._sending = Sending(broker, settings)
         self._client_methods = ClientMethods(broker, clients, settings)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
+        self._acking = Acking(broker, settings, self.renewals)
         made: dict[str, Callable[..., object]] = {}
         for group in (
             routes,
@@ -78,7 +83,7 @@ class GrpcService(Generic[_Made]):
             Ending(broker),
             self._client_methods,
             self._receiving,
-            Acking(broker, settings, self.renewals),
+            self._acking,
         ):
             made.update(group.handlers())
         return made

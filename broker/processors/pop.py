@@ -134,14 +134,12 @@ class PopProcessor:
             **shown(found, order=request.order),
         }  # fmt: skip
         if found.batches:
-            key = f"{request.topic}@{request.group}"
             settings = self.s.settings
             body = records(
                 found, request.topic, settings["brokerName"],
                 actual=settings["popResponseReturnActualRetryTopic"],
             )  # fmt: skip
-            self.s.statistics.add("GROUP_GET_NUMS", key, found.count)
-            self.s.statistics.add("GROUP_GET_SIZE", key, found.size)
+            self._rules.count(request, found)
             return command.reply(0, "FOUND", ext, body)
         code = ResponseCode.POLLING_FULL if found.full else ResponseCode.POLLING_TIMEOUT
         return command.reply(code, _NO_MESSAGE, ext)

@@ -3,7 +3,8 @@ order, then acknowledgements and other invisible times (docs/internals/pop.md#re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from broker.processors.refusals import put_refusal
@@ -15,7 +16,7 @@ from broker.services.context import Services
 from broker.services.names import check_group
 from broker.services.pop import Pop
 from broker.services.pop.acks import Change, Outcome
-from broker.services.pop.batches import PopRequest
+from broker.services.pop.batches import Popped, PopRequest
 from broker.services.topics import READ
 from pystore import PutStatus
 from pystore.errors import StoreError
@@ -149,6 +150,12 @@ class PopRules:
                 " names for topic and group",
             )
 
+    def count(self, request: PopRequest, found: Popped) -> None:
+        """What is handed out, in the statistics."""
+        key, statistics = f"{request.topic}@{request.group}", self.s.statistics
+        statistics.add("GROUP_GET_NUMS", key, found.count)
+        statistics.add("GROUP_GET_SIZE", key, found.size)
+
     # ---- deliveries ----
 
     def ack(self, who: str, topic: str, group: str, handle: Handle) -> int:
@@ -160,6 +167,22 @@ class PopRules:
         if outcome is Outcome.UNKNOWN:
             raise self._unknown(topic, group, handle)
         return end
+
+    def ack_all(self, who: str, group: str, named: Iterable[tuple[str, Handle]]) -> int:
+        """The same for handles, each with its topic; those of a batch have one record. When it
+        raises, some of them may count already."""
+        batches: dict[tuple[str, int, int, int, int], tuple[Handle, list[int]]] = {}
+        for topic, handle in named:
+            self._check_delivery(who, topic, handle, end_is_bad=False)
+            key = topic, handle.queue, handle.start, handle.pop_ms, handle.revive_queue
+            batches.setdefault(key, (handle, []))[1].append(handle.offset)
+        acks, last = self.pop().acks, 0
+        for (topic, *_), (handle, offsets) in batches.items():
+            outcome, end = self.put(partial(acks.ack, topic, group, handle, offsets))
+            if outcome is Outcome.UNKNOWN:
+                raise self._unknown(topic, group, handle)
+            last = max(last, end)
+        return last
 
     def change(self, who: str, topic: str, group: str, handle: Handle, invisible_ms: int) -> Change:
         """handle.offset of the topic stays invisible for so long from now on."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from broker.remoting.command import Command
 from broker.remoting.decision import AskedSend, PutDecision, Sent
 
-__all__ = ["Handler", "Handlers", "Peer", "Result", "host_text"]
+__all__ = ["Handler", "Handlers", "Peer", "Result", "address_text", "host_text"]
 
 
 class Peer(Protocol):
@@ -65,5 +65,9 @@ Handlers = Mapping[int, Handler]
 
 def host_text(peer: Peer) -> str:
     """The address of a connection, as a record's born host."""
-    host, port = peer.address
+    return address_text(peer.address)
+
+
+def address_text(address: tuple[str, int]) -> str:
+    host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -5,15 +5,9 @@
 #ifndef PS_HTTP2_MESSAGE_H
 #define PS_HTTP2_MESSAGE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "http2/proto.h"
 
 #define PS_H2_PROPERTIES_MAX 4096
-
-typedef struct ps_h2_text { /* NULL: absent or empty; else printable ASCII, no blanks alone */
-    const char *data;
-    int32_t len;
-} ps_h2_text;
 
 typedef struct ps_h2_message { /* texts are borrowed */
     ps_h2_text topic, id;

@@ -6,6 +6,9 @@
 #define _GNU_SOURCE
 #include <time.h>
 
+#include "format/record.h"
+#include "http2/ack.h"
+#include "http2/delivery.h"
 #include "http2/message.h"
 #include "http2_client.h"
 
@@ -116,9 +119,96 @@ static void damage_request(void) {
     read_exact(data, check_below(4) == 0 ? check_below(len + 1) : len);
 }
 
+/* Two acknowledgements, with a handle of eight fields and one of nine. */
+static const uint8_t ACK[] =
+    "\x0a\x03\x12\x01g\x12\x03\x12\x01T\x1a\x18\x0a\x02" "01\x12\x12" "1 22 3 0 0 ab 1 17"
+    "\x1a\x1b\x12\x19" "1 22 3 0 0 ab 1 18 123456";
+
+static bool read_ack_exact(const uint8_t *data, int64_t len) {
+    static ps_h2_acks acks;
+    uint8_t *copy = malloc((size_t)len + 1);
+    memmove(copy + 1, data, (size_t)len);
+    bool plain = ps_h2_acks_read(copy + 1, len, &acks);
+    if (plain) {
+        int64_t room = ps_h2_acks_room(&acks);
+        uint8_t *reply = malloc((size_t)room);
+        CHECK(ps_h2_acks_reply(&acks, reply) <= room);
+        free(reply);
+    }
+    free(copy);
+    return plain;
+}
+
+static bool write_delivery(const uint8_t *record, int64_t len) {
+    static ps_h2_hidden hidden;
+    ps_h2_delivery d = {"T", 1, "1 2 3", 5, 1 + (int32_t)check_below(1 << 20)};
+    uint8_t *copy = malloc((size_t)len + 1);
+    memmove(copy + 1, record, (size_t)len);
+    CHECK(ps_h2_hidden_add(&hidden, "UNIQ_KEY", 8));
+    int64_t room = ps_h2_delivery_room(len, &d);
+    uint8_t *to = malloc((size_t)room);
+    int64_t size = ps_h2_delivery_write(copy + 1, len, &hidden, &d, to, room);
+    free(to);
+    free(copy);
+    return size > 0;
+}
+
+static int64_t put_property(uint8_t *to, const char *name) {
+    size_t len = strlen(name), count = 1 + (size_t)check_below(4);
+    memcpy(to, name, len);
+    to[len] = PS_NAME_SEPARATOR;
+    memset(to + len + 1, check_below(3) == 0 ? ' ' : '7', count);
+    to[len + 1] = '1';
+    to[len + 1 + count] = PS_PROPERTY_SEPARATOR;
+    return (int64_t)(len + count + 2);
+}
+
+/* Short names and values, of which a reply has most bytes beside the record's. */
+static int64_t record_write(uint8_t *to, bool damaged) {
+    static uint8_t properties[PS_PROPERTIES_MAX];
+    static const uint8_t host[8] = {127, 0, 0, 1};
+    int64_t len = 0;
+    const char *why;
+    for (int64_t count = check_below(70); count > 0; count--) {
+        static const char *const known[] = {"KEYS", "TAGS", "__SHARDINGKEY", "BORN_TIMESTAMP"};
+        const char *name = known[check_below(4)];
+        char own[3] = {(char)('!' + check_below(90)), (char)('!' + check_below(90)), 0};
+        len += put_property(properties + len, check_below(3) == 0 ? name : own);
+    }
+    ps_draft d = {.body = REQUEST, .body_len = check_below(sizeof REQUEST), .topic = REQUEST + 6,
+                  .topic_len = 1, .properties = properties, .properties_len = len,
+                  .born_host = host, .born_host_len = 8, .store_host = host, .store_host_len = 8};
+    CHECK(ps_draft_measure(&d, 1 << 20, &why) == 0);
+    ps_draft_write(&d, to, check_below(1 << 30), check_below(1 << 30), 1700000000000);
+    for (int64_t count = damaged ? 1 + check_below(6) : 0; count > 0; count--)
+        to[check_below(d.size)] = (uint8_t)check_random();
+    return d.size;
+}
+
+static void good_ones_are_plain(void) {
+    uint8_t bytes[4096];
+    int count = 0;
+    for (int i = 0; i < 200; i++) count += write_delivery(bytes, record_write(bytes, false));
+    CHECK(count > 0); /* others have a name twice */
+    CHECK(read_ack_exact(ACK, sizeof ACK - 1));
+}
+
+static void damage_others(void) {
+    uint8_t data[sizeof ACK], record[4096];
+    int64_t len = (int64_t)sizeof ACK - 1;
+    memcpy(data, ACK, sizeof data);
+    for (int64_t count = 1 + check_below(4); count > 0; count--)
+        data[check_below(len)] = (uint8_t)check_random();
+    read_ack_exact(data, check_below(4) == 0 ? check_below(len + 1) : len);
+    bool damaged = check_below(2) == 0;
+    int64_t size = record_write(record, damaged);
+    write_delivery(record, damaged && check_below(4) == 0 ? check_below(size + 1) : size);
+}
+
 int main(void) {
     check_begin();
     record();
+    good_ones_are_plain();
     CHECK(read_exact(REQUEST, sizeof REQUEST - 1));
     int64_t runs = setting("PS_FUZZ_RUNS", 3000), seconds = setting("PS_FUZZ_SECONDS", 7200);
     time_t end = time(NULL) + seconds;
@@ -133,6 +223,7 @@ int main(void) {
         for (int64_t count = 1 + check_below(5); count > 0 && now_len > 64; count--) damage();
         feed_in_pieces();
         for (int i = 0; i < 20; i++) damage_request();
+        for (int i = 0; i < 20; i++) damage_others();
     }
     return check_end("http2");
 }

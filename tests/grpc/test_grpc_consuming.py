@@ -12,6 +12,7 @@ from consuming import codes, handle_of, run, serving
 from waiting import until_async
 
 from broker import Message
+from broker.grpc.local import LocalBroker
 from broker.grpc.schema import pb
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
@@ -300,20 +301,41 @@ def test_assignments_are_any_queue_or_each_queue_of_an_ordered_group(store_path)
     run(work())
 
 
-def test_a_message_that_nobody_listens_for_any_more_is_visible_a_second_later(store_path):
+async def given_up(raw):
+    """A call that waited for messages, and whose client gave it up."""
+    polling = raw.broker.services.pop.polling
+    front = raw.broker.grpc._server._front
+
+    def served():
+        return sum(each.calls for each in front.connections)
+
+    held = raw.call("ReceiveMessage", raw.request(poll=20))
+    await until_async(lambda: len(polling) == 1)
+    before = served()
+    held.cancel()
+    await until_async(lambda: served() < before)
+
+
+def test_who_gave_up_its_call_gets_nothing(store_path):
     async def work():
         async with serving(store_path) as raw:
-            polling = raw.broker.services.pop.polling
-            front = raw.broker.grpc._server._front
+            await given_up(raw)
+            raw.put("a")
+            (only,) = await raw.take(poll=20)
+            assert only.system_properties.delivery_attempt == 1
 
-            def served():
-                return sum(each.calls for each in front.connections)
+    run(work())
 
-            held = raw.call("ReceiveMessage", raw.request(poll=20))
-            await until_async(lambda: len(polling) == 1)
-            before = served()
-            held.cancel()
-            await until_async(lambda: served() < before)
+
+def test_a_message_that_nobody_listens_for_any_more_is_visible_a_second_later(
+    store_path, monkeypatch
+):
+    """Where the answer of a broker was under way: always in cluster mode."""
+    monkeypatch.setattr(LocalBroker, "pop_at_once", lambda self, call: None)
+
+    async def work():
+        async with serving(store_path) as raw:
+            await given_up(raw)
             raw.put("a")
             await until_async(lambda: raw.broker.services.pop.in_flight("T", "g", 0) == 1)
             points = raw.broker.services.pop.points

@@ -18,7 +18,7 @@ FLOOR = {
     "base": 0,
     "format": 1,
     "files": 1,
-    "http2": 1,
+    "http2": 2,
     "log": 2,
     "timers": 2,
     "queues": 2,
