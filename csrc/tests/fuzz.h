@@ -269,7 +269,10 @@ static int fuzz_main(const char *name, int argc, char **argv, void (*begin)(void
     while (time(NULL) < end && rounds < most) {
         alarm(20);
         for (int i = 0; i < 500; i++, rounds++) fuzz_one();
-        if (rounds % 1000000 == 0) printf("%" PRId64 " inputs so far\n", rounds);
+        if (rounds % 1000000 == 0) {
+            printf("%" PRId64 " inputs so far\n", rounds);
+            fflush(stdout);
+        }
     }
     alarm(0);
     printf("%" PRId64 " inputs from %d frames, %d of the museum\n", rounds, frame_count, museum);

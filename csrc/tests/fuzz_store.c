@@ -3,8 +3,8 @@
  * (memory_io.h) and is small; between runs only what one has changed is put back, since this is
  * most of their time. Driver and settings: fuzz_command.c; the museum is tests/fuzz/museum/store.
  * An input is the number of the file that it replaces, what is done then (MODE_), how (FLAG_), five
- * bytes that nobody reads, and the file's bytes. Each kind of file (KINDS) has as many inputs as
- * the others; the end of a run says how many.
+ * bytes that nobody reads, and the file's bytes. The log has as many inputs as all other kinds of
+ * file (KINDS), whose readers fuzz_files.c meets more often; the end of a run says how many.
  *
  * Where the damage is in a derived file and the store has crashed, nothing of the log is missing
  * after a writer has opened it: queues and index are made of it. */
@@ -296,14 +296,14 @@ static void add_one(int i) {
     }
 }
 
-/* Twelve files of each kind, the same ones again where there are fewer. */
+/* Twelve files of each kind, and as many of the log; the same ones again where there are fewer. */
 static void add_files(void) {
-    enum { EACH = 12 };
+    enum { EACH = 12, OF_LOG = EACH * (KIND_COUNT - 1) };
     make_base();
     fuzz_in_place = true;
-    fuzz_kinds = KIND_COUNT;
+    fuzz_kinds = 2;
     for (int kind = 0; kind < KIND_COUNT; kind++)
-        for (int added = 0, i = 0; added < EACH; i = (i + 1) % base_count) {
+        for (int added = 0, i = 0; added < (kind == 0 ? OF_LOG : EACH); i = (i + 1) % base_count) {
             if (base[i].data == NULL || kind_of(i) != kind) continue;
             add_one(i);
             added++;

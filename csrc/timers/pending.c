@@ -83,11 +83,12 @@ static int map_run(ps_pending *p, ps_run *r, ps_error *e) {
     int code = run_path(path, p->pd_folder, r->rn_number, e);
     if (code < 0) return code;
     int fd = p->pd_io->open(p->pd_io, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
-    size_t size = (size_t)r->rn_count * sizeof *r->rn_map;
+    const int64_t entry = sizeof *r->rn_map;
     void *map = MAP_FAILED;
     if (fd >= 0 && p->pd_io->fstat(p->pd_io, fd, &st) == 0) {
-        if (S_ISREG(st.st_mode) && st.st_size == (off_t)size)
-            map = p->pd_io->mmap(p->pd_io, size, PROT_READ, fd, 0);
+        /* A damaged count times the size of an entry may be the file's size by overflow. */
+        if (S_ISREG(st.st_mode) && st.st_size % entry == 0 && st.st_size / entry == r->rn_count)
+            map = p->pd_io->mmap(p->pd_io, (size_t)st.st_size, PROT_READ, fd, 0);
         else errno = EINVAL;
     }
     int err = errno;

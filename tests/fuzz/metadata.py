@@ -34,10 +34,11 @@ WORDS = (
 Case = tuple[str, bytes]
 
 
-def make_sound(folder: Path) -> tuple[list[Case], bytes]:
-    """Every configuration file of a store, and its database."""
+def make_sound(folder: Path, rows: int) -> tuple[list[Case], bytes]:
+    """Every configuration file of a store, and its database. rows: of each table; few make a file
+    that is read quickly, many make a tree of pages."""
     with Metadata(folder) as meta:
-        for i in range(30):
+        for i in range(rows):
             meta.topics.put(TopicConfig(f"topic{i}" * 9, 4, 4, 6))
             meta.groups.put(SubscriptionGroup(f"group{i}"))
             meta.offsets.commit(f"group{i}", "topic", i % 4, i << 40)
@@ -47,9 +48,16 @@ def make_sound(folder: Path) -> tuple[list[Case], bytes]:
     return files, (folder / "meta" / "data.mdb").read_bytes()
 
 
-def keep(data: bytes) -> None:
-    FIND.parent.mkdir(exist_ok=True)
-    FIND.write_bytes(data)
+class Page:
+    """The file that each input is written to, opened once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def write(self, data: bytes) -> None:
+        os.pwrite(self._fd, data, 0)
+        os.ftruncate(self._fd, len(data))
 
 
 # ---- JSON ----
@@ -114,21 +122,23 @@ def damage_pages(whole: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def try_lmdb(data: bytes) -> bool:
+def try_lmdb(page: Page, data: bytes) -> bool:
     """Whether the database was let through, and read by LMDB."""
-    keep(data)
+    page.write(data)
     try:
-        _metapages.check_pages(FIND)
+        _metapages.check_pages(page.path)
     except _metapages.PageError as bad:
         assert str(bad)
         return False
     with (
         contextlib.suppress(lmdb.Error),
-        lmdb.open(str(FIND), subdir=False, readonly=True, lock=False, max_dbs=20) as env,
+        lmdb.open(str(page.path), subdir=False, readonly=True, lock=False, max_dbs=20) as env,
         env.begin() as txn,
     ):
         for name, _ in txn.cursor():
-            sum(len(value) for _, value in txn.cursor(env.open_db(name, txn=txn, create=False)))
+            with txn.cursor(env.open_db(name, txn=txn, create=False)) as rows:
+                for _ in rows:  # reads each value, too
+                    pass
     return True
 
 
@@ -138,13 +148,15 @@ def try_lmdb(data: bytes) -> bool:
 def run(what: str, runs: int, seed: int, folder: Path) -> int:
     """How many of the inputs were read."""
     dice = random.Random(seed)
-    files, pages = make_sound(folder / "sound")
     attempt: Callable[[Case], bool]
     if what == "json":
-        sound, change, attempt = files, damage_text, lambda case: try_json(*case)
+        sound, _ = make_sound(folder / "sound", rows=2)
+        change, attempt = damage_text, lambda case: try_json(*case)
     else:
-        sound, change = [("data.mdb", pages)], damage_pages
-        attempt = lambda case: try_lmdb(case[1])  # noqa: E731
+        FIND.parent.mkdir(exist_ok=True)
+        page = Page(FIND)
+        sound, change = [("data.mdb", make_sound(folder / "sound", rows=30)[1])], damage_pages
+        attempt = lambda case: try_lmdb(page, case[1])  # noqa: E731
     kept = sorted((MUSEUM / what).glob("*/*"))  # museum/json/topics.json/what_was_wrong
     cases = [(path.parent.name, path.read_bytes()) for path in kept]
     read = 0
@@ -159,7 +171,8 @@ def run(what: str, runs: int, seed: int, folder: Path) -> int:
         try:
             read += attempt(case)
         except Exception:
-            keep(case[1])
+            FIND.parent.mkdir(exist_ok=True)
+            FIND.write_bytes(case[1])
             print(f"PS_SEED={seed}, {case[0]}: the input is in {FIND}")
             raise
     return read
