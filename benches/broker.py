@@ -24,7 +24,7 @@ from subprocess import CalledProcessError
 from rich.console import Console
 
 from benches import harness, spread
-from benches.brokers import HEAP, Peer, ask, connect, heartbeat, make_topics, peer_of
+from benches.brokers import HEAP, Peer, ask, connect, heartbeat, make_topics, peer_of, set_pop_mode
 from benches.harness import ROOT, Row
 
 console = Console(stderr=True, highlight=False)
@@ -75,6 +75,16 @@ class Bench:
         if said["total"] >= 0.97 * self.backlog:
             console.print(f"{self.peer.name}: the backlog of {self.backlog} did not outlast it")
         return self._rate("consume a backlog, 20 threads", said)
+
+    def pop(self) -> Figures:
+        """The same by a group that pops, each message acknowledged: part of a backlog of its own,
+        that outlasts it."""
+        said = self.peer.load("batch", "bench-pop", 64, 128, 0, 15, 16)
+        set_pop_mode(self.peer.port, "bench-pop", "load-pop")
+        taken = self.peer.load("pop", "bench-pop", 20, 128, *self.times)
+        if taken["total"] >= 0.97 * said["total"]:
+            console.print(f"{self.peer.name}: the backlog of {said['total']} did not outlast it")
+        return self._rate("POP over remoting, each acknowledged, 20 threads", taken)
 
     def latency(self) -> Figures:
         said = self.peer.load("send", "bench-latency", 64, 128, *self.times, 16, 10_000)
@@ -171,7 +181,7 @@ class Bench:
             ]
 
 
-ROWS = "start idle send batch consume latency e2e delayed tx quiet many".split()  # noqa: SIM905
+ROWS = "start idle send batch consume pop latency e2e delayed tx quiet many".split()  # noqa: SIM905
 
 
 def run(peers: list[str], only: list[str], rounds: int, times: tuple[int, int]) -> list[Row]:

@@ -23,6 +23,7 @@ REFERENCE = ROOT / "tests" / "reference" / "reference"
 PYSTORE = Path(sys.executable).parent / "pystore"
 HEAP = os.environ.get("HEAP", "2g")
 SEND_V2, HEART_BEAT, TOPIC, TOPICS, CLUSTER = 310, 34, 17, 18, 106
+REQUEST_MODE = 401
 
 
 def free_port() -> int:
@@ -92,6 +93,14 @@ def make_topics(port: int, count: int) -> list[str]:
             code, _ = ask(wire, frame(TOPIC, {**ext, "order": "false"}))
             assert code == 0, f"a topic could not be made: {code}"
     return names
+
+
+def set_pop_mode(port: int, topic: str, group: str) -> None:
+    """The broker has clients of the group pop, instead of pulling."""
+    said = {"topic": topic, "consumerGroup": group, "mode": "POP", "popShareQueueNum": 0}
+    with connect(port) as wire:
+        code, body = ask(wire, frame(REQUEST_MODE, {}, json.dumps(said).encode()))
+        assert code == 0, f"the request mode: {code} {body!r}"
 
 
 # ---- processes ----

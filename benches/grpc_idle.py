@@ -1,12 +1,11 @@
 """gRPC clients that are held in ReceiveMessage: memory and processor time of the server while
-nothing happens, `pystore broker --grpc`'s beside another server's.
+nothing happens, ours beside Apache's proxy in local mode.
 
-    python -m benches.grpc_idle [--clients 2000] [--seconds 60] [--beside HOST:PORT PID]
+    python -m benches.grpc_idle [--peers ours,5.3.3] [--clients 2000] [--seconds 60] [--keep FILE]
 
 Each client has a connection and a telemetry stream of its own, and asks again when its poll of 20 s
-ends, as official consumers do. The other server (Apache's proxy) needs a topic `bench` of type
-NORMAL; its figures are those of the process, so in local mode its broker's, too. Memory is what is
-resident more than before the first client came.
+ends, as official consumers do. The figures are those of the whole process, of service and broker.
+Memory is what is resident more than before the first client came.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from benches import harness
-from benches.grpc_send import cpu_s, servers_of
+from benches.grpc_work import GrpcPeer, peer_of
 from benches.harness import ROOT, Row
 from broker.grpc.schema import METHODS, SERVICE, pb
 
@@ -89,8 +89,10 @@ async def hold(address: str, count: int) -> None:
     os._exit(0)  # thousands of calls need not end one by one
 
 
-def measure(address: str, pid: int, clients: int, seconds: float) -> tuple[float, float]:
+def measure(peer: GrpcPeer, clients: int, seconds: float) -> tuple[float, float]:
     """KiB a client, and milliseconds of processor time a second of the server."""
+    assert peer.broker is not None
+    address, pid = peer.endpoint, peer.broker.pid
     before = resident_bytes(pid)
     holders: list[Any] = []
     try:
@@ -104,9 +106,9 @@ def measure(address: str, pid: int, clients: int, seconds: float) -> tuple[float
             assert holder.stdout is not None
             if holder.stdout.readline() != "held\n":
                 raise SystemExit(f"{address} did not take {start + count} clients")
-        began = cpu_s(pid)
-        asyncio.run(asyncio.sleep(seconds))
-        used = cpu_s(pid) - began
+        began = peer.cpu_s()
+        time.sleep(seconds)
+        used = peer.cpu_s() - began
         return (resident_bytes(pid) - before) / clients / 1024, used / seconds * 1000
     finally:
         for holder in holders:
@@ -118,7 +120,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.grpc_idle")
     parser.add_argument("--clients", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they are watched")
-    parser.add_argument("--beside", nargs=2, metavar=("HOST:PORT", "PID"), help="another server")
+    parser.add_argument("--peers", default="ours,5.3.3")
+    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     parser.add_argument("--hold", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -126,16 +129,20 @@ def main() -> None:
     if given.hold:
         asyncio.run(hold(given.hold[0], int(given.hold[1])))
         return
-    rows = []
-    with servers_of(given.beside) as servers:
-        for name, (address, pid) in servers.items():
-            memory, cpu = measure(address, pid, given.clients, given.seconds)
-            what = f"{given.clients} held"
-            rows.append(Row("gRPC", what, name, " KiB", [memory], smaller=True))
-            rows.append(Row("gRPC", what, name, " ms/s", [cpu], smaller=True))
+    rows, what = [], f"{given.clients:,} clients held in ReceiveMessage"
+    for name in given.peers.split(","):
+        with peer_of(name) as peer:
+            peer.start_broker()
+            memory, cpu = measure(peer, given.clients, given.seconds)
+        of_each, of_all = f"{what}: memory of each", f"{what}: processor time a second"
+        rows.append(Row(of_each, "", name, " KiB", [memory], smaller=True))
+        rows.append(Row(of_all, "", name, " ms", [cpu], smaller=True))
     facts = harness.machine()
     harness.show(rows, facts, "idle gRPC clients")
-    print(f"raw rounds: {harness.save(rows, facts, 'grpc-idle').relative_to(ROOT)}")
+    path = harness.save(rows, facts, "grpc_idle")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+    if given.keep:
+        given.keep.write_text(path.read_text("utf-8"), "utf-8")
 
 
 if __name__ == "__main__":

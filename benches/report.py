@@ -152,6 +152,22 @@ def transactions_section(run: dict[str, Any]) -> list[str]:
     return [*lines, side_by_side(table_of, makes), "", *table(others), ""]
 
 
+def grpc_section(run: dict[str, Any]) -> list[str]:
+    """Beside Apache's proxy, with the ratios of each round."""
+    idle = RESULTS / "committed-grpc_idle.json"
+    runs = [run, run_of("grpc_idle")] if idle.exists() else [run]
+    found = [row for one in runs for row in one["rows"]]
+    rows = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in found]
+    text = (
+        "Our broker with its gRPC service and Apache's proxy in local mode, which has its broker in"
+        " the same process, under the official Java client, in turns (`python -m"
+        " benches.grpc_work`, `python -m benches.grpc_idle`); processor time and memory are those of"
+        " the whole process."
+    )
+    lines = ["## gRPC", "", machine_line(run), "", text, ""]
+    return [*lines, side_by_side(rows, list(dict.fromkeys(row.mode for row in rows))), ""]
+
+
 def dedup_section(run: dict[str, Any]) -> list[str]:
     return ["## Idempotent produce", "", machine_line(run), "", *table(run["rows"]), ""]
 
@@ -242,8 +258,8 @@ def page() -> str:
         lines += broker_section(run_of("broker"))
     sections = {
         "client": client_section, "clients": clients_section,
-        "transactions": transactions_section, "dedup": dedup_section, "signed": signed_section,
-        "sends": sends_section, "audit": audit_section,
+        "transactions": transactions_section, "grpc": grpc_section, "dedup": dedup_section,
+        "signed": signed_section, "sends": sends_section, "audit": audit_section,
     }  # fmt: skip
     for kind, section in sections.items():
         if (RESULTS / f"committed-{kind}.json").exists():

@@ -1,0 +1,237 @@
+"""gRPC of `pystore broker --grpc` beside Apache's proxy in local mode, which has its broker in the
+same process: both under RocketMQ 5's official Java client, in turns.
+
+    python -m benches.grpc_work [--peers ours,5.3.3] [--rounds 3] [--only send,take,tx,start]
+                                [--count 100000] [--keep FILE]
+
+`send`: 128 bytes, 64 in flight. `take`: what was sent is received, 32 at most at once, and each
+message acknowledged by a call of its own. `tx`: a half and its commit each, 32 threads, a fifth of
+the count. Processor time is that of the server's process for each message. `start`: from the start
+of the process to the first send that a client takes for done; the client is a virtual machine that
+runs already and tries without end. Memory is the anonymous pages after the start, and after all of
+the work. The round before the first is not counted: it warms both virtual machines up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benches import harness
+from benches.brokers import (
+    PYSTORE,
+    REFERENCE,
+    TOPIC,
+    Peer,
+    ask,
+    connect,
+    frame,
+    free_port,
+    send_frame,
+)
+from benches.harness import ROOT, SCRATCH, Row
+
+console = Console(stderr=True, highlight=False)
+
+BODY, IN_FLIGHT = 128, 64
+#: Of a topic for each kind of message.
+TOPICS = {"bench": "NORMAL", "bench-tx": "TRANSACTION"}
+#: What is aimed at: times Apache's rate, part of its processor time, of its memory, seconds.
+_RATES = {"send": 1.5, "take": 1.5, "tx": 1.5}
+_CPU, _MEMORY, _START_S = 2.0, 5.0, 0.5
+_STARTS = 5
+
+
+class Client:
+    """The official Java client, one process for all of the work (tests/reference, grpc-load)."""
+
+    def __init__(self) -> None:
+        env = os.environ | {"JAVA_OPTS": "-Xms512m -Xmx512m"}
+        self._process = subprocess.Popen(
+            [str(REFERENCE), "grpc-load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, env=env,
+        )  # fmt: skip
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def ask(self, *words: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+
+    def said(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        while not (line := self._process.stdout.readline()).startswith("{"):
+            if not line:
+                raise SystemExit("the client ended")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+    def __call__(self, *words: object) -> dict[str, float]:
+        self.ask(*words)
+        return self.said()
+
+
+@dataclass
+class GrpcPeer(Peer):
+    """A broker with a gRPC port."""
+
+    grpc_port: int = field(default_factory=free_port)
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def launch(self) -> None:
+        """Starts the broker, and waits for nothing."""
+        words = [str(REFERENCE), "proxy-local", str(self.folder)]
+        if self.name == "ours":
+            words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
+            words += ["--port", str(self.port), "-n", self.namesrv]
+            words += ["--grpc-port", str(self.grpc_port)]
+        os.environ["RMQ_GRPC_PORT"] = str(self.grpc_port)
+        self.broker = self._run("broker", words)
+
+    def start_broker(self, *more: str) -> float:
+        began = time.perf_counter()
+        self.launch()
+        self._until(self.port, send_frame("bench-start"))
+        self._until(self.port, send_frame("bench-start"))
+        self.make_topics()
+        return time.perf_counter() - began
+
+    def make_topics(self) -> None:
+        with connect(self.port) as wire:
+            for name, kind in TOPICS.items():
+                ext = {
+                    "topic": name, "defaultTopic": "TBW102", "readQueueNums": 4,
+                    "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG",
+                    "topicSysFlag": 0, "order": "false", "attributes": f"+message.type={kind}",
+                }  # fmt: skip
+                code, body = ask(wire, frame(TOPIC, ext))
+                assert code == 0, f"topic {name}: {code} {body!r}"
+
+
+@contextmanager
+def peer_of(name: str) -> Iterator[GrpcPeer]:
+    """A peer whose name server runs; its folder is deleted afterwards."""
+    made = GrpcPeer(name, SCRATCH / f"grpc-{name}-{os.getpid()}")
+    try:
+        made.start_names()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(made.folder, ignore_errors=True)
+
+
+#: (what, unit, less is better, value)
+Figures = list[tuple[str, str, bool, float]]
+
+
+def _worked(peer: GrpcPeer, client: Client, name: str, *words: object) -> Figures:
+    before = peer.cpu_s()
+    said = client(*words)
+    used = peer.cpu_s() - before
+    if said["errors"]:
+        console.print(f"{peer.name}: {name}: {said['errors']:.0f} errors")
+    return [
+        (name, "/s", False, said["done"] / said["seconds"]),
+        (f"{name}: server's processor time each", " us", True, used / max(said["done"], 1) * 1e6),
+    ]
+
+
+def work(peer: GrpcPeer, client: Client, only: list[str], count: int) -> Figures:
+    made: Figures = []
+    if "send" in only or "take" in only:
+        name = f"send, {BODY} bytes, {IN_FLIGHT} in flight"
+        made += _worked(peer, client, name, "send", peer.endpoint, "bench", count)
+    if "take" in only:
+        name, group = "receive and acknowledge a backlog", "takers"
+        made += _worked(peer, client, name, "take", peer.endpoint, "bench", group, count)
+    if "tx" in only:
+        name = "transactions, 32 threads"
+        made += _worked(peer, client, name, "tx", peer.endpoint, "bench-tx", count // 5)
+    return made
+
+
+def start(peer: GrpcPeer, client: Client) -> Figures:
+    """On the folder that is there, with its topics."""
+    took = []
+    for _ in range(_STARTS):
+        peer.stop_broker()
+        time.sleep(1)
+        client.ask("first", peer.endpoint, "bench")
+        time.sleep(1)  # it tries, and finds nobody
+        began = time.perf_counter()
+        peer.launch()
+        client.said()
+        took.append(time.perf_counter() - began)
+    return [("start to the first gRPC send", " s", True, sorted(took)[_STARTS // 2])]
+
+
+def run(peers: list[str], rounds: int, only: list[str], count: int) -> list[Row]:
+    values: dict[tuple[str, str, str, bool], list[float]] = {}
+
+    def note(peer: GrpcPeer, figures: Figures) -> None:
+        for what, unit, smaller, value in figures:
+            values.setdefault((what, peer.name, unit, smaller), []).append(value)
+            console.print(f"{peer.name}: {what}: {harness.figure(value)}{unit}")
+
+    with ExitStack() as undo:
+        client = undo.enter_context(Client())
+        made = [undo.enter_context(peer_of(name)) for name in peers]
+        for peer in made:
+            peer.start_broker()
+            time.sleep(5)
+            note(peer, [("anonymous memory, started", " MB", True, peer.anonymous_mb())])
+        for number in range(rounds + 1):
+            for peer in made[number % 2 :] + made[: number % 2]:
+                figures = work(peer, client, only, count)
+                if number:
+                    note(peer, figures)
+        for peer in made:
+            note(peer, [("anonymous memory, after the work", " MB", True, peer.anonymous_mb())])
+            if "start" in only:
+                note(peer, start(peer, client))
+    return [
+        Row(what, f"{BODY} B", name, unit, rates, smaller=smaller)
+        for (what, name, unit, smaller), rates in values.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benches.grpc_work")
+    parser.add_argument("--peers", default="ours,5.3.3")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="send,take,tx,start")
+    parser.add_argument("--count", type=int, default=100_000, help="messages of a round")
+    parser.add_argument("--keep", type=Path, help="write the JSON there as well")
+    given = parser.parse_args()
+    facts: dict[str, Any] = harness.machine()
+    rows = run(given.peers.split(","), given.rounds, given.only.split(","), given.count)
+    harness.show(rows, facts, "gRPC")
+    path = harness.save(rows, facts, "grpc")
+    print(f"raw rounds: {path.relative_to(ROOT)}")
+    if given.keep:
+        given.keep.write_text(path.read_text("utf-8"), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

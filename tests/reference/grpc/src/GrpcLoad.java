@@ -1,0 +1,128 @@
+import java.time.Duration;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.concurrent.atomic.*;
+import org.apache.rocketmq.client.apis.*;
+import org.apache.rocketmq.client.apis.consumer.*;
+import org.apache.rocketmq.client.apis.message.*;
+import org.apache.rocketmq.client.apis.producer.*;
+
+/**
+ * Load through RocketMQ 5's official gRPC client, one virtual machine for many pieces of work, so that it is warm.
+ * Reads a line for each, answers one of JSON: seconds, done, errors.
+ *   send ENDPOINT TOPIC COUNT           128 bytes each, 64 in flight
+ *   take ENDPOINT TOPIC GROUP COUNT     receives up to 32 at once and acknowledges each, 8 threads; ends when nothing comes for 15 s
+ *   tx ENDPOINT TOPIC COUNT             a half and its commit each, 32 threads
+ *   first ENDPOINT TOPIC                one send by a client of its own, tried until it is taken
+ */
+public class GrpcLoad {
+    static final ClientServiceProvider P = ClientServiceProvider.loadService();
+    static final byte[] BODY = new byte[128];
+    static final int IN_FLIGHT = 64, TAKERS = 8, MAKERS = 32, SILENCE_S = 15;
+
+    static ClientConfiguration conf(String endpoint) {
+        return ClientConfiguration.newBuilder().setEndpoints(endpoint).enableSsl(false).setRequestTimeout(Duration.ofSeconds(10)).build();
+    }
+
+    static Message message(String topic) { return P.newMessageBuilder().setTopic(topic).setBody(BODY).build(); }
+
+    static String said(long began, long done, long errors) {
+        return String.format(Locale.ROOT, "{\"seconds\": %.6f, \"done\": %d, \"errors\": %d}", (System.nanoTime() - began) / 1e9, done, errors);
+    }
+
+    static String send(String endpoint, String topic, int count) throws Exception {
+        try (Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).build()) {
+            Semaphore room = new Semaphore(IN_FLIGHT);
+            AtomicLong errors = new AtomicLong();
+            producer.send(message(topic));
+            long began = System.nanoTime();
+            for (int i = 0; i < count; i++) {
+                room.acquire();
+                producer.sendAsync(message(topic)).whenComplete((receipt, error) -> {
+                    if (error != null) errors.incrementAndGet();
+                    room.release();
+                });
+            }
+            room.acquire(IN_FLIGHT);
+            return said(began, count - errors.get(), errors.get());
+        }
+    }
+
+    static String take(String endpoint, String topic, String group, int count) throws Exception {
+        SimpleConsumer consumer = P.newSimpleConsumerBuilder().setClientConfiguration(conf(endpoint)).setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(5))
+            .setSubscriptionExpressions(Map.of(topic, FilterExpression.SUB_ALL)).build();
+        AtomicLong done = new AtomicLong(), errors = new AtomicLong(), last = new AtomicLong(System.nanoTime());
+        ExecutorService pool = Executors.newFixedThreadPool(TAKERS);
+        long began = System.nanoTime();
+        for (int i = 0; i < TAKERS; i++) pool.submit(() -> {
+            while (done.get() < count && System.nanoTime() - last.get() < SILENCE_S * 1_000_000_000L) {
+                try {
+                    List<CompletableFuture<Void>> acks = new ArrayList<>();
+                    for (MessageView each : consumer.receive(32, Duration.ofSeconds(60))) acks.add(consumer.ackAsync(each));
+                    for (CompletableFuture<Void> each : acks) {
+                        each.get();
+                        last.set(System.nanoTime());
+                        done.incrementAndGet();
+                    }
+                } catch (Throwable e) { errors.incrementAndGet(); }
+            }
+        });
+        while (done.get() < count && System.nanoTime() - last.get() < SILENCE_S * 1_000_000_000L) Thread.sleep(1);
+        String result = said(began + (done.get() < count ? System.nanoTime() - last.get() : 0), done.get(), errors.get());
+        pool.shutdown();
+        pool.awaitTermination(30, TimeUnit.SECONDS);
+        consumer.close();
+        return result;
+    }
+
+    static String tx(String endpoint, String topic, int count) throws Exception {
+        try (Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setTransactionChecker(view -> TransactionResolution.COMMIT).build()) {
+            AtomicLong left = new AtomicLong(count), errors = new AtomicLong();
+            ExecutorService pool = Executors.newFixedThreadPool(MAKERS);
+            long began = System.nanoTime();
+            for (int i = 0; i < MAKERS; i++) pool.submit(() -> {
+                while (left.decrementAndGet() >= 0) {
+                    try {
+                        Transaction transaction = producer.beginTransaction();
+                        producer.send(message(topic), transaction);
+                        transaction.commit();
+                    } catch (Throwable e) { errors.incrementAndGet(); }
+                }
+            });
+            pool.shutdown();
+            pool.awaitTermination(600, TimeUnit.SECONDS);
+            return said(began, count - errors.get(), errors.get());
+        }
+    }
+
+    static String first(String endpoint, String topic) throws Exception {
+        long began = System.nanoTime(), errors = 0;
+        for (;;) {
+            try (Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setMaxAttempts(1).build()) {
+                producer.send(message(topic));
+                String result = said(began, 1, errors);
+                System.out.println(result);
+                System.out.flush();
+                return null;
+            } catch (Throwable e) { errors++; }
+            Thread.sleep(5);
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        Scanner in = new Scanner(System.in);
+        while (in.hasNextLine()) {
+            String[] w = in.nextLine().trim().split(" ");
+            String result;
+            switch (w[0]) {
+                case "send": result = send(w[1], w[2], Integer.parseInt(w[3])); break;
+                case "take": result = take(w[1], w[2], w[3], Integer.parseInt(w[4])); break;
+                case "tx": result = tx(w[1], w[2], Integer.parseInt(w[3])); break;
+                case "first": result = first(w[1], w[2]); break;
+                default: throw new IllegalArgumentException(w[0]);
+            }
+            if (result != null) { System.out.println(result); System.out.flush(); }
+        }
+        System.exit(0);
+    }
+}
