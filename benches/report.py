@@ -161,8 +161,8 @@ def grpc_section(run: dict[str, Any]) -> list[str]:
     text = (
         "Our broker with its gRPC service and Apache's proxy in local mode, which has its broker in"
         " the same process, under the official Java client, in turns (`python -m"
-        " benches.grpc_work`, `python -m benches.grpc_idle`); processor time and memory are those of"
-        " the whole process."
+        " benches.grpc_work`, `python -m benches.grpc_idle`); processor time and memory are of the"
+        " whole process."
     )
     lines = ["## gRPC", "", machine_line(run), "", text, ""]
     return [*lines, side_by_side(rows, list(dict.fromkeys(row.mode for row in rows))), ""]
