@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,13 @@ from pystore import accessfiles
 from pystore.accessfiles import AccessRows
 from pystore.audit.layout import Layout
 from pystore.audit.quiet import open_quietly, read_quietly
+from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 
 __all__ = ["Beside", "check_checkpoint", "check_offsets", "read_beside"]
 
 _JSON_MAX = 256 << 20
 _DB_MAX = 64 << 30
-_DB_SECONDS = 120
 _CHECKPOINT = struct.Struct(">5q")
 _CHECKPOINT_SIZE = 4096
 _TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
@@ -76,8 +74,10 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
     return parsed
 
 
-def _read_database(layout: Layout, folder: Path, kind: str) -> dict[str, Any]:
-    """What the database holds (readdb.py); {} when there is none or when it is damaged."""
+def _read_database(
+    layout: Layout, folder: Path, kind: str, read: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `read` (readdb.py) finds in a copy; {} when there is none or when it is damaged."""
     data = folder / "data.mdb"
     if not data.exists() and not data.is_symlink():
         return {}
@@ -85,17 +85,10 @@ def _read_database(layout: Layout, folder: Path, kind: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="pystore-") as made:
             with open_quietly(data) as source, open(Path(made) / "data.mdb", "wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
-            done = subprocess.run(
-                [sys.executable, "-m", "pystore.audit.readdb", folder.name, made],
-                capture_output=True, text=True, timeout=_DB_SECONDS, check=False,
-            )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
+            found = read(Path(made))
+    except OSError as error:
         layout.found(kind, data, text=str(error))
         return {}
-    if done.returncode != 0:
-        layout.found(kind, data, text=f"reading it ended with {done.returncode}")
-        return {}
-    found: dict[str, Any] = json.loads(done.stdout)
     if "error" in found:
         layout.found(kind, data, text=found["error"].replace(made, folder.name))
         return {}
@@ -113,7 +106,7 @@ def _check_access(layout: Layout) -> None:
         layout.found("config-bak", path, text=error.strerror or str(error))
     except ValueError as bad:
         layout.found("config-bak", path, text=str(bad))
-    database = _read_database(layout, folder, "access-db")
+    database = _read_database(layout, folder, "access-db", read_access)
     if copy is None or "copy" not in database:
         return
     if copy.contradicts(AccessRows.from_file(database["copy"].encode())):
@@ -182,7 +175,7 @@ def read_beside(layout: Layout) -> Beside:
     pairs: list[tuple[str, int, int]] = []
     if parts["offsets"] is not None:
         pairs += [(p, q, o) for p, rows in parts["offsets"].rows.items() for q, o in rows.items()]
-    database = _read_database(layout, layout.root / "meta", "metadata-db")
+    database = _read_database(layout, layout.root / "meta", "metadata-db", read_meta)
     _check_access(layout)
     known |= set(database.get("topics", ()))
     pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]

@@ -1,13 +1,11 @@
-"""Reads a copy of a database of a store for the audit, in a process of its own.
+"""Reads a copy of a database of a store for the audit.
 
-A damaged database can end the process that looks into it, since LMDB maps it. So ``python -m
-pystore.audit.readdb meta|access FOLDER`` does, and the audit reads the JSON object that it prints.
+LMDB maps the copy, and a page that it does not survive would end the process: so every page is
+checked first (pystore/_metapages.py), as by every open of a store.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +51,3 @@ def read_access(access: Path) -> dict[str, Any]:
         return {"error": error.text}
     except (lmdb.Error, OSError, ValueError, RecursionError) as error:
         return {"error": str(error)}
-
-
-if __name__ == "__main__":
-    read = {"meta": read_meta, "access": read_access}[sys.argv[1]]
-    print(json.dumps(read(Path(sys.argv[2]))))
