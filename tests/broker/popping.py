@@ -6,6 +6,8 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 
+from waiting import BOUND_S
+
 from broker.broker import Broker
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode as Code
@@ -144,7 +146,7 @@ async def popping(path, **settings):
 
 def run(coro):
     async def bounded():
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(BOUND_S):
             return await coro
 
     return asyncio.run(bounded())

@@ -840,6 +840,8 @@ def test_decisions_are_counted_by_topic_and_commits_by_their_age(tmp_path, small
         buckets = [found[f'{name}_bucket{{topic="orders",le="{le}"}}']
                    for le in (5, 60, 600, 3600, 43200, 86400, "+Inf")]  # fmt: skip
         assert buckets == [3, 5, 6, 6, 6, 6, 7]
-        assert await runtime_entries(p) == entries  # they are told apart from upstream's
+        # They are told apart from upstream's, beside which a busy machine leaves traces of its own.
+        more = await runtime_entries(p) - entries
+        assert all(name.startswith("loopHeld") for name in more)
         assert found[f'{name}_sum{{topic="orders"}}'] == sum(age for age in ages_s if age > 0)
         assert found[f'{name}_count{{topic="orders"}}'] == len(ages_s)

@@ -287,20 +287,21 @@ def test_a_broker_that_drains_is_left(tmp_path, settings):
     """It answers with GO_AWAY; what was acknowledged is there when it starts again."""
 
     async def scenario():
-        results = []
+        results, stopped = [], False
         broker = Broker(tmp_path / "store", **settings | {"drain_s": 5.0})
         await broker.start()
         broker.create_topic("orders", queues=1)
-        async with broker.async_producer(retries=0, send_timeout_s=BOUND_S) as producer:
+        async with broker.async_producer(retries=0, send_timeout_s=1) as producer:
 
             async def work():
-                with contextlib.suppress(ClientError):
-                    while True:
+                while not stopped:
+                    with contextlib.suppress(ClientError):
                         results.append(await producer.send(Message("orders", b"x")))
 
             task = asyncio.create_task(work())
             await until(lambda: len(results) > 100)
             await broker.stop()
+            stopped = True
             await task
         async with Broker(tmp_path / "store", **settings) as again:
             found = await received(again, "orders", len(results))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from waiting import until, until_async
+from waiting import BOUND_S, until, until_async
 
 from broker.broker import Broker
 from broker.client.errors import BrokerRefused, Misuse
@@ -18,7 +18,7 @@ SMALL = {"listenPort": 0, "mappedFileSizeCommitLog": 1 << 20}
 
 def popping(path, work):
     async def main():
-        async with asyncio.timeout(120), Broker(path, **SMALL) as broker:
+        async with asyncio.timeout(BOUND_S), Broker(path, **SMALL) as broker:
             broker.services.topics.update(TopicConfig("T", 4, 4))
             async with broker.async_producer("p") as producer:
                 await work(broker, producer)

@@ -209,8 +209,16 @@ def test_garbage_ends_the_connection(relay: Proxy) -> None:
         assert wire.recv(1) == b""
 
 
-def test_a_client_survives_the_restart_of_a_broker(cluster: Cluster, relay: Proxy) -> None:
-    """The broker hears of it again before it is asked. The last test of the shared cluster."""
+def test_a_client_survives_the_restart_of_a_broker(tmp_path: Path) -> None:
+    """The broker hears of it again before it is asked. A cluster of its own, for others would find
+    theirs without that broker."""
+    with ExitStack() as undo:
+        cluster = Cluster(tmp_path, undo)
+        relay = undo.enter_context(proxy(cluster.namesrv))
+        restarted(cluster, relay)
+
+
+def restarted(cluster: Cluster, relay: Proxy) -> None:
     for broker in cluster.brokers:
         broker.create_topic("Restart")
     settings = {"brokerName": "broker-b", "namesrvAddr": cluster.namesrv}
