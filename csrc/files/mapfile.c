@@ -232,8 +232,10 @@ static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool 
     snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
     if (io->stat(io, path, &st) < 0) {
         int err = errno;
-        bool link = segment && io->lstat(io, path, &st) == 0 && S_ISLNK(st.st_mode);
-        return err == ENOENT && !link ? 0 : list_odd(folder, d, err, e);
+        /* A segment that is a link to nothing is not one that has gone meanwhile. */
+        if (err == ENOENT && (!segment || (io->lstat(io, path, &st) < 0 && errno == ENOENT)))
+            return 0;
+        return list_odd(folder, d, err, e);
     }
     if (segment && !S_ISREG(st.st_mode)) return list_odd(folder, d, EINVAL, e);
     if (S_ISDIR(st.st_mode)) return 0;

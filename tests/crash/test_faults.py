@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import storeview
 from waiting import until
 
 import pystore
@@ -597,40 +598,224 @@ SAYS = {
 }  # fmt: skip
 
 
-def test_every_call_fails_with_every_error(tmp_path, seed):
-    """Call n fails once, with each errno that it may give: what was acknowledged stays, and what is
-    raised has that errno, says which call it was, and of which file."""
-    rng = random.Random(seed)
-    counting = Faults()
-    flush = rng.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
-    assert whole_life(tmp_path / "counting", counting, flush, []) == []
-    cases = [
-        (name, at, getattr(errno, err))
-        for name in CALLS for err in ERRNOS[name].split()
-        for at in range(1, counting.calls(name) + 1)
-    ]  # fmt: skip
-    if ROUNDS < 100:
-        cases = rng.sample(cases, min(len(cases), 2 * ROUNDS))
-    struck = Counter()
-    for name, at, err in cases:
-        faults, acknowledged, path = Faults(), [], tmp_path / "store"
+def check_told(met, path, name, err):
+    """What was raised has the errno of the call that failed, says which it was, and of what file.
+
+    An error without errno says what was found, as of the next open.
+    """
+    for e in met:
+        if not e.errno:
+            continue
+        assert e.errno == err, e
+        # What holds up the dispatcher is a state, which later calls name, too.
+        assert re.search(f"{SAYS[name]}|no disk space|cannot extend", str(e)), e
+        named = Path(re.search(r": (/\S+)", str(e))[1])
+        assert named.is_relative_to(path) or path.is_relative_to(named), e
+
+
+def cases_of(name, total):
+    """(call, number, errno). Of a call that is made very often, those in the middle, which do the
+    same for one folder after another, take turns at the errors."""
+    errors = [getattr(errno, err) for err in ERRNOS[name].split()]
+    for at in range(1, total + 1):
+        ends = at <= 20 or at > total - 20
+        for err in errors if ends else [errors[at % len(errors)]]:
+            yield name, at, err
+
+
+class Table:
+    """Each call of a piece of work fails once, with each errno that it may give.
+
+    prepare: makes the folder, with the system's own calls. work: what is done over the faulty
+    ones; returns the errors of ours. check: whether the store is what it must be afterwards.
+    """
+
+    def __init__(self, tmp_path, rng, prepare, work, check):
+        self.tmp_path, self.rng = tmp_path, rng
+        self.prepare, self.work, self.check = prepare, work, check
+        self.struck, self.cases, self.called = Counter(), 0, set()
+
+    def run(self, share=1.0):
+        """share: of the cases of a slice."""
+        counting = Faults()
+        path = self.tmp_path / "counting"
+        self.prepare(path)
+        assert self.work(path, counting) == []
+        self.called = {name for name in CALLS if counting.calls(name)}
+        cases = [case for name in CALLS for case in cases_of(name, counting.calls(name))]
+        whole = len(cases)
+        if ROUNDS < 100:
+            cases = self.rng.sample(cases, min(whole, int(2 * ROUNDS * share)))
+        self.cases = len(cases)
+        for name, at, err in cases:
+            try:
+                self.one(name, at, err)
+            except BaseException as e:
+                raise AssertionError(f"{name} number {at}: {errno.errorcode[err]}: {e!r}") from e
+        struck = dict(self.struck)
+        print(f"{self.cases} of {whole} cases, {self.struck.total()} struck: {struck}")
+
+    def one(self, name, at, err):
+        faults, path = Faults(), self.tmp_path / "store"
+        self.prepare(path)
         faults.fail(name, at=at, err=err, forever=False)
-        try:
-            for e in whole_life(path, faults, flush, acknowledged):
-                if e.errno:  # else it says what was found, as of the next open
-                    assert e.errno == err, e
-                    # What holds up the dispatcher is a state, which later calls name, too.
-                    assert re.search(f"{SAYS[name]}|no disk space|cannot extend", str(e)), e
-                    named = Path(re.search(r": (/\S+)", str(e))[1])
-                    assert named.is_relative_to(path) or path.is_relative_to(named), e
-            begin = min((int(f.name) for f in (path / "commitlog").glob("*")), default=0)
-            check(path, [told for told in acknowledged if told[0] >= begin])  # retention ran
-        except BaseException as e:
-            raise AssertionError(f"{name} number {at}: {errno.errorcode[err]}: {e!r}") from e
-        struck[name] += faults.injected
+        check_told(self.work(path, faults), path, name, err)
+        self.struck[name] += faults.heal()
+        self.check(path)
         shutil.rmtree(path, ignore_errors=True)
-    print(struck)
-    assert struck.total() >= len(cases) // 2  # how many come in all depends on threads
+
+
+def test_every_call_fails_with_every_error(tmp_path, seed):
+    """Of a whole life; what was acknowledged stays."""
+    rng = random.Random(seed)
+    flush = rng.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
+    acknowledged = []
+
+    def work(path, faults):
+        acknowledged.clear()
+        return whole_life(path, faults, flush, acknowledged)
+
+    def still_there(path):
+        begin = min((int(f.name) for f in (path / "commitlog").glob("*")), default=0)
+        check(path, [told for told in acknowledged if told[0] >= begin])  # retention ran
+
+    table = Table(tmp_path, rng, lambda path: None, work, still_there)
+    table.run()
+    assert table.struck.total() >= table.cases // 2  # how many come in all depends on threads
+
+
+# ---- recovery, and what deletes ----
+
+#: So many queues that their folders are synced by one call for all.
+WIDE = 36
+
+
+def make_to_recover(root):
+    """A store whose open has everything to do: a bad record, a torn end, units and an index that
+    are gone, a topic that was deleted. The messages that are whole."""
+    with pystore.open(root, **SMALL) as store:
+        store.metadata.topics.put(pystore.TopicConfig("wide", WIDE, WIDE))
+        for queue in range(WIDE):
+            store.put("wide", b"w%d" % queue, queue=queue)
+        done = [
+            (put.physical_offset, put.size, body)
+            for body in (b"%d" % i + bytes(4000) for i in range(40))
+            for put in [store.put("T", body, queue=0, keys="k")]
+        ]
+        store.put("gone", b"x", queue=0)
+        store.delete_topic("gone")
+        end = store.info().log_max
+    (root / "abort").write_text("")
+    (root / "checkpoint").write_bytes(bytes(4096))
+    shutil.rmtree(root / "index")
+    shutil.rmtree(root / "consumequeue" / "T")
+    place, size, _ = done[5]
+    segment = SMALL["mappedFileSizeCommitLog"]
+    for at, data in ((place + size - 200, b"?"), (end, b"torn" * 10)):
+        file = root / "commitlog" / f"{at - at % segment:020d}"
+        with file.open("r+b") as opened:
+            opened.seek(at % segment)
+            opened.write(data)
+    return [(at, body) for at, _, body in done if at != place]
+
+
+def fresh_copies(source):
+    def prepare(path):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(source, path)
+
+    return prepare
+
+
+def test_recovery_with_every_error(tmp_path, seed):
+    """An open that fails leaves the store to the next one, which finds all that is whole."""
+    done = make_to_recover(tmp_path / "source")
+
+    def work(path, faults):
+        try:
+            FaultyStore(path, faults).close()
+        except pystore.StoreError as e:
+            return [e]
+        finally:
+            gc.collect()
+        return []
+
+    def recovered(path):
+        with pystore.open(path, **SMALL) as store:
+            there = {m.physical_offset: bytes(m.body) for m in store.messages(check_crc=True)}
+            assert all(there.get(place) == body for place, body in done)
+            got = storeview.delivered(store)
+            assert [at for _, at in got["T", 0]] == [at for at, _ in done]
+            assert [len(q) for q in store.queues() if q.topic == "wide"] == [1] * WIDE
+            assert not [q for q in store.queues() if q.topic == "gone" and len(q)]
+            found = store.query("T", "k", max_messages=100)
+            assert {m.physical_offset for m in found} >= {place for place, _ in done}
+
+    table = Table(tmp_path, random.Random(seed), fresh_copies(tmp_path / "source"), work, recovered)
+    table.run(share=0.75)
+    assert set(CALLS) - table.called <= {"lstat", "rmdir", "statvfs", "msync"}
+
+
+@pytest.mark.parametrize("err", [0, *(getattr(errno, name) for name in ERRNOS["lstat"].split())])
+def test_a_segment_that_is_a_link_to_nothing_is_named(store_path, faults, err):
+    """Nobody calls lstat but for such a link, which is not a file that has gone meanwhile."""
+    with pystore.open(store_path, **SMALL) as store:
+        store.put("T", b"x", queue=0)
+    link = store_path / "consumequeue/T/0" / f"{400:020d}"
+    link.symlink_to(store_path / "nowhere")
+    faults.fail("lstat", at=1 if err else NEVER, err=err or errno.EIO)
+    with pytest.raises(pystore.StoreError, match=link.name):
+        FaultyStore(store_path, faults)
+    assert faults.calls("lstat") == 1
+
+
+def test_deletion_with_every_error(tmp_path, seed):
+    """Retention and the deletion of a topic take all of it or nothing, and nothing else."""
+    source = tmp_path / "source"
+    with pystore.open(source, **SMALL) as store:
+        puts = []
+        for i in range(60):
+            store.put("gone", b"old", queue=i % 2, keys="g")
+            body = b"%d" % i + bytes(4000)
+            puts.append((store.put("T", body, queue=0, keys="k").physical_offset, body))
+    for path in (source / "commitlog").iterdir():
+        os.utime(path, (1, 1))  # older than any fileReservedTime
+
+    def work(path, faults):
+        met = []
+        try:
+            with FaultyStore(path, faults, fileReservedTime=1) as store:
+                for step in (lambda: store.clean(immediate=True),
+                             lambda: store.delete_topic("gone"),
+                             lambda: store.flush()):  # fmt: skip
+                    try:
+                        step()
+                    except pystore.StoreError as e:
+                        met.append(e)
+        except pystore.StoreError as e:
+            met.append(e)
+        finally:
+            gc.collect()
+        return met
+
+    def rest_is_there(path):
+        begin = min(int(f.name) for f in (path / "commitlog").glob("*"))
+        with pystore.open(path, **SMALL) as store:
+            got = storeview.delivered(store)
+            kept = [(n, at) for n, (at, _) in enumerate(puts) if at >= begin]
+            assert got["T", 0] == kept
+            assert all(bytes(store.message(at).body) == puts[n][1] for n, at in kept)
+            for queue in (0, 1):
+                first, end = store.range("gone", queue) or (0, 0)
+                assert [n for n, _ in got.get(("gone", queue), [])] == list(range(first, end))
+            end = store.put("gone", b"new", queue=0)
+            assert bytes(store.message(end.physical_offset).body) == b"new"
+
+    table = Table(tmp_path, random.Random(seed), fresh_copies(source), work, rest_is_there)
+    table.run(share=0.75)
+    assert {"unlink", "rmdir", "rename", "statvfs", "msync"} <= table.called
+    begin = min(int(f.name) for f in (tmp_path / "counting" / "commitlog").glob("*"))
+    assert begin > 0
 
 
 def test_every_call_has_errors():
