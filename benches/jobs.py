@@ -1,15 +1,17 @@
 """Spark jobs, each beside the reference that it is measured against, in the same run.
 
-    python -m benches.jobs [--messages 4000000] [--rounds 3] [--only archive,verify,batch,kafka]
+    python -m benches.jobs [--only archive,audits,batch,kafka] [--rounds 3] [--scale 1.0] [--keep]
 
 archive   beside a source that yields prepared batches of the same rows, written by the same
           Parquet writer; then a second run with 1 % new
-verify    and rebuild, on two executors of one core, beside `pystore verify` and `pystore rebuild`
-          of one process that has one core
-batch     all default columns of a store to the noop sink, on one and on two executors of one core
+audits    verify and rebuild, on two executors of one core, beside `pystore verify` and
+          `pystore rebuild` of one process that has one core
+batch     all default columns of a store to the noop sink, on one and on two executors, each of
+          which has one core of the machine for all that it runs
 kafka     the same rows out of one Kafka broker of this machine, by Spark's Kafka source
 
-Executors are processes of their own (`local-cluster`). What is timed begins in a warm session.
+Executors are processes of their own (`local-cluster`). What is timed begins in a warm session. A
+part that fails is named and leaves the others; --keep writes the run into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -27,17 +29,21 @@ from pathlib import Path
 from typing import Any
 
 import pystore
-from benches import harness
+from benches import harness, report
 from benches.harness import QUEUES, ROOT, TOPIC, Row, bodies, flat, fresh
 from benches.peer_servers import FETCHED, Missing, fetch_jars, kafka
 from benches.test_recovery import into_cache
 from pystore.cli import main as program
 
 SIZE = 1024
+#: Of the audits: records, not bytes, are what costs.
+SMALL = 128
 CHUNK = 50_000
 #: Small enough that the log of a bench is many segments, as a large store's is.
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 64 << 20}
 KAFKA_SOURCE = "spark-sql-kafka-0-10_2.13"
+#: Where Maven does not have it in PySpark's own version.
+KAFKA_SOURCE_BEFORE = "4.2.0"
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>bench</groupId><artifactId>source</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.spark</groupId><artifactId>{name}</artifactId>
@@ -80,8 +86,41 @@ def executors(count: int) -> str:
     return f"local-cluster[{count},1,1024]"
 
 
-def fill(path: Path, count: int) -> None:
-    column = bodies(min(CHUNK, count), SIZE)
+def pin_executors() -> None:
+    """Gives each executor that this process has started, with all its threads and its Python
+    processes, a core of its own: else the virtual machine and the Python process of one task work
+    side by side on two, and one executor is two."""
+    own = os.getpid()
+    machines = [pid for pid in _processes(own) if b"CoarseGrainedExecutorBackend" in _words(pid)]
+    for core, machine in zip(sorted(os.sched_getaffinity(0)), sorted(machines), strict=False):
+        for pid in [machine, *_processes(machine)]:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread.name), {core})
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _processes(above: int) -> list[int]:
+    """All processes below one."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found, layer = [], {above}
+    while layer:
+        layer = {pid for pid, parent in parents.items() if parent in layer}
+        found += layer
+    return found
+
+
+def fill(path: Path, count: int, size: int = SIZE) -> None:
+    column = bodies(min(CHUNK, count), size)
     with pystore.open(path, **SETTINGS) as store:
         for first in range(0, count, CHUNK):
             n = min(CHUNK, count - first)
@@ -93,10 +132,11 @@ def fill(path: Path, count: int) -> None:
 def job(*words: object) -> float:
     """Seconds of a job, in the session that is there."""
     began = time.perf_counter()
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = program(["spark", *map(str, words), "--json"])
     if code:
-        raise SystemExit(f"{words[0]} ended with {code}: {said.getvalue()[:500]}")
+        raise RuntimeError(f"{words[0]} ended with {code}: {said.getvalue()[-500:]}")
     return time.perf_counter() - began
 
 
@@ -116,7 +156,7 @@ def prepared(spark: Any, path: Path, count: int) -> Any:
 
     columns = f"{FIELDS}, topic string, day string"
     folder = fresh("jobs-sample")
-    program(["spark", "archive", str(path), str(folder), "--json"])
+    job("archive", path, folder)
     sample = spark.read.schema(columns).parquet(*map(str, folder.glob("run=*")))
     table = sample.limit(20_000).toArrow()
     shutil.rmtree(folder)
@@ -213,7 +253,7 @@ def alone(what: str, path: Path) -> float:
 
 def of_audits(count: int, rounds: int) -> list[Row]:
     path = fresh("jobs-audit")
-    fill(path, count)
+    fill(path, count, SMALL)
     rows = []
     with session(executors(2)) as spark:
         spark.range(2).count()
@@ -227,7 +267,7 @@ def of_audits(count: int, rounds: int) -> list[Row]:
                 ours.append(job(what, path))
                 for side in path.glob("repair-*"):
                     shutil.rmtree(side)
-            payload, mode = f"{SIZE} B bodies, {count:,} messages", "page cache, CRC checked"
+            payload, mode = f"{SMALL} B bodies, {count:,} messages", "page cache, CRC checked"
             pairs = list(zip(theirs, ours, strict=True))
             rows += [
                 Row(f"spark {what}, two executors", payload, mode, "rows/s",
@@ -253,6 +293,8 @@ def of_batch(count: int, rounds: int) -> list[Row]:
         with session(executors(many)) as spark:
             frame = spark.read.format("rocketmq").option("minPartitions", 8).load(str(path))
             seconds(frame)
+            pin_executors()
+            seconds(frame)
             each += [seconds(frame) for _ in range(rounds)]
     shutil.rmtree(path)
     what, mode = f"{SIZE} B bodies, {count:,} messages", "default columns, noop sink"
@@ -267,14 +309,24 @@ def of_batch(count: int, rounds: int) -> list[Row]:
 # ---- Kafka ----
 
 
-def of_kafka(count: int, rounds: int) -> list[Row]:
+def kafka_source() -> tuple[str, list[Path]]:
+    """Spark's Kafka source: its version, and its jars. Raises: Missing."""
     import pyspark
 
+    for version in (pyspark.__version__, KAFKA_SOURCE_BEFORE):
+        pom = POM.format(name=KAFKA_SOURCE, version=version)
+        try:
+            return version, fetch_jars(FETCHED / f"spark-kafka-{version}", pom)
+        except Missing as missing:
+            why = missing
+    raise why
+
+
+def of_kafka(count: int, rounds: int) -> list[Row]:
+    version, jars = kafka_source()
     path = fresh("jobs-kafka")
     fill(path, count)
     into_cache(path)
-    jars = fetch_jars(FETCHED / "spark-kafka", POM.format(name=KAFKA_SOURCE,
-                                                          version=pyspark.__version__))  # fmt: skip
     ours, theirs = [], []
     with (
         kafka() as server,
@@ -295,32 +347,48 @@ def of_kafka(count: int, rounds: int) -> list[Row]:
     what, mode = f"{SIZE} B bodies, {count:,} messages", "2 cores, all columns, noop sink"
     return [
         Row("our source, the store's files", what, mode, "rows/s", [count / s for s in ours]),
-        Row("Spark's Kafka source, one broker", what, mode, "rows/s", [count / s for s in theirs]),
+        Row(f"Spark's Kafka source {version}, one broker", what, mode, "rows/s",
+            [count / s for s in theirs]),
         Row("ours / Kafka's", what, mode, "x",
             [b / a for a, b in zip(ours, theirs, strict=True)]),
     ]  # fmt: skip
 
 
-WORKS: dict[str, Callable[[int, int], list[Row]]] = {
-    "archive": of_archive, "verify": of_audits, "batch": of_batch, "kafka": of_kafka,
+#: A part and how many messages it takes: enough that a start of Spark's tasks is little beside it.
+WORKS: dict[str, tuple[Callable[[int, int], list[Row]], int]] = {
+    "archive": (of_archive, 3_000_000), "audits": (of_audits, 16_000_000),
+    "batch": (of_batch, 2_000_000), "kafka": (of_kafka, 1_000_000),
 }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.jobs")
-    parser.add_argument("--messages", type=int, default=4_000_000, help="of 1 KiB")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(WORKS), help="which, with commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=harness.SCALE, help="of the messages")
+    parser.add_argument("--keep", action="store_true", help="into docs/benchmarks.md")
     given = parser.parse_args()
-    facts, rows = harness.machine(), []
+    harness.SCALE = given.scale
+    facts, rows, failed = harness.machine(), [], []
     for name in given.only.split(","):
+        work, count = WORKS[name]
+        began = time.perf_counter()
         try:
-            rows += WORKS[name](given.messages, given.rounds)
+            rows += work(harness.scaled(count), given.rounds)
         except Missing as missing:
             print(f"{name}: {missing}", file=sys.stderr)
+        except Exception as error:
+            failed.append(name)
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     harness.show(rows, facts, "Spark jobs")
     path = harness.save(rows, facts, "jobs")
     print(f"raw rounds: {path.relative_to(ROOT)}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; nothing is kept")
+    if given.keep:
+        report.keep([str(path)])
+        report.PAGE.write_text(report.page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def _fetch(words: list[str], folder: Path, env: dict[str, str] | None = None) ->
         words, cwd=folder, env=os.environ | (env or {}), capture_output=True, text=True
     )
     if done.returncode:
-        raise Missing(f"{' '.join(words[:2])} failed: {done.stderr.strip()[-200:]}")
+        said = done.stderr.strip() or next((x for x in done.stdout.split("\n") if "ERROR" in x), "")
+        raise Missing(f"{' '.join(words[:2])} failed: {said[-300:]}")
 
 
 @contextmanager

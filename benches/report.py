@@ -240,6 +240,19 @@ def sends_section(run: dict[str, Any]) -> list[str]:
     return [*lines, text, "", *table(run["rows"]), ""]
 
 
+def jobs_section(run: dict[str, Any]) -> list[str]:
+    text = (
+        "`python -m benches.jobs`, each job beside what it is measured against, in turns. The"
+        " prepared source yields batches that are at hand, to the same Parquet writer; `archive`"
+        " reads the log a second time and its Parquet files again besides. Rates a core are those"
+        " of the clock, for two executors against one process on one core; what a rebuild writes"
+        " is made by one thread, as without Spark. One executor has one core of the machine for"
+        " its virtual machine and its Python processes. The Kafka broker is of"
+        " this machine, and its log is in the page cache, as the store's."
+    )
+    return ["## Spark jobs", "", machine_line(run), "", text, "", *table(run["rows"]), ""]
+
+
 def machine_line(run: dict[str, Any]) -> str:
     when = run["when"]
     facts = "; ".join(f"{name} {value}" for name, value in run["machine"].items())
@@ -260,6 +273,7 @@ def page() -> str:
         "client": client_section, "clients": clients_section,
         "transactions": transactions_section, "grpc": grpc_section, "dedup": dedup_section,
         "signed": signed_section, "sends": sends_section, "audit": audit_section,
+        "jobs": jobs_section,
     }  # fmt: skip
     for kind, section in sections.items():
         if (RESULTS / f"committed-{kind}.json").exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def read(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
         "brokers": sorted({row.brokerName for row in rows}),
         "where": sorted({row.where for row in rows}),
     }
+
+
+@udf(StringType())
+def network(_: int) -> str:
+    """The executor's network namespace, and the address that it was given."""
+    return f"{Path('/proc/self/ns/net').readlink()} {os.environ['SPARK_LOCAL_IP']}"
+
+
+def networks(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
+    rows = _load(spark.read, given).select(network("queueId").alias("network")).distinct().collect()
+    return {"networks": sorted(row.network.split() for row in rows)}
 
 
 def _load(reader: Any, given: dict[str, Any]) -> DataFrame:
@@ -68,7 +80,8 @@ def stream(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     what, given = sys.argv[1], json.loads(sys.argv[2])
     spark = spark_ext.session(SparkSession.builder.appName(what))
-    print(json.dumps({"read": read, "save": save, "stream": stream}[what](spark, given)))
+    known = {"read": read, "networks": networks, "save": save, "stream": stream}
+    print(json.dumps(known[what](spark, given)))
     spark.stop()
 
 

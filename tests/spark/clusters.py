@@ -1,4 +1,5 @@
-"""A standalone cluster: a master and two workers, each a process with a folder of its own.
+"""A standalone cluster: a master and two workers, each a process with a folder of its own, and a
+network namespace of its own where this user may make them.
 
 Executors get the packages of this project with the job, as an archive: the Python that they start
 has the libraries alone.
@@ -23,6 +24,7 @@ from ports import free_port
 from waiting import BOUND_S, until
 
 from tests.spark.conftest import LOG4J
+from tests.spark.networks import HERE, Host, hosts
 
 __all__ = ["PROGRAM", "Cluster", "run_cluster"]
 
@@ -34,12 +36,13 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 class Cluster:
-    """url: of the master. workers: their folders. folder: what drivers run in."""
+    """url: of the master. workers: their folders. folder: what drivers run in. host: of drivers.
+    hosts: of the master and the workers, by name; no_network: why all of them are this one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, host: Host, hosts: dict[str, Host], no_network: str) -> None:
+        self.folder, self.host, self.hosts, self.no_network = folder, host, hosts, no_network
         self.workers = [folder / "worker-1", folder / "worker-2"]
-        self.url = f"spark://127.0.0.1:{free_port()}"
+        self.url = f"spark://{hosts['master'].address}:{free_port()}"
         # Executors run in WORKER/APPLICATION/NUMBER: from there and from here, ../../ is a folder
         # that may hold the store, or may not.
         self.driver = folder / "driver" / "application" / "0"
@@ -59,13 +62,13 @@ class Cluster:
             shutil.copytree(ROOT / name, self.site / name, ignore=skip)
         shutil.make_archive(str(self.site), "zip", self.site)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, host: Host) -> dict[str, str]:
         kept = {n: os.environ[n] for n in ("PATH", "JAVA_HOME", "LANG") if n in os.environ}
         return kept | {
             "HOME": str(self.folder),
             "SPARK_HOME": str(self.home),
             "SPARK_CONF_DIR": str(self.folder / "conf"),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host.address,
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_LOCAL_DIRS": str(self.folder / "scratch"),
             "SPARK_NO_DAEMONIZE": "1",
@@ -73,13 +76,14 @@ class Cluster:
             "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
 
-    def start(self, kind: str, *words: str) -> subprocess.Popen[bytes]:
-        """A master or a worker."""
-        with (self.folder / f"{kind.rpartition('.')[2]}.log").open("ab") as log:
+    def start(self, name: str, kind: str, *words: str) -> subprocess.Popen[bytes]:
+        """A master or a worker, on the host of that name."""
+        host = self.hosts[name]
+        with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [self.home / "bin" / "spark-class", kind, "--host", "127.0.0.1",
+                [*host.inside, self.home / "bin" / "spark-class", kind, "--host", host.address,
                  "--webui-port", "0", *words],
-                env=self.environment(), cwd=self.folder, stdout=log, stderr=log,
+                env=self.environment(host), cwd=self.folder, stdout=log, stderr=log,
             )  # fmt: skip
 
     def submit(self, *words: object, **more: str) -> subprocess.Popen[bytes]:
@@ -99,7 +103,7 @@ class Cluster:
         conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         line = [self.home / "bin" / "spark-submit", "--master", self.url, *conf,
                 "--archives", f"{self.site}.zip#site", PROGRAM, *words]  # fmt: skip
-        environment = self.environment() | {
+        environment = self.environment(self.host) | {
             "PYSPARK_PYTHON": str(self._python),
             "PYTHONPATH": f"{self.site}:{self.libraries}",
         }
@@ -149,16 +153,22 @@ def stopped(process: subprocess.Popen[Any], *, group: bool = True) -> Iterator[N
 
 @contextlib.contextmanager
 def run_cluster(folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(folder)
-    port = cluster.url.rpartition(":")[2]
+    names = ("master", "worker-1", "worker-2")
     with contextlib.ExitStack() as stack:
-        master = cluster.start(MASTER, "--port", port)
+        try:
+            host, found = stack.enter_context(hosts(*names))
+            why = ""
+        except OSError as failed:
+            host, found, why = HERE, dict.fromkeys(names, HERE), str(failed)
+        cluster = Cluster(folder, host, found, why)
+        master = cluster.start("master", MASTER, "--port", cluster.url.rpartition(":")[2])
         stack.enter_context(stopped(master, group=False))
         for work in cluster.workers:
             work.mkdir()
             worker = cluster.start(
-                WORKER, "--cores", "1", "--memory", "700m", "--work-dir", str(work), cluster.url
-            )
+                work.name, WORKER,
+                "--cores", "1", "--memory", "700m", "--work-dir", str(work), cluster.url,
+            )  # fmt: skip
             stack.enter_context(stopped(worker, group=False))
         yield cluster
         # A worker that is told to stop ends its executors.

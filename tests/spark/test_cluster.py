@@ -48,7 +48,9 @@ def test_a_worker_without_the_store_pulls_and_two_brokers_are_one_frame(cluster,
     """The store of broker-a is at the same place for the driver and the first worker alone."""
     a, b = tmp_path / "a", tmp_path / "b"
     texts = fill(a, "a", 2) + fill(b, "b", 2)
-    with Broker(a, listenPort=0, with_namesrv=True, brokerName="broker-a", **SETTINGS) as broker:
+    own = cluster.host.address
+    settings = SETTINGS | {"brokerName": "broker-a", "brokerIP1": own, "bindAddress": own}
+    with Broker(a, listenPort=0, with_namesrv=True, **settings) as broker:
         for seen in (cluster.folder / "driver", cluster.workers[0]):
             (seen / "a").symlink_to(a)
         options = {
@@ -58,7 +60,8 @@ def test_a_worker_without_the_store_pulls_and_two_brokers_are_one_frame(cluster,
             "maxRecordsPerPartition": 500,
         }
         given = {"path": ["../../a", str(b)], "options": options}
-        found = cluster.run("read", json.dumps(given))
+        # A task that cannot pull must not be saved by the host that sees the store.
+        found = cluster.run("read", json.dumps(given), **{"spark.task.maxFailures": "1"})
     assert found["bodies"] == sorted(texts)
     assert found["brokers"] == ["broker-a", "broker-b"]
     folders, packages = zip(*(each.split() for each in found["where"]), strict=True)
@@ -67,6 +70,21 @@ def test_a_worker_without_the_store_pulls_and_two_brokers_are_one_frame(cluster,
     # What was shipped with the job, not what this machine has installed.
     assert all("/site/pystore/" in each for each in packages)
     assert all(Path(p).is_relative_to(f) for f, p in zip(folders, packages, strict=True))
+
+
+def test_executors_have_networks_of_their_own(cluster, tmp_path):
+    """Addresses of their own, and loopbacks that lead nowhere else."""
+    if cluster.no_network:
+        pytest.skip(f"no network namespaces here: {cluster.no_network}")
+    fill(tmp_path / "store", "s")
+    given = {"path": str(tmp_path / "store"), "options": {"maxRecordsPerPartition": 250}}
+    found = cluster.run("networks", json.dumps(given))
+    own = str(Path("/proc/self/ns/net").readlink())
+    networks = {network for network, _ in found["networks"]}
+    assert len(networks) == 2 and own not in networks
+    assert {address for _, address in found["networks"]} == {
+        cluster.hosts[name].address for name in ("worker-1", "worker-2")
+    }
 
 
 def test_an_executor_killed_in_a_write_leaves_each_row_once(cluster, store_path):
