@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from pyspark.sql.functions import udf
 from pyspark.sql.types import StringType
 
 import spark_ext
+from pystore.cli import main as main_of_pystore
 
 
 @udf(StringType())
@@ -77,10 +82,45 @@ def stream(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
     return {"batches": [p["numInputRows"] for p in query.recentProgress]}
 
 
+def jobs(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
+    """The report of each job; while one of `killed` works, an executor dies."""
+    reports = []
+    for words, killed in given["jobs"]:
+        over, hit = threading.Event(), list[int]()
+        killer = threading.Thread(target=_kill_executor, args=(spark, over, hit))
+        if killed:
+            killer.start()
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            code = main_of_pystore(["spark", *words, "--json"])
+        over.set()
+        if killed:
+            killer.join()
+        text = said.getvalue()
+        reports.append({"code": code, "hit": len(hit), "said": json.loads(text) if text else None})
+    return {"reports": reports}
+
+
+def _kill_executor(spark: SparkSession, over: threading.Event, hit: list[int]) -> None:
+    """SIGKILL to one of the application's executors, as soon as a task runs."""
+    tracker, name = spark.sparkContext.statusTracker(), spark.sparkContext.applicationId.encode()
+    while not over.wait(0.001):
+        stages = [tracker.getStageInfo(i) for i in tracker.getActiveStageIds()]
+        if not any(each is not None and each.numActiveTasks for each in stages):
+            continue
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_bytes()
+                if b"CoarseGrainedExecutorBackend" in words and name in words:
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    hit.append(int(folder.name))
+                    return
+
+
 def main() -> None:
     what, given = sys.argv[1], json.loads(sys.argv[2])
     spark = spark_ext.session(SparkSession.builder.appName(what))
-    known = {"read": read, "networks": networks, "save": save, "stream": stream}
+    known = {"read": read, "networks": networks, "save": save, "stream": stream, "jobs": jobs}
     print(json.dumps(known[what](spark, given)))
     spark.stop()
 

@@ -15,8 +15,11 @@ from waiting import BOUND_S, STARVED
 
 import pystore
 from pystore.cli import main
+from pystore.pending import HALF_TOPIC, OP_TOPIC
 
 Run = Callable[..., Any]
+#: Of the log of `busy`, in bytes.
+SEGMENT = 1 << 16
 
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -150,3 +153,24 @@ def run_job(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
         return json.loads(out)
 
     return run
+
+
+@pytest.fixture
+def busy(small: dict[str, Any]) -> Callable[[Path], Path]:
+    """busy(path): a store with several segments, and messages for each of the jobs."""
+
+    def build(path: Path) -> Path:
+        with pystore.open(path, **small | {"mappedFileSizeCommitLog": SEGMENT}) as store:
+            for i in range(300):
+                store.put("t", b"x" * 500, queue=i % 2, tags="a", keys=f"k{i}")
+                more = {"REAL_TOPIC": "t", "REAL_QID": "0", "UNIQ_KEY": f"u{i}"}
+                if i % 10 == 0:
+                    store.put(HALF_TOPIC, b"x", queue=0, properties=more | {"PGROUP": "g"})
+                if i % 20 == 0:
+                    store.put(OP_TOPIC, f"{i // 10},", queue=0)
+                if i % 10 == 5:
+                    store.put("SCHEDULE_TOPIC_XXXX", b"x", queue=2, properties=more)
+            store.metadata.offsets.commit("g", "t", 0, 3)
+        return path
+
+    return build

@@ -18,6 +18,9 @@ from broker import Broker
 from broker.testing import SETTINGS
 from tests.spark.clusters import Cluster, run_cluster, stopped
 from tests.spark.conftest import TooLate
+from tests.spark.test_job_faults import JOBS, told
+from tests.spark.test_job_faults import words as job_words
+from tests.spark.test_jobs import derived, dump
 from tests.spark.test_sink import SMALL, bodies, leftovers
 from tests.spark.test_spark_kill import writing
 
@@ -100,6 +103,32 @@ def test_an_executor_killed_in_a_write_leaves_each_row_once(cluster, store_path)
         assert job.wait() == 0, cluster.log()
     assert bodies(store_path) == [f"{i:08d}" for i in range(ROWS)]
     assert not leftovers(store_path)
+
+
+def test_jobs_outlive_an_executor(cluster, tmp_path, busy, capfd):
+    """Each job calmly, and with an executor killed while its tasks run: the same report, the same
+    store."""
+    store, broken = busy(tmp_path / "store"), tmp_path / "broken"
+    shutil.copytree(store, broken)
+    for file in broken.glob("index/*"):
+        file.unlink()
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    given: list[tuple[list[str], bool]] = []
+    for out in (calm, killed):
+        out.mkdir()
+        shutil.copytree(broken, out / "rebuild")
+        for name in JOBS:
+            words = job_words(name, out / "rebuild" if name == "rebuild" else store, out)
+            # It restores what was archived just before.
+            words = [str(out / "archive") if each.endswith("/source") else each for each in words]
+            given.append(([name, *words], out is killed))
+    reports = cluster.run("jobs", json.dumps({"jobs": given}))["reports"]
+    assert [each["code"] for each in reports] == [0] * len(given), cluster.log()
+    half = len(JOBS)
+    assert all(each["hit"] for each in reports[half:]), reports
+    assert told([r["said"] for r in reports[half:]]) == told([r["said"] for r in reports[:half]])
+    assert dump(killed / "restore", capfd) == dump(store, capfd)
+    assert derived(killed / "rebuild") == derived(calm / "rebuild")
 
 
 def _is_above(pid: int, child: int) -> bool:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +17,19 @@ import pytest
 from waiting import BOUND_S
 
 import pystore
-from pystore.pending import HALF_TOPIC, OP_TOPIC
+from pystore.pending import HALF_TOPIC
 from spark_ext.jobs.runs import alone
-from tests.spark.conftest import TooLate
+from tests.spark.conftest import SEGMENT, TooLate
 from tests.spark.test_jobs import derived, dump, visible
 
 pytestmark = pytest.mark.spark
 
-SEGMENT = 1 << 16
 #: All jobs; those of the second line change nothing.
 WRITERS = ("archive", "restore", "rebuild")
 READERS = ("transactions", "topics", "lag", "delays", "reconcile", "verify")
 JOBS = WRITERS + READERS
 #: What differs from run to run: times, and names that hold them.
 _BY_RUN = {"seconds", "side_folder", "store", "path"}
-
-
-@pytest.fixture
-def busy(small: dict[str, Any]) -> Callable[[Path], Path]:
-    """busy(path): a store with several segments, and messages for each of the jobs."""
-
-    def build(path: Path) -> Path:
-        with pystore.open(path, **small | {"mappedFileSizeCommitLog": SEGMENT}) as store:
-            for i in range(300):
-                store.put("t", b"x" * 500, queue=i % 2, tags="a", keys=f"k{i}")
-                more = {"REAL_TOPIC": "t", "REAL_QID": "0", "UNIQ_KEY": f"u{i}"}
-                if i % 10 == 0:
-                    store.put(HALF_TOPIC, b"x", queue=0, properties=more | {"PGROUP": "g"})
-                if i % 20 == 0:
-                    store.put(OP_TOPIC, f"{i // 10},", queue=0)
-                if i % 10 == 5:
-                    store.put("SCHEDULE_TOPIC_XXXX", b"x", queue=2, properties=more)
-            store.metadata.offsets.commit("g", "t", 0, 3)
-        return path
-
-    return build
 
 
 def words(name: str, store: Path, out: Path) -> list[str]:
@@ -378,7 +355,7 @@ def test_a_disk_that_is_full_is_named_and_shows_no_half_of_anything(
     size = {"archive": "3m", "restore": "3m", "transactions": "600k"}[name]
     done = subprocess.run(
         ["unshare", "-m", sys.executable, "-c", FULL, disk, size, name, *given],
-        capture_output=True, text=True, timeout=BOUND_S, check=False,
+        capture_output=True, text=True, timeout=3 * BOUND_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     error = json.loads(next(x for x in done.stderr.splitlines() if x.startswith('{"error"')))
