@@ -12,6 +12,7 @@ from broker.client.consumer import AsyncConsumer
 from broker.client.credentials import Credentials
 from broker.client.errors import (
     AlreadyClosed,
+    BadAnswer,
     BrokerRefused,
     ClientError,
     Forked,
@@ -41,12 +42,11 @@ from broker.client.transactions import (
 )
 
 __all__ = [
-    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BrokerRefused",
-    "ClientError", "Consumer", "Credentials", "Forked", "HandlerStuck", "InvalidMessage",
-    "LocalState", "Message", "MessageQueue", "Misuse", "NoRoute", "NotStarted", "Producer",
-    "ReceivedMessage", "Reply",
-    "RequestHook", "RequestTimeout", "RetryLater", "SendFailed", "SendResult", "SendStatus", "Sql",
-    "Transaction", "TransactionListener", "TransactionNotStarted", "TransactionProducer",
-    "TransactionResult", "Unreachable", "WrongLoop", "by_config", "machine_room",
-    "machine_room_nearby",
+    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BadAnswer",
+    "BrokerRefused", "ClientError", "Consumer", "Credentials", "Forked", "HandlerStuck",
+    "InvalidMessage", "LocalState", "Message", "MessageQueue", "Misuse", "NoRoute", "NotStarted",
+    "Producer", "ReceivedMessage", "Reply", "RequestHook", "RequestTimeout", "RetryLater",
+    "SendFailed", "SendResult", "SendStatus", "Sql", "Transaction", "TransactionListener",
+    "TransactionNotStarted", "TransactionProducer", "TransactionResult", "Unreachable", "WrongLoop",
+    "by_config", "machine_room", "machine_room_nearby",
 ]  # fmt: skip

@@ -32,6 +32,7 @@ from broker.client.errors import (
     ClientError,
     Misuse,
     Unreachable,
+    reading,
 )
 from broker.client.handling import (
     ConcurrentHandling,
@@ -43,7 +44,7 @@ from broker.client.handling import (
 from broker.client.inquiries import consumer_handlers
 from broker.client.member import RETRY, Changed, ConsumerOptions, ConsumerSettings
 from broker.client.message import MessageQueue, ReceivedMessage
-from broker.client.network import Network
+from broker.client.network import Network, number_in
 from broker.client.options import (
     INNER_PRODUCER,
     ClientSettings,
@@ -416,20 +417,24 @@ class AsyncConsumer:
         """What the group has committed; None: nothing yet. Raises: ClientError."""
         if self._offsets is not None:
             return self._offsets.get(queue)
-        fields = {
-            "consumerGroup": self.group, "topic": queue.topic, "queueId": queue.queue,
-            "setZeroIfNotFound": False, "bname": queue.broker,
-        }  # fmt: skip
-        answer = await self.network.request(
-            self.broker_of(queue), RequestCode.QUERY_CONSUMER_OFFSET, fields,
-            fine=(0, ResponseCode.QUERY_NOT_FOUND),
+        answer = await self._ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, queue, fine=(0, ResponseCode.QUERY_NOT_FOUND),
+            consumerGroup=self.group, setZeroIfNotFound=False,
         )  # fmt: skip
-        return int(answer.ext["offset"]) if answer.code == 0 else None
+        return self._offset_in(answer, queue) if answer.code == 0 else None
+
+    async def _ask(
+        self, code: int, queue: MessageQueue, fine: Sequence[int] = (0,), **more: object
+    ) -> Command:
+        fields = {"topic": queue.topic, "queueId": queue.queue, "bname": queue.broker, **more}
+        return await self.network.request(self.broker_of(queue), code, fields, fine=fine)
+
+    def _offset_in(self, answer: Command, queue: MessageQueue) -> int:
+        with reading(f"a question for an offset of {queue}", self.broker_of(queue)):
+            return number_in(answer, "offset")
 
     async def _offset(self, code: int, queue: MessageQueue, **more: object) -> int:
-        fields = {"topic": queue.topic, "queueId": queue.queue, "bname": queue.broker, **more}
-        answer = await self.network.request(self.broker_of(queue), code, fields)
-        return int(answer.ext["offset"])
+        return self._offset_in(await self._ask(code, queue, (0,), **more), queue)
 
     async def beginning(self, queue: MessageQueue) -> int:
         """The offset of the oldest message that is left. Raises: ClientError."""

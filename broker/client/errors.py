@@ -11,6 +11,7 @@ ClientError
 ├── Unreachable         no name server, or no broker, can be reached (also a ConnectionError)
 ├── RequestTimeout      nobody answered in time (also a TimeoutError)
 ├── BrokerRefused       a broker answered with an error: ``code`` and ``remark``
+├── BadAnswer           a server's answer cannot be read, or cannot be true
 ├── SendFailed          every attempt to send failed: ``attempts``
 ├── HandlerStuck        a handler did not return while the consumer was closed
 └── TransactionNotStarted  the half message was stored unsafely and rolled back
@@ -18,18 +19,36 @@ ClientError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from broker.remoting.codes import ResponseCode
 
 __all__ = [
-    "AlreadyClosed", "Attempt", "BrokerRefused", "ClientError", "Forked", "HandlerStuck",
-    "InvalidMessage", "Misuse", "NoRoute", "NotStarted", "RequestTimeout", "SendFailed",
-    "TransactionNotStarted", "Unreachable", "WrongLoop",
+    "UNREADABLE",
+    "AlreadyClosed",
+    "Attempt",
+    "BadAnswer",
+    "BrokerRefused",
+    "ClientError",
+    "Forked",
+    "HandlerStuck",
+    "InvalidMessage",
+    "Misuse",
+    "NoRoute",
+    "NotStarted",
+    "RequestTimeout",
+    "SendFailed",
+    "TransactionNotStarted",
+    "Unreachable",
+    "WrongLoop",
+    "reading",
 ]  # fmt: skip
 
 
+#: What reading a field or a body of an answer may end with.
+UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
 #: How remarks of a plain access list begin.
 _DENIED = "org.apache.rocketmq.acl.common.AclException"
 
@@ -190,6 +209,33 @@ class BrokerRefused(ClientError):
     def denied(self) -> bool:
         """Whether access control, or a permission, stands against the request."""
         return self.code == ResponseCode.NO_PERMISSION or self.remark.startswith(_DENIED)
+
+
+class BadAnswer(ClientError):
+    """A server answered with something that cannot be read, or that cannot be true. address: whose.
+
+    >>> from broker.client import BadAnswer
+    >>> raise BadAnswer("a pull of orders", ValueError("offset twelve"), "10.0.0.9:10911")
+    Traceback (most recent call last):
+    broker.client.errors.BadAnswer: 10.0.0.9:10911 gave an answer that cannot be used, to a pull ...
+    """
+
+    def __init__(self, what: str, bad: Exception, address: str) -> None:
+        why = f"{bad} is missing" if isinstance(bad, KeyError) else bad
+        super().__init__(
+            f"{address} gave an answer that cannot be used, to {what}: {why!s:.300}; check that a"
+            " RocketMQ broker or name server listens there, and its version"
+        )
+        self.address = address
+
+
+@contextlib.contextmanager
+def reading(what: str, address: str) -> Iterator[None]:
+    """Around what reads an answer. Raises: BadAnswer for what that stumbles over."""
+    try:
+        yield
+    except UNREADABLE as bad:
+        raise BadAnswer(what, bad, address) from bad
 
 
 class Attempt(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from broker.client._messages import send_plain, send_prepared
 from broker.client.credentials import SigningHook
+from broker.client.errors import BadAnswer
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.routes import Route
 from broker.client.sending import STORED, Answer, Outgoing, answer_of, fixed_fields
@@ -131,11 +132,16 @@ class InFlight:
 
     def set_result(self, answer: Command) -> None:
         """An answer that had to be decoded: mostly one that refuses."""
-        if answer.code in STORED:
-            self.settle(answer_of(answer, self.queue))
-        else:
+        if answer.code not in STORED:
             self.finished = True
             self._owner.refused(self, answer)
+            return
+        try:
+            read = answer_of(answer, self.queue, self.address)
+        except BadAnswer as bad:
+            self.set_exception(bad)
+        else:
+            self.settle(read)
 
     def settle(self, answer: Answer) -> None:
         self.finished = True

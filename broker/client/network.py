@@ -16,7 +16,15 @@ from typing import Any
 
 from broker.client import errors
 from broker.client.credentials import SigningHook
-from broker.client.errors import BrokerRefused, NoRoute, RequestTimeout, Unreachable
+from broker.client.errors import (
+    BadAnswer,
+    BrokerRefused,
+    ClientError,
+    NoRoute,
+    RequestTimeout,
+    Unreachable,
+    reading,
+)
 from broker.client.ids import client_id
 from broker.client.options import ClientSettings
 from broker.client.routes import DEFAULT_TOPIC, Route, as_template, parse_route
@@ -28,7 +36,7 @@ from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
 from broker.remoting.outstanding import Waiter
 
-__all__ = ["Network"]
+__all__ = ["Network", "number_in", "request_of"]
 
 log = logging.getLogger("broker.client")
 
@@ -338,6 +346,18 @@ class Network:
     async def _ask_route(self, topic: str) -> Route | None:
         if self.settings.find_route is not None:
             return await self.settings.find_route(topic)
+        for left in reversed(range(len(self._servers))):
+            try:
+                return await self._ask_one_route(topic)
+            except BadAnswer as bad:
+                if not left:
+                    raise
+                log.warning("%s; will ask another name server", bad)
+                self._servers.append(self._servers.pop(0))
+        return None
+
+    async def _ask_one_route(self, topic: str) -> Route | None:
+        """Of the first name server that answers."""
         answer = await self.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -350,10 +370,8 @@ class Network:
             raise BrokerRefused(
                 f"the route of {topic}", answer.code, answer.remark, self._servers[0]
             )
-        try:
+        with reading(f"the route of {topic}", self._servers[0]):
             return parse_route(answer.body, topic)
-        except (ValueError, KeyError, TypeError) as bad:
-            raise NoRoute(f"the route of {topic} cannot be read: {bad}", topic) from bad
 
     def _learn(self, topic: str, route: Route, *, keep: bool) -> Route:
         before = self._routes.get(topic)
@@ -448,7 +466,7 @@ class Network:
         for topic in [*self._routes, *self._templates]:
             try:
                 await self._fetch(topic, 0)
-            except (BrokerRefused, Unreachable, NoRoute) as failed:
+            except ClientError as failed:
                 log.info("Cannot refresh the route of %s; keeping the old one: %s", topic, failed)
 
 
@@ -461,6 +479,14 @@ def _named_errors() -> Iterator[None]:
         raise RequestTimeout(str(late)) from None
     except (ConnectionError, ValueError) as failed:
         raise Unreachable(str(failed)) from None
+
+
+def number_in(answer: Command, name: str) -> int:
+    """A field of an answer. Raises: KeyError, ValueError (also beyond 64 bits)."""
+    value = int(answer.ext[name])
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"the field {name} is beyond 64 bits")
+    return value
 
 
 def request_of(code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:

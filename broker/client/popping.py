@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Collection
 
-from broker.client.errors import BrokerRefused, ClientError, Misuse
+from broker.client.errors import ClientError, Misuse, reading
 from broker.client.member import RETRY, Member
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.progress import QueueProgress
@@ -159,14 +159,14 @@ class Popping:
         )  # fmt: skip
 
     def _received(self, topic: str, broker: str, answer: Command) -> list[ReceivedMessage]:
-        """The messages of an answer, each with its batch. Raises: BrokerRefused for an answer that
-        does not say which deliveries they are."""
+        """The messages of an answer, each with its batch. Raises: BadAnswer, also for one that does
+        not say which deliveries they are."""
         consumer, said = self._consumer, answer.ext
         tags = consumer.subscriptions[topic].tags
         wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
         batches: dict[tuple[str, int], PoppedBatch] = {}
         nowhere = PoppedBatch(MessageQueue(topic, broker, -1), topic, consumer.shown, self._done)
-        try:
+        with reading(f"a pop of {topic}", consumer.broker_of(nowhere.queue)):
             messages = received(bytes(answer.body), nowhere, None)
             deliveries = Deliveries(said, broker)
             for message in messages:
@@ -182,10 +182,6 @@ class Popping:
                     batches[place] = PoppedBatch(queue, real, consumer.shown, self._done)
                 message.progress = batches[place]
                 batches[place].handles[message.queue_offset] = handle
-        except (KeyError, ValueError) as bad:
-            raise BrokerRefused(
-                f"popping {topic}", 0, f"a malformed answer: {bad}", broker
-            ) from bad
         found = []
         for message in messages:
             # Brokers compare hashes of tags, which may collide: such a message is not for us.
@@ -228,16 +224,18 @@ class Popping:
         if not isinstance(batch, PoppedBatch) or handle is None:
             raise Misuse(f"{message} is done already, or was not popped")
         fields = self._delivery(batch, handle) | {"invisibleTime": int(invisible_s * 1000)}
+        address = self._consumer.broker_of(batch.queue)
         answer = await self._consumer.network.request(
-            self._consumer.broker_of(batch.queue), RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields
+            address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields
         )
         if message.queue_offset not in batch.handles:
             return  # it was acknowledged meanwhile, by the old handle
-        batch.handles[message.queue_offset] = handle._replace(
-            start=handle.offset, pop_ms=int(answer.ext["popTime"]),
-            invisible_ms=int(answer.ext["invisibleTime"]),
-            revive_queue=int(answer.ext["reviveQid"]),
-        )  # fmt: skip
+        with reading(f"an extension of {message}", address):
+            batch.handles[message.queue_offset] = handle._replace(
+                start=handle.offset, pop_ms=int(answer.ext["popTime"]),
+                invisible_ms=int(answer.ext["invisibleTime"]),
+                revive_queue=int(answer.ext["reviveQid"]),
+            )  # fmt: skip
 
     async def nack(self, message: ReceivedMessage, delay_level: int) -> None:
         """The message comes again, to any member: after the delay of the level, by its attempt when

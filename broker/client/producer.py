@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.errors import (
     Attempt,
+    BadAnswer,
     BrokerRefused,
     ClientError,
     InvalidMessage,
@@ -675,7 +676,7 @@ class AsyncProducer:
                 now = time.monotonic()
                 if answer.code in STORED:
                     self._faults.report(queue.broker, now - start, now)
-                    made = result(outgoing, queue, answer_of(answer, queue))
+                    made = result(outgoing, queue, answer_of(answer, queue, address))
                     if self._tracer is not None:
                         self._tracer.sent(outgoing, address, start, answer, made)
                     return made
@@ -683,7 +684,7 @@ class AsyncProducer:
                     f"the message to {outgoing.topic}", answer.code, answer.remark, address
                 )
                 again = may_retry(answer.code)
-            except (Unreachable, RequestTimeout) as lost:
+            except (Unreachable, RequestTimeout, BadAnswer) as lost:
                 error, again = lost, True
             self._faults.report(queue.broker, 0, time.monotonic(), failed=True)
             attempts.append(Attempt(queue.broker, address, error))

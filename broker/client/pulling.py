@@ -14,11 +14,18 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker.client.errors import BrokerRefused, ClientError, RequestTimeout, Unreachable
+from broker.client.errors import (
+    UNREADABLE,
+    BadAnswer,
+    BrokerRefused,
+    ClientError,
+    RequestTimeout,
+    Unreachable,
+)
 from broker.client.member import Member
-from broker.client.network import request_of
+from broker.client.network import number_in, request_of
 from broker.client.progress import QueueProgress
-from broker.client.records import BadRecord, received
+from broker.client.records import received
 from broker.client.subscription import Subscription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
@@ -32,7 +39,7 @@ log = logging.getLogger("broker.client")
 SUSPEND, SUBSCRIPTION = 2, 4
 #: How much longer than the broker holds a pull its answer may take.
 GRACE_S = 15.0
-FLOW_CONTROL_S = 0.02
+REST_S = 0.02
 BACKOFF_S = (0.2, 3.0)
 
 
@@ -61,6 +68,8 @@ class Puller:
         self._pause_s = BACKOFF_S[0]
         self._limit_s = member.settings.poll_wait_s + GRACE_S
         self._stopped = False
+        #: It was connected for this pull, which was not sent yet.
+        self._connected = False
 
     def stop(self) -> None:
         """Nothing is asked or taken any more."""
@@ -107,8 +116,13 @@ class Puller:
         command = Command(RequestCode.PULL_MESSAGE, fields, serialize=BINARY)
         begun = member.network.begin(address, command, self)
         if begun is None:
+            if self._connected:
+                self._connected = False
+                raise Unreachable(f"{address} hangs up as soon as a connection is made")
+            self._connected = True
             self._spawn(lambda: member.network.connect(address))
             return
+        self._connected = False
         self._asked = command
         self._connection, self._opaque = begun
         self._reads = self._connection.reads
@@ -196,47 +210,80 @@ class Puller:
             self._kept = answer
             progress.wake = self._woken
             return
-        code = answer.code
+        try:
+            self._read(answer)
+        except UNREADABLE as bad:
+            raise BadAnswer(f"a pull of {progress.queue}", bad, self._address) from bad
+        self._pause_s = BACKOFF_S[0]
+        self.next()
+
+    def _read(self, answer: Command) -> None:
+        code, progress = answer.code, self._progress
         if code == ResponseCode.SUCCESS:
             self._found(answer)
         elif code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            progress.pulled((), int(answer.ext["nextBeginOffset"]))
+            self._nothing(answer)
         elif code == ResponseCode.PULL_OFFSET_MOVED:
-            offset = int(answer.ext["nextBeginOffset"])
+            offset = number_in(answer, "nextBeginOffset")
             log.warning(
                 "%s: offset %d no longer exists; continuing at %d", progress.queue,
                 progress.next_offset, offset,
             )  # fmt: skip
             progress.reset(offset)
+            self._rest()
         elif code == ResponseCode.FLOW_CONTROL:
-            self._spawn(lambda: asyncio.sleep(FLOW_CONTROL_S))
+            self._rest()
         elif code == ResponseCode.GO_AWAY:
             self._member.network.forget(self._address)
+            self._rest()
         else:
             raise BrokerRefused(f"pulling {progress.queue}", code, answer.remark, self._address)
-        self._pause_s = BACKOFF_S[0]
-        self.next()
 
     def _found(self, answer: Command) -> None:
         progress = self._progress
         self._subscribe()  # it may have changed while the broker held the pull
-        messages = received(bytes(answer.body), progress, self._tags)
-        first = progress.next_offset
+        delta = int(answer.ext.get("offsetDelta", 0))
+        messages = received(bytes(answer.body), progress, self._tags, delta)
+        first, after = progress.next_offset, number_in(answer, "nextBeginOffset")
         if messages and messages[0].queue_offset < first:
             messages = [m for m in messages if m.queue_offset >= first]
-        progress.pulled([m.queue_offset for m in messages], int(answer.ext["nextBeginOffset"]))
+        offsets = [m.queue_offset for m in messages]
+        if after <= first or offsets != sorted(offsets) or (offsets and offsets[-1] >= after):
+            shown = f"{offsets[0]} to {offsets[-1]}" if offsets else "none"
+            raise ValueError(
+                f"from offset {first} on were asked for, messages {shown} came, and the next would"
+                f" be {after}"
+            )
+        progress.pulled(offsets, after)
         if messages:
             self._member.arrived(messages)
+
+    def _nothing(self, answer: Command) -> None:
+        """There is no message for us up to an offset."""
+        progress = self._progress
+        first, after = progress.next_offset, number_in(answer, "nextBeginOffset")
+        if after < first:
+            raise ValueError(f"offset {first} was asked for, and the next would be {after}")
+        progress.pulled((), after)
+        if after == first and self._loop.time() - self._asked_at < REST_S:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Before the next pull: a broker may go on with such answers."""
+        self._spawn(lambda: asyncio.sleep(REST_S))
 
     # ---- failures ----
 
     def _fail(self, failed: Exception) -> None:
-        if not isinstance(failed, (ClientError, BadRecord)):
+        if not isinstance(failed, ClientError):
             log.error("Pulling from %s failed", self._progress.queue, exc_info=failed)
         self._spawn(lambda: self._recover(failed))
 
     async def _recover(self, failed: Exception) -> None:
-        log.info("Cannot pull from %s; will retry: %s", self._progress.queue, failed)
+        if isinstance(failed, BadAnswer):
+            log.warning("%s stands still; will ask again: %s", self._progress.queue, failed)
+        else:
+            log.info("Cannot pull from %s; will retry: %s", self._progress.queue, failed)
         await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
         with contextlib.suppress(ClientError):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from broker.client.errors import ClientError
+from broker.client.errors import ClientError, reading
 from broker.client.member import Member
 from broker.client.message import MessageQueue
 from broker.client.routes import Route
@@ -126,8 +125,9 @@ class Rebalancer:
         answer = await consumer.network.request(
             address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": consumer.group}
         )
-        found = json.loads(bytes(answer.body) or b"{}").get("consumerIdList") or []
-        return sorted(str(each) for each in found)
+        with reading(f"who is in the group {consumer.group}", address):
+            found = mqjson.loads(answer.body or b"{}").get("consumerIdList") or ()
+            return sorted(str(each) for each in found)
 
     # ---- locks of orderly consumers ----
 
@@ -155,13 +155,11 @@ class Rebalancer:
                 answer = await self._consumer.network.request(
                     address, RequestCode.LOCK_BATCH_MQ, None, self._lock_body(some)
                 )
+                with reading("a request for locks", address):
+                    given = mqjson.loads(answer.body).get("lockOKMQSet") or ()
+                    locked |= {queue for each in given if (queue := mqjson.queue_of(each))}
             except ClientError as failed:
                 log.info("Cannot lock queues of %s; will retry: %s", address, failed)
-                continue
-            for each in mqjson.loads(answer.body).get("lockOKMQSet") or ():
-                queue = mqjson.queue_of(each)
-                if queue is not None:
-                    locked.add(queue)
         return locked
 
     def _note_locks(self, queues: Iterable[MessageQueue]) -> None:

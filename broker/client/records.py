@@ -31,9 +31,10 @@ assert _SHORT.size == ROW_SIZE
 
 
 def received(
-    body: bytes, progress: QueueProgress, tags: Collection[bytes] | None = None
+    body: bytes, progress: QueueProgress, tags: Collection[bytes] | None = None, delta: int = 0
 ) -> list[ReceivedMessage]:
-    """The messages of a pull answer's body. tags: those that are wanted. Raises: BadRecord."""
+    """The messages of a pull answer's body. tags: those that are wanted. delta: what a broker of a
+    static topic wants to have added to their offsets. Raises: BadRecord."""
     made: list[ReceivedMessage] = []
     room, at, end = _ROWS, 0, len(body)
     raw = ffi.from_buffer("uint8_t[]", body)
@@ -45,13 +46,13 @@ def received(
         if count < room and at < end:
             raise BadRecord(f"the {end - at} bytes at {at} of a pull's answer are not a record")
         known = ffi.buffer(rows, count * ROW_SIZE)[:]
-        if tags is None:
+        if tags is None and not delta:
             made += messages_of(body, known, progress)
         else:
             made += [
-                ReceivedMessage(body, known, index, offset, progress)
+                ReceivedMessage(body, known, index, offset + delta, progress)
                 for index, (offset, tag, size) in enumerate(_SHORT.iter_unpack(known))
-                if size >= 0 and body[tag : tag + size] in tags
+                if tags is None or (size >= 0 and body[tag : tag + size] in tags)
             ]
     return made
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.client.errors import InvalidMessage, RequestTimeout
+from broker.client.errors import BadAnswer, InvalidMessage, RequestTimeout, reading
 from broker.client.message import ReceivedMessage
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
@@ -74,7 +74,12 @@ class Waiting:
         body = bytes(command.body)
         flag = command.number("sysFlag", 0)
         if flag & _COMPRESSED:
-            body = inflate((flag >> 8) & 7, body)
+            try:
+                with reading("a request, as a reply,", str(peer)):
+                    body = inflate((flag >> 8) & 7, body)
+            except BadAnswer as bad:
+                future.set_exception(bad)
+                raise
         future.set_result(Reply(body, properties))
         return command.reply()
 

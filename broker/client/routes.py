@@ -15,6 +15,8 @@ __all__ = ["DEFAULT_TOPIC", "Route", "parse_route"]
 #: The template of topics that brokers create on a first send.
 DEFAULT_TOPIC = "TBW102"
 _READ, _WRITE = 4, 2
+#: Queues of a topic; a route that names more would take the memory, and the time, of any client.
+QUEUES_MAX = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,13 @@ def parse_route(body: bytes | bytearray | memoryview, topic: str) -> Route:
     value = mqjson.loads(body)
     if not isinstance(value, Mapping):
         raise ValueError("the route is not a JSON object")
+    try:
+        return _route(value, topic)
+    except (KeyError, TypeError, AttributeError) as bad:
+        raise ValueError(f"the route has not the shape of one: {bad!r}") from bad
+
+
+def _route(value: Mapping[str, Any], topic: str) -> Route:
     brokers: dict[str, dict[int, str]] = {}
     clusters: dict[str, str] = {}
     for data in value.get("brokerDatas") or ():
@@ -55,6 +64,8 @@ def parse_route(body: bytes | bytearray | memoryview, topic: str) -> Route:
         brokers[name] = {int(n): str(a) for n, a in data["brokerAddrs"].items()}
         clusters[name] = str(data.get("cluster", ""))
     queues: list[Any] = list(value.get("queueDatas") or ())
+    if sum(max(0, data["writeQueueNums"], data["readQueueNums"]) for data in queues) > QUEUES_MAX:
+        raise ValueError(f"the route names more than {QUEUES_MAX} queues")
     publish = _ordered(str(value.get("orderTopicConf") or ""), topic, brokers)
     if publish is None:
         publish = [
@@ -78,10 +89,12 @@ def _ordered(
     """The queues of an order topic (``broker:queues;...``); None when it is no order topic."""
     if not conf:
         return None
-    made = []
+    made: list[MessageQueue] = []
     for part in conf.split(";"):
         name, _, count = part.partition(":")
         if name in brokers and count.isdigit():
+            if len(made) + int(count) > QUEUES_MAX:
+                raise ValueError(f"the route names more than {QUEUES_MAX} queues")
             made += [MessageQueue(topic, name, number) for number in range(int(count))]
     return made
 

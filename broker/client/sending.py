@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from broker.client._messages import encode, results
-from broker.client.errors import InvalidMessage, Misuse
+from broker.client.errors import InvalidMessage, Misuse, reading
 from broker.client.ids import key_source, new_unique_key, new_unique_keys
 from broker.client.message import Message, SendResult, SendStatus
 from broker.client.records import BATCH_ITEM, encode_batch
@@ -452,8 +452,14 @@ class Answer(NamedTuple):
     handle: str = ""
 
 
-def answer_of(command: Command, queue: MessageQueue) -> Answer:
-    """queue: the one that it was sent to, where the answer names none."""
+def answer_of(command: Command, queue: MessageQueue, address: str) -> Answer:
+    """queue: the one that it was sent to, where the answer names none. address: who answered.
+    Raises: BadAnswer."""
+    with reading(f"a send to {queue.topic}", address):
+        return _answer_of(command, queue)
+
+
+def _answer_of(command: Command, queue: MessageQueue) -> Answer:
     ext = command.ext
     return Answer(
         command.code,

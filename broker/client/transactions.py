@@ -15,7 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Unpack, runtime_checkable
 
-from broker.client.errors import ClientError, InvalidMessage, Misuse, TransactionNotStarted
+from broker.client.errors import (
+    ClientError,
+    InvalidMessage,
+    Misuse,
+    TransactionNotStarted,
+    reading,
+)
 from broker.client.ids import offset_id_of
 from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from broker.client.network import request_of
@@ -230,6 +236,8 @@ class AsyncTransactionProducer(AsyncProducer):
         await self._introduce(await self._route(outgoing.topic))
         async with self._slots:
             result = await self._deliver(outgoing, self._any, None, result_of)
+        with reading(f"the half message to {outgoing.topic}", result.queue.broker):
+            offset_id_of(result.offset_message_id)  # without it no end can be told
         return Transaction(message, result)
 
     async def check_status(self, tx: Transaction) -> None:
