@@ -145,13 +145,15 @@ static PyObject *event_of(const ps_h2_event *event) {
                          event->timeout_ns < 0 ? -1.0 : (double)event->timeout_ns / 1e9);
 }
 
-/* events() -> a list. */
-static PyObject *session_events(PyObject *self, PyObject *nothing) {
-    (void)nothing;
+/* events(most) -> a list. */
+static PyObject *session_events(PyObject *self, PyObject *args) {
     ps_h2_event event;
+    int left;
+    if (!PyArg_ParseTuple(args, "i", &left)) return NULL;
     PyObject *made = PyList_New(0);
-    while (made != NULL && ps_h2_next(((session *)self)->h, &event)) {
+    while (made != NULL && left > 0 && ps_h2_next(((session *)self)->h, &event)) {
         PyObject *one = event_of(&event);
+        left--;
         if (one == NULL || PyList_Append(made, one) < 0) Py_CLEAR(made);
         Py_XDECREF(one);
     }
@@ -393,7 +395,7 @@ static PyMethodDef functions[] = {
 };
 
 static PyMethodDef session_methods[] = {
-    {"events", session_events, METH_NOARGS, NULL},
+    {"events", session_events, METH_VARARGS, NULL},
     {"feed", session_feed, METH_O, NULL},
     {"take", session_take, METH_NOARGS, NULL},
     {"send", session_send, METH_VARARGS, NULL},

@@ -24,9 +24,9 @@ class Session:
     def feed(self, data: bytes, /) -> bool:
         """Bytes that were read. False: close it, once take() is written."""
 
-    def events(self) -> list[tuple[Any, ...]]:
-        """What has happened: kind (of csrc/http2/http2.h), stream, request; of a call also method,
-        metadata and the seconds that the client waits (-1: for ever)."""
+    def events(self, most: int, /) -> list[tuple[Any, ...]]:
+        """What has happened next, so many at most: kind (of csrc/http2/http2.h), stream, request;
+        of a call also method, metadata and the seconds that the client waits (-1: for ever)."""
 
     def send(self, stream: int, reply: bytes, last: bool, /) -> int:
         """Bytes of this call that wait to be sent; -1: it is over."""

@@ -43,11 +43,13 @@ _STORED = frozenset(
 
 
 class Place(NamedTuple):
-    """A topic at one broker. ids: of the brokers of that name, 0 is the master."""
+    """A topic at one broker. ids: of the brokers of that name, 0 is the master. host: where a
+    service of its own is, for clients that do not reach it through this one."""
 
     broker: str
     config: TopicConfig
     ids: tuple[int, ...] = (0,)
+    host: str = ""
 
     @property
     def reads(self) -> int:
@@ -150,6 +152,9 @@ class Brokers(Protocol):
 
     async def places(self, topic: str) -> Sequence[Place]:
         """Where a topic is, sorted by broker; nowhere when there is no such topic."""
+
+    async def everywhere(self, topic: str) -> Sequence[Place]:
+        """The same with brokers that have a service of their own."""
 
     async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
         """topics: that the group consumes."""

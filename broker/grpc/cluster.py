@@ -189,6 +189,9 @@ class ClusterBrokers:
 
     # ---- what brokers know ----
 
+    async def everywhere(self, topic: str) -> Sequence[Place]:
+        return await self.places(topic)
+
     async def places(self, topic: str) -> Sequence[Place]:
         route = await self.route(topic)
         if route is None:

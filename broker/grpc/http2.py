@@ -24,6 +24,8 @@ Address = tuple[str, int]
 _CALL, _MESSAGE, _END, _RESET, _DRAINED = 1, 2, 3, 4, 5
 _CANCELLED, _DEADLINE_EXCEEDED, INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
 _MUCH = 256 << 10
+#: Events of a connection in one turn of the loop: other connections have theirs between.
+_A_TURN = 64
 #: Bytes that the transport keeps before it says that the client does not read.
 _HIGH = 256 << 10
 #: Seconds for the first frames of HTTP/2.
@@ -143,7 +145,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
         self._streams: dict[int, Stream] = {}
-        self._due = self._full = False
+        self._due = self._full = self._behind = False
         self._began = self._seen = 0
         self._quiet_since = 0.0
 
@@ -176,7 +178,8 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._full = False
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+            if not self._behind:
+                self._transport.resume_reading()
             self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -196,7 +199,15 @@ class Http2Connection(asyncio.Protocol):
     # ---- calls ----
 
     def _handle(self) -> None:
-        for event in self._session.events():
+        """What has happened; more of it than one turn takes is for the next, and nothing is read
+        before that."""
+        events = self._session.events(_A_TURN)
+        if len(events) == _A_TURN and not self._behind:
+            self._behind = True
+            if self._transport is not None:
+                self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+        for event in events:
             kind, number, data, *rest = event
             if kind == _CALL:
                 method, metadata, timeout_s = rest
@@ -213,6 +224,17 @@ class Http2Connection(asyncio.Protocol):
                 stream.drained()
             elif kind == _RESET:
                 self._drop(stream)
+
+    def _go_on(self) -> None:
+        self._behind = False
+        transport = self._transport
+        if transport is None:
+            return
+        self._due = True  # as in data_received()
+        self._handle()
+        if not self._behind and not self._full and not transport.is_closing():
+            transport.resume_reading()
+        self._flush()
 
     def _begin(
         self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
@@ -281,6 +303,8 @@ class Http2Connection(asyncio.Protocol):
             if not data:
                 break
             transport.write(data)
+        if self._behind:
+            return
         if self._streams:
             self._handle()  # of replies that were sent
         elif session.done:

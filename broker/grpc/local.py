@@ -31,13 +31,15 @@ from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handlers
 from broker.remoting.memory import join
 from broker.services.context import Services
-from pystore.configfiles import SubscriptionGroup
+from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import StoreError
 
 __all__ = ["LocalBroker", "LocalLink", "credentials_of"]
 
 log = logging.getLogger("broker.grpc")
 
+#: What a topic of other brokers takes: a name server does not say.
+_UNKNOWN = {"message.type": "UNSPECIFIED"}
 _ALGORITHM = "MQv2-HMAC-SHA1"
 #: Address of the service itself.
 _NOBODY = "127.0.0.1"
@@ -122,6 +124,28 @@ class LocalBroker:
         if config is None:
             return ()
         return (Place(services.broker_name, config, (int(services.settings["brokerId"]),)),)
+
+    async def everywhere(self, topic: str) -> Sequence[Place]:
+        """Others as the name server has them, at their own hosts, as Apache's local mode."""
+        own, services = await self.places(topic), self.services
+        route = await services.registration.route(topic)
+        if route is None:
+            return own
+        attributes = own[0].config.attributes if own else _UNKNOWN
+        mine = services.broker_name, str(services.settings["brokerId"])
+        hosts = {each["brokerName"]: each["brokerAddrs"] or {} for each in route["brokerDatas"]}
+        made = list(own)
+        for row in route["queueDatas"]:
+            name = row["brokerName"]
+            config = TopicConfig(
+                topic, row["readQueueNums"], row["writeQueueNums"], row["perm"],
+                attributes=attributes,
+            )  # fmt: skip
+            for number, address in hosts.get(name, {}).items():
+                if (name, str(number)) != mine and str(number).isdecimal():
+                    host = str(address).rpartition(":")[0]
+                    made.append(Place(name, config, (int(number),), host))
+        return sorted(made, key=lambda place: (place.broker, place.ids))
 
     async def group(self, name: str, topics: Sequence[str]) -> SubscriptionGroup | None:
         return self.services.groups.get(name)

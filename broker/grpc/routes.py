@@ -62,7 +62,7 @@ class Routes:
     async def query(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
         self._broker.check_topic(call, topic, Action.PUB, Action.SUB)
-        places = await self._broker.places(topic)
+        places = await self._broker.everywhere(topic)
         if not places:
             raise Problem(
                 Code.TOPIC_NOT_FOUND,
@@ -84,16 +84,18 @@ class Routes:
         return reply
 
     def broker_of(self, request: Any, place: Place, broker_id: int) -> Any:
-        """pb.Broker, as whoever asks with these endpoints reaches it: through us."""
-        return pb.Broker(name=place.broker, id=broker_id, endpoints=self._endpoints(request))
+        """pb.Broker, as whoever asks with these endpoints reaches it: through us, or at a host of
+        its own."""
+        endpoints = self._endpoints(request, place.host or self._broker.host)
+        return pb.Broker(name=place.broker, id=broker_id, endpoints=endpoints)
 
-    def _endpoints(self, request: Any) -> Any:
-        """pb.Endpoints of the service. Where brokers do not say what its host is, it is at those
-        addresses that the client asked, with our port."""
+    def _endpoints(self, request: Any, known: str) -> Any:
+        """pb.Endpoints of the service at the host that is known. Where brokers do not say what that
+        is, it is at those addresses that the client asked, with our port."""
         asked = request.endpoints.addresses
         keeps = self._settings.port_of_request and asked and 0 < asked[0].port < 65536
-        if self._broker.host or not asked:
-            host = self._broker.host or self._settings.host or _HERE
+        if known or not asked:
+            host = known or self._settings.host or _HERE
             return endpoints_of(host, asked[0].port if keeps else self._port)
         made = pb.Endpoints()
         made.CopyFrom(request.endpoints)

@@ -39,12 +39,16 @@ _UNREGISTER_S = 3.0
 
 #: KVTable: the ordered topics of the cluster.
 _KV_TABLE = Shape(table=OBJECT)
-#: TopicRouteData, as far as queues are divided by it.
+#: TopicRouteData, as far as queues are divided and brokers named by it.
 _ROUTE = Shape(
     queueDatas=listed(
-        Shape(brokerName=required(TEXT), perm=Member(INT, 0), readQueueNums=Member(INT, 0))
-    )
-)
+        Shape(
+            brokerName=required(TEXT), perm=Member(INT, 0), readQueueNums=Member(INT, 0),
+            writeQueueNums=Member(INT, 0),
+        )
+    ),
+    brokerDatas=listed(Shape(brokerName=required(TEXT), brokerAddrs=OBJECT)),
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -299,7 +303,7 @@ class Registration:
     # ---- what others register ----
 
     async def route(self, topic: str) -> dict[str, Any] | None:
-        """The queueDatas of a topic's route, as a name server has it; None when nobody says."""
+        """queueDatas and brokerDatas of a topic's route, as a name server has it; None: nobody says."""
         for server in self._servers:
             if server.peer is None or server.peer.closed:
                 continue

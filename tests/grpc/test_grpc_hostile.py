@@ -3,11 +3,13 @@ Each ends its own connection at most, and nobody else's."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import grpc
@@ -16,7 +18,9 @@ from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
+from broker.grpc._http2 import Service
 from broker.grpc.front import Front
+from broker.grpc.http2 import Http2Connection
 from broker.grpc.schema import METHODS, SERVICE, pb
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -42,8 +46,12 @@ def literal(name: str, value: str) -> bytes:
 
 
 def call(stream: int, method: str = "QueryRoute", flags: int = END_HEADERS) -> bytes:
+    return call_of(f"/{SERVICE}/{method}", stream, flags)
+
+
+def call_of(path: str, stream: int, flags: int = END_HEADERS) -> bytes:
     headers = {
-        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "h",
+        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "h",
         "content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "hostile",
     }  # fmt: skip
     block = b"".join(literal(*each) for each in headers.items())
@@ -229,3 +237,42 @@ def test_compressed_calls_are_unimplemented(broker: Broker, how: grpc.Compressio
             caller.send(message("Normal", b"x" * 10_000))
         assert failed.value.code() == grpc.StatusCode.UNIMPLEMENTED
         assert "identity" in failed.value.details()
+
+
+def test_a_flood_of_calls_does_not_hold_the_loop() -> None:
+    """Others have a turn after 64 of them, whatever came in one read; each is answered."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        served, turns = 0, []
+        service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 30)
+
+        def at_once(*asked: object) -> bytes:
+            nonlocal served
+            served += 1
+            return b"reply"
+
+        def make() -> Http2Connection:
+            return Http2Connection(
+                service, ("127.0.0.1", 1), at_once, lambda *asked: None, loop.create_future()
+            )  # type: ignore[arg-type,return-value]
+
+        def look() -> None:
+            turns.append(served)
+            if served < 1000:
+                loop.call_soon(look)
+
+        ours, theirs = socket.socketpair()
+        with theirs:
+            transport, connection = await loop.connect_accepted_socket(make, ours)
+            empty = b"\0" + struct.pack(">I", 0)
+            pieces = [call_of("/s/Method", 2 * n + 1) for n in range(1000)]
+            pieces = [p + frame(DATA, END_STREAM, 2 * n + 1, empty) for n, p in enumerate(pieces)]
+            loop.call_soon(look)
+            connection.data_received(PREFACE + frame(SETTINGS, 0, 0) + b"".join(pieces))
+            while served < 1000:
+                await asyncio.sleep(0)
+            assert max(after - before for before, after in pairwise([0, *turns])) == 64
+            transport.close()
+
+    asyncio.run(work())

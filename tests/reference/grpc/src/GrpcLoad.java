@@ -13,7 +13,7 @@ import org.apache.rocketmq.client.apis.producer.*;
  *   send ENDPOINT TOPIC COUNT           128 bytes each, 64 in flight
  *   take ENDPOINT TOPIC GROUP COUNT     receives up to 32 at once and acknowledges each, 8 threads; ends when nothing comes for 15 s
  *   tx ENDPOINT TOPIC COUNT             a half and its commit each, 32 threads
- *   first ENDPOINT TOPIC                one send by a client of its own, tried until it is taken
+ *   first ENDPOINT TOPIC                one send by a client of its own, tried until it is taken, as soon as somebody listens
  */
 public class GrpcLoad {
     static final ClientServiceProvider P = ClientServiceProvider.loadService();
@@ -97,7 +97,10 @@ public class GrpcLoad {
 
     static String first(String endpoint, String topic) throws Exception {
         long began = System.nanoTime(), errors = 0;
+        String[] at = endpoint.split(":");
         for (;;) {
+            try (java.net.Socket probe = new java.net.Socket(at[0], Integer.parseInt(at[1]))) { }
+            catch (java.io.IOException nobody) { Thread.sleep(1); continue; }
             try (Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setMaxAttempts(1).build()) {
                 producer.send(message(topic));
                 String result = said(began, 1, errors);
