@@ -303,7 +303,7 @@ class Registration:
     # ---- what others register ----
 
     async def route(self, topic: str) -> dict[str, Any] | None:
-        """queueDatas and brokerDatas of a topic's route, as a name server has it; None: nobody says."""
+        """queueDatas and brokerDatas of a topic's route at a name server; None: nobody says."""
         for server in self._servers:
             if server.peer is None or server.peer.closed:
                 continue
