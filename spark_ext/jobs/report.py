@@ -23,6 +23,11 @@ _ROWS_SHOWN = 500
 _BARS_SHOWN = 30
 _LEGEND_MAX = 10
 
+#: How plots are drawn. Names come from the store: a dollar sign in one must not begin a formula.
+_DRAWN = {
+    "svg.fonttype": "none", "svg.hashsalt": "pystore", "text.parse_math": False, "font.size": 9,
+}  # fmt: skip
+
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1d2733; margin: 2rem auto; max-width: 62rem;
        padding: 0 1rem; }
@@ -155,8 +160,7 @@ def _svg(block: _Block, plot: Plot) -> str:
         name = shown(row[at[plot.series]]) if plot.series is not None else ""
         if row[at[plot.y]] is not None:
             series.setdefault(name, []).append((row[at[plot.x]], float(row[at[plot.y]])))
-    # Names come from the store: a dollar sign in one must not begin a formula.
-    with mpl.rc_context({"svg.fonttype": "none", "text.parse_math": False, "font.size": 9}):
+    with mpl.rc_context(_DRAWN):
         figure = Figure(figsize=(9.2, 3.2), layout="constrained")
         axes = figure.add_subplot()
         (_bars if plot.kind == "bar" else _lines)(axes, series)

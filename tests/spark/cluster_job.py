@@ -90,14 +90,15 @@ def jobs(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
         killer = threading.Thread(target=_kill_executor, args=(spark, over, hit))
         if killed:
             killer.start()
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        said, wrong = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(wrong):
             code = main_of_pystore(["spark", *words, "--json"])
         over.set()
         if killed:
             killer.join()
         text = said.getvalue()
-        reports.append({"code": code, "hit": len(hit), "said": json.loads(text) if text else None})
+        found = json.loads(text) if text else wrong.getvalue()[-2000:]
+        reports.append({"code": code, "hit": len(hit), "said": found})
     return {"reports": reports}
 
 

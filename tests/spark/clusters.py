@@ -114,10 +114,10 @@ class Cluster:
                 start_new_session=True,
             )  # fmt: skip
 
-    def run(self, *words: object, **more: str) -> dict[str, Any]:
+    def run(self, *words: object, bound_s: float = BOUND_S, **more: str) -> dict[str, Any]:
         """A job to its end; what it printed last."""
         with self.submit(*words, **more) as job, stopped(job):
-            assert job.wait(BOUND_S) == 0, self.log()
+            assert job.wait(bound_s) == 0, self.log()
         (said,) = [line for line in self.log().splitlines() if line.startswith("{")]
         found: dict[str, Any] = json.loads(said)
         return found

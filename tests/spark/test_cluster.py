@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import BOUND_S, until
 
 import pystore
 from broker import Broker
@@ -122,8 +122,9 @@ def test_jobs_outlive_an_executor(cluster, tmp_path, busy, capfd):
             # It restores what was archived just before.
             words = [str(out / "archive") if each.endswith("/source") else each for each in words]
             given.append(([name, *words], out is killed))
-    reports = cluster.run("jobs", json.dumps({"jobs": given}))["reports"]
-    assert [each["code"] for each in reports] == [0] * len(given), cluster.log()
+    found = cluster.run("jobs", json.dumps({"jobs": given}), bound_s=4 * BOUND_S)
+    reports = found["reports"]
+    assert [each["code"] for each in reports] == [0] * len(given), reports
     half = len(JOBS)
     assert all(each["hit"] for each in reports[half:]), reports
     assert told([r["said"] for r in reports[half:]]) == told([r["said"] for r in reports[:half]])
