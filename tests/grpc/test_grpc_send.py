@@ -113,15 +113,27 @@ def test_a_batch_has_an_entry_for_each_message(broker: Broker, caller: Caller) -
     ]
 
 
+def shift(broker: Broker, ms: int) -> None:
+    """So far ahead is the clock of its timers from now on."""
+
+    async def on_loop() -> None:
+        assert broker.services.schedule is not None
+        broker.services.schedule.shift_clock(ms)
+
+    broker.run(on_loop())
+
+
 def test_a_batch_of_delayed_messages_keeps_each_ones_properties(
     broker: Broker, caller: Caller
 ) -> None:
-    sent = [message("Delay", b"%d" % n, tag=f"t{n}", delivery_timestamp=at(1)) for n in range(2)]
+    sent = [message("Delay", b"%d" % n, tag=f"t{n}", delivery_timestamp=at(900)) for n in range(2)]
     ids = [each.system_properties.message_id for each in sent]
     reply = caller.send(*sent)
     assert [each.message_id for each in reply.entries] == ids
     assert all(each.recall_handle for each in reply.entries)
+    shift(broker, 1_000_000)
     found = {m.message_id: m.tags for m in taken(broker, "Delay", *ids)}
+    shift(broker, 0)
     assert found == {ids[0]: "t0", ids[1]: "t1"}
 
 

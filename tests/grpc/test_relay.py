@@ -230,6 +230,7 @@ def restarted(cluster: Cluster, relay: Proxy) -> None:
     ):
         sent = [producer.send(Message("Restart", b"%d" % n)) for n in range(16)]
         assert bodies(consumer, 16) == list(range(16))
+        consumer.commit()
         cluster.ends[1].close()
         with serving(folder, listenPort=port, **settings) as broker:
             until(lambda: members(broker, "restarts"), "the client to be known again")

@@ -223,14 +223,14 @@ def test_the_last_segment_too(load, make):
 # ---- files cut off in the midst of a batch ----
 
 SCANNING = """
-import json, sys, pystore
+import itertools, json, sys, pystore
 from spark_ext import batch, options, plan, schema, stores
 o = options.parse_read(json.loads(sys.argv[1]), streaming=False)
 layout = schema.Layout(("queueOffset", "body"), (False, False), "json")
 parts = plan.plan(o)
 rows = 0
 try:
-    for i in range(200):
+    for i in itertools.count():
         print("scanning" if i == 1 else "", flush=True)
         for part in parts:
             for b in batch.read_part(part, layout, o):

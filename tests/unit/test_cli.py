@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ import typer
 from waiting import BOUND_S, until
 
 import pystore
+from pystore import settings
 from pystore.cli import _progress, main
 from pystore.cli._app import EXIT_CODES, app, exit_code_of
 from pystore.cli._records import _properties_json, hex_dump, java_order, java_string
@@ -71,9 +73,16 @@ def remarks(err: str | bytes) -> list[str]:
 
 
 @pytest.fixture
-def run(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """run(ARGUMENTS...) in this process; no work of it is so slow that it shows its progress."""
+def run(
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    small: dict[str, Any],
+) -> Run:
+    """run(ARGUMENTS...) in this process; no work of it is so slow that it shows its progress, and
+    stores are small unless told otherwise: gigabytes to map would be most of it."""
     monkeypatch.setattr(_progress, "_QUIET_S", math.inf)
+    for name, size in (small | {"mappedFileSizeCommitLog": 16 << 20}).items():
+        monkeypatch.setitem(settings.TABLE, name, replace(settings.TABLE[name], default=size))
 
     def one(*arguments: object) -> Result:
         code = main([str(a) for a in arguments])
@@ -406,7 +415,8 @@ def test_tail_follows_a_writer(store: Path, small: dict[str, Any]) -> None:
 def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C elsewhere ends with 130 and without a traceback."""
     child = subprocess.Popen(
-        [*PROGRAM, "import", tmp_path / "s", "--messages", "-", "--create"],
+        [*PROGRAM, "import", tmp_path / "s", "--messages", "-", "--create",
+         "--set", "mappedFileSizeCommitLog=1048576"],
         stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with child:
@@ -725,25 +735,34 @@ def test_every_verb_refuses_a_setting_that_is_none_with_2(run: Run, store: Path,
     assert "noSuchThing" in result.err
 
 
-@pytest.mark.parametrize("verb", [v for v in WITH_STORE if v.writes], ids=lambda v: v.name)
-def test_every_verb_that_writes_ends_with_4_beside_a_writer(
-    run: Run, store: Path, verb: Any
-) -> None:
-    """The hint is one for the shell: it names verbs, not classes."""
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """A store that another process has open, and the process: verbs that are refused leave both as
+    they are."""
+    path = tmp_path_factory.mktemp("held") / "store"
     code = (
-        f"import pystore, sys; s = pystore.open({str(store)!r});"
-        " print('open', flush=True); sys.stdin.read()"
+        f"import pystore, sys; s = pystore.open({str(path)!r}, mappedFileSizeCommitLog=1 << 20);"
+        " s.put('t', b'x'); print('open', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as writer:
         assert writer.stdout is not None and writer.stdin is not None
         assert writer.stdout.readline() == b"open\n"
-        result = run(*verb.name.split(), store, *MORE.get(verb.name, []))
+        yield path, writer.pid
         writer.stdin.close()
-        assert writer.wait(120) == 0
+        assert writer.wait(BOUND_S) == 0
+
+
+@pytest.mark.parametrize("verb", [v for v in WITH_STORE if v.writes], ids=lambda v: v.name)
+def test_every_verb_that_writes_ends_with_4_beside_a_writer(
+    run: Run, held: tuple[Path, int], verb: Any
+) -> None:
+    """The hint is one for the shell: it names verbs, not classes."""
+    store, writer = held
+    result = run(*verb.name.split(), store, *MORE.get(verb.name, []))
     assert result.code == 4, result.err
-    assert str(writer.pid) in result.err
+    assert str(writer) in result.err
     assert "pystore.Reader" not in result.err
     assert "tail" in result.err
 
