@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import golang
 import launch
 import pytest
 from proxies import proxy
@@ -37,8 +37,6 @@ TOPICS = {
     "go-normal": "NORMAL", "go-fifo": "FIFO", "go-delay": "DELAY", "go-transaction": "TRANSACTION",
     "topic-delay-new": "DELAY", "go-simple": "NORMAL", "go-push": "NORMAL",
 }  # fmt: skip
-GO_MODULE = "github.com/apache/rocketmq-clients/golang/v5"
-GO_VERSION = "v5.1.4"
 
 
 class Service:
@@ -190,18 +188,8 @@ GO = {
 @pytest.fixture(scope="module")
 def gophers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of the examples as programs, built within the module that they are part of."""
-    if shutil.which("go") is None:
-        pytest.skip("go is not installed")
-    fetched = subprocess.run(
-        ["go", "mod", "download", "-json", f"{GO_MODULE}@{GO_VERSION}"],
-        capture_output=True, text=True, cwd=tmp_path_factory.mktemp("fetch"),
-    )  # fmt: skip
-    found = re.search(r'"Dir": "([^"]+)"', fetched.stdout)
-    if found is None:
-        pytest.skip(f"{GO_MODULE} cannot be fetched: {fetched.stderr[-300:]}")
-    tree, made = tmp_path_factory.mktemp("module"), tmp_path_factory.mktemp("programs")
-    shutil.copytree(found[1], tree, dirs_exist_ok=True, copy_function=shutil.copy)
-    subprocess.run(["chmod", "-R", "u+w", tree], check=True)
+    tree = golang.module(tmp_path_factory.mktemp("module"))
+    made = tmp_path_factory.mktemp("programs")
     for name, topic in GO.items():
         source = tree / "example" / name / "main.go"
         blanks = {"Topic": topic, "Endpoint": f"127.0.0.1:{PORT}", "ConsumerGroup": f"{topic}-g"}
@@ -209,10 +197,7 @@ def gophers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for blank, value in blanks.items():
             text = re.sub(rf'({blank}\s+= )"x+"', rf'\g<1>"{value}"', text)
         source.write_text(text)
-        subprocess.run(
-            ["go", "build", "-o", made / name.replace("/", "-"), f"./example/{name}"],
-            cwd=tree, check=True, env={**os.environ, "GOFLAGS": "-mod=mod"},
-        )  # fmt: skip
+        golang.build(tree, f"example/{name}", made / name.replace("/", "-"))
     return made
 
 

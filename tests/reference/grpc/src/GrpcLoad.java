@@ -14,6 +14,8 @@ import org.apache.rocketmq.client.apis.producer.*;
  *   take ENDPOINT TOPIC GROUP COUNT     receives up to 32 at once and acknowledges each, 8 threads; ends when nothing comes for 15 s
  *   tx ENDPOINT TOPIC COUNT             a half and its commit each, 32 threads
  *   first ENDPOINT TOPIC                one send by a client of its own, tried until it is taken, as soon as somebody listens
+ *   half ENDPOINT TOPIC BODY            a half that nobody commits, by a producer that stays
+ *   check ENDPOINT TOPIC                a producer that commits what it is asked about; a line for each: checked
  */
 public class GrpcLoad {
     static final ClientServiceProvider P = ClientServiceProvider.loadService();
@@ -112,6 +114,23 @@ public class GrpcLoad {
         }
     }
 
+    static String half(String endpoint, String topic, String body) throws Exception {
+        Producer producer = P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setTransactionChecker(view -> TransactionResolution.UNKNOWN).build();
+        producer.send(P.newMessageBuilder().setTopic(topic).setBody(body.getBytes()).build(), producer.beginTransaction());
+        return "{\"half\": \"" + body + "\"}";
+    }
+
+    static String check(String endpoint, String topic) throws Exception {
+        P.newProducerBuilder().setClientConfiguration(conf(endpoint)).setTopics(topic).setTransactionChecker(view -> {
+            byte[] body = new byte[view.getBody().remaining()];
+            view.getBody().duplicate().get(body);
+            System.out.println("{\"checked\": \"" + new String(body) + "\"}");
+            System.out.flush();
+            return TransactionResolution.COMMIT;
+        }).build();
+        return "{\"asks\": true}";
+    }
+
     public static void main(String[] args) throws Exception {
         Scanner in = new Scanner(System.in);
         while (in.hasNextLine()) {
@@ -121,6 +140,8 @@ public class GrpcLoad {
                 case "send": result = send(w[1], w[2], Integer.parseInt(w[3])); break;
                 case "take": result = take(w[1], w[2], w[3], Integer.parseInt(w[4])); break;
                 case "tx": result = tx(w[1], w[2], Integer.parseInt(w[3])); break;
+                case "half": result = half(w[1], w[2], w[3]); break;
+                case "check": result = check(w[1], w[2]); break;
                 case "first": result = first(w[1], w[2]); break;
                 default: throw new IllegalArgumentException(w[0]);
             }
