@@ -3,6 +3,7 @@ csrc/http2) and reads of a request (ack.c) is what the usual way makes of it, by
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import zlib
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from consuming import codes, handle_of, run, serving
 from purecodec import encode_record, host_bytes
+from waiting import until_async
 
 from broker.grpc._http2 import read_acks
 from broker.grpc.local import LocalBroker
@@ -256,5 +258,24 @@ def test_the_service_answers_the_same_both_ways(
             assert [codes(each.status) for each in reply.entries] == wanted
             assert len(raw.broker.services.pop.points) == 0
             assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+
+    run(work())
+
+
+def test_what_is_handed_out_and_acknowledged_waits_for_the_disk(store_path: Path) -> None:
+    """Found at once, and after a wait."""
+
+    async def work() -> None:
+        async with serving(store_path, flushDiskType="SYNC_FLUSH") as raw:
+            raw.put("a")
+            handles = [handle_of(each) for each in await raw.take()]
+            waiting = asyncio.ensure_future(raw.take(poll=20))
+            await until_async(lambda: len(raw.broker.services.pop.polling) == 1)
+            raw.put("b")
+            handles += [handle_of(each) for each in await waiting]
+            flushed = raw.broker.store.info().log_flushed
+            assert flushed >= raw.broker.services.pop.log.end
+            assert codes((await raw.ack(*handles)).status) == "OK"
+            assert len(handles) == 2 and len(raw.broker.services.pop.points) == 0
 
     run(work())
