@@ -223,10 +223,12 @@ def restarted(cluster: Cluster, relay: Proxy) -> None:
         broker.create_topic("Restart")
     settings = {"brokerName": "broker-b", "namesrvAddr": cluster.namesrv}
     port = cluster.brokers[1].port
+    # How soon clients look for the broker again.
+    options: dict[str, Any] = {"namesrv": relay.remoting_address, "route_poll_s": 0.2}
     folder = cluster.folder / "broker-b"
     with (
-        Producer("p", namesrv=relay.remoting_address) as producer,
-        Consumer("restarts", "Restart", namesrv=relay.remoting_address, start="first") as consumer,
+        Producer("p", **options) as producer,
+        Consumer("restarts", "Restart", start="first", **options) as consumer,
     ):
         sent = [producer.send(Message("Restart", b"%d" % n)) for n in range(16)]
         assert bodies(consumer, 16) == list(range(16))
