@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pystore.files import folder_mode, new_file, sync_folder
+from pystore.errors import StoreIOError
+from pystore.files import folder_mode, new_file, read_file, sync_folder
 
 __all__ = ["Piece", "copy_aside", "drop_copies", "kept_aside", "move_aside"]
 
@@ -102,10 +103,14 @@ def drop_copies(root: Path, folder: Path, pieces: list[Piece]) -> None:
 
 
 def kept_aside(root: Path) -> set[tuple[str, int]]:
-    """File and first byte of every piece of which a copy stands aside. Raises: OSError."""
+    """File and first byte of every piece of which a copy stands aside. Raises: Forbidden."""
     found = set()
     for manifest in (root / "aside").glob("*/manifest.jsonl"):
-        for line in manifest.read_bytes().splitlines():
+        try:
+            data = read_file(manifest) or b""
+        except StoreIOError:
+            continue  # something else stands in its place: verify names it
+        for line in data.splitlines():
             try:
                 row = json.loads(line)
                 found.add((str(row["file"]), int(row["at"])))

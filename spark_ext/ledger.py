@@ -10,11 +10,14 @@ remembered in a process.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pystore.files import FILE_MODE, make_folders, sync_folder, write_whole
+from pystore.errors import StoreError
+from pystore.files import FILE_MODE, make_folders, read_file, sync_folder, write_whole
+from spark_ext.errors import SinkError
 
 if TYPE_CHECKING:
     import pystore
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Ledger", "Stamp", "stamps_since"]
 
 Stamp = tuple[int, int]  # partition, row
+_SPOOL = re.compile(r"[0-9]{1,9}-[0-9a-z-]+\.arrow")  # as spark_ext/sink.py names them
 
 
 class Entry(NamedTuple):
@@ -36,6 +40,25 @@ class Entry(NamedTuple):
     spools: tuple[str, ...]
 
 
+def _entry(job: str, data: bytes) -> Entry:
+    """Raises: ValueError that says what is wrong. What it names is read, put and deleted."""
+    kept = json.loads(data)
+    if not isinstance(kept, dict) or set(kept) != set(Entry._fields):
+        raise ValueError("its fields are not those of an entry")
+    numbers = [kept[name] for name in ("batch", "log_from", "rows")]
+    if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
+        raise ValueError("a number is missing or out of range")
+    if kept["job"] != job or type(kept["done"]) is not bool:
+        raise ValueError("it is the entry of another job, or of none")
+    spools = kept["spools"]
+    if not isinstance(spools, list) or not all(
+        isinstance(path, str) and _SPOOL.fullmatch(Path(path).name) and job in Path(path).parts
+        for path in spools
+    ):
+        raise ValueError("a spool is not a file of this job")
+    return Entry(**{**kept, "spools": tuple(spools)})
+
+
 class Ledger:
     """The entries of a store. Written only while the store's lock is held."""
 
@@ -46,11 +69,16 @@ class Ledger:
         return self.folder / f"{job}.json"
 
     def get(self, job: str) -> Entry | None:
+        """Raises: SinkError for an entry that is damaged: what it says is not guessed."""
+        path = self._path(job)
         try:
-            kept = json.loads(self._path(job).read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        return Entry(**{**kept, "spools": tuple(kept["spools"])})
+            data = read_file(path)
+            return None if data is None else _entry(job, data)
+        except (StoreError, ValueError, RecursionError) as bad:
+            raise SinkError(
+                f"the entry of job {job} cannot be read ({bad}): {path}; restore it from a backup,"
+                " or delete it to forget which batch was last: that one may then be put twice"
+            ) from None
 
     def all(self) -> Iterator[Entry]:
         for path in sorted(self.folder.glob("*.json")):

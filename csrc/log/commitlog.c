@@ -85,7 +85,9 @@ int ps_log_open(ps_log *l, ps_error *e) {
         if (items[i].sg_base % size != 0 ||
             (i > 0 && items[i].sg_base != items[i - 1].sg_base + size))
             return ps_fail(e, PS_E_NOT_ADJACENT, 0, items[i].sg_base, items[i].sg_path,
-                           "the segment does not follow the previous one");
+                           i > 0 && items[i].sg_base == items[i - 1].sg_base
+                               ? "two folders of the log have this segment"
+                               : "the segment does not follow the previous one");
     if (l->lg_files.ss_count > 0) atomic_store(&l->lg_min, items[0].sg_base);
     return 0;
 }

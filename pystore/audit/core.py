@@ -318,6 +318,8 @@ class CoreAudit:
         queue = int(raw.queue_id) if raw.queue_id >= 0 else None
         if file is None and kind.where == "log":
             file = self._layout.segment_of(raw.from_at)
+        elif file is None and kind.where == "index":
+            file = "index"  # met while the log was read: its entries are in any of them
         elif file is None and topic is not None and queue is not None:
             file = self._layout.queue_file_of(topic, queue, max(0, raw.from_at))
         return Finding(

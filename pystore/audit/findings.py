@@ -78,6 +78,11 @@ KINDS: dict[str, Kind] = {
              "does not start", _REPAIR),
         Kind("stray-file", _E, "", "an unexpected file among the segments",
              "does not start", "move the file elsewhere, or pystore repair STORE"),
+        Kind("double-segment", _E, "file", "two folders of the log have a file for this place",
+             "loads both", "move the wrong one elsewhere; if they are equal,"
+             " pystore repair STORE"),
+        Kind("log-folder", _E, "", "a folder of the log is missing, and so are segments",
+             "makes it anew", "mount or restore it, or take it out of storePathCommitLog"),
         # ---- consume queues ----
         Kind("missing-units", _E, "queue", "records are in the log and not in their queue:"
              " consumers never get them", "does not notice: they stay undelivered", _QUEUES),
@@ -141,6 +146,10 @@ KINDS: dict[str, Kind] = {
              "the next start takes access/users.json, else a backup"),
         Kind("own-note", _W, "", "a note that saves an open some reading is damaged",
              "does not know it", "the next stop writes it again"),
+        Kind("sink-ledger", _E, "", "the ledger of a Spark sink is damaged: was its last batch"
+             " put?", "does not know it", "remove the file; a batch may be put twice"),
+        Kind("kept-aside", _W, "", "what was taken out of the store is no longer whole in its side"
+             " folder: it cannot be put back", "does not know it", "none: the store is as it was"),
         Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
              " queue: it will skip new messages", "the same", _REPAIR),
         Kind("tombstones", _E, "", "the list of deleted topics is damaged: their queues may"

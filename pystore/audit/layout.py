@@ -8,6 +8,7 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +16,13 @@ from pathlib import Path
 from pystore.audit.findings import KINDS, Finding
 from pystore.audit.quiet import open_quietly
 from pystore.errors import NotAStore
+from pystore.files import os_error
 from pystore.settings import Settings
 
 __all__ = ["File", "Layout", "look"]
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
+_SEGMENT = re.compile(r"[0-9]{20}")
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
 
@@ -92,14 +95,17 @@ def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         try:
             yield entry, entry.stat(follow_symlinks=True)
         except OSError:
-            continue  # gone meanwhile, or a link to nothing
+            with suppress(OSError):  # gone meanwhile
+                yield entry, entry.stat(follow_symlinks=False)  # a link to nothing
 
 
 def _numbered(folder: Path) -> tuple[list[File], list[Path]]:
-    """Regular files named by digits; what else lies there, folders apart."""
+    """Regular files named by digits; what else lies there, but for folders and links to nothing
+    that do not have a segment's name: an open passes over them, too."""
     files, others = [], []
     for entry, info in _entries(folder):
-        if stat.S_ISDIR(info.st_mode):
+        passed_over = stat.S_ISDIR(info.st_mode) or stat.S_ISLNK(info.st_mode)
+        if passed_over and not _SEGMENT.fullmatch(entry.name):
             continue
         if stat.S_ISREG(info.st_mode) and _DIGITS.fullmatch(entry.name):
             files.append(File(Path(entry.path), int(entry.name), info.st_size))
@@ -116,19 +122,65 @@ def _usual_size(files: list[File], configured: int, explicit: bool) -> int:
     return sizes.most_common(1)[0][0] if sizes else configured
 
 
+def _same(one: Path, other: Path) -> bool:
+    with open_quietly(one) as a, open_quietly(other) as b:
+        while True:
+            data = a.read(1 << 20)
+            if data != b.read(1 << 20):
+                return False
+            if not data:
+                return True
+
+
+def _once(layout: Layout, files: list[File]) -> list[File]:
+    """One file for each place of the log, by place: the first folder's where several have one."""
+    kept: dict[int, File] = {}
+    for file in files:
+        first = kept.setdefault(file.number, file)
+        if first is not file:
+            bytes_ = "the same bytes as" if _same(first.path, file.path) else "other bytes than"
+            layout.found("double-segment", file.path, start=file.number,
+                         end=file.number + file.size,
+                         text=f"{bytes_} {layout.name(first.path)}")  # fmt: skip
+    return sorted(kept.values(), key=lambda file: file.number)
+
+
+def _in_place(layout: Layout, files: list[File]) -> list[File]:
+    """Without those whose names say a place in the middle of another segment."""
+    size = layout.segment_size
+    odd = [file for file in files if size and file.number % size]
+    if 2 * len(odd) > len(files):
+        return files  # it is the size that is wrong
+    for file in odd:
+        layout.found("stray-file", file.path, text="no segment begins at the place it is named for")
+    return [file for file in files if file not in odd]
+
+
+def _check_folders(layout: Layout, folders: list[Path]) -> None:
+    """A folder of the log that is not there while segments are missing: a disk that is not
+    mounted, most likely. Before the first of its segments is made, it need not be there."""
+    gaps = any(f.kind == "missing-segment" for f in layout.findings)
+    for folder in folders:
+        if not folder.is_dir() and (gaps or os.path.lexists(folder)):
+            text = "not a directory" if os.path.lexists(folder) else "it does not exist"
+            layout.found("log-folder", folder, text=text)
+
+
 def _segments(layout: Layout, settings: Settings) -> None:
     files: list[File] = []
-    for folder in settings.commitlog_dirs(layout.root):
+    folders = settings.commitlog_dirs(layout.root)
+    for folder in folders:
         found, others = _numbered(folder)
         files += found
         for path in others:
             layout.found("stray-file", path, text="not a segment of the log")
-    files.sort(key=lambda file: file.number)
+    files = _once(layout, files)
     if files and files[-1].size == 0:
         files.pop()  # left by a crash between making a file and giving it its length
     name = "mappedFileSizeCommitLog"
     size = _usual_size(files, int(settings[name] or 0), name in settings.explicit)
     layout.segment_size = size
+    files = _in_place(layout, files)
     for file in files:
         if file.size != size:
             layout.found("segment-size", file.path, start=0, end=file.size,
@@ -137,6 +189,7 @@ def _segments(layout: Layout, settings: Settings) -> None:
         if before.number + size < after.number:
             layout.found("missing-segment", f"commitlog/{before.number + size:020d}",
                          start=before.number + size, end=after.number)  # fmt: skip
+    _check_folders(layout, folders)
     layout.segments = files
 
 
@@ -232,11 +285,14 @@ def _index(layout: Layout, settings: Settings) -> None:
 
 
 def look(root: Path, settings: Settings) -> Layout:
-    """Lists the folders of a store. Raises: NotAStore."""
+    """Lists the folders of a store. Raises: NotAStore, Forbidden, StoreIOError."""
     if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
         raise NotAStore("there is no commitlog folder", str(root))
     layout = Layout(Path(os.path.abspath(root)))  # noqa: PTH100 - as commitlog_dirs
-    _segments(layout, settings)
-    _queues(layout, settings)
-    _index(layout, settings)
+    try:
+        _segments(layout, settings)
+        _queues(layout, settings)
+        _index(layout, settings)
+    except OSError as failed:
+        raise os_error(failed, failed.filename or root, "cannot look at the store") from failed
     return layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
@@ -161,9 +162,38 @@ def _check_own(layout: Layout) -> None:
             layout.found("own-note", path, text="not a regular file")
 
 
+def _check_ledgers(layout: Layout) -> None:
+    """What makes a batch of a Spark sink be put once (spark_ext/ledger.py)."""
+    for path in sorted((layout.root / "spark" / "ledger").glob("*.json")):
+        try:
+            check_json(read_quietly(path, _JSON_MAX) or b"")
+        except OSError as error:
+            layout.found("sink-ledger", path, text=error.strerror or str(error))
+        except ValueError as bad:
+            layout.found("sink-ledger", path, text=str(bad))
+
+
+def _check_aside(layout: Layout) -> None:
+    """Copies that recovery and repair keep: as long as the manifest says."""
+    for manifest in sorted((layout.root / "aside").glob("*/manifest.jsonl")):
+        try:
+            lines = (read_quietly(manifest, _JSON_MAX) or b"").splitlines()
+            for line in lines[:-1] if lines and not lines[-1].endswith(b"}") else lines:
+                row = json.loads(line)
+                size, kept = int(row["length"]), manifest.parent / str(row["kept"])
+                if not os.path.lexists(kept) or (size >= 0 and kept.lstat().st_size != size):
+                    layout.found("kept-aside", kept, text=f"a copy of {size} bytes is meant")
+        except OSError as error:
+            layout.found("kept-aside", manifest, text=error.strerror or str(error))
+        except (ValueError, KeyError, TypeError):
+            layout.found("kept-aside", manifest, text="a row of it is malformed")
+
+
 def read_beside(layout: Layout) -> Beside:
     """Reads all of it; what cannot be read becomes a finding."""
     _check_own(layout)
+    _check_ledgers(layout)
+    _check_aside(layout)
     config = layout.root / "config"
     beside = Beside()
     parts = {name: _decoded(layout, name, config / s.file) for name, s in SECTIONS.items()}

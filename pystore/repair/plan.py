@@ -10,10 +10,11 @@ from pystore.accessfiles import has_access_copy
 from pystore.audit import Audit, Finding
 from pystore.audit.layout import File, Layout
 from pystore.configfiles import SECTIONS
+from pystore.errors import MissingSegment
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
-__all__ = ["keep_rivals", "make_plan"]
+__all__ = ["keep_rivals", "make_plan", "refuse_unclear"]
 
 #: Findings that replace a stretch of the log by one record.
 _STRETCHES = ("damaged-record", "log-hole", "records-after-blank", "no-queue", "bad-queue-offset")
@@ -180,6 +181,8 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
         elif f.kind == "access-db" and has_access_copy(layout.root):
             actions.append(Action("move", f.file, "move the database of users aside: the next start"
                                   " makes it again from its copy"))  # fmt: skip
+        elif f.kind == "double-segment" and _is_copy(f):
+            actions.append(Action("move", f.file, "move the second copy of a segment aside"))
         elif f.kind in ("stray-file", "tombstones", "own-note"):
             actions.append(Action("move", f.file, "move the file aside"))
     return actions
@@ -231,8 +234,30 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
     return [Action("keep", "", text, {"pieces": [list(p) for p in pieces], "why": why})]
 
 
+def refuse_unclear(audit: Audit) -> None:
+    """What lies in a folder that is not mounted is not lost, and of two files for one place nobody
+    but their owner knows which is the log's. Raises: MissingSegment."""
+    for f in audit.findings:
+        if f.kind == "log-folder":
+            error = MissingSegment(f"a folder of the log is missing ({f.text})", f.file)
+        elif f.kind == "double-segment" and not _is_copy(f):
+            error = MissingSegment(f"two folders of the log have this segment ({f.text})", f.file)
+        else:
+            continue
+        error.next_step = f"nothing was changed; {f.fix}"
+        raise error
+
+
+def _is_copy(f: Finding) -> bool:
+    return f.text.startswith("the same")
+
+
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
-    """The actions that mend what the audit found, in the order in which they are done."""
+    """The actions that mend what the audit found, in the order in which they are done.
+
+    Raises: MissingSegment while a folder of the log is missing, or a segment is there twice.
+    """
+    refuse_unclear(audit)
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}
     actions = _configs(layout, audit) + _segments(layout, audit) + _offsets(layout, audit)
     names = []

@@ -18,7 +18,7 @@ from pystore.errors import BadArgument, NotFound, RecordDamaged
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
 from pystore.repair.manifest import DERIVED, Action, side_folders
-from pystore.repair.plan import keep_rivals, make_plan
+from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear
 from pystore.repair.scratch import Progress, make_derived, swap_derived
 from pystore.settings import Settings
 
@@ -203,6 +203,7 @@ def rebuild(
 
 
 def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:
+    refuse_unclear(audit)
     log = {"damaged-record", "log-hole", "records-after-blank", "missing-segment", "segment-size"}
     bad = next((f for f in audit.findings if f.kind in log), None)
     if bad is not None:

@@ -14,6 +14,12 @@ from pathlib import Path
 import pytest
 
 import pystore
+from broker.access.policies import PolicyRules, User
+from broker.services.policy_access import PolicyAccess
+from pystore._aside import copy_aside
+from pystore.audit import verify
+from pystore.repair import rebuild
+from spark_ext.ledger import Entry, Ledger
 
 ROOT = Path(__file__).parents[2]
 MANY = int(os.environ.get("PS_MUSEUM", "4"))
@@ -29,7 +35,9 @@ import os, shutil, sys
 from pathlib import Path
 import pystore
 from pystore.audit import verify
-from pystore.repair import repair, salvage
+from pystore.repair import rebuild, repair, salvage, undo
+from spark_ext.errors import SinkError
+from spark_ext.ledger import Ledger
 
 whole, work, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 PUT = {
@@ -43,7 +51,10 @@ VERBS = {
     "verify": verify,
     "salvage": lambda root: salvage(root / "commitlog", work / "salvaged"),
     "open": lambda root: pystore.open(root).close(),
+    "rebuild": rebuild,
     "repair": repair,
+    "undo": lambda root: [repair(root), undo(root)],
+    "ledger": lambda root: list(Ledger(root).all()),
 }
 named = 0
 for file in map(Path, sys.argv[4:]):
@@ -55,7 +66,7 @@ for file in map(Path, sys.argv[4:]):
         print(file, verb, flush=True)
         try:
             do(root)
-        except pystore.StoreError as e:
+        except (pystore.StoreError, SinkError) as e:
             assert str(e), (file, verb)
             named += 1
         shutil.rmtree(root)
@@ -73,6 +84,14 @@ def whole(tmp_path_factory):
         store.put("gone", b"x")
         store.delete_topic("gone")
         store.metadata.offsets.commit("g", "t", 0, 3)
+    copy_aside(root, [(f"commitlog/{0:020d}", 0, 100)], "a test", 0o640)
+    Ledger(root).put(Entry("job", 1, True, 0, 1, ()))
+    access = PolicyAccess(root / "access", lambda: None)
+    access.open(PolicyRules())
+    access.make_now(User("first", "password of the first", superuser=True))
+    access.close()
+    rebuild(root)
+    assert verify(root).findings == []
     return root
 
 

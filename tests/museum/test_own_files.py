@@ -3,6 +3,7 @@ waits for what stands in their place."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,9 +15,13 @@ from damage import flip
 import pystore
 from broker.services.pop.journal import Journal
 from broker.services.pop.order import OrderTable
+from pystore._aside import copy_aside
 from pystore.audit import verify
 from pystore.repair import repair
 from pystore.timers import Timers, save_timers
+from spark_ext.errors import SinkError
+from spark_ext.ledger import Ledger
+from spark_ext.sink import pending
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 400}
@@ -104,3 +109,75 @@ def test_damage_amid_a_journal_is_told(tmp_path, caplog):
     flip(path, whole.index(b"\n") + 1)
     assert Journal(path, 0o640).read(b"") == []
     assert "line 2 is damaged" in caplog.text
+
+
+# ---- what a Spark sink and what is kept aside leave in a store ----
+
+
+def ledger_of(root, **changes):
+    """The entry of a commit that is half done."""
+    fields = {"job": "job", "batch": 1, "done": False, "log_from": 0, "rows": 1,
+              "spools": ["/spool/job/1/000000-0-abc.arrow"]}  # fmt: skip
+    path = root / "spark/ledger/job.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(fields | changes))
+    return path
+
+
+def test_the_ledger_of_a_sink_is_no_finding(root):
+    ledger_of(root)
+    assert verify(root).findings == []
+    assert Ledger(root).get("job").rows == 1
+
+
+@pytest.mark.parametrize("data", [b'{"job": "job", "ba', b"", b"[]", b"\xff"])
+def test_a_damaged_ledger_is_named(root, data):
+    """A repair leaves it alone: nobody but its owner knows which batch was put."""
+    path = ledger_of(root)
+    path.write_bytes(data)
+    assert [(f.kind, f.file) for f in verify(root).findings] == [
+        ("sink-ledger", "spark/ledger/job.json")
+    ]
+    assert repair(root).actions == []
+    with pytest.raises(SinkError, match=r"entry of job job cannot be read .*job\.json"):
+        pending(root)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"job": "other"}, {"spools": ["/etc/hostname"]}, {"spools": ["/spool/other/1/0-0-a.arrow"]},
+     {"log_from": -1}, {"rows": True}, {"spools": "job"}, {"more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_a_forged_ledger_names_no_file_of_others(root, change):
+    """What it names is put into the store, and deleted."""
+    ledger_of(root, **change)
+    with pytest.raises(SinkError, match="cannot be read"):
+        pending(root)
+
+
+def test_nobody_waits_for_a_pipe_in_place_of_a_ledger(root):
+    path = ledger_of(root)
+    path.unlink()
+    os.mkfifo(path)
+    assert [f.kind for f in verify(root).findings] == ["sink-ledger"]
+    with pytest.raises(SinkError, match="not a regular file"):
+        pending(root)
+
+
+@pytest.mark.parametrize("what", ["missing", "short", "row", "pipe"])
+def test_damage_to_what_is_kept_aside_is_named(root, what):
+    folder = copy_aside(root, [(f"commitlog/{0:020d}", 0, 100)], "a test", 0o640)
+    assert verify(root).findings == []
+    manifest = folder / "manifest.jsonl"
+    if what == "missing":
+        (folder / "0001").unlink()
+    elif what == "short":
+        os.truncate(folder / "0001", 50)
+    elif what == "row":
+        manifest.write_text('{"file": 1}\n' + manifest.read_text())
+    else:
+        manifest.unlink()
+        os.mkfifo(manifest)
+    assert {f.kind for f in verify(root).findings} == {"kept-aside"}
+    assert repair(root).actions == []
