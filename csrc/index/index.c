@@ -283,6 +283,9 @@ static int writer_load(ps_index *ix, ps_error *e) {
     ix->ix_end = -1;
     if ((code = walk(ix, OLDER, &ix->ix_last, e)) < 0) return code;
     if (code > 0) ix_head_get(&ix->ix_last, &ix->ix_head);
+    /* Nobody reads it but people: a damaged number must not overflow. */
+    if (ix->ix_head.hd_used < 0 || ix->ix_head.hd_used > ix->ix_last.if_slots)
+        ix->ix_head.hd_used = ix->ix_last.if_slots;
     if ((code = hold_newest_used(ix, &f, e)) < 0) return code;
     if (code > 0) {
         stamp = shared64_get(ix_bytes(&f) + IX_AT_END_TIME);

@@ -78,7 +78,9 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
     if (fd < 0 || s->st_io->fstat(s->st_io, fd, &st) < 0) {
         int err = errno;
         if (fd >= 0) s->st_io->close(s->st_io, fd);
-        return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot read the deleted topics");
+        return ps_fail(e, ps_errno_code(err), err, -1, path,
+                       fd < 0 ? "cannot open the deleted topics"
+                              : "cannot look at the deleted topics");
     }
     /* Each change makes a new file, so a reader need not look into one that it knows. */
     bool known = s->st_tombstones.tb_inode == st.st_ino && s->st_tombstones.tb_size == st.st_size;
