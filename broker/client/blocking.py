@@ -54,6 +54,8 @@ __all__ = ["Consumer", "Producer", "TransactionProducer"]
 log = logging.getLogger("broker.client")
 
 _T = TypeVar("_T")
+#: Takes messages on the loop; None: there will be no more.
+Taking = Callable[[], Coroutine[Any, Any, list[ReceivedMessage] | None]]
 
 #: Messages that an iterating thread takes at once, and how often it says which are done.
 TAKE_MAX = 64
@@ -162,6 +164,29 @@ class Runner:
             self._thread = None
             if self._given is None:
                 _shared.release()
+
+
+class Handed:
+    """Messages on their way from the loop to a thread. The thread may be interrupted when they have
+    left the loop, and before it has them: then they go back. All of it happens on the loop."""
+
+    def __init__(self, twin: AsyncConsumer) -> None:
+        self._twin = twin
+        self._found: list[ReceivedMessage] = []
+        self._lost = False
+
+    async def take(self, work: Taking) -> list[ReceivedMessage] | None:
+        found = await work()
+        self._found = found or []
+        if self._lost:
+            self.lose()
+        return found
+
+    def lose(self) -> None:
+        """The thread does not wait any more."""
+        self._lost = True
+        found, self._found = self._found, []
+        self._twin.give_back(found)
 
 
 class Producer:
@@ -426,7 +451,7 @@ class Consumer:
                     return message
             done, self._done = self._done, []
             try:
-                found = self.runner.run(self._take(done))
+                found = self._next_ones(done, TAKE_MAX)
             except AlreadyClosed:
                 return None
             if found is None:
@@ -439,26 +464,42 @@ class Consumer:
         self._tell_due = time.monotonic() + TELL_DONE_S
         self.runner.live().call(self._twin.ack, *done)
 
-    async def _take(self, done: Sequence[ReceivedMessage]) -> list[ReceivedMessage] | None:
+    async def _take(
+        self, done: Sequence[ReceivedMessage], most: int
+    ) -> list[ReceivedMessage] | None:
         self._twin.ack(*done)
         if not await self._twin.wait_ready():
             return None
-        return await self._twin.poll(0.0, TAKE_MAX)
+        return await self._twin.poll(0.0, most)
+
+    def _next_ones(
+        self, done: Sequence[ReceivedMessage], most: int
+    ) -> list[ReceivedMessage] | None:
+        return self._handed(lambda: self._take(done, most), done)
+
+    def _handed(
+        self,
+        work: Taking,
+        done: Sequence[ReceivedMessage] = (),
+    ) -> list[ReceivedMessage] | None:
+        """What it returns. done: what it acknowledges, perhaps in vain when it is interrupted."""
+        handed = Handed(self._twin)
+        try:
+            return self.runner.run(handed.take(work))
+        except BaseException:
+            with contextlib.suppress(Misuse):
+                thread = self.runner.live()
+                thread.call(self._twin.ack, *done)
+                thread.call(handed.lose)
+            raise
 
     def batches(self, max_messages: int = 1024) -> Iterator[list[ReceivedMessage]]:
         """Lists of all messages that wait. Asking for the next says that the one before is done."""
         self.runner.live()
         done: Sequence[ReceivedMessage] = ()
         while True:
-
-            async def take(done: Sequence[ReceivedMessage] = done) -> list[ReceivedMessage] | None:
-                self._twin.ack(*done)
-                if not await self._twin.wait_ready():
-                    return None
-                return await self._twin.poll(0.0, max_messages)
-
             try:
-                found = self.runner.run(take())
+                found = self._next_ones(done, max_messages)
             except AlreadyClosed:
                 return
             if found is None:
@@ -469,7 +510,7 @@ class Consumer:
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """As AsyncConsumer.poll()."""
-        return self.runner.run(self._twin.poll(timeout_s, max_messages))
+        return self._handed(lambda: self._twin.poll(timeout_s, max_messages)) or []
 
     def ack(self, *messages: ReceivedMessage) -> None:
         """As AsyncConsumer.ack()."""

@@ -621,6 +621,12 @@ class AsyncConsumer:
             return []
         return self._drain(max_messages)
 
+    def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
+        """What was taken and did not reach whoever wanted it comes next."""
+        left = [m for m in messages if m.progress.is_open(m.queue_offset)]
+        self._ready.extendleft(reversed(left))
+        self.spread()
+
     def _drain(self, most: int) -> list[ReceivedMessage]:
         ready = self._ready
         if len(ready) <= most:

@@ -351,3 +351,37 @@ def test_a_broker_that_comes_back_is_found_again(tmp_path):
             await broker.stop()
 
     run(scenario())
+
+
+class Interrupted:
+    """A future whose result comes together with Ctrl-C."""
+
+    def __init__(self, future):
+        self._future = future
+        self.cancel = future.cancel
+
+    def result(self):
+        self._future.result()
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["poll", "iterate", "batches"])
+def test_ctrl_c_between_the_loop_and_the_thread_loses_no_message(tmp_path, small, way):
+    """What had left the loop comes next, once, and in order."""
+    take = {
+        "poll": lambda consumer: [m.body for m in consumer.poll(BOUND_S, max_messages=2)],
+        "iterate": lambda consumer: [next(iter(consumer)).body],
+        "batches": lambda consumer: [m.body for m in next(consumer.batches(2))],
+    }[way]
+    with Broker(tmp_path / "store", listenPort=0, drain_s=0.0, **small) as broker:
+        broker.create_topic("orders", queues=1)
+        with broker.producer() as producer:
+            producer.send_batch([Message("orders", b"%d" % n) for n in range(3)])
+        with broker.consumer("g", "orders", start="first") as consumer:
+            thread = consumer.runner.live()
+            with pytest.MonkeyPatch.context() as patch:
+                submit = thread.submit
+                patch.setattr(thread, "submit", lambda work: Interrupted(submit(work)))
+                with pytest.raises(KeyboardInterrupt):
+                    take(consumer)
+            assert take(consumer)[0] == b"0"
