@@ -70,10 +70,10 @@ class Acks:
             bad = [each for each in outcomes if each is not Outcome.DONE]
             return (bad[0] if bad else Outcome.DONE), 0
         ck = self._found(topic, group, handle)
-        wanted = set(offsets).intersection(ck.open_offsets()) if ck is not None else set()
+        wanted = sorted({each for each in offsets if ck.is_open(each)}) if ck is not None else []
         if ck is None or not wanted:
             return Outcome.STALE, 0
-        end = self._log.put_ack(ck, sorted(wanted))
+        end = self._log.put_ack(ck, wanted)
         self._points.acknowledge(ck, wanted)
         return Outcome.DONE, end
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import INT, LONG, TEXT, Member, Shape, listed, required
@@ -31,8 +31,8 @@ class CheckPoint:
     copy could not be written."""
 
     __slots__ = (
-        "acked", "due_ms", "group", "invisible_ms", "offsets", "pop_ms", "queue", "revive_queue",
-        "start", "topic",
+        "_named", "acked", "due_ms", "group", "invisible_ms", "offsets", "pop_ms", "queue",
+        "revive_queue", "start", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,7 @@ class CheckPoint:
         self.offsets = tuple(offsets)
         self.acked = 0
         self.due_ms = pop_ms + invisible_ms
+        self._named: bytes | None = None
 
     @property
     def key(self) -> Key:
@@ -66,6 +67,11 @@ class CheckPoint:
         """How many of its messages are not acknowledged."""
         return len(self.offsets) - self.acked.bit_count()
 
+    def is_open(self, offset: int) -> bool:
+        """Whether it is one of its messages, and not acknowledged."""
+        offsets = self.offsets
+        return offset in offsets and not self.acked >> offsets.index(offset) & 1
+
     def open_offsets(self) -> list[int]:
         return [each for i, each in enumerate(self.offsets) if not self.acked >> i & 1]
 
@@ -79,6 +85,16 @@ class CheckPoint:
                 "reviveTime": self.revive_ms, "ro": 0, "so": self.start, "t": self.topic,
             }
         )  # fmt: skip
+
+    def named(self, broker: str) -> bytes:
+        """The members that all its acknowledgements have, and the end of their object."""
+        if self._named is None:
+            said = {
+                "bn": broker, "c": self.group, "pt": self.pop_ms, "q": self.queue, "so": self.start,
+                "t": self.topic,
+            }  # fmt: skip
+            self._named = mqjson.dumps(said)[1:]
+        return self._named
 
     def unique_key(self, broker: str) -> str:
         return f"{self.topic}@{self.queue}@{self.start}@{self.group}@{self.pop_ms}@{broker}@ck"
@@ -129,12 +145,10 @@ def ack_body(ck: CheckPoint, offsets: Sequence[int], broker: str) -> tuple[str, 
     """Tag, body and UNIQ_KEY of the record that acknowledges these."""
     several = len(offsets) > 1
     at = -1 if several else offsets[0]
-    body: dict[str, Any] = {
-        "ao": at, "aol": list(offsets) if several else None, "bn": broker, "c": ck.group,
-        "pt": ck.pop_ms, "q": ck.queue, "so": ck.start, "t": ck.topic,
-    }  # fmt: skip
+    all_of_them = b'"aol":%b,' % mqjson.dumps(list(offsets)) if several else b""
+    body = b'{"ao":%d,%b%b' % (at, all_of_them, ck.named(broker))
     key = f"{ck.topic}@{ck.queue}@{at}@{ck.group}@{ck.pop_ms}@{broker}@ack"
-    return "bAck" if several else "ack", mqjson.dumps(body), key
+    return "bAck" if several else "ack", body, key
 
 
 def parse_ack(body: bytes) -> Acknowledged:
@@ -204,11 +218,10 @@ class CheckPoints:
 
     def acknowledge(self, ck: CheckPoint, offsets: Iterable[int]) -> list[int]:
         """Those that were open; the check point ends with its last one."""
-        wanted = set(offsets)
         taken = []
-        for i, each in enumerate(ck.offsets):
-            if each in wanted and not ck.acked >> i & 1:
-                ck.acked |= 1 << i
+        for each in sorted(set(offsets)):
+            if ck.is_open(each):
+                ck.acked |= 1 << ck.offsets.index(each)
                 taken.append(each)
         if taken:
             flight = ck.topic, ck.group, ck.queue
