@@ -7,16 +7,16 @@ that a hostile file would end the process; here the levels are bounded.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import yaml
+if TYPE_CHECKING:
+    import yaml
 
 __all__ = ["Mapping", "Node", "NotYaml", "Scalar", "Sequence", "compose", "write"]
 
 #: Levels of lists and mappings. Access lists have five.
 DEPTH_MAX = 32
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _NULL = "tag:yaml.org,2002:null"
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 
@@ -53,15 +53,26 @@ class Mapping(Node):
     pairs: list[tuple[Node, Node]] = field(default_factory=list)
 
 
+@cache
+def _library() -> tuple[Any, Any, Any]:
+    """PyYAML, its loader and its dumper: some 20 ms, which a start without such a file need not
+    take."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml, loader, getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
 def compose(text: str) -> Node | None:
     """The one document of a text; None for an empty one. Raises: NotYaml."""
+    yaml, loader, _ = _library()
     odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if odd is not None:
         line = text.count("\n", 0, odd.start()) + 1
         raise NotYaml("special characters are not allowed", line)
     made = _Composer()
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
+        for event in yaml.parse(text, Loader=loader):
             made.take(event)
     except yaml.MarkedYAMLError as bad:
         mark = bad.problem_mark or bad.context_mark
@@ -75,7 +86,8 @@ def compose(text: str) -> Node | None:
 
 def write(value: Any) -> str:
     """Lists, dictionaries and scalars as YAML."""
-    text = yaml.dump(value, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=10_000)
+    yaml, _, dumper = _library()
+    text = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return str(text)
 
 
@@ -88,6 +100,7 @@ class _Composer:
         self._anchors: dict[str, Node] = {}
 
     def take(self, event: yaml.Event) -> None:
+        yaml, _, _ = _library()
         if isinstance(event, yaml.ScalarEvent):
             null = event.value in _NULLS if event.implicit[0] else event.tag == _NULL
             self._add(event, Scalar(_line(event), None if null else event.value))

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from broker.access.signature import ACCESS_KEY, SECURITY_TOKEN, Credentials, sign
 from broker.client.errors import Misuse
 from broker.remoting.command import BINARY, Command
@@ -54,6 +52,8 @@ def credentials_of_environment() -> Credentials | None:
 
 def credentials_of_file(path: Path) -> Credentials:
     """Of a file with accessKey and secretKey, as mqadmin's tools.yml. Raises: Misuse."""
+    import yaml  # some 20 ms, which a start without such a file need not take
+
     try:
         with open(path, "rb") as file:
             text = file.read(_FILE_MAX).decode()

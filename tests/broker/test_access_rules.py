@@ -222,7 +222,8 @@ def reader(request, monkeypatch):
     loader = yaml.SafeLoader if request.param == "without" else getattr(yaml, "CSafeLoader", None)
     if loader is None:
         pytest.skip("this PyYAML is without libyaml")
-    monkeypatch.setattr(yaml_tree, "_LOADER", loader)
+    library = yaml, loader, yaml.SafeDumper
+    monkeypatch.setattr(yaml_tree, "_library", lambda: library)
 
 
 GOOD = """accounts:
