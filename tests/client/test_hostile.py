@@ -209,7 +209,7 @@ def test_a_send_is_repeated_after_an_answer_that_is_none(tmp_path, small, told):
 @pytest.mark.parametrize("told", [lambda answer: [], other_opaque], ids=["never", "other opaque"])
 def test_a_send_whose_answer_does_not_come_fails_by_name(tmp_path, small, told):
     async def scenario():
-        options = {"send_timeout_s": 0.3, "retries": 0}
+        options = {"send_timeout_s": 1.0, "retries": 0}
         async with (
             lied_to(tmp_path, small) as liar,
             AsyncProducer(find_route=liar.route, **options) as producer,
@@ -242,7 +242,7 @@ def test_a_code_that_nobody_knows_is_a_refusal(tmp_path, small):
 
 def test_answers_that_come_twice_or_late_belong_to_nobody_else(tmp_path, small):
     async def scenario():
-        options = {"send_timeout_s": 0.3, "retries": 0}
+        options = {"send_timeout_s": 1.0, "retries": 0}
         async with (
             lied_to(tmp_path, small) as liar,
             AsyncProducer(find_route=liar.route, **options) as producer,
