@@ -316,7 +316,10 @@ static int settle_record(ps_timers *t, const ps_record *r, int64_t *settled, ps_
     ps_timer_read_words(r->properties, r->properties_len, &x.words);
     if (!is_due(t, &x, &w.out_ms, &due)) return 0;
     w.key = value_of(&x.words.uniq_key);
-    return cancel(t, &w, settled, e);
+    int64_t before = *settled;
+    int code = cancel(t, &w, settled, e);
+    if (*settled > before) t->tm_pending.pd_settled = true;
+    return code;
 }
 
 static int settle_file(ps_timers *t, ps_mapfile *mf, int64_t *at, int64_t end, int64_t *settled,

@@ -329,6 +329,7 @@ static int empty_heap(ps_pending *p, ps_error *e) {
     if (code < 0) return code;
     p->pd_from = p->pd_next;
     p->pd_delivered = INT64_MIN;
+    p->pd_settled = false;
     return 0;
 }
 
@@ -404,6 +405,7 @@ void ps_pending_restart(ps_pending *p, int64_t from) {
     p->pd_count = p->pd_live = p->pd_seen = p->pd_log_end = 0;
     p->pd_from = p->pd_next = from;
     p->pd_delivered = INT64_MIN;
+    p->pd_settled = false;
     p->pd_merge_at = MERGE_AT;
     free(p->pd_notes);
     p->pd_notes = NULL;
@@ -627,7 +629,10 @@ int ps_pending_capture(ps_pending *p, int64_t log_end, const uint8_t *notes, int
     *out = (ps_pending_state){NULL, 0, -1};
     int code = 0;
     if (notes_len > PS_PENDING_NOTES_MAX) notes_len = 0;
-    if (ps_pending_first(p, &first) && first.due_ms <= p->pd_delivered) code = empty_heap(p, e);
+    /* The next start looks for deliveries after log_end alone: what was delivered before must be in
+     * no part of the queue that it reads again. */
+    bool late = ps_pending_first(p, &first) && first.due_ms <= p->pd_delivered;
+    if (late || p->pd_settled) code = empty_heap(p, e);
     if (code < 0) return code;
     uint8_t *b = malloc(HEAD + ROW * PS_PENDING_RUNS + (size_t)notes_len);
     if (b == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the state");

@@ -67,6 +67,7 @@ typedef struct ps_pending {
     int64_t pd_delivered; /* ms: of everything in the heap up to this time nothing is left */
     int64_t pd_seen;      /* as found in the state: offsets before it up to pd_delivered are done */
     int64_t pd_log_end;   /* of the state: later records may be deliveries */
+    bool pd_settled;      /* timers of the heap were taken out for deliveries after pd_log_end */
     uint8_t *pd_notes;    /* of the state: what the caller keeps with it */
     int64_t pd_notes_len;
 } ps_pending;

@@ -17,7 +17,7 @@ from pystore.errors import TimerIllegal
 from pystore.metadata import TopicConfig
 from pystore.native import lib
 from pystore.properties import encode_properties
-from pystore.timers import TIMER_TOPIC, Timers
+from pystore.timers import TIMER_TOPIC, Timers, save_timers
 
 MANY = {"mappedFileSizeCommitLog": 4 << 20}
 
@@ -356,3 +356,29 @@ def test_a_client_writes_nothing_into_the_timers_topic(store_path):
         assert answer.code != 0
 
     timed(store_path, work)
+
+
+def test_what_was_delivered_before_two_kills_is_not_delivered_again(store_path, tmp_path):
+    """The second life finds what the first delivered and nobody saved, saves its state before it
+    delivers anything itself, and is killed: the third one reads the log from that state on."""
+    lives = [store_path, tmp_path / "second", tmp_path / "third"]
+    with pystore.open(store_path, **SMALL) as store:
+        first = ahead(store, 20)
+        timers = Timers(store)
+        assert timers.run(now_ms=first + 9).delivered == 10
+        shutil.copytree(store.path, lives[1], ignore=shutil.ignore_patterns("lock"))
+        timers.close()
+    with pystore.open(lives[1], **SMALL) as store:
+        timers = Timers(store)
+        assert timers.count() == 10
+        state, end = timers.capture()
+        store.wait_flushed(end)
+        save_timers(store, state)
+        shutil.copytree(store.path, lives[2], ignore=shutil.ignore_patterns("lock"))
+        timers.close()
+    with pystore.open(lives[2], **SMALL) as store:
+        timers = Timers(store)
+        assert timers.count() == 10
+        assert timers.run(now_ms=first + HOUR_MS).delivered == 10
+        timers.close()
+        assert [int(bytes(m.body)) for m in arrived(store)] == list(range(20))
