@@ -116,7 +116,8 @@ def _processes(above: int) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found, layer = [], {above}
+    found: list[int] = []
+    layer = {above}
     while layer:
         layer = {pid for pid, parent in parents.items() if parent in layer}
         found += layer

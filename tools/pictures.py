@@ -32,12 +32,12 @@ PICTURES = (
 )  # fmt: skip
 _PLOT = re.compile(r"<h2>([^<]+)</h2>\n(<svg.*?</svg>)", re.DOTALL)
 _TOPIC = "orders"
-_DELAYS = {"messageDelayLevel": "1s 2s 3s"}
+_DELAYS = "1s 2s 3s"
 
 
 def add_traffic(store: Path) -> None:
     """What a broker stores for transactions of two groups, delays and timers."""
-    with Broker(store, listenPort=0, with_namesrv=True, **_DELAYS) as broker:
+    with Broker(store, listenPort=0, with_namesrv=True, messageDelayLevel=_DELAYS) as broker:
         for group, count in (("shop-tx", 400), ("refund-tx", 150)):
             names = broker.namesrv_address
             with TransactionProducer(group, names, check=lambda m: LocalState.UNKNOWN) as producer:

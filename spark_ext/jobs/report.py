@@ -24,7 +24,7 @@ _BARS_SHOWN = 30
 _LEGEND_MAX = 10
 
 #: How plots are drawn. Names come from the store: a dollar sign in one must not begin a formula.
-_DRAWN = {
+_DRAWN: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "pystore", "text.parse_math": False, "font.size": 9,
 }  # fmt: skip
 
