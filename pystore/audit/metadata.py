@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pystore import accessfiles
+from pystore._metadb import digest
 from pystore.accessfiles import AccessRows
 from pystore.audit.layout import Layout
 from pystore.audit.quiet import open_quietly, read_quietly
@@ -189,6 +190,15 @@ def _check_aside(layout: Layout) -> None:
             layout.found("kept-aside", manifest, text="a row of it is malformed")
 
 
+def _changed_outside(layout: Layout, name: str, database: dict[str, Any]) -> bool:
+    """Whether the next open takes the file instead of the database: another program wrote it."""
+    file = SECTIONS[name].file
+    if not database or any(f.file == f"config/{file}" for f in layout.findings):
+        return False
+    data = read_quietly(layout.root / "config" / file, _JSON_MAX)
+    return data is not None and digest(data) not in database["known"].get(file, ())
+
+
 def read_beside(layout: Layout) -> Beside:
     """Reads all of it; what cannot be read becomes a finding."""
     _check_own(layout)
@@ -208,10 +218,11 @@ def read_beside(layout: Layout) -> Beside:
     database = _read_database(layout, layout.root / "meta", "metadata-db", read_meta)
     _check_access(layout)
     known |= set(database.get("topics", ()))
-    pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]
+    if not _changed_outside(layout, "offsets", database):
+        pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]
     if parts["topics"] is not None or "topics" in database:
         beside.topics = known
-    for pair, queue, offset in pairs:  # the database is the newer of the two
+    for pair, queue, offset in pairs:  # else the database is the newer of the two
         topic, _, group = pair.partition("@")
         beside.offsets[group, topic, int(queue)] = int(offset)
     beside.deleted = _read_tombstones(layout)

@@ -19,7 +19,8 @@ __all__ = ["read_access", "read_meta"]
 
 
 def read_meta(meta: Path) -> dict[str, Any]:
-    """Topics and offsets of the database in folder `meta`, or why it cannot be read."""
+    """Topics and offsets of the database in folder `meta`, and the files that it has read or
+    written; or why it cannot be read."""
     try:
         state = read_copy(meta)
     except StoreError as error:
@@ -34,6 +35,7 @@ def read_meta(meta: Path) -> dict[str, Any]:
             for pair, rows in offsets.items()
             for queue, offset in rows.items()
         ],
+        "known": {file: print_.main for file, print_ in state.prints.items()},
     }
 
 

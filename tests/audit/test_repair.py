@@ -306,6 +306,20 @@ def test_a_damaged_log_is_not_rebuilt_from(sample: Sample, copy: Path):
         rebuild(copy)
 
 
+def test_an_offset_past_the_end_is_mended_in_the_database_too(tmp_path: Path):
+    """The next open takes the file that the repair wrote, and verify knows that."""
+    with pystore.open(tmp_path / "s", **SIZES) as store:
+        store.put_many("orders", [b"x"] * 10, queue=0)
+        store.metadata.offsets.commit("group", "orders", 0, 99)
+    assert [f.kind for f in verify(tmp_path / "s").findings] == ["offset-past-end"]
+    done = repair(tmp_path / "s")
+    assert done.after is not None
+    assert done.after.findings == []
+    with pystore.open(tmp_path / "s", **SIZES) as store:
+        assert store.metadata.offsets.get("group", "orders", 0) == 10
+    assert verify(tmp_path / "s").findings == []
+
+
 def test_a_store_in_use_is_refused(tmp_path: Path):
     with pystore.open(tmp_path / "s", **SIZES) as store:
         store.put("orders", b"x")
