@@ -126,7 +126,7 @@ static int compare_all(ps_store *s, const uint8_t *p, int64_t len, bool crashed,
                    (int32_t)be32_get(p + at + 28), (const char *)p + at + ENTRY_HEAD};
         at += ENTRY_HEAD;
         if (n.len <= 0 || n.len > PS_TOPIC_MAX || n.len > len - at || n.id < 0 ||
-            n.id > PS_QUEUE_ID_MAX)
+            n.id > PS_QUEUE_ID_MAX || n.first < 0 || n.end < n.first)
             return 0;
         code = compare_one(s, &n, begins_alike, r, e);
         at += n.len;
