@@ -22,6 +22,10 @@ __all__ = ["Plot", "Report"]
 _ROWS_SHOWN = 500
 _BARS_SHOWN = 30
 _LEGEND_MAX = 10
+#: Numbers from which on an axis says 10k, 5M.
+_LARGE = 10_000
+#: Least width of an axis of time.
+_HOURS_SHOWN_MS = 6 * 3_600_000
 
 #: How plots are drawn. Names come from the store: a dollar sign in one must not begin a formula.
 _DRAWN: Any = {
@@ -149,6 +153,7 @@ def _svg(block: _Block, plot: Plot) -> str:
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
+        from matplotlib.ticker import EngFormatter
     except ImportError as missing:
         raise usage(
             f"--report draws with matplotlib, which cannot be imported ({missing})",
@@ -166,6 +171,8 @@ def _svg(block: _Block, plot: Plot) -> str:
         (_bars if plot.kind == "bar" else _lines)(axes, series)
         axes.set_ylabel(plot.label or plot.y)
         axes.set_ylim(bottom=0)
+        if axes.get_ylim()[1] >= _LARGE:
+            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         axes.spines[["top", "right"]].set_visible(False)
         if plot.series is not None and series:
             axes.legend(fontsize=8, frameon=False, ncols=2)
@@ -208,3 +215,9 @@ def _lines(axes: Any, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None
         xs = [datetime.fromtimestamp(x / 1000, UTC) if isinstance(x, When) else x
               for x, _ in points]  # fmt: skip
         axes.plot(xs, [y for _, y in points], marker="o", markersize=2.5, label=name)
+    times = [x for name in largest for x, _ in series[name] if isinstance(x, When)]
+    if times and max(times) - min(times) < _HOURS_SHOWN_MS:
+        # Around points that are so close, the axis would span years.
+        middle = (max(times) + min(times)) / 2
+        axes.set_xlim(*(datetime.fromtimestamp((middle + side * _HOURS_SHOWN_MS / 2) / 1000, UTC)
+                        for side in (-1, 1)))  # fmt: skip
