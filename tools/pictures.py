@@ -33,12 +33,11 @@ PICTURES = (
 _PLOT = re.compile(r"<h2>([^<]+)</h2>\n(<svg.*?</svg>)", re.DOTALL)
 #: The topic of `pystore bench`, and that of what a broker stores beside it.
 _BENCH, _TOPIC = "PystoreBench", "orders"
-_DELAYS = "1s 2s 3s"
 
 
 def add_traffic(store: Path) -> None:
     """What a broker stores for transactions of two groups, delays and timers."""
-    with Broker(store, listenPort=0, with_namesrv=True, messageDelayLevel=_DELAYS) as broker:
+    with Broker(store, listenPort=0, with_namesrv=True) as broker:
         for group, count in (("shop-tx", 400), ("refund-tx", 150)):
             names = broker.namesrv_address
             with TransactionProducer(group, names, check=lambda m: LocalState.UNKNOWN) as producer:
@@ -50,10 +49,10 @@ def add_traffic(store: Path) -> None:
                             tx.leave_open()
         with broker.producer() as producer:
             for i in range(600):
-                producer.send(Message(_TOPIC, b"later", delay_level=1 + i % 3))
+                producer.send(Message(_TOPIC, b"later", delay_level=1 + i % 2))
                 due = int(time.time() * 1000) + 500 + 5 * i
                 producer.send(Message(_TOPIC, b"timer", deliver_at_ms=due))
-        time.sleep(6)
+        time.sleep(7)  # both levels and the timers are over by then
 
 
 def consume_some(store: Path) -> None:

@@ -92,7 +92,8 @@ KINDS: dict[str, Kind] = {
              "delivers the wrong message", _QUEUES),
         Kind("unit-size", _E, "queue", "the unit says another size than its record has",
              "delivers a cut record, or none", _QUEUES),
-        Kind("unit-tags", _W, "queue", "the unit carries another tags code than its record",
+        Kind("unit-tags", _W, "queue", "the unit carries another tags code than its record (delay"
+             " levels: give the broker's --conf)",
              "filters by the wrong tag, or delivers at the wrong time", _QUEUES),
         Kind("same-offset", _E, "queue", "two records claim one queue offset: one is delivered",
              "delivers the one that its queue holds",
