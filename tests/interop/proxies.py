@@ -1,11 +1,12 @@
-"""Proxies in cluster mode, of either make, as processes of their own before a running peer."""
+"""Proxies in cluster mode, of either make, as processes of their own before a running peer; the
+gRPC service of a broker of ours, in either mode."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,10 @@ import launch
 from ports import free_port
 from waiting import BOUND_S
 
-__all__ = ["Addresses", "proxy"]
+from broker import Broker, NameServer
+from broker.testing import SETTINGS
+
+__all__ = ["Addresses", "proxy", "service_of_ours"]
 
 
 class Addresses(NamedTuple):
@@ -71,3 +75,23 @@ def _java(namesrv: str, folder: Path, settings: dict[str, Any]) -> Iterator[Addr
         )  # fmt: skip
     finally:
         server.stop()
+
+
+@contextmanager
+def service_of_ours(
+    mode: str, folder: Path, topics: Mapping[str, str], **settings: Any
+) -> Iterator[tuple[str, str]]:
+    """Addresses of the service and of the name server. mode: local or cluster. topics: message
+    types, by name."""
+    with ExitStack() as undo:
+        names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
+        given = {**SETTINGS, "listenPort": 0, "namesrvAddr": names.address, "drain_s": 0.2}
+        broker = undo.enter_context(
+            Broker(folder / "store", **{**given, "grpc_port": 0, **settings})
+        )
+        for name, kind in topics.items():
+            broker.create_topic(name, message_type=kind)
+        address = broker.grpc_address
+        if mode == "cluster":
+            address = undo.enter_context(proxy("ours", names.address, folder / "proxy")).grpc
+        yield address, names.address

@@ -8,15 +8,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from proxies import proxy
+from proxies import service_of_ours
 from waiting import BOUND_S
 
-from broker import Broker, Consumer, Message, NameServer, Producer
-from broker.testing import SETTINGS
+from broker import Consumer, Message, Producer
 
 pytestmark = pytest.mark.long
 
@@ -46,17 +44,8 @@ def service(
 ) -> Iterator[tuple[str, str]]:
     """Addresses of the service and of the name server."""
     folder = tmp_path_factory.mktemp(request.param)
-    with ExitStack() as undo:
-        names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
-        given = {**SETTINGS, "listenPort": 0, "namesrvAddr": names.address, "drain_s": 0.2}
-        given |= {"recallMessageEnable": True, "grpc_port": 0}
-        broker = undo.enter_context(Broker(folder / "store", **given))
-        for name, kind in TOPICS.items():
-            broker.create_topic(name, message_type=kind)
-        address = broker.grpc_address
-        if request.param == "cluster":
-            address = undo.enter_context(proxy("ours", names.address, folder / "proxy")).grpc
-        yield address, names.address
+    with service_of_ours(request.param, folder, TOPICS, recallMessageEnable=True) as addresses:
+        yield addresses
 
 
 def example(package: Path, folder: Path, number: int, address: str) -> subprocess.Popen[str]:

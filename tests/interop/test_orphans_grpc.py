@@ -7,16 +7,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import golang
 import launch
 import pytest
-from proxies import proxy
+from proxies import service_of_ours
 
-from broker import Broker, Consumer, NameServer
-from broker.testing import SETTINGS
+from broker import Consumer
 
 pytestmark = pytest.mark.long
 
@@ -26,18 +25,11 @@ def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
     """Addresses of the service and of the name server."""
+    topics = {"of-java": "TRANSACTION", "of-go": "TRANSACTION"}
+    soon = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000}
     folder = tmp_path_factory.mktemp(request.param)
-    with ExitStack() as undo:
-        names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
-        given = {**SETTINGS, "listenPort": 0, "namesrvAddr": names.address, "drain_s": 0.2}
-        given |= {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "grpc_port": 0}
-        broker = undo.enter_context(Broker(folder / "store", **given))
-        for name in ("of-java", "of-go"):
-            broker.create_topic(name, message_type="TRANSACTION")
-        address = broker.grpc_address
-        if request.param == "cluster":
-            address = undo.enter_context(proxy("ours", names.address, folder / "proxy")).grpc
-        yield address, names.address
+    with service_of_ours(request.param, folder, topics, **soon) as addresses:
+        yield addresses
 
 
 @contextmanager
