@@ -92,8 +92,8 @@ KINDS: dict[str, Kind] = {
              "delivers the wrong message", _QUEUES),
         Kind("unit-size", _E, "queue", "the unit says another size than its record has",
              "delivers a cut record, or none", _QUEUES),
-        Kind("unit-tags", _W, "queue", "the unit carries another tags code than its record (delay"
-             " levels: give the broker's --conf)",
+        Kind("unit-tags", _W, "queue",
+             "its tags code is not its record's (a delay level's: give --conf)",
              "filters by the wrong tag, or delivers at the wrong time", _QUEUES),
         Kind("same-offset", _E, "queue", "two records claim one queue offset: one is delivered",
              "delivers the one that its queue holds",
