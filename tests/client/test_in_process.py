@@ -57,7 +57,9 @@ async def received(broker, topic, count):
     found = []
     async with broker.async_consumer(f"all-{topic}", topic, start="first") as consumer:
         while len(found) < count:
-            found += await consumer.poll(max_messages=count - len(found))
+            batch = await consumer.poll(max_messages=count - len(found))
+            consumer.ack(*batch)  # a queue waits while too many are not acknowledged
+            found += batch
     return found
 
 
