@@ -615,7 +615,7 @@ class AsyncConsumer:
 
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """All messages that wait, or an empty list after the timeout. They are done once ack() says
-        so. Raises: Misuse."""
+        so; a queue of which ``buffer_messages`` are not hands out no more. Raises: Misuse."""
         self._iterating()
         if not self._ready and not await self.wait_ready(timeout_s):
             return []
