@@ -9,10 +9,13 @@ from spark_ext.errors import BadOption
 if TYPE_CHECKING:
     from spark_ext.options import NetworkOptions
 
-__all__ = ["GROUP", "client_options"]
+__all__ = ["GROUP", "client_options", "producer_options"]
 
 #: The producer group of the sink, and the group in whose name ranges are pulled.
 GROUP = "rocketmq-spark"
+
+#: A server that stalls for a few seconds costs a task some time, not one of Spark's attempts.
+TIMEOUT_S = 30.0
 
 
 def client_options(network: NetworkOptions) -> dict[str, Any]:
@@ -27,4 +30,9 @@ def client_options(network: NetworkOptions) -> dict[str, Any]:
             tls = client_context(network.tls_ca)
         except (StoreError, OSError) as e:
             raise BadOption(f"option tlsCaFile: {e}") from None
-    return {"credentials": network.credentials, "tls": tls}
+    return {"credentials": network.credentials, "tls": tls, "request_timeout_s": TIMEOUT_S}
+
+
+def producer_options(network: NetworkOptions) -> dict[str, Any]:
+    """client_options() of a producer. Raises: BadOption."""
+    return {**client_options(network), "send_timeout_s": TIMEOUT_S}

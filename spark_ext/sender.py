@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_ext.errors import BadSchema, SinkError
-from spark_ext.network import GROUP, client_options
+from spark_ext.network import GROUP, producer_options
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper, check_schema
 from spark_ext.tasks import batch_of_stream, task_ids
@@ -113,7 +113,9 @@ async def _send(batches: Iterable[pa.RecordBatch], options: WriteOptions, stampe
     assert network is not None
     done = 0
     try:
-        async with AsyncProducer(GROUP, network.name_server, **client_options(network)) as producer:
+        async with AsyncProducer(
+            GROUP, network.name_server, **producer_options(network)
+        ) as producer:
             for rows in batches:
                 done += await _send_rows(producer, stamper.convert(rows))
     except ClientError as e:

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_ext.errors import BadSchema, SinkError
-from spark_ext.network import client_options
+from spark_ext.network import producer_options
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper
 from spark_ext.sender import check_frame, check_stored, messages_of
@@ -238,7 +238,7 @@ def with_producer(
             return await fate_of(producer, message)
 
         producer = AsyncTransactionProducer(
-            GROUP, network.name_server, check=check, **client_options(network)
+            GROUP, network.name_server, check=check, **producer_options(network)
         )
         async with producer:
             return await work(producer)

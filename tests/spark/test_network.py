@@ -69,6 +69,14 @@ def test_a_frame_reaches_the_broker(spark, broker, store_path):
     assert len({tuple(m.properties[n] for n in names) for m in found}) == 3000
 
 
+def test_a_broker_that_stalls_for_seconds_costs_no_attempt(sent, broker, store_path):
+    """An application gives up after three; a task that fails costs Spark more than waiting."""
+    sent({"body": ["first"]}, topic="t")
+    broker.loop.call_soon_threadsafe(time.sleep, 3.5)
+    assert sent({"body": ["second"]}, topic="t") == 1
+    assert [bytes(m.body) for m in stored(store_path, "t")] == [b"first", b"second"]
+
+
 @pytest.mark.spark
 def test_a_stream_reaches_the_broker(spark, broker, store_path, make, tmp_path):
     source = make({"s": [50, 30]}, tmp_path / "source")
