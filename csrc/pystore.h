@@ -604,6 +604,9 @@ void ps_mapfile_unref(ps_mapfile *file);
 /* ---- codec, for tools and tests ---- */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);
 const char *ps_crc32_name(void);
+/* The sum of the CRCs, each masked, of `count` values: value i is data[offsets[i], offsets[i + 1]),
+ * as a binary column of Arrow has them. */
+uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count, uint32_t mask);
 int32_t ps_java_hash(int32_t h, const uint8_t *utf8, int64_t len);
 int32_t ps_key_hash(int32_t java_hash);
 

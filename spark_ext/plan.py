@@ -495,7 +495,7 @@ def log_parts(
     everything = not options.topics and not options.pattern and not pushed
     if not everything and sum(map(len, topics)) > TOPICS_TEXT_MAX:
         raise BadOption(f"option scan=log cannot name {len(topics)} topics; leave it to scan=auto")
-    if low >= high or not topics:
+    if low >= high or not (topics or everything):
         return []
     goal = min(options.max_bytes, max(1, -(-(high - low) // options.min_partitions)))
     lengths = sorted((Span(*q) for q in _facts(reader)), key=lambda s: s.low - s.high)
@@ -503,7 +503,9 @@ def log_parts(
     edges = [low]
     for target in range(low + goal, high, goal):
         file_end = -(-target // size) * size
-        at = min([_record_at_or_after(reader, g, target, file_end) for g in guides])
+        at = min(
+            (_record_at_or_after(reader, g, target, file_end) for g in guides), default=file_end
+        )
         if edges[-1] < at < high:
             edges.append(at)
     edges.append(high)

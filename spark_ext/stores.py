@@ -21,7 +21,7 @@ from spark_ext.options import StoreSettings, is_remote
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["let_go", "open_reader", "settle_worker"]
+__all__ = ["close_reader", "let_go", "open_reader", "settle_worker"]
 
 _KEPT = 8
 #: linux/tcp.h; Python's socket module does not have it. 8 ms is the least that a kernel of 250 Hz
@@ -88,9 +88,14 @@ def let_go(path: str, settings: StoreSettings = ()) -> None:
     looked into stays mapped, 1 GiB each, until the reader is closed.
     """
     if is_remote(path) or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        held = _cache.pop((path, settings), None)
-        if held is not None:
-            held.reader.close()
+        close_reader(path, settings)
+
+
+def close_reader(path: str, settings: StoreSettings = ()) -> None:
+    """Closes what open_reader has kept of a store, which no task of this process may be reading."""
+    held = _cache.pop((path, settings), None)
+    if held is not None:
+        held.reader.close()
 
 
 def _check_log(reader: pystore.Reader) -> None:

@@ -324,6 +324,13 @@ uint32_t ps_crc32(uint32_t crc, const void *data, size_t len) {
     return atomic_load_explicit(&chosen, memory_order_relaxed)(crc, data, len);
 }
 
+uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count, uint32_t mask) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += ps_crc32(0, data + offsets[i], (size_t)(offsets[i + 1] - offsets[i])) & mask;
+    return sum;
+}
+
 int ps_crc32_by(const char *name, uint32_t crc, const void *data, size_t len, uint32_t *out) {
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
         if (strcmp(WAYS[i].name, name) == 0 && WAYS[i].has()) {

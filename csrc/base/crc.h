@@ -9,7 +9,11 @@
  * Thread-safe; the implementation is chosen once, from the processor's own feature bits. */
 uint32_t ps_crc32(uint32_t crc, const void *data, size_t len);
 
-/* The same by a named implementation, for tests and benches: "plain", "pclmul", "vpclmul", "armv8".
+/* The sum of the CRCs, each masked, of `count` values: value i is data[offsets[i], offsets[i + 1]),
+ * as a binary column of Arrow has them. */
+uint64_t ps_crc32_sum(const uint8_t *data, const int32_t *offsets, int64_t count, uint32_t mask);
+
+/* ps_crc32 by a named implementation, for tests and benches: "plain", "pclmul", "vpclmul", "armv8".
  * Returns 0, or -1 when this processor lacks it. */
 int ps_crc32_by(const char *name, uint32_t crc, const void *data, size_t len, uint32_t *out);
 

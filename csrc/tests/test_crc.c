@@ -56,6 +56,15 @@ static void test_known_value(const char *name) {
     CHECKF(crc == 0, "%s gave %08x for nothing", name, crc);
 }
 
+static void test_sum_of_a_column(void) {
+    const int32_t offsets[] = {0, 9, 9, 10};
+    const uint8_t *data = (const uint8_t *)"123456789a";
+    uint64_t want = 0xCBF43926u + (uint64_t)ps_crc32(0, "a", 1);
+    CHECKF(ps_crc32_sum(data, offsets, 3, UINT32_MAX) == want, "three values, one of them empty");
+    CHECKF(ps_crc32_sum(data, offsets, 1, 0x7FFFFFFF) == 0x4BF43926u, "masked");
+    CHECKF(ps_crc32_sum(NULL, offsets, 0, UINT32_MAX) == 0, "no values");
+}
+
 static void test_each_length(const char *name, const island *land) {
     for (size_t len = 0; len <= 2000; len++) {
         uint32_t start = check_random() % 4 == 0 ? 0 : (uint32_t)check_random();
@@ -100,6 +109,7 @@ int main(void) {
     for (size_t i = 0; i < room; i++) data[i] = (uint8_t)check_random();
     for (uint8_t *p = island_start(&land); p < island_end(&land); p++) *p = (uint8_t)check_random();
     test_choice(data);
+    test_sum_of_a_column();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t crc;
         if (ps_crc32_by(names[i], 0, data, 0, &crc) != 0) {

@@ -1,32 +1,44 @@
 """``pystore spark archive``: the log as Parquet, by topic and day, a run after the other.
 
-What is written is read again and compared with the log before anybody can see it; how a run lies
-on the disk, and how it becomes visible, is in runs.py.
+Tasks write the files, each of a part of the log, and compare what they wrote (parquet.py); how a
+run lies on the disk, and how it becomes visible, is in runs.py.
 """
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from pystore import errors
 from pystore.cli.verbs import Size, usage
+from pystore.files import FILE_MODE, make_folders
 from spark_ext.jobs.frame import Job, job, main
+from spark_ext.jobs.parquet import Shared, Sums, write_part
 from spark_ext.jobs.report import Plot
-from spark_ext.jobs.runs import FIELDS, Run, alone, publish, runs_of, staging_of
+from spark_ext.jobs.runs import Run, alone, publish, runs_of, staging_of
+from spark_ext.jobs.spread import TASKS_A_CORE, cores_of, on_executors
+from spark_ext.stores import close_reader
+from spark_ext.tasks import check_packages
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     import pystore
+    from spark_ext.options import ReadOptions
 
 __all__ = ["run"]
 
-_TIMES = ("bornTimestamp", "storeTimestamp")
-_CRC_BITS = 0x7FFFFFFF  # of a body's CRC, as a record has it
+#: A run of so few bytes is written by the driver: starting tasks takes longer.
+_ALONE_BYTES = 32 << 20
+#: Of the log, below which a further task is not worth its start.
+_PART_BYTES = 16 << 20
+
+
+class _Partition(NamedTuple):
+    topic: str
+    day: str
+    sums: Sums
 
 
 @job("archive")
@@ -71,8 +83,8 @@ def run(
         parts = _write(j, staged, start, info.log_max)
         made = Run(
             start, info.log_max, info.commitlog_file_size,
-            sum(p.messages for p in parts), sum(p.bytes for p in parts),
-            list(max(p.last for p in parts)) if parts else [],
+            sum(p.sums.messages for p in parts), sum(p.sums.bytes for p in parts),
+            list(max(p.sums.last for p in parts)) if parts else [],
         )  # fmt: skip
         publish(archive, staged, made)
     _show(j, made, found + 1, parts)
@@ -112,74 +124,60 @@ def _same_log(reader: pystore.Reader, last: Run) -> bool:
     return last.witness == [m.physical_offset, m.size, m.store_timestamp, m.body_crc]
 
 
-# ---- writing and comparing ----
+# ---- writing ----
 
 
-def _log(j: Job, fields: str, start: int, end: int) -> DataFrame:
-    """Records of a part of the log, with topic and day."""
-    columns = ", ".join(
-        f"{name} timestamp" if name in _TIMES else f"{name} {kind}"
-        for name, kind in (each.split() for each in fields.split(","))
-    )
-    frame = j.read(
-        f"topic string, {columns}", scan="log", includeTransactions="all", decompress="false",
-        checkCrc="true", includeProperties="json", startingLogOffset=start, endingLogOffset=end,
-    )  # fmt: skip
-    names = [
-        f"unix_millis({name}) AS {name}" if name in _TIMES else name
-        for name in (each.split()[0] for each in fields.split(","))
-    ]
-    day = "CAST(date_from_unix_date(CAST(floor(unix_millis(storeTimestamp) / 86400000) AS int))"
-    return frame.selectExpr("topic", f"{day} AS string) AS day", *names)
+def _options(j: Job, start: int, end: int) -> ReadOptions:
+    from spark_ext.options import parse_read
+
+    given: dict[str, object] = {
+        "path": j.path.absolute(), **j.session.sets, "scan": "log", "includeTransactions": "all",
+        "decompress": "false", "checkCrc": "true", "includeProperties": "json",
+        "startingLogOffset": start, "endingLogOffset": end,
+    }  # fmt: skip
+    if j.session.conf is not None:
+        given["conf"] = j.session.conf
+    if end - start > _ALONE_BYTES:
+        most = max(1, (end - start) // _PART_BYTES)
+        given["minPartitions"] = min(most, TASKS_A_CORE * cores_of(j))
+    return parse_read({name: str(value) for name, value in given.items()}, streaming=False)
 
 
-def _sums(frame: DataFrame) -> DataFrame:
-    """What must be equal on both sides, by topic and day. A frame without bodies is of a scan that
-    has compared each of them with its CRC; that of an empty one says nothing."""
-    from pyspark.sql.functions import expr
+def _write(j: Job, staged: Path, start: int, end: int) -> list[_Partition]:
+    """The partitions of a run, each file compared with the log. Raises: StoreIOError."""
+    from spark_ext.plan import plan
 
-    bodies = (
-        "crc32(body)"
-        if "body" in frame.columns
-        else ("if(storeSize > length(envelope), bodyCRC, 0)")
-    )
-    return frame.groupBy("topic", "day").agg(
-        expr("count(*) AS messages"), expr("sum(storeSize) AS bytes"),
-        expr("sum(crc32(envelope)) AS envelopes"), expr(f"sum({bodies} & {_CRC_BITS}) AS bodies"),
-        expr("max(struct(commitLogOffset, storeSize, storeTimestamp, bodyCRC)) AS last"),
-    )  # fmt: skip
-
-
-def _write(j: Job, staged: Path, start: int, end: int) -> list[Any]:
-    """The partitions of a run, compared with the log. Raises: StoreIOError when they differ."""
-    with j.working("writing Parquet"):
-        frame = _log(j, FIELDS, start, end)
-        writer = frame.write.partitionBy("topic", "day").mode("append")
-        writer.option("compression", "zstd").parquet(str(staged))
-    fields = (
-        "commitLogOffset long, storeSize int, storeTimestamp long, bodyCRC int, envelope binary"
-    )
-    wanted = j.collect(_sums(_log(j, fields, start, end)), "reading the log again")
-    names = f"{fields}, body binary, topic string, day string"
-    written = j.spark.read.schema(names).option("basePath", str(staged)).parquet(str(staged))
-    got = {(r.topic, r.day): r for r in j.collect(_sums(written), "reading the Parquet files")}
-    for row in wanted:
-        if got.pop((row.topic, row.day), None) != row:
-            raise _differs(row.topic, row.day, staged)
-    if got:
-        raise _differs(*min(got), staged)
-    return sorted(wanted, key=lambda r: (r.topic, r.day))
+    check_packages()
+    options = _options(j, start, end)
+    parts = list(enumerate(plan(options)))
+    _check_tiles([part.log or (0, 0) for _, part in parts], start, end)
+    shared = Shared(options, staged.parent / "tasks")
+    if end - start > _ALONE_BYTES:
+        done = on_executors(j, write_part, shared, parts, "writing Parquet")
+    else:
+        done = [write_part(shared, each) for each in parts]
+        close_reader(options.paths[0], options.settings_of(options.paths[0]))
+    found: dict[tuple[str, str], Sums] = {}
+    for folder, files in done:
+        for file in files:
+            make_folders((staged / file.path).parent, FILE_MODE)
+            (folder / file.path).rename(staged / file.path)
+            key = file.topic, file.day
+            if key in found:
+                found[key].add(file.sums)
+            else:
+                found[key] = file.sums
+    return [_Partition(*key, found[key]) for key in sorted(found)]
 
 
-def _differs(topic: str, day: str, staged: Path) -> errors.StoreIOError:
-    error = errors.StoreIOError(
-        f"the Parquet files of topic {topic}, {day}, are not what the log holds", str(staged)
-    )
-    error.next_step = "nothing was published; run the job again, and check the disk"
-    return error
+def _check_tiles(spans: list[tuple[int, int]], start: int, end: int) -> None:
+    """Raises: StoreIOError when the parts are not the bytes asked for, each once."""
+    edges = [start, *(edge for span in spans for edge in span), end]
+    if edges[::2] != edges[1::2]:
+        raise errors.StoreIOError(f"parts {spans} are not bytes {start} to {end} of the log")
 
 
-def _show(j: Job, made: Run, runs: int, parts: list[Any]) -> None:
+def _show(j: Job, made: Run, runs: int, parts: list[_Partition]) -> None:
     j.report.facts(
         "archive",
         {"runs": runs, "new messages": made.messages, "from": made.start, "up to": made.end,
@@ -188,7 +186,10 @@ def _show(j: Job, made: Run, runs: int, parts: list[Any]) -> None:
     j.report.table(
         "partitions",
         ("topic", "day", "messages", "bytes", "envelope CRCs", "body CRCs"),
-        [(p.topic, p.day, p.messages, Size(p.bytes), p.envelopes, p.bodies) for p in parts],
+        [
+            (p.topic, p.day, p.sums.messages, Size(p.sums.bytes), p.sums.envelopes, p.sums.bodies)
+            for p in parts
+        ],
         Plot("day", "bytes", "topic"),
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import inspect
 import json
+import os
 import re
 import sys
 import threading
@@ -37,7 +38,9 @@ _Report = Annotated[
 _Master = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="Spark master. Default: that of spark-submit, else this machine."
+        metavar="URL",
+        help="Spark master, or sc://HOST:PORT of Spark Connect. Default: that of spark-submit,"
+        " else this machine.",
     ),
 ]
 _Spark = Annotated[
@@ -118,15 +121,16 @@ class Job:
 
             self._started = SparkSession.getActiveSession() is None
             builder = SparkSession.builder.appName(f"pystore spark {self._name}")
-            if self._started:
+            remote = (self._master or os.environ.get("SPARK_REMOTE", "")).startswith("sc://")
+            if self._started and not remote:
                 builder = builder.config("spark.ui.showConsoleProgress", "false")
                 builder = builder.config("spark.log.level", "OFF")
             if self._master is not None:
-                builder = builder.master(self._master)
+                builder = (builder.remote if remote else builder.master)(self._master)
             for name, value in self._given.items():
                 builder = builder.config(name, value)
             self._spark = session(builder)
-            if self._started:
+            if self._started and not remote:
                 _fit_one_machine(self._spark, self._given)
         return self._spark
 

@@ -1,4 +1,4 @@
-"""The parts of an audit as tasks of Spark: rows of a source whose partitions are the parts."""
+"""Parts of a work as tasks of Spark: rows of a source whose partitions are the parts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pystore.audit.core import CoreAudit
 from pystore.audit.parts import Found, Part, Shared, SpreadAudit, audit_part
 from spark_ext.jobs.frame import Job
 
-__all__ = ["spread"]
+__all__ = ["cores_of", "on_executors", "spread"]
 
 #: Tasks a core in one step: enough that the last of them does not leave the others waiting long.
-_TASKS_A_CORE = 3
+TASKS_A_CORE = 3
 #: Where nobody tells how many cores there are, as in Spark Connect.
-_TASKS = 32
+_CORES = 10
 _LABELS = {
     "queues": "reading the queues",
     "index": "reading the index",
@@ -24,49 +24,58 @@ _LABELS = {
     "units": "checking units",
 }
 
+#: What a task does: of what all tasks begin with, and of its part. A function of a module.
+Work = Callable[[Any, Any], Any]
+
 
 def spread(j: Job) -> Callable[..., CoreAudit]:
     """What pystore.audit.verify takes as `core`: its checks as tasks of this job's session."""
 
     def run(shared: Shared, parts: Sequence[Part]) -> Iterable[Found]:
-        j.spark.dataSource.register(_source(shared, parts))
-        frame = j.spark.read.format("rocketmq-audit").load()
-        rows = j.collect(frame, _LABELS[parts[0].step])
-        return [pickle.loads(row.found) for row in sorted(rows, key=lambda row: row.part)]
+        return on_executors(j, audit_part, shared, parts, _LABELS[parts[0].step])
 
-    return functools.partial(SpreadAudit, run=run, most=_tasks(j))
+    return functools.partial(SpreadAudit, run=run, most=TASKS_A_CORE * cores_of(j))
 
 
-def _tasks(j: Job) -> int:
+def cores_of(j: Job) -> int:
+    """Of all executors."""
     from pyspark.errors import PySparkException
 
     try:
-        return _TASKS_A_CORE * int(j.spark.sparkContext.defaultParallelism)
+        return int(j.spark.sparkContext.defaultParallelism)
     except PySparkException:
-        return _TASKS
+        return _CORES
 
 
-def _source(shared: Shared, parts: Sequence[Part]) -> Any:
+def on_executors(j: Job, work: Work, shared: Any, parts: Sequence[Any], label: str) -> list[Any]:
+    """What `work` returns of each part, in their order. label: of the progress."""
+    j.spark.dataSource.register(_source(work, shared, parts))
+    frame = j.spark.read.format("rocketmq-parts").load()
+    rows = j.collect(frame, label)
+    return [pickle.loads(row.found) for row in sorted(rows, key=lambda row: row.part)]
+
+
+def _source(work: Work, shared: Any, parts: Sequence[Any]) -> Any:
     """A source of one row a part. It is pickled with the parts in it."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    begin = pickle.dumps(shared)
+    begin = pickle.dumps((work, shared))
     works = [pickle.dumps(part) for part in parts]
 
     class _Reader(DataSourceReader):
         def partitions(self) -> Sequence[InputPartition]:
-            return [InputPartition((i, work)) for i, work in enumerate(works)]
+            return [InputPartition((i, part)) for i, part in enumerate(works)]
 
         def read(self, partition: InputPartition) -> Iterator[tuple[int, bytes]]:
             from spark_ext.jobs.spread import work_on
 
-            number, work = partition.value
-            yield number, work_on(begin, work)
+            number, part = partition.value
+            yield number, work_on(begin, part)
 
-    class AuditSource(DataSource):
+    class PartsSource(DataSource):
         @classmethod
         def name(cls) -> str:
-            return "rocketmq-audit"
+            return "rocketmq-parts"
 
         def schema(self) -> str:
             return "part int, found binary"
@@ -74,14 +83,14 @@ def _source(shared: Shared, parts: Sequence[Part]) -> Any:
         def reader(self, schema: Any) -> DataSourceReader:
             return _Reader()
 
-    return AuditSource
+    return PartsSource
 
 
-def work_on(shared: bytes, part: bytes) -> bytes:
+def work_on(begin: bytes, part: bytes) -> bytes:
     """One task, all of it pickled: this process has the same version of these modules, or the job
     could not have begun."""
     from spark_ext.stores import settle_worker
 
     settle_worker()
-    found = audit_part(pickle.loads(shared), pickle.loads(part))
-    return pickle.dumps(found)
+    work, shared = pickle.loads(begin)
+    return pickle.dumps(work(shared, pickle.loads(part)))

@@ -77,9 +77,11 @@ def test_the_second_run_says_what_the_first_said(run_job, busy, store_path, tmp_
 KILLED = """
 import contextlib, importlib, os, signal, sys, threading, time
 from pystore.cli import main
+from spark_ext.jobs import archive
 from spark_ext.jobs.frame import Job
 
 step, working = sys.argv[1], Job.working
+archive._ALONE_BYTES = 0
 
 def die(*_, **__):
     os.killpg(0, signal.SIGKILL)
@@ -142,7 +144,8 @@ def test_a_reader_that_was_killed_changed_nothing(run_job, busy, store_path, tmp
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "step", ["writing Parquet", "reading the log again", "reading the Parquet files"]
+    "step",
+    ["writing Parquet", "spark_ext.jobs.archive.make_folders", "spark_ext.jobs.archive.publish"],
 )
 def test_an_archive_that_was_killed_shows_nothing(run_job, busy, store_path, tmp_path, step):
     given = words("archive", busy(store_path), tmp_path)
@@ -320,8 +323,11 @@ import subprocess, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from pystore.cli import main
+from spark_ext.jobs import archive
 
-folder, size, *job = sys.argv[1:]
+folder, size, how, *job = sys.argv[1:]
+if how == "in tasks":
+    archive._ALONE_BYTES = 0
 mount = ["mount", "-t", "tmpfs", "-o"]
 subprocess.run([*mount, f"size={size}", "tmpfs", folder], check=True)
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
@@ -335,9 +341,12 @@ print("codes", first, main(["spark", *job, "--json"]), flush=True)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["archive", "restore", "transactions"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("archive", "in tasks"), ("archive", "in the driver"), ("restore", ""), ("transactions", "")],
+)
 def test_a_disk_that_is_full_is_named_and_shows_no_half_of_anything(
-    run_job, store_path, tmp_path, name
+    run_job, store_path, tmp_path, name, how
 ):
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a mount namespace")
@@ -354,7 +363,7 @@ def test_a_disk_that_is_full_is_named_and_shows_no_half_of_anything(
     given = [str(tmp_path / "source") if word == str(disk / "source") else word for word in given]
     size = {"archive": "3m", "restore": "3m", "transactions": "600k"}[name]
     done = subprocess.run(
-        ["unshare", "-m", sys.executable, "-c", FULL, disk, size, name, *given],
+        ["unshare", "-m", sys.executable, "-c", FULL, disk, size, how, name, *given],
         capture_output=True, text=True, timeout=3 * BOUND_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

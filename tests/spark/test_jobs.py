@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -198,15 +199,24 @@ def test_a_restored_store_dumps_as_the_archived_one(run_job, golden, tmp_path, c
     assert "exists already" in again["text"]
 
 
-def test_runs_add_what_is_new_and_span_segments(run_job, store_path, small, tmp_path, capfd, spark):
+def test_runs_add_what_is_new_and_span_segments(
+    run_job, store_path, small, tmp_path, capfd, spark, monkeypatch
+):
+    """The first run by Spark's tasks, the second by the driver, as one of few bytes is."""
+    from spark_ext.jobs import archive as steps
+
     archive, copy = tmp_path / "archive", tmp_path / "copy"
+    monkeypatch.setattr(steps, "_PART_BYTES", 4096)
     for turn in range(2):
+        monkeypatch.setattr(steps, "_ALONE_BYTES", turn << 20)
         with pystore.open(store_path, **small | {"mappedFileSizeCommitLog": 4096}) as store:
             for i in range(40):
                 store.put(f"%RETRY%t{i % 2}", bytes([turn]) * 200, queue=0, keys=f"k{i}")
         report = run_job("archive", store_path, archive)
         assert report["archive"]["new_messages"] == 40
     assert len(list(archive.glob("run=*"))) == 2
+    by_tasks, alone = (len(list(run.glob("topic=*1/*/*"))) for run in sorted(archive.glob("run=*")))
+    assert by_tasks > 1 == alone
     assert spark.read.parquet(str(archive)).groupBy("topic").count().count() == 2
     with pystore.open(store_path, **small | {"mappedFileSizeCommitLog": 4096}):
         assert run_job("restore", store_path, archive, code=4)["kind"] == "StoreLocked"
@@ -238,7 +248,7 @@ def test_a_run_that_fails_or_is_cut_off_shows_nothing(run_job, make, tmp_path, m
         shutil.copytree(archive, left)  # what a process that dies here leaves
         fails()
 
-    for step, ends in (("_sums", fails), ("publish", cut_off)):
+    for step, ends in (("_write", fails), ("publish", cut_off)):
         with monkeypatch.context() as patch:
             patch.setattr(steps, step, ends)
             text = run_job("archive", path, archive, code=6)["text"]
@@ -262,15 +272,24 @@ def test_a_run_that_is_killed_shows_nothing(run_job, make, tmp_path):
     _is_whole_after_the_next_run(run_job, path, archive)
 
 
-def test_a_parquet_file_that_differs_is_never_published(run_job, make, tmp_path, monkeypatch):
-    from spark_ext.jobs import archive as steps
+@pytest.mark.parametrize("how", ["a row less", "cut off"])
+def test_a_parquet_file_that_differs_is_never_published(run_job, make, tmp_path, monkeypatch, how):
+    import pyarrow.parquet as pq
 
-    sums = steps._sums
-    monkeypatch.setattr(steps, "_sums", lambda frame: sums(
-        frame.where("commitLogOffset > 0") if "run" in str(frame.inputFiles()) else frame
-    ))  # fmt: skip
+    from spark_ext.jobs import parquet
+
+    read = parquet.read_sums
+
+    def read_another(path: Path) -> parquet.Sums | None:
+        if how == "cut off":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
+        return read(path)
+
+    monkeypatch.setattr(parquet, "read_sums", read_another)
     error = run_job("archive", make({"t": [30]}), tmp_path / "archive", code=6)
-    assert "topic t" in error["text"] and visible(tmp_path / "archive") == []
+    assert "topic=t" in error["text"] and visible(tmp_path / "archive") == []
 
 
 def test_an_archive_of_another_log_is_refused(run_job, make, tmp_path):
