@@ -321,7 +321,7 @@ class Broker:
         self._undo.callback(sock.close)
         local = partial(
             LocalBroker, services, self._handlers,
-            framer=core.framer, limits=self._limits, closed=services.clients.departed,
+            framer=core.framer_let_in, limits=self._limits, closed=services.clients.departed,
         )  # fmt: skip
         tls = self._tls if self._tls is not None else TlsSettings()
         service = GrpcService(local, conf, sock, limits=self._limits, tls=tls)

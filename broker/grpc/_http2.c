@@ -1,7 +1,7 @@
 /* csrc/http2 as Python sees it: a Session of bytes, calls and replies. What each call costs is
  * counted in microseconds, which is why it is written by hand.
  *
- * Interface: the types Service and Session; read_message and stored for plain sends, the type
+ * Interface: the types Service and Session; the type Sends and stored for plain sends, the type
  * Deliveries for messages that are handed out, read_acks for acknowledgements. What they do says
  * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as pystore/_core. */
 #define PY_SSIZE_T_CLEAN
@@ -83,7 +83,7 @@ typedef struct session {
 } session;
 
 typedef struct module_state {
-    PyTypeObject *service, *session, *deliveries;
+    PyTypeObject *service, *session, *sends, *deliveries;
 } module_state;
 
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -225,39 +225,96 @@ static PyObject *session_calls(PyObject *self, void *nothing) {
     return PyLong_FromLong(ps_h2_calls(((session *)self)->h));
 }
 
-/* ---- plain messages ---- */
+/* ---- sets of names ---- */
 
-/* read_message(request, body_max, texts_max, host): see the .pyi. */
-static PyObject *read_message(PyObject *module, PyObject *args) {
-    (void)module;
-    const char *data;
-    Py_ssize_t len, host_len;
-    long long body_max, texts_max;
-    ps_h2_text host;
-    ps_h2_message m;
-    if (!PyArg_ParseTuple(args, "y#LLs#", &data, &len, &body_max, &texts_max, &host.data,
-                          &host_len))
-        return NULL;
-    host.len = host_len <= PS_H2_PROPERTIES_MAX ? (int32_t)host_len : 0;
-    if (host.len == 0 ||
-        !ps_h2_message_read((const uint8_t *)data, len, body_max, texts_max, host, &m))
-        Py_RETURN_NONE;
-    return Py_BuildValue("(s#s#y#y#L)", m.topic.data, (Py_ssize_t)m.topic.len, m.id.data,
-                         (Py_ssize_t)m.id.len, m.properties, (Py_ssize_t)m.properties_len,
-                         (const char *)m.body, (Py_ssize_t)m.body_len, (long long)m.born_ms);
+/* names: of bytes, which the set points into. A tuple that keeps them, NULL: with an error. */
+static PyObject *names_take(ps_h2_names *all, PyObject *names) {
+    Py_ssize_t count = PyTuple_Size(names);
+    PyObject *kept = PyTuple_New(count);
+    for (Py_ssize_t i = 0; i < count && kept != NULL; i++) {
+        char *name;
+        Py_ssize_t len;
+        PyObject *bytes = PyTuple_GetItem(names, i);
+        if (PyBytes_AsStringAndSize(bytes, &name, &len) < 0) {
+            Py_CLEAR(kept);
+        } else if (!ps_h2_names_add(all, name, len)) {
+            PyErr_Format(PyExc_ValueError, "at most %d names fit", PS_H2_NAMES_MAX);
+            Py_CLEAR(kept);
+        } else {
+            Py_INCREF(bytes);
+            PyTuple_SetItem(kept, i, bytes);
+        }
+    }
+    return kept;
 }
 
-/* stored(message id, queue offset): see the .pyi. */
+/* ---- plain messages ---- */
+
+typedef struct sends {
+    PyObject_HEAD
+    PyObject *names; /* which limits.reserved points into */
+    ps_h2_limits limits;
+} sends;
+
+static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"reserved", "body_max", "texts_max", "user_max",
+                            "group_max", "recovery_max_s", NULL};
+    PyObject *reserved;
+    long long body, texts, recovery;
+    int user, group;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLiiL", names, &PyTuple_Type, &reserved,
+                                     &body, &texts, &user, &group, &recovery))
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    sends *s = (sends *)alloc(type, 0);
+    if (s == NULL) return NULL;
+    s->limits.body_max = body;
+    s->limits.texts_max = texts;
+    s->limits.user_max = user;
+    s->limits.group_max = group;
+    s->limits.recovery_max_s = recovery;
+    s->names = names_take(&s->limits.reserved, reserved);
+    if (s->names == NULL) Py_CLEAR(s);
+    return (PyObject *)s;
+}
+
+static void sends_dealloc(PyObject *self) {
+    Py_CLEAR(((sends *)self)->names);
+    free_object(self);
+}
+
+/* read(request, host): see the .pyi. */
+static PyObject *sends_read(PyObject *self, PyObject *args) {
+    const char *data;
+    Py_ssize_t len, host_len;
+    ps_h2_text host;
+    ps_h2_message m;
+    if (!PyArg_ParseTuple(args, "y#s#", &data, &len, &host.data, &host_len)) return NULL;
+    host.len = host_len <= PS_H2_PROPERTIES_MAX ? (int32_t)host_len : 0;
+    if (host.len == 0 ||
+        !ps_h2_message_read((const uint8_t *)data, len, &((sends *)self)->limits, host, &m))
+        Py_RETURN_NONE;
+    return Py_BuildValue("(s#s#y#y#Lis#)", m.topic.data, (Py_ssize_t)m.topic.len, m.id.data,
+                         (Py_ssize_t)m.id.len, m.properties, (Py_ssize_t)m.properties_len,
+                         (const char *)m.body, (Py_ssize_t)m.body_len, (long long)m.born_ms,
+                         (int)m.kind, m.group.len > 0 ? m.group.data : "",
+                         (Py_ssize_t)m.group.len);
+}
+
+/* stored(message id, transaction id, queue offset): see the .pyi. */
 static PyObject *stored(PyObject *module, PyObject *args) {
     (void)module;
-    const char *id;
-    Py_ssize_t len;
+    ps_h2_text id, transaction;
+    Py_ssize_t id_len, transaction_len;
     long long offset;
     uint8_t reply[PS_H2_REPLY_MAX];
-    if (!PyArg_ParseTuple(args, "s#L", &id, &len, &offset)) return NULL;
-    int32_t id_len = len <= INT32_MAX ? (int32_t)len : INT32_MAX;
-    int64_t size = ps_h2_message_reply((ps_h2_text){id, id_len}, offset, reply);
-    if (size == 0) return PyErr_Format(PyExc_ValueError, "the id is too long, or no offset");
+    if (!PyArg_ParseTuple(args, "s#s#L", &id.data, &id_len, &transaction.data, &transaction_len,
+                          &offset))
+        return NULL;
+    id.len = id_len <= INT32_MAX ? (int32_t)id_len : INT32_MAX;
+    transaction.len = transaction_len <= INT32_MAX ? (int32_t)transaction_len : INT32_MAX;
+    int64_t size = ps_h2_message_reply(id, transaction, offset, reply);
+    if (size == 0) return PyErr_Format(PyExc_ValueError, "an id is too long, or no offset");
     return PyBytes_FromStringAndSize((const char *)reply, (Py_ssize_t)size);
 }
 
@@ -265,28 +322,9 @@ static PyObject *stored(PyObject *module, PyObject *args) {
 
 typedef struct deliveries {
     PyObject_HEAD
-    PyObject *names; /* a tuple of bytes, which `hidden` points into */
-    ps_h2_hidden hidden;
+    PyObject *names; /* which `hidden` points into */
+    ps_h2_names hidden;
 } deliveries;
-
-static int add_hidden(deliveries *d, PyObject *given) {
-    Py_ssize_t count = PyTuple_Size(given);
-    d->names = PyTuple_New(count);
-    if (d->names == NULL) return -1;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        char *name;
-        Py_ssize_t len;
-        PyObject *bytes = PyTuple_GetItem(given, i);
-        if (PyBytes_AsStringAndSize(bytes, &name, &len) < 0) return -1;
-        Py_INCREF(bytes);
-        PyTuple_SetItem(d->names, i, bytes);
-        if (!ps_h2_hidden_add(&d->hidden, name, len)) {
-            PyErr_Format(PyExc_ValueError, "at most %d names can be hidden", PS_H2_HIDDEN_MAX);
-            return -1;
-        }
-    }
-    return 0;
-}
 
 static PyObject *deliveries_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"hidden", NULL};
@@ -295,7 +333,9 @@ static PyObject *deliveries_new(PyTypeObject *type, PyObject *args, PyObject *ke
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     deliveries *d = (deliveries *)alloc(type, 0);
-    if (d != NULL && add_hidden(d, given) < 0) Py_CLEAR(d);
+    if (d == NULL) return NULL;
+    d->names = names_take(&d->hidden, given);
+    if (d->names == NULL) Py_CLEAR(d);
     return (PyObject *)d;
 }
 
@@ -389,7 +429,6 @@ static PyObject *read_acks(PyObject *module, PyObject *data) {
 
 static PyMethodDef functions[] = {
     {"read_acks", read_acks, METH_O, NULL},
-    {"read_message", read_message, METH_VARARGS, NULL},
     {"stored", stored, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -410,6 +449,18 @@ static PyGetSetDef session_getset[] = {
     {"done", session_done, NULL, NULL, NULL},
     {"calls", session_calls, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef sends_methods[] = {
+    {"read", sends_read, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot sends_slots[] = {
+    {Py_tp_new, sends_new},
+    {Py_tp_dealloc, sends_dealloc},
+    {Py_tp_methods, sends_methods},
+    {0, NULL},
 };
 
 static PyMethodDef deliveries_methods[] = {
@@ -442,6 +493,8 @@ static PyType_Spec service_spec = {"broker.grpc._http2.Service", sizeof(service)
                                    Py_TPFLAGS_DEFAULT, service_slots};
 static PyType_Spec session_spec = {"broker.grpc._http2.Session", sizeof(session), 0,
                                    Py_TPFLAGS_DEFAULT, session_slots};
+static PyType_Spec sends_spec = {"broker.grpc._http2.Sends", sizeof(sends), 0, Py_TPFLAGS_DEFAULT,
+                                 sends_slots};
 static PyType_Spec deliveries_spec = {"broker.grpc._http2.Deliveries", sizeof(deliveries), 0,
                                       Py_TPFLAGS_DEFAULT, deliveries_slots};
 
@@ -455,7 +508,8 @@ static int exec_module(PyObject *module) {
     module_state *m = PyModule_GetState(module);
     m->service = add_type(module, &service_spec);
     m->session = m->service != NULL ? add_type(module, &session_spec) : NULL;
-    m->deliveries = m->session != NULL ? add_type(module, &deliveries_spec) : NULL;
+    m->sends = m->session != NULL ? add_type(module, &sends_spec) : NULL;
+    m->deliveries = m->sends != NULL ? add_type(module, &deliveries_spec) : NULL;
     return m->deliveries != NULL ? 0 : -1;
 }
 
@@ -463,6 +517,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     module_state *m = PyModule_GetState(module);
     Py_VISIT(m->service);
     Py_VISIT(m->session);
+    Py_VISIT(m->sends);
     Py_VISIT(m->deliveries);
     return 0;
 }
@@ -471,6 +526,7 @@ static int clear(PyObject *module) {
     module_state *m = PyModule_GetState(module);
     Py_CLEAR(m->service);
     Py_CLEAR(m->session);
+    Py_CLEAR(m->sends);
     Py_CLEAR(m->deliveries);
     return 0;
 }

@@ -50,14 +50,28 @@ class Session:
     #: In progress.
     calls: int
 
-def read_message(
-    request: bytes, body_max: int, texts_max: int, host: str, /
-) -> tuple[str, str, bytes, bytes, int] | None:
-    """Topic, message id, stored properties, body and born time (ms) of a SendMessage with one
-    message that asks for nothing but to be stored. texts_max: bytes of its tag and keys. host: of
-    the client. None: it is another one, or something about it is unusual or wrong."""
+class Sends:
+    """Plain sends: of one message of a usual kind. reserved: names of properties that users may not
+    set. texts_max: bytes of tag, keys and user_max properties of the user's. A message group has
+    fewer bytes than group_max. recovery_max_s: of an orphaned transaction."""
 
-def stored(message_id: str, offset: int, /) -> bytes:
+    def __new__(
+        cls,
+        reserved: tuple[bytes, ...],
+        body_max: int,
+        texts_max: int,
+        user_max: int,
+        group_max: int,
+        recovery_max_s: int,
+    ) -> Sends: ...
+    def read(
+        self, request: bytes, host: str, /
+    ) -> tuple[str, str, bytes, bytes, int, int, str] | None:
+        """Topic, message id, stored properties, body, born time (ms), MessageType and message group
+        of a SendMessage. host: of the client. None: it is another one, or something about it is
+        unusual or wrong."""
+
+def stored(message_id: str, transaction_id: str, offset: int, /) -> bytes:
     """The reply for such a message. offset: in its queue."""
 
 class Deliveries:

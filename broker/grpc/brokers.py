@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from broker.access.needs import Action
@@ -13,6 +13,7 @@ from broker.grpc.status import Code, Problem, of_response
 from broker.processors.poprules import PopRules
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Command
+from broker.remoting.framer import EndTransaction
 from broker.services.topics import READ, WRITE
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
@@ -26,6 +27,7 @@ __all__ = [
     "Link",
     "Links",
     "Place",
+    "Put",
     "accepted",
     "refused",
 ]
@@ -95,6 +97,10 @@ class Links(Generic[_L]):
     def __len__(self) -> int:
         """Connections that have any."""
         return len(self._links)
+
+    def __iter__(self) -> Iterator[_L]:
+        for links in self._links.values():
+            yield from links.values()
 
     def of(self, call: Call) -> _L:
         """That of the client that calls. Raises: Problem."""
@@ -190,18 +196,29 @@ class Brokers(Protocol):
         """Whether the client may do one of these to a topic."""
 
 
+class Put(NamedTuple):
+    """A message that was put. offset: in its queue. ids: upstream's offset message id."""
+
+    offset: int
+    ids: str
+
+
 @runtime_checkable
 class AtOnce(Protocol):
-    """Brokers that may put a message, or pop some, without a wait."""
+    """Brokers that may put a message, end a transaction or pop, without a wait."""
 
     def place_at_once(self, topic: str) -> Place | None:
         """Where it is; None: ask places()."""
 
     def put_at_once(
-        self, call: Call, base: bytes, properties: bytes, body: bytes, born_ms: int
-    ) -> int | Awaitable[Command] | None:
-        """base: the request's fields that stay (ps_client_send). The queue offset of a message that
-        was put; the answer's wait; None: nothing has happened, use request()."""
+        self, call: Call, topic: str, base: bytes, sys_flag: int, properties: bytes, body: bytes,
+        born_ms: int,
+    ) -> Put | Awaitable[Command] | None:  # fmt: skip
+        """base: the request's fields that stay (ps_client_send). None: nothing has happened, use
+        request(); else what was put, or the answer's wait."""
+
+    def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
+        """Whether a transaction was ended; if not, nothing has happened, use request()."""
 
     def pop_at_once(self, call: Call) -> PopRules | None:
         """The rules of POP for a client that is let in whatever it asks; None: use request()."""

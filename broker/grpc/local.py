@@ -19,7 +19,7 @@ from broker.access.guard import Guard
 from broker.access.needs import Action, Ask, Asked, Kind, Need
 from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
 from broker.client._messages import send_prepared
-from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
+from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, Put, refused
 from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
@@ -27,7 +27,7 @@ from broker.processors.poprules import PopRules
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.connection import Connection, Limits, Shared
-from broker.remoting.framer import FramerFactory
+from broker.remoting.framer import EndTransaction, FramerFactory
 from broker.remoting.handlers import Handlers
 from broker.remoting.memory import join
 from broker.services.context import Services
@@ -41,6 +41,8 @@ log = logging.getLogger("broker.grpc")
 #: What a topic of other brokers takes: a name server does not say.
 _UNKNOWN = {"message.type": "UNSPECIFIED"}
 _ALGORITHM = "MQv2-HMAC-SHA1"
+#: Sends that a client's rights are remembered for.
+_LET_IN_MAX = 256
 #: Address of the service itself.
 _NOBODY = "127.0.0.1"
 
@@ -53,6 +55,8 @@ class LocalLink:
         self.client: object = None
         self.near = near
         self.far = far
+        #: What it may send to: topic, and the headers that prove it.
+        self.let_in: set[tuple[str, str | None, str | None]] = set()
 
     @property
     def open(self) -> bool:
@@ -84,6 +88,8 @@ class LocalBroker:
         self.host = services.host
         self._own: LocalLink | None = None
         self._pop_rules = PopRules(services)
+        if services.access is not None:
+            services.access.changed.append(self._rules_changed)
 
     # ---- connections ----
 
@@ -211,26 +217,32 @@ class LocalBroker:
         return Place(self.services.broker_name, config) if config is not None else None
 
     def put_at_once(
-        self, call: Call, base: bytes, properties: bytes, body: bytes, born_ms: int
-    ) -> int | Awaitable[Command] | None:
-        if self._guard is not None:
+        self, call: Call, topic: str, base: bytes, sys_flag: int, properties: bytes, body: bytes,
+        born_ms: int,
+    ) -> Put | Awaitable[Command] | None:  # fmt: skip
+        link = self.link(call)
+        if self._guard is not None and not self._may_send(call, link, topic):
             return None
-        connection = self.link(call).near
+        connection = link.near
         near = connection.near
         at = near.direct() if near is not None else None
         if at is None or near is None:
             return None
         opaque = connection.next_opaque()
-        answer = send_prepared(at, 0, base, opaque, 0, 0, born_ms, properties, body)
+        answer = send_prepared(at, 0, base, opaque, sys_flag, 0, born_ms, properties, body)
         if answer is None:
             return None
         if answer:
             near.sent(True)
-            return answer[2]
+            return Put(answer[2], answer[3])
         later = _Later(loop=asyncio.get_running_loop())
         connection.await_send(opaque, later)
         near.sent(False)
         return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
+
+    def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
+        near = self.link(call).near.near
+        return self._guard is None and near is not None and near.end_transaction(ending)
 
     def pop_at_once(self, call: Call) -> PopRules | None:
         if self._guard is not None:
@@ -243,6 +255,25 @@ class LocalBroker:
     @property
     def _guard(self) -> Guard | None:
         return self.services.guard
+
+    def _may_send(self, call: Call, link: LocalLink, topic: str) -> bool:
+        """Whether the rules let it; they are asked once for each topic, headers and address."""
+        data = call.metadata
+        asked = topic, data.get("authorization"), data.get("x-mq-date-time")
+        if asked in link.let_in:
+            return True
+        if len(link.let_in) >= _LET_IN_MAX:
+            link.let_in.clear()
+        try:
+            self._let_in(call, link, Command(RequestCode.SEND_MESSAGE_V2, {"b": topic}))
+        except Problem:
+            return False  # the usual way says so
+        link.let_in.add(asked)
+        return True
+
+    def _rules_changed(self) -> None:
+        for link in self.links:
+            link.let_in.clear()
 
     def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)

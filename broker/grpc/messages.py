@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.progress import QueueProgress
 from broker.client.records import received as messages_of
-from broker.grpc._http2 import Deliveries
+from broker.grpc._http2 import Deliveries, Sends
 from broker.grpc.schema import pb
+from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 
 __all__ = [
-    "RESERVED", "Kind", "Outgoing", "delivery", "incoming", "kind_of", "message_of", "millis",
-    "outgoing", "plain_delivery", "set_millis", "usual_delivery",
+    "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "incoming", "kind_of", "message_of", "millis",
+    "outgoing", "plain_delivery", "plain_sends", "set_millis", "usual_delivery",
 ]  # fmt: skip
 
 Kind = pb.MessageType
 #: Of sysFlag.
-_HALF = 4
+HALF = 4
 
 #: Names that the store gives a meaning to, which users may not set. Upstream forgets the last
 #: eight.
@@ -118,7 +119,7 @@ def outgoing(message: Any, host: str, body_max: int) -> Outgoing:
     properties["BORN_TIMESTAMP"] = str(born_ms)
     sys_flag = 0
     if system.message_type == Kind.TRANSACTION:
-        sys_flag = _HALF
+        sys_flag = HALF
         properties["TRAN_MSG"] = "true"
         if system.HasField("orphaned_transaction_recovery_duration"):
             seconds = system.orphaned_transaction_recovery_duration.seconds
@@ -146,6 +147,18 @@ def _unzipped(body: bytes, body_max: int) -> bytes:
     if not stream.eof:
         raise Problem(Code.MESSAGE_CORRUPTED, "the body's gzip stream is truncated")
     return made
+
+
+def plain_sends(limits: ProxySettings) -> Sends:
+    """Reads the requests that need none of this: outgoing() and the checks before it, in C."""
+    return Sends(
+        tuple(name.encode() for name in sorted(RESERVED)),
+        body_max=limits.body_max,
+        texts_max=limits.properties_max,
+        user_max=limits.property_count_max,
+        group_max=limits.group_max,
+        recovery_max_s=limits.recovery_max_s,
+    )
 
 
 # ---- to a client ----

@@ -11,11 +11,11 @@ from typing import Any
 
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
-from broker.grpc._http2 import read_message, stored
-from broker.grpc.brokers import AtOnce, Brokers, Place, accepted
+from broker.grpc._http2 import stored
+from broker.grpc.brokers import AtOnce, Brokers, Place, Put, accepted
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
-from broker.grpc.messages import Kind, Outgoing, outgoing
+from broker.grpc.messages import HALF, Kind, Outgoing, outgoing, plain_sends
 from broker.grpc.routes import accepted_types
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
@@ -49,6 +49,7 @@ class Sending:
         self._unturned = 0
         self._legal: set[str] = set()
         self._bases: dict[tuple[str, int], bytes] = {}
+        self._plain = plain_sends(settings)
 
     def handlers(self) -> Handlers:
         return {"SendMessage": self.send, "RecallMessage": self.recall}
@@ -63,26 +64,27 @@ class Sending:
     ) -> bytes | Coroutine[Any, Any, bytes] | None:
         """The reply for a plain message (csrc/http2/message.h): most are stored without a wait.
         What send() would check beside that was checked for the topic."""
-        own = self._settings
-        made = read_message(data, own.body_max, own.properties_max, call.address[0])
+        made = self._plain.read(data, call.address[0])
         place = broker.place_at_once(made[0]) if made is not None else None
         if made is None or place is None:
             return None
-        topic, message_id, properties, body, born_ms = made
+        topic, message_id, properties, body, born_ms, kind, group = made
         queues = place.writes
-        if not queues or not self._takes_plain(topic, place.config):
+        if not queues or not self._takes_plain(topic, place.config, kind):
             return None
-        base = self._base(topic, next(self._turn) % queues, place.broker)
-        put = broker.put_at_once(call, base, properties, body, born_ms)
-        if isinstance(put, int):
-            return stored(message_id, put)
-        return _stored_later(put, message_id) if put is not None else None
+        queue = queue_for(group, queues) if group else next(self._turn) % queues
+        base = self._base(topic, queue, place.broker)
+        sys_flag = HALF if kind == Kind.TRANSACTION else 0
+        put = broker.put_at_once(call, topic, base, sys_flag, properties, body, born_ms)
+        if isinstance(put, Put):
+            return _stored(message_id, kind, place.broker, put)
+        return _stored_later(put, message_id, kind, place.broker) if put is not None else None
 
-    def _takes_plain(self, name: str, config: TopicConfig) -> bool:
-        """Whether clients may send plain messages to this topic."""
+    def _takes_plain(self, name: str, config: TopicConfig, kind: int) -> bool:
+        """Whether clients may send plain messages of this kind to a topic."""
         if name.startswith((RETRY, DLQ)):
             return False
-        if self._settings.check_type and Kind.NORMAL not in accepted_types(config):
+        if self._settings.check_type and kind not in accepted_types(config):
             return False
         if name not in self._legal:
             try:
@@ -163,10 +165,8 @@ class Sending:
             return [pb.SendResultEntry(status=refused) for _ in messages]
         ext = answer.ext
         offset = int(ext.get("queueOffset", "-1"))
-        transaction = first.message_id
-        if first.kind == Kind.TRANSACTION:
-            place = offset_id_of(ext["msgId"]).offset
-            transaction = id_of(Half(first.message_id, offset, place, broker))
+        put = Put(offset, ext.get("msgId", ""))
+        transaction = _transaction_of(first.message_id, first.kind, broker, put)
         return [
             pb.SendResultEntry(
                 status=ok(), message_id=each.message_id, offset=offset + number,
@@ -255,11 +255,24 @@ def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def _stored_later(put: Awaitable[Command], message_id: str) -> bytes:
-    """The reply of a plain message whose answer is awaited."""
+def _stored(message_id: str, kind: int, broker: str, put: Put) -> bytes:
+    """The reply of a plain message."""
+    return stored(message_id, _transaction_of(message_id, kind, broker, put), put.offset)
+
+
+def _transaction_of(message_id: str, kind: int, broker: str, put: Put) -> str:
+    """The transaction's id; that of the message, when it is in none."""
+    if kind != Kind.TRANSACTION:
+        return message_id
+    return id_of(Half(message_id, put.offset, offset_id_of(put.ids).offset, broker))
+
+
+async def _stored_later(put: Awaitable[Command], message_id: str, kind: int, broker: str) -> bytes:
+    """The same for one whose answer is awaited."""
     answer = await put
     if answer.code == ResponseCode.SUCCESS:
-        return stored(message_id, int(answer.ext["queueOffset"]))
+        ext = answer.ext
+        return _stored(message_id, kind, broker, Put(int(ext["queueOffset"]), ext["msgId"]))
     entry = pb.SendResultEntry(status=status(of_response(answer.code), answer.remark or ""))
     reply: bytes = pb.SendMessageResponse(status=entry.status, entries=[entry]).SerializeToString()
     return reply

@@ -59,6 +59,7 @@ class GrpcService(Generic[_Made]):
                 **self._sending.at_once(),
                 **self._receiving.at_once(),
                 **self._acking.at_once(),
+                **self._ending.at_once(),
             },
             settings,
             sock,
@@ -75,12 +76,13 @@ class GrpcService(Generic[_Made]):
         self._sending = Sending(broker, settings)
         self._client_methods = ClientMethods(broker, clients, settings)
         self._receiving = Receiving(broker, clients, settings, routes, self.renewals)
+        self._ending = Ending(broker)
         self._acking = Acking(broker, settings, self.renewals)
         made: dict[str, Callable[..., object]] = {}
         for group in (
             routes,
             self._sending,
-            Ending(broker),
+            self._ending,
             self._client_methods,
             self._receiving,
             self._acking,

@@ -7,15 +7,17 @@ after a restart and through any other instance of the service. Upstream keeps th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
-from broker.grpc.brokers import Brokers, accepted
-from broker.grpc.calls import Call, Handlers
+from broker.grpc.brokers import AtOnce, Brokers, accepted
+from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import topic_of
-from broker.grpc.schema import pb
+from broker.grpc.schema import DecodeError, pb
 from broker.grpc.status import Code, Problem, ok
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
+from broker.remoting.framer import EndTransaction
 from pystore.pending import Decision
 
 __all__ = ["Ending", "Half", "half_of", "id_of"]
@@ -65,6 +67,14 @@ def half_of(text: str) -> Half:
     return made
 
 
+#: The reply for a decision that was carried out.
+_ENDED: bytes = pb.EndTransactionResponse(status=ok()).SerializeToString()
+_DECISIONS = {
+    pb.TransactionResolution.COMMIT: Decision.COMMIT,
+    pb.TransactionResolution.ROLLBACK: Decision.ROLLBACK,
+}
+
+
 class Ending:
     def __init__(self, broker: Brokers) -> None:
         self._broker = broker
@@ -72,31 +82,51 @@ class Ending:
     def handlers(self) -> Handlers:
         return {"EndTransaction": self.end}
 
+    def at_once(self) -> AtOnceHandlers:
+        if not isinstance(self._broker, AtOnce):
+            return {}
+        return {"EndTransaction": partial(self._end_at_once, self._broker)}
+
+    def _end_at_once(self, broker: AtOnce, call: Call, data: bytes) -> bytes | None:
+        """The reply when the core carries it out, as nearly always."""
+        try:
+            request = pb.EndTransactionRequest.FromString(data)
+        except DecodeError:
+            return None
+        asked = _asked(request)
+        return _ENDED if asked is not None and broker.end_at_once(call, asked[1]) else None
+
     async def end(self, call: Call, request: Any) -> Any:
         """The broker's own verdict is the answer; upstream says OK before it has asked."""
-        topic = topic_of(request.topic)
-        if not request.transaction_id.strip():
-            raise Problem(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
-        half = half_of(request.transaction_id)
-        if request.message_id and request.message_id != half.message_id:
-            raise Problem(
-                Code.INVALID_TRANSACTION_ID,
-                f"the transaction is that of the message {half.message_id:.80}, not of"
-                f" {request.message_id:.80}",
-            )
-        resolution = pb.TransactionResolution
-        decision = {
-            resolution.COMMIT: Decision.COMMIT, resolution.ROLLBACK: Decision.ROLLBACK,
-        }.get(request.resolution)  # fmt: skip
-        if decision is None:  # not known yet: the broker goes on asking
+        asked = _asked(request)
+        if asked is None:  # not known yet: the broker goes on asking
             return pb.EndTransactionResponse(status=ok())
-        checked = half.checked or request.source == pb.TransactionSource.SOURCE_SERVER_CHECK
+        half, end = asked
         ext = {
-            "topic": topic, "producerGroup": topic, "tranStateTableOffset": str(half.offset),
-            "commitLogOffset": str(half.place), "commitOrRollback": str(int(decision)),
-            "fromTransactionCheck": "true" if checked else "false", "msgId": half.message_id,
+            "topic": end.topic, "producerGroup": end.group, "tranStateTableOffset": str(end.offset),
+            "commitLogOffset": str(end.place), "commitOrRollback": str(end.decision),
+            "fromTransactionCheck": "true" if end.from_check else "false", "msgId": half.message_id,
             "transactionId": half.message_id, "bname": half.broker,
         }  # fmt: skip
         command = Command(RequestCode.END_TRANSACTION, ext)
         accepted(await self._broker.request(call, command, half.broker))
         return pb.EndTransactionResponse(status=ok())
+
+
+def _asked(request: Any) -> tuple[Half, EndTransaction] | None:
+    """The half and its decision; None: there is none yet. Raises: Problem."""
+    topic = topic_of(request.topic)
+    if not request.transaction_id.strip():
+        raise Problem(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
+    half = half_of(request.transaction_id)
+    if request.message_id and request.message_id != half.message_id:
+        raise Problem(
+            Code.INVALID_TRANSACTION_ID,
+            f"the transaction is that of the message {half.message_id:.80}, not of"
+            f" {request.message_id:.80}",
+        )
+    decision = _DECISIONS.get(request.resolution)
+    if decision is None:
+        return None
+    checked = half.checked or request.source == pb.TransactionSource.SOURCE_SERVER_CHECK
+    return half, EndTransaction(topic, topic, half.offset, half.place, int(decision), checked)

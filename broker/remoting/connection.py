@@ -28,7 +28,14 @@ from broker.remoting.codec import BadFrame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision, Sent
-from broker.remoting.framer import Framer, FramerFactory, Parts, SendWaiter, plain_framers
+from broker.remoting.framer import (
+    EndTransaction,
+    Framer,
+    FramerFactory,
+    Parts,
+    SendWaiter,
+    plain_framers,
+)
 from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
 from broker.remoting.outstanding import Outstanding, Sending, Waiter
@@ -120,7 +127,7 @@ class Intake(Protocol):
 
 
 class Near(Protocol):
-    """A server on the same loop, for sends that need no bytes (csrc/remoting/inprocess.h)."""
+    """A server on the same loop, for what needs no bytes (csrc/remoting/inprocess.h)."""
 
     def direct(self) -> tuple[int, int] | None:
         """What ps_conn_send takes now: the addresses of the connection and of the step. None: a
@@ -128,6 +135,9 @@ class Near(Protocol):
 
     def sent(self, answered: bool) -> None:
         """Must follow a call that has done something. answered: with the answer already."""
+
+    def end_transaction(self, ending: EndTransaction) -> bool:
+        """Whether it was carried out; otherwise nothing has happened, and a request says why."""
 
 
 IntakeFactory = Callable[["Connection"], Intake]
@@ -242,6 +252,10 @@ class Connection(asyncio.BufferedProtocol):
         """See Near.sent."""
         if self._framer.sent_directly(answered):
             self.buffer_updated(0)
+
+    def end_directly(self, ending: EndTransaction) -> bool:
+        """See Near.end_transaction. What follows is that of a send."""
+        return self._framer.end_transaction(ending)
 
     def touch(self) -> None:
         """It is in use."""

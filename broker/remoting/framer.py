@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from broker.remoting import codec
 from broker.remoting.codes import ResponseCode
@@ -12,7 +12,7 @@ from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.handlers import Peer
 
 __all__ = [
-    "Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "SendWaiter", "plain_framers",
+    "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "SendWaiter", "plain_framers",
 ]  # fmt: skip
 
 #: Bytes of one read at most. All connections of a loop share one such buffer.
@@ -59,6 +59,18 @@ class SendWaiter(Protocol):
     def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None: ...
 
 
+class EndTransaction(NamedTuple):
+    """END_TRANSACTION. offset: of the half, in the queue of halves. place: in the log. decision: as
+    on the wire."""
+
+    group: str
+    topic: str
+    offset: int
+    place: int
+    decision: int
+    from_check: bool
+
+
 class Framer(Protocol):
     """Makes commands of what one connection reads, and may answer some of them by itself.
 
@@ -87,6 +99,9 @@ class Framer(Protocol):
     def sent_directly(self, answered: bool) -> bool:
         """ps_conn_send was called. answered: its caller has the answer. True: received(0) must be
         called now, for what else the send has brought about."""
+
+    def end_transaction(self, ending: EndTransaction) -> bool:
+        """The same for ps_conn_end: whether it was carried out."""
 
     def know(self) -> None:
         """See Peer.know."""
@@ -181,6 +196,9 @@ class PlainFramer:
         return None
 
     def sent_directly(self, answered: bool) -> bool:
+        return False
+
+    def end_transaction(self, ending: EndTransaction) -> bool:
         return False
 
     def know(self) -> None:

@@ -20,7 +20,7 @@ from broker.remoting.codec import FRAME_MAX
 from broker.remoting.command import Command
 from broker.remoting.decision import AskedSend, PutDecision, Sent, fill, read_asked, sent_of
 from broker.remoting.digests import digest_functions
-from broker.remoting.framer import Link
+from broker.remoting.framer import EndTransaction, Link
 from broker.remoting.handlers import Peer
 from pystore import PutStatus, Store
 from pystore.errors import StoreError
@@ -171,6 +171,7 @@ class Core:
         self._send = ffi.new("ps_send *")
         self._decision = ffi.new("ps_decision *")
         self._sent = ffi.new("ps_sent *")
+        self._ending = ffi.new("ps_ending *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: Pulled | None = None
 
@@ -205,6 +206,11 @@ class Core:
         """The same for a port where no pulls are served: they come up to Python."""
         self._last_id += 1
         return HotFramer(self, connection, self._last_id, lib.PS_UP_PULLS)
+
+    def framer_let_in(self, connection: Link) -> HotFramer:
+        """The same for a connection whose other end asks access control before each request."""
+        self._last_id += 1
+        return HotFramer(self, connection, self._last_id, let_in=True)
 
     def _check(self, code: int) -> int:
         if code < 0:
@@ -614,6 +620,7 @@ class HotFramer:
         "_core",
         "_error",
         "_id",
+        "_let_in",
         "_more",
         "_part",
         "_room",
@@ -622,12 +629,15 @@ class HotFramer:
         "_up",
     )
 
-    def __init__(self, core: Core, connection: Link, number: int, up: int = 0) -> None:
-        """up: PS_UP_ bits of what comes up to Python unserved."""
+    def __init__(
+        self, core: Core, connection: Link, number: int, up: int = 0, *, let_in: bool = False
+    ) -> None:
+        """up: PS_UP_ bits of what comes up to Python unserved. let_in: access control was asked."""
         self._core = core
         self._connection = connection
         self._id = number
         self._up = up
+        self._let_in = let_in
         self._conn: Any = None
         self._error = core._error
         self._step = core._step
@@ -651,6 +661,8 @@ class HotFramer:
         self._addresses = address_of(made), address_of(self._step)
         if self._up:
             lib.ps_conn_hand_on(made, self._up)
+        if self._let_in:
+            lib.ps_conn_let_in(made)
         self._core._connections[self._id] = self
         return made
 
@@ -697,6 +709,9 @@ class HotFramer:
             code = lib.ps_conn_received(self._conn, 0, step, self._error)
 
     def direct(self) -> tuple[int, int] | None:
+        if self._conn is None:
+            self._open()
+            self._part = False
         return None if self._part or self._more else self._addresses
 
     def sent_directly(self, answered: bool) -> bool:
@@ -707,6 +722,15 @@ class HotFramer:
             step.out_len = 0
         self._sent = True
         return True
+
+    def end_transaction(self, ending: EndTransaction) -> bool:
+        made = self._core._ending
+        group, topic = ending.group.encode(), ending.topic.encode()
+        made.group.data, made.group.len = ffi.from_buffer(group), len(group)
+        made.topic.data, made.topic.len = ffi.from_buffer(topic), len(topic)
+        made.offset, made.physical = ending.offset, ending.place
+        made.decision, made.from_check = ending.decision, ending.from_check
+        return bool(lib.ps_conn_end(self._conn, made, self._step))
 
     def _take(self, step: Any, after: Callable[[int], None] | None = None) -> None:
         """What a step brought about, except its frames. The step is not good any more after it.

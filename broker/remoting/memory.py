@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from broker.remoting.connection import Connection
+from broker.remoting.framer import EndTransaction
 
 __all__ = ["join"]
 
@@ -64,6 +65,12 @@ class _Near:
             return None
         client.touch()
         return self._server.direct()
+
+    def end_transaction(self, ending: EndTransaction) -> bool:
+        if self.direct() is None or not self._server.end_directly(ending):
+            return False
+        self.sent(True)
+        return True
 
     def sent(self, answered: bool) -> None:
         if answered:

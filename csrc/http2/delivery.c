@@ -21,37 +21,6 @@
 enum { DIGEST_MD5 = 2, ENCODING_IDENTITY = 1 };
 enum { TYPE_NORMAL = 1, TYPE_FIFO, TYPE_DELAY, TYPE_TRANSACTION };
 
-/* ---- names ---- */
-
-static uint32_t hash_of(const void *name, int64_t len) {
-    const uint8_t *p = name;
-    uint32_t hash = 2166136261u; /* FNV-1a */
-    for (int64_t i = 0; i < len; i++) hash = (hash ^ p[i]) * 16777619u;
-    return hash;
-}
-
-static int32_t slot_of(const ps_h2_hidden *h, const void *name, int64_t len) {
-    int32_t at = (int32_t)(hash_of(name, len) % PS_H2_HIDDEN_SLOTS);
-    while (h->names[at] != NULL &&
-           (h->lens[at] != len || memcmp(h->names[at], name, (size_t)len) != 0))
-        at = (at + 1) % PS_H2_HIDDEN_SLOTS;
-    return at;
-}
-
-bool ps_h2_hidden_add(ps_h2_hidden *h, const char *name, int64_t len) {
-    if (len > UINT8_MAX || h->count == PS_H2_HIDDEN_MAX) return false;
-    int32_t at = slot_of(h, name, len);
-    if (h->names[at] != NULL) return true;
-    h->names[at] = name;
-    h->lens[at] = (uint8_t)len;
-    h->count++;
-    return true;
-}
-
-static bool is_hidden(const ps_h2_hidden *h, const ps_property *p) {
-    return p->name_len <= UINT8_MAX && h->names[slot_of(h, p->name, p->name_len)] != NULL;
-}
-
 /* ---- properties ---- */
 
 typedef struct properties {
@@ -258,7 +227,7 @@ int64_t ps_h2_delivery_room(int64_t record_len, const ps_h2_delivery *d) {
     return FIXED_ROOM + record_len + 4 * properties + d->topic_len + d->receipt_len;
 }
 
-int64_t ps_h2_delivery_write(const uint8_t *record, int64_t len, const ps_h2_hidden *hidden,
+int64_t ps_h2_delivery_write(const uint8_t *record, int64_t len, const ps_h2_names *hidden,
                              const ps_h2_delivery *d, uint8_t *to, int64_t room) {
     ps_record r;
     properties all;
@@ -272,7 +241,8 @@ int64_t ps_h2_delivery_write(const uint8_t *record, int64_t len, const ps_h2_hid
     if (r.body_len > 0) put_text(&w, 4, r.body, r.body_len);
     put_system(&w, &r, &all, &words, d);
     for (int32_t i = all.count - 1; i >= 0; i--)
-        if (!is_hidden(hidden, &all.each[i])) put_user(&w, &all.each[i]);
+        if (!ps_h2_names_have(hidden, all.each[i].name, all.each[i].name_len))
+            put_user(&w, &all.each[i]);
     const uint8_t *topic_end = w.at;
     put_text(&w, 2, d->topic, d->topic_len);
     close_part(&w, 1, topic_end);

@@ -4,21 +4,7 @@
 #ifndef PS_HTTP2_DELIVERY_H
 #define PS_HTTP2_DELIVERY_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#define PS_H2_HIDDEN_SLOTS 256
-#define PS_H2_HIDDEN_MAX 128
-
-/* Names of properties that consumers do not see among the user's. */
-typedef struct ps_h2_hidden {
-    int32_t count;
-    const char *names[PS_H2_HIDDEN_SLOTS]; /* by hash, the next free slot when taken; borrowed */
-    uint8_t lens[PS_H2_HIDDEN_SLOTS];
-} ps_h2_hidden;
-
-/* False: there are too many, or it is too long. */
-bool ps_h2_hidden_add(ps_h2_hidden *h, const char *name, int64_t len);
+#include "http2/names.h"
 
 typedef struct ps_h2_delivery { /* what the record does not say; UTF-8, borrowed */
     const char *topic; /* that it is shown with */
@@ -30,8 +16,9 @@ typedef struct ps_h2_delivery { /* what the record does not say; UTF-8, borrowed
 
 /* Bytes that ps_h2_delivery_write needs. */
 int64_t ps_h2_delivery_room(int64_t record_len, const ps_h2_delivery *d);
-/* Writes the reply to the end of [to, to + room). Returns its bytes; 0: it is not plain. */
-int64_t ps_h2_delivery_write(const uint8_t *record, int64_t len, const ps_h2_hidden *hidden,
+/* Writes the reply to the end of [to, to + room). hidden: properties that are not shown among the
+ * user's. Returns its bytes; 0: it is not plain. */
+int64_t ps_h2_delivery_write(const uint8_t *record, int64_t len, const ps_h2_names *hidden,
                              const ps_h2_delivery *d, uint8_t *to, int64_t room);
 
 #endif

@@ -1,34 +1,46 @@
 /* See message.h. Field numbers: broker/grpc/messaging.proto. */
 #include "http2/message.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #define KEYS_MAX 64
-#define ID_MAX 1024
+#define USER_MAX 64
 #define SECONDS_MAX ((int64_t)1 << 40)
-#define TYPE_NORMAL 1
 #define ENCODING_IDENTITY 1
 
+typedef struct moment { /* a Timestamp or a Duration */
+    uint64_t seconds, nanos;
+} moment;
+
+typedef struct user_property {
+    ps_h2_text name, value;
+} user_property;
+
 typedef struct draft {
-    ps_h2_text topic, id, tag, host, trace, keys[KEYS_MAX];
-    int32_t key_count;
-    int64_t texts; /* bytes of tag and keys */
-    uint64_t seconds, nanos, attempt;
-    bool normal;
+    ps_h2_text topic, id, tag, host, trace, group;
+    int32_t key_count, user_count;
+    int64_t texts; /* bytes of tag, keys and the user's properties */
+    moment born, recovery;
+    uint64_t type, attempt;
+    bool recovers; /* it says within which time */
     const uint8_t *body;
     int64_t body_len;
+    ps_h2_text keys[KEYS_MAX];      /* key_count of them are set */
+    user_property user[USER_MAX]; /* user_count */
 } draft;
 
-static bool read_born(const ps_proto_field *in, draft *d) {
+/* None of it is negative. */
+static bool read_moment(const ps_proto_field *in, moment *out) {
     ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
     ps_proto_field f;
     while (r.at < r.end) {
         if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || !f.is_number || f.number > 2)
             return false;
-        *(f.number == 1 ? &d->seconds : &d->nanos) = f.value;
+        *(f.number == 1 ? &out->seconds : &out->nanos) = f.value;
     }
-    return d->seconds > 0 && d->seconds < (uint64_t)SECONDS_MAX && d->nanos < 1000000000;
+    return out->seconds < (uint64_t)SECONDS_MAX && out->nanos < 1000000000;
 }
 
 static bool read_key(const ps_proto_field *f, draft *d) {
@@ -64,10 +76,11 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
     case 5:
         return f->is_number && f->value <= ENCODING_IDENTITY;
     case 6:
-        d->normal = f->value == TYPE_NORMAL;
-        return f->is_number;
+        d->type = f->value;
+        return f->is_number && (f->value == PS_H2_NORMAL || f->value == PS_H2_FIFO ||
+                                f->value == PS_H2_TRANSACTION);
     case 7:
-        return !f->is_number && read_born(f, d);
+        return !f->is_number && read_moment(f, &d->born);
     case 8:
         return ps_proto_text(f, &d->host);
     case 13: /* queue id */
@@ -75,8 +88,13 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
     case 16:
         d->attempt = f->value;
         return f->is_number && f->value <= INT32_MAX;
+    case 17:
+        return ps_proto_text(f, &d->group);
     case 18:
         return ps_proto_text(f, &d->trace);
+    case 19:
+        d->recovers = true;
+        return !f->is_number && read_moment(f, &d->recovery);
     default:
         return false;
     }
@@ -94,13 +112,42 @@ static bool read_system(const ps_proto_field *in, draft *d) {
     return true;
 }
 
-static bool read_message(const uint8_t *data, int64_t len, draft *d) {
+/* An entry of a map: its key and its value. */
+static bool read_user(const ps_proto_field *in, const ps_h2_limits *limits, draft *d) {
+    ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
+    ps_proto_field f;
+    if (d->user_count == USER_MAX || d->user_count == limits->user_max) return false;
+    user_property *p = &d->user[d->user_count++];
+    *p = (user_property){0};
+    while (r.at < r.end) {
+        if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || f.number > 2 ||
+            !ps_proto_text(&f, f.number == 1 ? &p->name : &p->value))
+            return false;
+        d->texts += f.len;
+    }
+    if (p->name.len == 0 || p->value.len == 0 ||
+        (p->name.len >= 6 && memcmp(p->name.data, "TIMER_", 6) == 0) ||
+        ps_h2_names_have(&limits->reserved, p->name.data, p->name.len))
+        return false;
+    for (const user_property *other = d->user; other < p; other++)
+        if (other->name.len == p->name.len &&
+            memcmp(other->name.data, p->name.data, (size_t)p->name.len) == 0)
+            return false;
+    return true;
+}
+
+static bool read_message(const uint8_t *data, int64_t len, const ps_h2_limits *limits, draft *d) {
     ps_proto_reader r = ps_proto_reader_of(data, len);
     ps_proto_field f;
     while (r.at < r.end) {
-        if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || f.is_number) return false;
-        bool plain = f.number == 4 || (f.number == 1 && ps_proto_resource(&f, &d->topic)) ||
-                     (f.number == 3 && read_system(&f, d));
+        if (!ps_proto_next(&r, &f) || f.is_number) return false;
+        if (f.number == 2) {
+            if (!read_user(&f, limits, d)) return false;
+            continue;
+        }
+        bool plain = ps_proto_first(&r, &f) &&
+                     (f.number == 4 || (f.number == 1 && ps_proto_resource(&f, &d->topic)) ||
+                      (f.number == 3 && read_system(&f, d)));
         if (!plain) return false;
         if (f.number == 4) {
             d->body = f.data;
@@ -108,6 +155,14 @@ static bool read_message(const uint8_t *data, int64_t len, draft *d) {
         }
     }
     return true;
+}
+
+static bool is_within(const draft *d, const ps_h2_limits *limits) {
+    return d->topic.len > 0 && d->id.len > 0 && d->id.len <= PS_H2_ID_MAX && d->body_len > 0 &&
+           d->body_len <= limits->body_max && d->texts <= limits->texts_max &&
+           d->born.seconds > 0 && d->group.len < limits->group_max &&
+           (!d->recovers || (d->type == PS_H2_TRANSACTION &&
+                             d->recovery.seconds <= (uint64_t)limits->recovery_max_s));
 }
 
 /* ---- properties ---- */
@@ -137,43 +192,64 @@ static bool put_keys(ps_h2_message *m, const draft *d) {
     return fits && put(m, "\x02", 1);
 }
 
+static bool put_user(ps_h2_message *m, const draft *d) {
+    bool fits = true;
+    for (const user_property *p = d->user; p < d->user + d->user_count && fits; p++)
+        fits = put(m, p->name.data, p->name.len) && put(m, "\x01", 1) &&
+               put(m, p->value.data, p->value.len) && put(m, "\x02", 1);
+    return fits;
+}
+
+static bool put_half(ps_h2_message *m, const draft *d) {
+    return put(m, "TRAN_MSG\x01true\x02", 14) &&
+           (!d->recovers || put_number(m, "CHECK_IMMUNITY_TIME_IN_SECONDS",
+                                       (int64_t)d->recovery.seconds));
+}
+
 static bool put_all(ps_h2_message *m, const draft *d, ps_h2_text host) {
     return put_property(m, "UNIQ_KEY", d->id) &&
            (d->tag.len == 0 || put_property(m, "TAGS", d->tag)) &&
-           (d->key_count == 0 || put_keys(m, d)) &&
+           (d->key_count == 0 || put_keys(m, d)) && put_user(m, d) &&
+           (d->group.len == 0 || put_property(m, "__SHARDINGKEY", d->group)) &&
            (d->trace.len == 0 || put_property(m, "TRACE_CONTEXT", d->trace)) &&
            put_property(m, "PGROUP", d->topic) &&
            put_number(m, "RECONSUME_TIME", (int64_t)d->attempt) &&
            put_property(m, "__BORNHOST", d->host.len > 0 ? d->host : host) &&
-           put_number(m, "BORN_TIMESTAMP", m->born_ms);
+           put_number(m, "BORN_TIMESTAMP", m->born_ms) &&
+           (m->kind != PS_H2_TRANSACTION || put_half(m, d));
 }
 
-bool ps_h2_message_read(const uint8_t *data, int64_t len, int64_t body_max, int64_t texts_max,
+bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *limits,
                         ps_h2_text host, ps_h2_message *out) {
     ps_proto_reader r = ps_proto_reader_of(data, len);
-    draft d = {0};
     ps_proto_field f;
+    draft d;
+    memset(&d, 0, offsetof(draft, keys));
     if (!ps_proto_next(&r, &f) || f.number != 1 || f.is_number || r.at != r.end) return false;
-    if (!read_message(f.data, f.len, &d) || !d.normal || d.topic.len == 0 || d.id.len == 0 ||
-        d.body_len == 0 || d.body_len > body_max || d.texts > texts_max || d.seconds == 0)
+    if (!read_message(f.data, f.len, limits, &d) || d.type == 0 || !is_within(&d, limits))
         return false;
     out->topic = d.topic;
     out->id = d.id;
+    out->group = d.group;
+    out->kind = d.type == PS_H2_TRANSACTION ? PS_H2_TRANSACTION
+                : d.group.len > 0           ? PS_H2_FIFO
+                                            : PS_H2_NORMAL;
     out->body = d.body;
     out->body_len = d.body_len;
-    out->born_ms = (int64_t)(d.seconds * 1000 + d.nanos / 1000000);
+    out->born_ms = (int64_t)(d.born.seconds * 1000 + d.born.nanos / 1000000);
     out->properties_len = 0;
     return put_all(out, &d, host);
 }
 
 /* ---- the reply ---- */
 
-int64_t ps_h2_message_reply(ps_h2_text id, int64_t offset, uint8_t to[PS_H2_REPLY_MAX]) {
+int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, int64_t offset,
+                            uint8_t to[PS_H2_REPLY_MAX]) {
     uint8_t entry[PS_H2_REPLY_MAX];
-    if (id.len > ID_MAX || offset < 0) return 0;
+    if (id.len > PS_H2_ID_MAX || transaction.len > 2 * PS_H2_ID_MAX || offset < 0) return 0;
     uint8_t *at = ps_proto_put_ok(entry, 1);
     at = ps_proto_put_bytes(at, 2, id.data, id.len);
-    at = ps_proto_put_bytes(at, 3, id.data, id.len); /* no transaction: its id is the message's */
+    at = ps_proto_put_bytes(at, 3, transaction.data, transaction.len);
     if (offset > 0) {
         *at++ = 4 << 3;
         at = ps_proto_put_varint(at, (uint64_t)offset);

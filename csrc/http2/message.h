@@ -1,16 +1,32 @@
-/* SendMessage with one message that asks for nothing but to be stored, read from its protobuf and
- * written as the properties that are stored: what nearly every send is. Others, and those with
- * anything wrong, are for broker/grpc/sending.py, which has the rules; this one never refuses.
- * docs/internals/grpc.md#properties */
+/* SendMessage with one message of a usual kind (normal, of a message group, half of a transaction),
+ * read from its protobuf and written as the properties that are stored: what nearly every send is.
+ * Others, and those with anything wrong, are for broker/grpc/sending.py, which has the rules; this
+ * one never refuses. docs/internals/grpc.md#properties */
 #ifndef PS_HTTP2_MESSAGE_H
 #define PS_HTTP2_MESSAGE_H
 
+#include "http2/names.h"
 #include "http2/proto.h"
 
 #define PS_H2_PROPERTIES_MAX 4096
 
+/* MessageType. */
+#define PS_H2_NORMAL 1
+#define PS_H2_FIFO 2
+#define PS_H2_TRANSACTION 4
+
+typedef struct ps_h2_limits {
+    int64_t body_max;  /* bytes */
+    int64_t texts_max; /* bytes of tag, keys and the user's properties */
+    int32_t user_max;  /* properties of the user's */
+    int32_t group_max; /* a message group has fewer bytes */
+    int64_t recovery_max_s; /* of an orphaned transaction */
+    ps_h2_names reserved;   /* properties that users may not set */
+} ps_h2_limits;
+
 typedef struct ps_h2_message { /* texts are borrowed */
-    ps_h2_text topic, id;
+    ps_h2_text topic, id, group; /* group: of an ordered message */
+    int32_t kind;
     const uint8_t *body;
     int64_t body_len, born_ms;
     int32_t properties_len;
@@ -18,11 +34,14 @@ typedef struct ps_h2_message { /* texts are borrowed */
 } ps_h2_message;
 
 /* host: of the client, for a message that names none. False: it is not plain. */
-bool ps_h2_message_read(const uint8_t *data, int64_t len, int64_t body_max, int64_t texts_max,
+bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *limits,
                         ps_h2_text host, ps_h2_message *out);
 
-#define PS_H2_REPLY_MAX (96 + 2 * 1024)
-/* The reply for a message that was stored there: its bytes, or 0 for an id beyond 1024 bytes. */
-int64_t ps_h2_message_reply(ps_h2_text id, int64_t offset, uint8_t to[PS_H2_REPLY_MAX]);
+#define PS_H2_ID_MAX 1024
+#define PS_H2_REPLY_MAX (96 + 3 * PS_H2_ID_MAX)
+/* The reply for a message that was stored there: its bytes, or 0 for an id beyond PS_H2_ID_MAX or a
+ * transaction's beyond twice that. */
+int64_t ps_h2_message_reply(ps_h2_text id, ps_h2_text transaction, int64_t offset,
+                            uint8_t to[PS_H2_REPLY_MAX]);
 
 #endif

@@ -96,6 +96,10 @@ void ps_conn_know(ps_conn *n) {
     n->cn_known = true;
 }
 
+void ps_conn_let_in(ps_conn *n) {
+    n->cn_known = n->cn_let_in = true;
+}
+
 int64_t ps_core_first_refused(const ps_core *c) {
     return c->co_first_refused;
 }

@@ -20,6 +20,8 @@ void ps_core_grant(ps_core *core, const char *key, int32_t key_len, const char *
  * any others. */
 void ps_core_limit_first(ps_core *core, int64_t bytes);
 void ps_conn_know(ps_conn *conn);
+/* Whoever writes to this connection asks access control first: nothing of it is refused here. */
+void ps_conn_let_in(ps_conn *conn);
 /* Frames that were larger. */
 int64_t ps_core_first_refused(const ps_core *core);
 /* Forgets all grants and secrets. */

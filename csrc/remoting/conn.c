@@ -254,9 +254,9 @@ void ps_conn_hand_on(ps_conn *n, int32_t what) {
 }
 
 /* Whether it is handed on unserved. */
-static bool goes_up(const ps_conn *n, const ps_command *request) {
+static bool goes_up(const ps_conn *n, int32_t code) {
     int32_t what = n->cn_core->co_up | n->cn_up;
-    switch (request->code) {
+    switch (code) {
     case CODE_PULL_MESSAGE:
     case CODE_LITE_PULL_MESSAGE:
         return what & PS_UP_PULLS;
@@ -297,8 +297,8 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
         int64_t took = ps_command_decode(data + *used, len - *used, c->co_frame_max, c->co_scratch,
                                          &request, &n->cn_wanted, e);
         if (took <= 0) return (int)took;
-        bool up = ((c->co_up | n->cn_up) != 0 && goes_up(n, &request)) ||
-                  (c->co_access != NULL && !ps_access_granted(n, &request));
+        bool up = ((c->co_up | n->cn_up) != 0 && goes_up(n, request.code)) ||
+                  (c->co_access != NULL && !n->cn_let_in && !ps_access_granted(n, &request));
         code = up ? 0 : serve_frame(n, &request);
         if (code == 0) code = hand_on(c, data + *used, took);
         if (code > 0) code = 0;
@@ -349,6 +349,15 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
     int served = took > 0 ? serve_frame(n, &request) : 0;
     finish(n, out);
     return served > 0;
+}
+
+int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
+    ps_core *c = n->cn_core;
+    if (goes_up(n, CODE_END_TRANSACTION) || (c->co_access != NULL && !n->cn_let_in)) return 0;
+    begin(c);
+    bool ended = ps_core_end(c, end, true);
+    finish(n, out);
+    return ended;
 }
 
 int ps_conn_decide(ps_conn *n, const uint8_t *frame, int64_t len, const ps_decision *decision,

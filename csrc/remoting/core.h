@@ -85,6 +85,7 @@ struct ps_conn {
     int64_t cn_wanted; /* size of that frame, 0: not known yet */
     int32_t cn_up;     /* PS_UP_: what is handed on, beside co_up */
     bool cn_known;     /* a request of it was let in by access control */
+    bool cn_let_in;    /* all of them were, before they came here */
     ps_parked *cn_parked;
 };
 

@@ -84,6 +84,9 @@ int64_t ps_halves_progress(ps_tx *x);
 void ps_tx_stored(ps_core *c, const ps_put_result *put, ps_slice group, ps_slice topic,
                   int32_t immunity_s);
 int ps_core_end_transaction(ps_conn *n, const ps_command *request);
+/* Whether it is carried out; answered: somebody waits for that, who must not before it is on the
+ * disk. */
+bool ps_core_end(ps_core *c, const ps_ending *end, bool answered);
 void ps_tx_finish_call(ps_core *c);
 int ps_tx_make(ps_core *c, ps_error *e);
 void ps_tx_free(ps_core *c);

@@ -380,15 +380,9 @@ int ps_core_tx_settled(ps_core *c, int64_t offset, int32_t decision, int32_t op)
 
 /* ---- END_TRANSACTION ---- */
 
-typedef struct ending {
-    ps_slice group, topic;
-    int64_t offset, physical, decision;
-    bool from_check;
-} ending;
-
-static bool read_ending(const ps_command *command, ending *out) {
+static bool read_ending(const ps_command *command, ps_ending *out) {
     bool good = true;
-    *out = (ending){.offset = -1, .physical = -1, .decision = -1};
+    *out = (ps_ending){.offset = -1, .physical = -1, .decision = -1};
     for (int32_t i = 0; i < command->field_count && good; i++) {
         const ps_field *f = &command->fields[i];
         if (ps_slice_is(f->name, "producerGroup"))
@@ -404,12 +398,11 @@ static bool read_ending(const ps_command *command, ending *out) {
         else if (ps_slice_is(f->name, "fromTransactionCheck"))
             out->from_check = ps_slice_true(f->value);
     }
-    return good && out->group.data != NULL && out->offset >= 0 && out->physical >= 0 &&
-           (out->decision == PS_TX_COMMIT || out->decision == PS_TX_ROLLBACK);
+    return good;
 }
 
 /* Whether it is about this half, by its newest copy or its first. */
-static bool is_about(ps_tx *x, const ps_half *h, const ending *end) {
+static bool is_about(ps_tx *x, const ps_half *h, const ps_ending *end) {
     ps_half_row row;
     ps_halves_row(x, h, &row);
     if (end->offset == row.offset ? end->physical != row.physical
@@ -427,27 +420,32 @@ static bool is_late(ps_tx *x, const ps_half *h) {
     return now_of(x) - h->hf_store_ms > most;
 }
 
-int ps_core_end_transaction(ps_conn *n, const ps_command *request) {
-    ps_core *c = n->cn_core;
+bool ps_core_end(ps_core *c, const ps_ending *end, bool answered) {
     ps_tx *x = c->co_tx;
     ps_mapfile *mf;
     ps_put_result put;
     ps_record r;
-    ending end;
-    bool oneway = request->flag & PS_FLAG_ONEWAY;
-    if (!x->tx_conf.on || !read_ending(request, &end)) return 0;
-    uint32_t at = ps_halves_find(x, end.offset);
-    if (at == 0 || (!oneway && c->co_store->st_conf.sync_flush)) return 0;
+    if (!x->tx_conf.on || end->group.data == NULL || end->offset < 0 || end->physical < 0 ||
+        (end->decision != PS_TX_COMMIT && end->decision != PS_TX_ROLLBACK))
+        return false;
+    uint32_t at = ps_halves_find(x, end->offset);
+    if (at == 0 || (answered && c->co_store->st_conf.sync_flush)) return false;
     const ps_half *h = ps_halves_at(x, at);
-    if (!is_about(x, h, &end) || (!end.from_check && is_late(x, h))) return 0;
-    if (!ps_tx_record(c, h, &r, &mf)) return 0;
+    if (!is_about(x, h, end) || (!end->from_check && is_late(x, h))) return false;
+    if (!ps_tx_record(c, h, &r, &mf)) return false;
     put.error.code = 0;
-    int code = decide(c, at, &r, (int32_t)end.decision, &put);
+    int code = decide(c, at, &r, (int32_t)end->decision, &put);
     ps_mapfile_unref(mf);
-    if (code < 0) return 0; /* the broker tries again, and writes the answer */
+    return code >= 0;
+}
+
+int ps_core_end_transaction(ps_conn *n, const ps_command *request) {
+    ps_ending end;
+    bool oneway = request->flag & PS_FLAG_ONEWAY;
+    if (!read_ending(request, &end) || !ps_core_end(n->cn_core, &end, !oneway)) return 0;
     if (oneway) return 1;
     ps_command answer = {.serialize = request->serialize, .opaque = request->opaque};
-    return ps_core_answer(c, &answer, 0) < 0 ? PS_E_NO_MEMORY : 1;
+    return ps_core_answer(n->cn_core, &answer, 0) < 0 ? PS_E_NO_MEMORY : 1;
 }
 
 void ps_core_tx_get_state(ps_core *c, ps_tx_state *out) {

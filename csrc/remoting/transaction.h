@@ -57,6 +57,15 @@ int64_t ps_core_tx_list(ps_core *core, int64_t *at, ps_half_row *out, int64_t ro
  * queued. PS_E_NOT_FOUND: there is no such open half; the other errors leave it open. */
 int ps_core_tx_decide(ps_core *core, int64_t offset, int32_t decision, ps_put_result *out,
                       ps_error *error);
+/* What END_TRANSACTION says. offset: in the queue of halves; physical: in the log. */
+typedef struct ps_ending {
+    ps_slice group, topic; /* topic: without data, any */
+    int64_t offset, physical, decision;
+    int32_t from_check;
+} ps_ending;
+/* The same for a client in the process, as if this connection had read it: 1 carried out; 0: nothing
+ * has happened, and the request must go through the connection, which answers it. */
+int ps_conn_end(ps_conn *conn, const ps_ending *ending, ps_step *out);
 /* Takes out a half that the log shows to be decided; op 1: and writes that down. 0: not open. */
 int ps_core_tx_settled(ps_core *core, int64_t offset, int32_t decision, int32_t op);
 /* An op record that lies on the disk: the largest half queue offset that it names. */

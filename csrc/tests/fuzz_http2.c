@@ -93,19 +93,23 @@ static void feed_in_pieces(void) {
     ps_h2_free(h);
 }
 
-/* A SendMessage: topic T; tag t, keys a and b, id, encoding, type, born time and host; body. */
+/* A SendMessage: topic T; a property of the user's; tag t, keys a and b, id, encoding, type, born
+ * time and host, group, recovery time; body. */
 static const uint8_t REQUEST[] =
-    "\x0a\x36\x0a\x03\x12\x01T\x1a\x27\x0a\x01t\x12\x01" "a\x12\x01" "b\x1a\x0a" "0123456789"
-    "\x28\x01\x30\x01\x3a\x08\x08\x80\x8f\xd4\xa6\x06\x10\x05\x42\x02vm\x22\x06" "a body";
+    "\x0a\x47\x0a\x03\x12\x01T\x12\x06\x0a\x01u\x12\x01v\x1a\x30\x0a\x01t\x12\x01" "a\x12\x01" "b"
+    "\x1a\x0a" "0123456789" "\x28\x01\x30\x04\x3a\x08\x08\x80\x8f\xd4\xa6\x06\x10\x05\x42\x02vm"
+    "\x8a\x01\x01g\x9a\x01\x02\x08\x05\x22\x06" "a body";
 
 /* In memory of its own size, so that a byte too many is seen. */
 static bool read_exact(const uint8_t *data, int64_t len) {
+    static ps_h2_limits limits = {1000, 1000, 8, 64, 3600, {0}};
     uint8_t *copy = malloc((size_t)len + 1), reply[PS_H2_REPLY_MAX];
     ps_h2_text host = {"192.0.2.1", 9};
     ps_h2_message m;
+    CHECK(ps_h2_names_add(&limits.reserved, "UNIQ_KEY", 8));
     memmove(copy + 1, data, (size_t)len);
-    bool plain = ps_h2_message_read(copy + 1, len, 1000, 1000, host, &m);
-    if (plain) ps_h2_message_reply(m.id, check_below(1 << 30), reply);
+    bool plain = ps_h2_message_read(copy + 1, len, &limits, host, &m);
+    if (plain) ps_h2_message_reply(m.id, m.id, check_below(1 << 30), reply);
     free(copy);
     return plain;
 }
@@ -140,11 +144,11 @@ static bool read_ack_exact(const uint8_t *data, int64_t len) {
 }
 
 static bool write_delivery(const uint8_t *record, int64_t len) {
-    static ps_h2_hidden hidden;
+    static ps_h2_names hidden;
     ps_h2_delivery d = {"T", 1, "1 2 3", 5, 1 + (int32_t)check_below(1 << 20)};
     uint8_t *copy = malloc((size_t)len + 1);
     memmove(copy + 1, record, (size_t)len);
-    CHECK(ps_h2_hidden_add(&hidden, "UNIQ_KEY", 8));
+    CHECK(ps_h2_names_add(&hidden, "UNIQ_KEY", 8));
     int64_t room = ps_h2_delivery_room(len, &d);
     uint8_t *to = malloc((size_t)room);
     int64_t size = ps_h2_delivery_write(copy + 1, len, &hidden, &d, to, room);

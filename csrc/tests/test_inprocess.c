@@ -1,9 +1,11 @@
-/* Sends without bytes between (remoting/inprocess.h): the same record, answer and hand-over as of a
- * frame that was read. */
+/* Sends and ends of transactions without bytes between (remoting/inprocess.h): the same record,
+ * answer and hand-over as of a frame that was read. */
 #define _GNU_SOURCE
 #include "core_kit.h"
 #include "remoting/access.h"
 #include "remoting/inprocess.h"
+#include "remoting/transaction.h"
+#include "toy.h"
 
 static const char BODY[] = "12 apples";
 
@@ -134,6 +136,51 @@ static void test_a_stranger_goes_through_the_connection(void) {
     ps_conn_free(n);
 }
 
+#define TEXT(t) ((ps_slice){(const uint8_t *)(t), (int32_t)strlen(t)})
+
+/* What is wrong, and what others are to decide, goes through the connection. */
+static void test_a_transaction_is_ended(void) {
+    static const char half[] = "TRAN_MSG\1true\2PGROUP\1makers\2UNIQ_KEY\1u1\2";
+    ps_tx_conf tx = {.on = 1, .op_bytes = 4096, .timeout_ms = 6000, .broker = "b"};
+    ps_conn *n = kit_conn(1), *other = kit_conn(2), *trusted = kit_conn(3);
+    ps_half_row row;
+    kit_direct d;
+    CHECK_EQ(0, ps_core_tx_set(kit_core, &tx, &d.error));
+    begin_direct(&d, "T", 1);
+    CHECK_EQ(1, ps_conn_send(n, d.base, d.base_len, 5, 4, 0, 1700000000000, (const uint8_t *)half,
+                             sizeof half - 1, (const uint8_t *)BODY, sizeof BODY - 1, NULL,
+                             &d.answer, &d.step, &d.error));
+    CHECK(d.answer.sent && ps_core_tx_find(kit_core, d.answer.queue_offset, &row));
+    ps_ending good = {TEXT("makers"), TEXT("T"), row.offset, row.physical, PS_TX_COMMIT, 0};
+    ps_ending bad[] = {good, good, good, good, good, good};
+    bad[0].group = TEXT("others");
+    bad[1].group = (ps_slice){NULL, 0};
+    bad[2].topic = TEXT("cold");
+    bad[3].offset++;
+    bad[4].physical++;
+    bad[5].decision = PS_TX_DISCARD;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_EQ(0, ps_conn_end(n, &bad[i], &d.step));
+    ps_conn_hand_on(other, PS_UP_ALL);
+    CHECK_EQ(0, ps_conn_end(other, &good, &d.step));
+    CHECK_EQ(0, ps_core_guard(kit_core, &toy_digest, &d.error));
+    CHECK_EQ(0, ps_conn_end(n, &good, &d.step));
+    CHECK_EQ(1, send_direct(&d, n, BODY, sizeof BODY - 1));
+    CHECK_EQ(1, d.step.frame_count); /* nobody granted it */
+    int64_t before = kit_queue_end("T", 1);
+    ps_conn_let_in(trusted);
+    CHECK_EQ(1, send_direct(&d, trusted, BODY, sizeof BODY - 1));
+    CHECK_EQ(1, d.answer.sent);
+    CHECK_EQ(1, ps_conn_end(trusted, &good, &d.step));
+    CHECK_EQ(0, d.step.out_len);
+    CHECK_EQ(2, kit_queue_end("T", 1) - before);
+    CHECK_EQ(PS_TX_COMMIT, ps_core_tx_decided(kit_core, row.offset));
+    CHECK_EQ(0, ps_conn_end(trusted, &good, &d.step));
+    ps_conn_free(n);
+    ps_conn_free(other);
+    ps_conn_free(trusted);
+}
+
 static void test_answered_when_the_disk_has_it(void) {
     ps_conf conf = kit_conf();
     conf.sync_flush = 1;
@@ -168,6 +215,7 @@ int main(void) {
     test_what_the_tables_leave_open_goes_to_the_broker();
     test_what_must_go_through_the_connection();
     test_a_stranger_goes_through_the_connection();
+    test_a_transaction_is_ended();
     kit_close();
     test_answered_when_the_disk_has_it();
     check_remove(base);

@@ -18,6 +18,7 @@ from waiting import BOUND_S, until
 
 from broker import Broker
 from broker.access.policies import User
+from broker.grpc.local import LocalBroker
 from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.grpc.settings import ProxySettings
 from broker.remoting.tls import TlsSettings
@@ -218,6 +219,42 @@ def test_a_client_may_do_what_its_policies_say(secured: Broker) -> None:
         route = caller("QueryRoute", topic=pb.Resource(name="Mixed"))
         assert route.status.code == CODE.UNAUTHORIZED
         assert caller.telemetry().subscribe("g", "Normal").status.code == CODE.UNAUTHORIZED
+
+
+def test_rights_are_remembered_until_they_change(
+    secured: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain send asks the rules once for each pair of headers, and goes the quick way."""
+    asked = []
+    let_in = LocalBroker._let_in
+
+    def seen(self: LocalBroker, call: Any, link: Any, command: Any) -> None:
+        asked.append(command.code)
+        let_in(self, call, link, command)
+
+    policies = secured.services.access.policies
+
+    async def make(actions: list[str]) -> None:
+        entry = {"resource": "Topic:Normal", "actions": actions, "decision": "Allow"}
+        await policies.merge_acl("User:other", {"policies": [{"entries": [entry]}]})
+
+    async def begin() -> None:
+        policies.make_now(User("other", "pen"))
+        await make(["Pub"])
+
+    secured.run(begin())
+    with Caller(secured.grpc_address, signed("other", "pen")) as caller:
+        monkeypatch.setattr(LocalBroker, "_let_in", seen)
+        monkeypatch.setattr("broker.grpc.sending.check_message", None)  # the usual way fails
+        for _ in range(3):
+            assert caller.send(message("Normal")).status.code == CODE.OK
+        assert len(asked) == 1
+        caller.headers |= signed("other", "wrong", "20261122T101113Z")
+        assert caller.send(message("Normal")).status.code != CODE.OK
+        caller.headers |= signed("other", "pen")
+        secured.run(make(["Sub"]))
+        assert caller.send(message("Normal")).status.code != CODE.OK
+    assert len(asked) == 3
 
 
 # ---- settings ----

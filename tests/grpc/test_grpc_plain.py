@@ -12,21 +12,31 @@ import pytest
 from caller import CODE, Caller, message, serving
 
 from broker import Broker
-from broker.grpc._http2 import read_message, stored
+from broker.grpc._http2 import stored
 from broker.grpc.checks import check_message, check_topics_equal
-from broker.grpc.messages import Kind, outgoing
+from broker.grpc.local import LocalBroker
+from broker.grpc.messages import HALF, RESERVED, Kind, outgoing, plain_sends
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
-from pystore.properties import encode_properties
+from pystore.properties import encode_properties, parse_properties
 
 LIMITS = ProxySettings()
 HOST = "192.0.2.7"
+NAMES = ["color", "TIMER_X", *sorted(RESERVED)[:4]]
 TEXTS = ["", "a", "some text", "  ", "grün", "tab\t", "a|b", "x" * 300, "x" * 5000, "\x7f", "~"]
 
 
+PLAIN = plain_sends(LIMITS)
+
+
 def read(request: Any) -> Any:
-    return read_message(request.SerializeToString(), LIMITS.body_max, LIMITS.properties_max, HOST)
+    return PLAIN.read(request.SerializeToString(), HOST)
+
+
+def in_any_order(found: Any) -> Any:
+    """Protobuf's maps have no order."""
+    return found[:2], parse_properties(found[2]), found[3:]
 
 
 def taken(request: Any) -> Any:
@@ -40,7 +50,9 @@ def taken(request: Any) -> Any:
         return None
     assert made.topic == topic
     properties = encode_properties(made.properties)
-    return made.topic, made.message_id, properties, made.body, made.born_ms, made.kind
+    assert made.sys_flag == (HALF if made.kind == Kind.TRANSACTION else 0)
+    group = made.group
+    return made.topic, made.message_id, properties, made.body, made.born_ms, made.kind, group
 
 
 def a_request(rng: random.Random) -> Any:
@@ -54,6 +66,10 @@ def a_request(rng: random.Random) -> Any:
 
     def stamp(field: Any) -> None:
         field.seconds = rng.choice([-1, 0, 1, int(time.time()), 1 << 41])
+
+    def half() -> None:
+        system.message_type = Kind.TRANSACTION
+        stamp(system.orphaned_transaction_recovery_duration)
 
     changes = [
         lambda: setattr(system, "tag", text()),
@@ -72,6 +88,11 @@ def a_request(rng: random.Random) -> Any:
         lambda: stamp(system.delivery_timestamp),
         lambda: stamp(system.orphaned_transaction_recovery_duration),
         lambda: one.user_properties.update({text(): text()}),
+        lambda: one.user_properties.update({rng.choice(NAMES): text(), "other": "value"}),
+        lambda: one.user_properties.update({f"n{i}": "v" for i in range(rng.randrange(140))}),
+        lambda: setattr(system, "message_group", "x" * rng.choice([1, 63, 64])),
+        lambda: setattr(system, "message_type", Kind.TRANSACTION),
+        half,
         lambda: setattr(one, "body", b""),
     ]
     for change in rng.sample(changes, rng.randrange(3)):
@@ -86,51 +107,89 @@ def test_what_is_taken_is_what_the_usual_way_makes_of_it(rng: random.Random) -> 
         found = read(request)
         if found is not None:
             count += 1
-            assert (*found, Kind.NORMAL) == taken(request), request
+            assert in_any_order(found) == in_any_order(taken(request)), request
     assert count > 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "system"),
+    [
+        (Kind.NORMAL, {"user": {"color": "red", "size": "2 x 3"}}),
+        (Kind.FIFO, {"message_group": "g", "message_type": Kind.FIFO}),
+        (Kind.TRANSACTION, {"message_type": Kind.TRANSACTION}),
+        (
+            Kind.TRANSACTION,
+            {
+                "message_type": Kind.TRANSACTION,
+                "orphaned_transaction_recovery_duration": pb.Duration(seconds=60),
+            },
+        ),
+    ],
+)
+def test_usual_kinds_are_taken(kind: int, system: dict[str, Any]) -> None:
+    request = pb.SendMessageRequest(messages=[message("Normal", **system)])
+    found = read(request)
+    assert found[5] == kind
+    assert in_any_order(found) == in_any_order(taken(request))
 
 
 def test_a_field_that_comes_twice_is_not_plain() -> None:
     """Protobuf takes the last one, or joins them."""
     once = message("Normal")
     twice = pb.SendMessageRequest(messages=[once]).SerializeToString()
-    assert read_message(twice, 100, 100, HOST) is not None
-    assert read_message(twice * 2, 100, 100, HOST) is None
+    assert PLAIN.read(twice, HOST) is not None
+    assert PLAIN.read(twice * 2, HOST) is None
     again = pb.Message(topic=pb.Resource(name="Other")).SerializeToString()
     joined = once.SerializeToString() + again
     data = b"\x0a" + bytes([len(joined) & 0x7F | 0x80, len(joined) >> 7]) + joined
     assert pb.SendMessageRequest.FromString(data).messages[0].topic.name == "Other"
-    assert read_message(data, 100, 100, HOST) is None
+    assert PLAIN.read(data, HOST) is None
+
+
+def test_a_property_that_comes_twice_is_not_plain() -> None:
+    one = message("Normal", user={"a": "b"}).SerializeToString()
+    again = pb.Message(user_properties={"a": "c"}).SerializeToString()
+    for data, taken in ((one, True), (one + again, False)):
+        request = b"\x0a" + bytes([len(data) & 0x7F | 0x80, len(data) >> 7]) + data
+        assert (PLAIN.read(request, HOST) is not None) == taken
 
 
 def test_damaged_requests_are_not_plain(rng: random.Random) -> None:
     """Or mean the same: nothing is read beyond their end."""
-    request = pb.SendMessageRequest(messages=[message("Normal", tag="t", keys=["a", "b"])])
+    one = message("Normal", tag="t", keys=["a", "b"], message_group="g", user={"u": "v"})
+    request = pb.SendMessageRequest(messages=[one])
     data = request.SerializeToString()
     for cut in range(len(data)):
-        assert read_message(data[:cut], 100, 100, HOST) is None
+        assert PLAIN.read(data[:cut], HOST) is None
     for _ in range(20_000):
         damaged = bytearray(data)
         for _ in range(rng.randrange(1, 4)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        found = read_message(bytes(damaged), 100, 100, HOST)
+        found = PLAIN.read(bytes(damaged), HOST)
         if found is not None and found[0] == "Normal":  # names are looked at later
             other = pb.SendMessageRequest.FromString(bytes(damaged))  # it can be read
-            assert (*found, Kind.NORMAL) == taken(other), bytes(damaged).hex()
+            assert in_any_order(found) == in_any_order(taken(other)), bytes(damaged).hex()
 
 
 @pytest.mark.parametrize("offset", [0, 1, 300, 1 << 40])
 def test_the_reply(offset: int) -> None:
-    entry = pb.SendResultEntry(status=ok(), message_id="01AB", transaction_id="01AB", offset=offset)
+    entry = pb.SendResultEntry(status=ok(), message_id="01AB", transaction_id="tx", offset=offset)
     wanted = pb.SendMessageResponse(status=ok(), entries=[entry])
-    assert stored("01AB", offset) == wanted.SerializeToString()
+    assert stored("01AB", "tx", offset) == wanted.SerializeToString()
+
+
+def test_a_long_id(caller: Caller) -> None:
+    """Longer than those that C answers."""
+    sent = message("Normal", id="x" * 1025)
+    assert read(pb.SendMessageRequest(messages=[sent])) is None
+    (entry,) = caller.send(sent).entries
+    assert (entry.status.code, entry.message_id) == (CODE.OK, "x" * 1025)
 
 
 def test_a_plain_message_goes_the_quick_way(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And another one the usual way."""
-    caller.send(message("Normal"))  # the first of a client makes its connection
     usual = []
     check = check_message
 
@@ -139,12 +198,56 @@ def test_a_plain_message_goes_the_quick_way(
         check(given, limits)
 
     monkeypatch.setattr("broker.grpc.sending.check_message", seen)
-    plain, other = message("Normal", tag="t"), message("Normal", user={"a": "b"})
-    replies = [caller.send(plain), caller.send(other), caller.send(plain)]
-    assert usual == [other.system_properties.message_id]
-    assert [reply.status.code for reply in replies] == [CODE.OK] * 3
-    for reply, sent in zip(replies, (plain, other, plain), strict=True):
+    all_of = [
+        message("Normal", tag="t", user={"a": "b"}),
+        message("Normal", user={"a": "\u00fc"}),
+        message("Fifo", message_group="g", message_type=Kind.FIFO),
+        message("Tx", message_type=Kind.TRANSACTION),
+    ]
+    replies = [caller.send(each) for each in all_of]
+    assert usual == [all_of[1].system_properties.message_id]
+    assert [reply.status.code for reply in replies] == [CODE.OK] * 4
+    for reply, sent in zip(replies, all_of, strict=True):
         assert reply.entries[0].message_id == sent.system_properties.message_id
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Codes of what the service asks its broker by requests."""
+    seen: list[int] = []
+    ask = LocalBroker.request
+
+    async def request(self: LocalBroker, call: Any, command: Any, *rest: Any, **named: Any) -> Any:
+        seen.append(command.code)
+        return await ask(self, call, command, *rest, **named)
+
+    monkeypatch.setattr(LocalBroker, "request", request)
+    return seen
+
+
+def end(caller: Caller, transaction: str, resolution: int) -> int:
+    reply = caller(
+        "EndTransaction", topic=pb.Resource(name="Tx"), transaction_id=transaction,
+        resolution=resolution,
+    )  # fmt: skip
+    return int(reply.status.code)
+
+
+@pytest.mark.parametrize("resolution", [1, 2])
+def test_a_decision_goes_the_quick_way(
+    broker: Broker, caller: Caller, requests: list[int], resolution: int
+) -> None:
+    """A repeat and another decision go the usual one, which has the answers."""
+    (entry,) = caller.send(message("Tx", message_type=Kind.TRANSACTION)).entries
+    before = sum(queue.max_offset for queue in broker.store.queues("Tx"))
+    assert end(caller, entry.transaction_id, 0) == CODE.OK
+    assert not requests
+    assert end(caller, entry.transaction_id, resolution) == CODE.OK
+    assert not requests
+    assert sum(queue.max_offset for queue in broker.store.queues("Tx")) - before == 2 - resolution
+    assert end(caller, entry.transaction_id, resolution) == CODE.OK
+    assert end(caller, entry.transaction_id, 3 - resolution) == CODE.BAD_REQUEST
+    assert requests == [37, 37]
 
 
 @pytest.mark.parametrize(
