@@ -20,8 +20,8 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 
 __all__ = [
-    "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "incoming", "kind_of", "message_of", "millis",
-    "outgoing", "plain_delivery", "plain_sends", "set_millis", "usual_delivery",
+    "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "incoming", "kind_of", "message_of",
+    "millis", "outgoing", "plain_delivery", "plain_sends", "set_millis", "usual_delivery",
 ]  # fmt: skip
 
 Kind = pb.MessageType

@@ -12,7 +12,8 @@ from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.handlers import Peer
 
 __all__ = [
-    "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "SendWaiter", "plain_framers",
+    "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "SendWaiter",
+    "plain_framers",
 ]  # fmt: skip
 
 #: Bytes of one read at most. All connections of a loop share one such buffer.
