@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 from pystore.errors import StoreIOError
-from pystore.files import folder_mode, new_file, read_file, sync_folder
+from pystore.files import folder_mode, make_folders, new_file, read_file, sync_folder
 
-__all__ = ["Piece", "copy_aside", "drop_copies", "kept_aside", "move_aside"]
+__all__ = ["Piece", "copy_aside", "free_folder", "kept_aside", "move_aside", "take_back_copies"]
 
 #: Bytes of a file: its path relative to the root (absolute for a log folder elsewhere), where they
 #: begin, how many there are.
@@ -35,13 +37,13 @@ def _new_folder(root: Path, file_mode: int) -> Path:
     return folder
 
 
-def _write_manifest(root: Path, folder: Path, rows: list[dict[str, Any]], file_mode: int) -> None:
+def _write_manifest(folder: Path, rows: list[dict[str, Any]], file_mode: int) -> None:
+    """Durable, as the folder is then. Raises: OSError."""
     with new_file(folder / "manifest.jsonl", file_mode) as file:
         file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
         file.flush()
         os.fsync(file.fileno())
-    for each in (folder, folder.parent, root):
-        sync_folder(each)
+    sync_folder(folder)
 
 
 def move_aside(root: Path, paths: list[Path], why: str, file_mode: int) -> Path:
@@ -55,7 +57,9 @@ def move_aside(root: Path, paths: list[Path], why: str, file_mode: int) -> Path:
         {"file": str(path.relative_to(root)), "at": -1, "length": -1, "kept": f"{n:04d}",
          "why": why} for n, path in enumerate(paths, 1)
     ]  # fmt: skip
-    _write_manifest(root, folder, rows, file_mode)
+    _write_manifest(folder, rows, file_mode)
+    for each in (folder.parent, root):
+        sync_folder(each)
     for n, path in enumerate(paths, 1):
         path.rename(folder / f"{n:04d}")
     for each in {folder, *(path.parent for path in paths)}:
@@ -63,31 +67,47 @@ def move_aside(root: Path, paths: list[Path], why: str, file_mode: int) -> Path:
     return folder
 
 
-def copy_aside(root: Path, pieces: list[Piece], why: str, file_mode: int) -> Path:
-    """Copies parts of files, at most 2 GiB each, into a new folder, and returns that.
+def free_folder(root: Path) -> Path:
+    """Where a folder of ``aside/`` may be made: nothing has this name."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    names = (root / "aside" / f"{stamp}-{n:03d}" for n in itertools.count())
+    return next(name for name in names if not os.path.lexists(name))
 
-    The manifest is written last: where it stands, the copies are on the disk. file_mode: of the
-    store (storeFileMode). Raises: OSError.
+
+def copy_aside(
+    root: Path, pieces: list[Piece], why: str, file_mode: int, part: Path, folder: Path
+) -> None:
+    """Copies parts of files, at most 2 GiB each, into a folder of ``aside/``.
+
+    folder: of :func:`free_folder`; nothing happens where it is there already. part: what it is made
+    as, on the same file system, so that it is there whole or not at all. file_mode: of the store
+    (storeFileMode). Raises: OSError.
     """
-    folder = _new_folder(root, file_mode)
+    if folder.is_dir():
+        return
+    shutil.rmtree(part, ignore_errors=True)
+    make_folders(part, file_mode)
     rows = []
     for n, (name, at, length) in enumerate(pieces, 1):
-        with (root / name).open("rb") as source, new_file(folder / f"{n:04d}", file_mode) as copy:
+        with (root / name).open("rb") as source, new_file(part / f"{n:04d}", file_mode) as copy:
             copy.write(os.pread(source.fileno(), length, at))
             copy.flush()
             os.fsync(copy.fileno())
         rows.append({"file": name, "at": at, "length": length, "kept": f"{n:04d}", "why": why})
-    _write_manifest(root, folder, rows, file_mode)
-    return folder
+    _write_manifest(part, rows, file_mode)
+    make_folders(folder.parent, file_mode)
+    part.rename(folder)
+    for each in (folder.parent, root):
+        sync_folder(each)
 
 
-def drop_copies(root: Path, folder: Path, pieces: list[Piece]) -> None:
-    """Removes what :func:`copy_aside` made, unless a file no longer holds what was copied: then
-    there is no other copy. Raises: OSError."""
+def take_back_copies(root: Path, folder: Path, pieces: list[Piece], to: Path) -> None:
+    """Moves what :func:`copy_aside` made out of ``aside/``, unless a file no longer holds what was
+    copied: then there is no other copy. Raises: OSError."""
     if not folder.is_dir() or folder.is_symlink():
         return
-    copies = [(folder / f"{n:04d}", *piece) for n, piece in enumerate(pieces, 1)]
-    for copy, name, at, length in copies:
+    for n, (name, at, length) in enumerate(pieces, 1):
+        copy = folder / f"{n:04d}"
         try:
             with (root / name).open("rb") as source:
                 there = os.pread(source.fileno(), length, at)
@@ -95,11 +115,11 @@ def drop_copies(root: Path, folder: Path, pieces: list[Piece]) -> None:
                 return
         except FileNotFoundError:
             return
-    for path in (*(copy for copy, *_ in copies), folder / "manifest.jsonl"):
-        path.unlink(missing_ok=True)
-    for each in (folder, folder.parent):
-        with contextlib.suppress(OSError):  # it holds something else
-            each.rmdir()
+    folder.rename(to)
+    for each in (to.parent, folder.parent):
+        sync_folder(each)
+    with contextlib.suppress(OSError):  # it holds something else
+        folder.parent.rmdir()
 
 
 def kept_aside(root: Path) -> set[tuple[str, int]]:

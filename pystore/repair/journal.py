@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pystore._aside import copy_aside, drop_copies
+from pystore._aside import copy_aside, free_folder, take_back_copies
 from pystore.audit.layout import Layout
 from pystore.errors import (
     BadArgument,
@@ -252,6 +252,8 @@ class Journal:
             part = kept.with_suffix(".tmp")
             with path.open("rb") as source, new_file(part, self.file_mode) as copy:
                 shutil.copyfileobj(source, copy)
+                copy.flush()
+                os.fsync(copy.fileno())
             part.rename(kept)
             sync_folder(kept.parent)
         make_folders(path.parent, self.file_mode)
@@ -259,8 +261,11 @@ class Journal:
 
     def _keep(self, action: Action, number: int) -> None:
         pieces = [(str(name), int(at), int(size)) for name, at, size in action.data["pieces"]]
-        folder = copy_aside(self.root, pieces, action.data["why"], self.file_mode)
-        action.data["folder"] = str(folder.relative_to(self.root))
+        if "folder" not in action.data:
+            action.data["folder"] = str(free_folder(self.root).relative_to(self.root))
+            self.save()
+        part, folder = self.folder / "old" / f"{number}.tmp", self.root / action.data["folder"]
+        copy_aside(self.root, pieces, action.data["why"], self.file_mode, part, folder)
 
     def swap_in(self, action: Action, name: str, made: Path) -> None:
         """Exchanges ``root/name`` with `made`, once: which is which is known by the inode."""
@@ -275,6 +280,7 @@ class Journal:
             return
         if not os.path.lexists(target):
             made.rename(target)
+            sync_folder(made.parent)
             sync_folder(self.root)
         else:
             _exchange(target, made)
@@ -367,13 +373,16 @@ class Journal:
             rights = stat.S_IMODE(kept.stat().st_mode)
             write_whole(self.root / action.file, kept.read_bytes(), mode=rights)
         elif action.data["found"] is None:
-            (self.root / action.file).unlink(missing_ok=True)
+            path = self.root / action.file
+            path.unlink(missing_ok=True)
+            sync_folder(path.parent)
 
     def _undo_keep(self, action: Action, number: int) -> None:
         if "folder" not in action.data:
             return
         pieces = [(name, at, length) for name, at, length in action.data["pieces"]]
-        drop_copies(self.root, self.root / action.data["folder"], pieces)
+        folder, kept = self.root / action.data["folder"], self.folder / "old" / str(number)
+        take_back_copies(self.root, folder, pieces, kept)
         del action.data["folder"]
 
     def _undo_rebuild(self, action: Action, number: int) -> None:
@@ -386,5 +395,7 @@ class Journal:
                 _exchange(target, made)
             else:
                 target.rename(made)
+                sync_folder(self.root)
+                sync_folder(made.parent)
         for key in ("inodes", "made", "had", "log"):
             action.data.pop(key, None)

@@ -86,6 +86,13 @@ class Disk:
         root.mkdir(parents=True, exist_ok=True)
         kept.mkdir()
 
+    @classmethod
+    def of(cls, root: Path, kept: Path) -> Disk:
+        """The disk of a process that began it itself, by disk_begin()."""
+        made = object.__new__(cls)
+        made.root, made.kept = root, kept
+        return made
+
     def start(self, *command: object) -> subprocess.Popen[str]:
         """Runs a program of which this is the disk."""
         pipe = subprocess.PIPE
@@ -128,6 +135,10 @@ class Disk:
                 change((folder(fields[0]), fields[2], seen[int(fields[1])]))
             elif what == "U":
                 change((folder(fields[0]), fields[1], None))
+            elif what == "X":
+                one, other = folder(fields[0]), folder(fields[2])
+                here, there = one.names[fields[1]], other.names[fields[3]]
+                change((one, fields[1], there), (other, fields[3], here))
             else:
                 old, new = folder(fields[0]), folder(fields[2])
                 moved = old.names[fields[1]]
@@ -145,8 +156,9 @@ class Disk:
             now.read_bytes() if now is not None and now.exists() else b"",
         )
 
-    def image(self, to: Path, rng: random.Random) -> None:
-        """Makes one image; while it is made, no process may run."""
+    def image(self, to: Path, rng: random.Random) -> dict[int, int]:
+        """Makes one image; while it is made, no process may run. Returns the inode numbers that
+        its files have, by those that they had."""
         root = self.tree()
         paths: dict[int, Path] = {}
         _collect(root, self.root, paths)
@@ -155,8 +167,11 @@ class Disk:
             if rng.random() < chance:
                 one.apply()
 
+        numbers: dict[int, int] = {}
+
         def put(folder: Folder, at: Path) -> None:
             at.mkdir(exist_ok=True)
+            numbers[folder.number] = at.stat().st_ino
             for name, what in folder.durable.items():
                 if isinstance(what, Folder):
                     put(what, at / name)
@@ -164,8 +179,10 @@ class Disk:
                 durable, now = self.content(what, paths.get(what.number))
                 kept = rng.choice((0.0, 1.0)) if by_file else chance
                 (at / name).write_bytes(_mixed(durable, now, kept, rng))
+                numbers[what.number] = (at / name).stat().st_ino
 
         put(root, to)
+        return numbers
 
 
 def _collect(folder: Folder, at: Path, paths: dict[int, Path]) -> None:

@@ -8,12 +8,16 @@
  *
  *   C folder number name        a file was made       M folder number name    a folder was made
  *   U folder name               unlinked, or removed  L folder number name    one more name
- *   R folder name folder name   renamed               D folder                a folder was synced
+ *   R folder name folder name   renamed               X folder name folder name   exchanged
+ *   D folder                a folder was synced
  *
  * Folders are inode numbers. The content of files that lose their name is held under
  * PS_DISK_KEPT/held-NUMBER, so that no number is used twice. PS_DISK_CLOCK=SECONDS:N has the clock
  * begin a day before those seconds and go N times as fast since, so that a short run is long in the
- * store's time, and in the past when it is over. tests/crash/power.py makes images of all this. */
+ * store's time, and in the past when it is over. tests/crash/power.py makes images of all this.
+ *
+ * A process that was not told a root when it began can name one by disk_begin(), and the number of
+ * the call before which its power fails: it ends with DISK_CUT then. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,7 +39,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MAPPINGS_MAX = 4096, CHUNK = 1 << 20, EARLY_ONE_IN = 8 };
+enum { PAGE = 4096, MAPPINGS_MAX = 4096, CHUNK = 1 << 20, EARLY_ONE_IN = 8, DISK_CUT = 95 };
 
 typedef struct mapping {
     uint8_t *addr;
@@ -49,6 +53,7 @@ static size_t root_len;
 static int journal = -1;
 static int64_t clock_began, clock_speed;
 static uint64_t seed;
+static int64_t calls, cut_before = -1; /* of calls that change the root or sync it; -1: none */
 static mapping mappings[MAPPINGS_MAX];
 /* Recursive: a wrapper may reach another one. */
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -78,6 +83,10 @@ static void note(const char *format, ...) {
     int len = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     if (syscall(SYS_write, journal, line, len) != len) _exit(98);
+}
+
+static void count_call(void) {
+    if (++calls == cut_before) _exit(DISK_CUT);
 }
 
 static uint64_t number_of(const char *path) {
@@ -173,6 +182,7 @@ static bool synced(int fd, off_t from, off_t to) {
     int own = reopened(fd);
     if (own < 0) return false;
     lock_all();
+    count_call();
     if (fstat(own, &st) == 0 && S_ISDIR(st.st_mode))
         note("D\t%llu\n", (unsigned long long)st.st_ino);
     else
@@ -208,6 +218,7 @@ int syncfs(int fd) {
     if (own < 0) return REAL(syncfs)(fd);
     close(own);
     lock_all();
+    count_call();
     nftw(root, keep_found, 16, FTW_PHYS);
     unlock_all();
     return 0;
@@ -221,6 +232,7 @@ int msync(void *addr, size_t len, int flags) {
         uint8_t *from = addr;
         if (m->fd < 0 || from < m->addr || from >= m->addr + m->len) continue;
         off_t at = m->at + (from - m->addr);
+        count_call();
         if (flags & MS_SYNC) keep(m->fd, at, at + (off_t)len);
         ours = true;
         break;
@@ -264,7 +276,14 @@ int munmap(void *addr, size_t len) {
     return (int)syscall(SYS_munmap, addr, len);
 }
 
-/* ---- writes that sync ---- */
+/* ---- writes ---- */
+
+static void before_write(int fd) {
+    int own = cut_before < 0 ? -1 : reopened(fd);
+    if (own < 0) return;
+    close(own);
+    count_call();
+}
 
 static void after_write(int fd, off_t at, ssize_t wrote) {
     if (journal < 0 || wrote <= 0) return;
@@ -277,6 +296,7 @@ static void after_write(int fd, off_t at, ssize_t wrote) {
 }
 
 #define WROTE(call, at)                                                                            \
+    before_write(fd);                                                                              \
     ssize_t n = (call);                                                                            \
     after_write(fd, at, n);                                                                        \
     return n
@@ -305,6 +325,7 @@ static int open_file(int folder, const char *path, int flags, mode_t mode) {
     if (!(flags & O_CREAT) || !inside(folder, path, at))
         return (int)syscall(SYS_openat, folder, path, flags, mode);
     lock_all();
+    count_call();
     bool fresh = number_of(at) == 0;
     int fd = (int)syscall(SYS_openat, folder, path, flags, mode);
     if (fd >= 0 && fresh)
@@ -337,6 +358,7 @@ int mkdirat(int folder, const char *path, mode_t mode) {
     const char *name;
     if (!inside(folder, path, at)) return (int)syscall(SYS_mkdirat, folder, path, mode);
     lock_all();
+    count_call();
     int rc = (int)syscall(SYS_mkdirat, folder, path, mode);
     if (rc == 0)
         note("M\t%llu\t%llu\t%s\n", (unsigned long long)parent_of(at, &name),
@@ -354,6 +376,7 @@ int unlinkat(int folder, const char *path, int flags) {
     const char *name;
     if (!inside(folder, path, at)) return (int)syscall(SYS_unlinkat, folder, path, flags);
     lock_all();
+    count_call();
     if (!(flags & AT_REMOVEDIR)) hold(at);
     int rc = (int)syscall(SYS_unlinkat, folder, path, flags);
     if (rc == 0) {
@@ -372,20 +395,26 @@ int rmdir(const char *path) {
     return unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
 }
 
-int renameat(int from_folder, const char *from, int to_folder, const char *to) {
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags) {
     char old[PATH_MAX], new[PATH_MAX];
     const char *old_name, *new_name;
+    bool exchange = (flags & RENAME_EXCHANGE) != 0;
     if (!inside(from_folder, from, old) || !inside(to_folder, to, new))
-        return (int)syscall(SYS_renameat, from_folder, from, to_folder, to);
+        return (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
     lock_all();
-    hold(new);
-    int rc = (int)syscall(SYS_renameat, from_folder, from, to_folder, to);
+    count_call();
+    if (!exchange) hold(new);
+    int rc = (int)syscall(SYS_renameat2, from_folder, from, to_folder, to, flags);
     if (rc == 0) {
         unsigned long long a = parent_of(old, &old_name), b = parent_of(new, &new_name);
-        note("R\t%llu\t%s\t%llu\t%s\n", a, old_name, b, new_name);
+        note("%c\t%llu\t%s\t%llu\t%s\n", exchange ? 'X' : 'R', a, old_name, b, new_name);
     }
     unlock_all();
     return rc;
+}
+
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    return renameat2(from_folder, from, to_folder, to, 0);
 }
 
 int rename(const char *from, const char *to) {
@@ -433,14 +462,9 @@ static int note_found(const char *path, const struct stat *st, int kind, struct 
     return 0;
 }
 
-__attribute__((constructor)) static void begin(void) {
+/* Of one root in each process. */
+static void begin_disk(const char *disk, const char *to) {
     char path[2 * PATH_MAX];
-    const char *disk = getenv("PS_DISK_ROOT"), *to = getenv("PS_DISK_KEPT");
-    for (int i = 0; i < MAPPINGS_MAX; i++) mappings[i].fd = -1;
-    const char *clock = getenv("PS_DISK_CLOCK"), *chosen = getenv("PS_DISK_SEED");
-    seed = (chosen != NULL ? strtoull(chosen, NULL, 10) : 0) * 2 + 1;
-    if (clock != NULL) sscanf(clock, "%" SCNd64 ":%" SCNd64, &clock_began, &clock_speed);
-    if (disk == NULL || to == NULL) return;
     snprintf(root, sizeof root, "%s", disk);
     snprintf(kept, sizeof kept, "%s", to);
     root_len = strlen(root);
@@ -453,4 +477,28 @@ __attribute__((constructor)) static void begin(void) {
     }
     journal = fd;
     if (nftw(root, note_found, 16, FTW_PHYS) == 0) nftw(root, keep_found, 16, FTW_PHYS);
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *disk = getenv("PS_DISK_ROOT"), *to = getenv("PS_DISK_KEPT");
+    for (int i = 0; i < MAPPINGS_MAX; i++) mappings[i].fd = -1;
+    const char *clock = getenv("PS_DISK_CLOCK"), *chosen = getenv("PS_DISK_SEED");
+    seed = (chosen != NULL ? strtoull(chosen, NULL, 10) : 0) * 2 + 1;
+    if (clock != NULL) sscanf(clock, "%" SCNd64 ":%" SCNd64, &clock_began, &clock_speed);
+    if (disk != NULL && to != NULL) begin_disk(disk, to);
+}
+
+void disk_begin(const char *disk, const char *to, uint64_t dice, int64_t cut);
+int64_t disk_calls(void);
+
+/* cut: number of the call before which the power fails, from 1 on; 0: never. */
+void disk_begin(const char *disk, const char *to, uint64_t dice, int64_t cut) {
+    seed = dice * 2 + 1;
+    begin_disk(disk, to);
+    calls = 0;
+    cut_before = cut;
+}
+
+int64_t disk_calls(void) {
+    return calls;
 }

@@ -16,7 +16,7 @@ import pytest
 import pystore
 from broker.access.policies import PolicyRules, User
 from broker.services.policy_access import PolicyAccess
-from pystore._aside import copy_aside
+from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
 from pystore.repair import rebuild
 from spark_ext.ledger import Entry, Ledger
@@ -84,7 +84,8 @@ def whole(tmp_path_factory):
         store.put("gone", b"x")
         store.delete_topic("gone")
         store.metadata.offsets.commit("g", "t", 0, 3)
-    copy_aside(root, [(f"commitlog/{0:020d}", 0, 100)], "a test", 0o640)
+    pieces = [(f"commitlog/{0:020d}", 0, 100)]
+    copy_aside(root, pieces, "a test", 0o640, root / "part", free_folder(root))
     Ledger(root).put(Entry("job", 1, True, 0, 1, ()))
     access = PolicyAccess(root / "access", lambda: None)
     access.open(PolicyRules())

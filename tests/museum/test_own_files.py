@@ -15,7 +15,7 @@ from damage import flip
 import pystore
 from broker.services.pop.journal import Journal
 from broker.services.pop.order import OrderTable
-from pystore._aside import copy_aside
+from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
 from pystore.repair import repair
 from pystore.timers import Timers, save_timers
@@ -167,7 +167,8 @@ def test_nobody_waits_for_a_pipe_in_place_of_a_ledger(root):
 
 @pytest.mark.parametrize("what", ["missing", "short", "row", "pipe"])
 def test_damage_to_what_is_kept_aside_is_named(root, what):
-    folder = copy_aside(root, [(f"commitlog/{0:020d}", 0, 100)], "a test", 0o640)
+    folder, pieces = free_folder(root), [(f"commitlog/{0:020d}", 0, 100)]
+    copy_aside(root, pieces, "a test", 0o640, root / "part", folder)
     assert verify(root).findings == []
     manifest = folder / "manifest.jsonl"
     if what == "missing":
