@@ -2,8 +2,8 @@
 
     python -m benches.jobs [--only archive,audits,batch,kafka] [--rounds 3] [--scale 1.0] [--keep]
 
-archive   beside a source that yields prepared batches of the same rows, written by the same
-          Parquet writer; then a second run with 1 % new
+archive   beside a source that yields prepared batches of the same rows, written by Spark's Parquet
+          writer and not compared; then a second run with 1 % new
 audits    verify and rebuild, on two executors of one core, beside `pystore verify` and
           `pystore rebuild` of one process that has one core
 batch     all default columns of a store to the noop sink, on one and on two executors, each of
@@ -213,7 +213,7 @@ def prepared(spark: Any, path: Path, count: int) -> Any:
 
 
 def write_parquet(frame: Any, folder: Path) -> float:
-    """As archive writes, without its comparisons."""
+    """By topic and day, as archive does, without its comparisons."""
     shutil.rmtree(folder, ignore_errors=True)
     writer = frame.write.partitionBy("topic", "day").option("compression", "zstd")
     return harness.seconds(lambda: writer.parquet(str(folder)))

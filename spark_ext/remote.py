@@ -36,7 +36,10 @@ ZEROS = 16 << 20
 #: What a mirror does without: the index and the timers answer questions that are refused here.
 LEFT_OUT = ("index", "timerlog", "timerwheel", "compaction", "lock", "spark")
 #: What file systems call a value that changes with a file.
-MARKS = ("ETag", "etag", "checksum", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
+MARKS = (
+    "ETag", "etag", "checksum", "md5Hash", "mtime", "LastModified", "last_modified", "updated",
+    "modificationTime",
+)  # fmt: skip
 UNITS = 65_536
 _UNIT = struct.Struct(">qiq")
 _BLANK_SIZE = 0x7FFF_FFFF

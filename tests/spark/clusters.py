@@ -26,12 +26,14 @@ from waiting import BOUND_S, until
 from tests.spark.conftest import LOG4J
 from tests.spark.networks import HERE, Host, hosts
 
-__all__ = ["PROGRAM", "Cluster", "run_cluster"]
+__all__ = ["BRIEF", "PROGRAM", "Cluster", "run_cluster"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("cluster_job.py")
 PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq")
 MASTER = "org.apache.spark.deploy.master.Master"
+#: Of virtual machines that live for seconds: what they save is their own compiler.
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
@@ -72,8 +74,7 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_LOCAL_DIRS": str(self.folder / "scratch"),
             "SPARK_NO_DAEMONIZE": "1",
-            # Six virtual machines that live for seconds: what they save is their own compiler.
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_TOOL_OPTIONS": BRIEF,
         }
 
     def start(self, name: str, kind: str, *words: str) -> subprocess.Popen[bytes]:

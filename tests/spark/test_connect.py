@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 pytest.importorskip("grpc_status", reason="pyspark[connect] is not installed")
 
 import pystore
-from tests.spark.clusters import ROOT, stopped
+from tests.spark.clusters import BRIEF, ROOT, stopped
 from tests.spark.conftest import LOG4J
 from tests.spark.test_job_faults import JOBS, told, words
 
@@ -67,6 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     environment = os.environ | {
         "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT),
+        "JAVA_TOOL_OPTIONS": BRIEF,
     }  # fmt: skip
     line = [
         home / "bin" / "spark-submit", "--class", SERVER, "--master", "local[1]",

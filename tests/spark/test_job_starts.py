@@ -14,7 +14,7 @@ import pytest
 from waiting import BOUND_S
 
 import pystore
-from tests.spark.clusters import ROOT
+from tests.spark.clusters import BRIEF, ROOT
 from tests.spark.test_job_faults import JOBS, told, words
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
@@ -25,7 +25,8 @@ def started(line: list[str], folder: Path) -> Any:
     known = ("PATH", "JAVA_HOME", "LANG", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
     environment = {name: os.environ[name] for name in known if name in os.environ}
     done = subprocess.run(
-        line, cwd=folder, env=environment | {"PYSPARK_PYTHON": sys.executable},
+        line, cwd=folder,
+        env=environment | {"PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": BRIEF},
         capture_output=True, text=True, timeout=2 * BOUND_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
