@@ -470,6 +470,8 @@ ps_batch *ps_query(ps_store *store, const char *topic, int32_t topic_len, const 
 void ps_batch_get(const ps_batch *batch, ps_batch_info *out);
 /* PS_E_FILE_SIZE when another process has cut off a file that the batch points into, else 0. */
 int ps_batch_whole(const ps_batch *batch, ps_error *error);
+/* Copies the records, one after the other, `bytes` of them. */
+void ps_batch_records(const ps_batch_info *info, uint8_t *to);
 void ps_batch_free(ps_batch *batch);
 
 /* Units [offset, offset + room) of a queue into the arrays (each may be NULL); returns how many, or

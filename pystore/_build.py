@@ -28,6 +28,7 @@ HEADERS = (
     "remoting/decision.h",
     "remoting/transaction.h",
     "remoting/dedup.h",
+    "remoting/popped.h",
     "audit/audit.h",
 )
 NOT_CORE = ("tests", "http2")

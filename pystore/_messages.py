@@ -321,6 +321,25 @@ class Batch(Sequence[Message]):
             raise IndexError(f"message {i} of a batch of {self._count}")
         return Message(self, i % self._count)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return int(self._info.bytes)
+
+    def offsets(self) -> list[int]:
+        """The queue offset of every message."""
+        views = self._views
+        return [views[i].queue_offset for i in range(self._count)]
+
+    def records(self) -> bytes:
+        """Every record as it is stored, one after the other. Raises: FileSizeMismatch."""
+        to = bytearray(self.size)
+        if to:
+            lib.ps_batch_records(self._info, ffi.from_buffer(to))
+        if _CUT[0]:
+            self._check_whole()
+        return bytes(to)
+
     def raw_bodies(self) -> list[memoryview]:
         """Every stored body as a read-only view: the quickest way through a backlog.
 

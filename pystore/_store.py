@@ -294,6 +294,14 @@ class Store(Base):
             out.store_timestamp, ffi.buffer(out.store_host)[: out.store_host_len],
         )  # fmt: skip
 
+    def learn_queue(self, topic: str, queue: int) -> None:
+        """A message for this queue was put through C: the metadata knows of it from now on.
+
+        Raises: StoreError.
+        """
+        if queue >= self._topic(topic).queues:
+            self._settle(topic, queue)
+
     def _check_level(self, level: int) -> None:
         """Raises: BadArgument for a level that messageDelayLevel does not have."""
         last = len(self.settings.delay_levels_ms)

@@ -205,7 +205,7 @@ class Core:
     def framer_without_pulls(self, connection: Link) -> HotFramer:
         """The same for a port where no pulls are served: they come up to Python."""
         self._last_id += 1
-        return HotFramer(self, connection, self._last_id, lib.PS_UP_PULLS)
+        return HotFramer(self, connection, self._last_id, lib.PS_UP_PULLS | lib.PS_UP_POPS)
 
     def framer_let_in(self, connection: Link) -> HotFramer:
         """The same for a connection whose other end asks access control before each request."""
@@ -436,6 +436,10 @@ class Core:
     def hand_on_sends(self) -> None:
         """From now on Python decides every send: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
+
+    def hand_on_pops(self) -> None:
+        """From now on every acknowledgement comes up to Python: a test wants it so."""
+        lib.ps_core_hand_on(self.handle, lib.PS_UP_POPS)
 
     # ---- unfinished frames ----
 

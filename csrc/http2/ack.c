@@ -1,53 +1,25 @@
-/* See ack.h. Field numbers: broker/grpc/messaging.proto. A handle is eight or nine fields with a
- * blank between: docs/internals/pop.md#handles. */
+/* See ack.h. Field numbers: broker/grpc/messaging.proto. */
 #include "http2/ack.h"
 
-#include <string.h>
+#include "format/handle.h"
 
-#define HANDLE_MAX 1024
-#define DIGITS_MAX 18
 #define ENTRY_OVERHEAD 64 /* of a reply's entry: tags, lengths, its status */
 
 /* ---- handles ---- */
 
-typedef struct words {
-    const char *at, *end;
-} words;
-
-/* The next field, which is not empty. */
-static bool next_word(words *w, ps_h2_text *out) {
-    const char *blank = w->at < w->end ? memchr(w->at, ' ', (size_t)(w->end - w->at)) : NULL;
-    const char *end = blank != NULL ? blank : w->end;
-    *out = (ps_h2_text){w->at, (int32_t)(end - w->at)};
-    /* After the last blank one more field begins, even if it is empty. */
-    w->at = blank != NULL && end + 1 < w->end ? end + 1 : w->end;
-    return out->len > 0 && (blank == NULL || blank + 1 < w->end);
-}
-
-static bool next_number(words *w, int64_t *out) {
-    ps_h2_text text;
-    if (!next_word(w, &text) || text.len > DIGITS_MAX) return false;
-    *out = 0;
-    for (int32_t i = 0; i < text.len; i++) {
-        if (text.data[i] < '0' || text.data[i] > '9') return false;
-        *out = *out * 10 + (text.data[i] - '0');
-    }
-    return true;
-}
-
 static bool read_handle(ps_h2_ack *a) {
-    words w = {a->handle.data, a->handle.data + a->handle.len};
-    ps_h2_text retry;
-    if (a->handle.len == 0 || a->handle.len > HANDLE_MAX) return false;
-    if (!next_number(&w, &a->start) || !next_number(&w, &a->pop_ms) ||
-        !next_number(&w, &a->invisible_ms) || !next_number(&w, &a->revive_queue) ||
-        !next_word(&w, &retry) || retry.len != 1 || retry.data[0] < '0' || retry.data[0] > '2' ||
-        !next_word(&w, &a->broker) || !next_number(&w, &a->queue) ||
-        !next_number(&w, &a->offset))
-        return false;
-    a->retry = retry.data[0];
-    a->physical = -1;
-    return w.at == w.end || (next_number(&w, &a->physical) && w.at == w.end);
+    ps_handle h;
+    if (!ps_handle_read(a->handle.data, a->handle.len, &h)) return false;
+    a->start = h.start;
+    a->pop_ms = h.pop_ms;
+    a->invisible_ms = h.invisible_ms;
+    a->revive_queue = h.revive_queue;
+    a->retry = h.retry;
+    a->broker = (ps_h2_text){h.broker, h.broker_len};
+    a->queue = h.queue;
+    a->offset = h.offset;
+    a->physical = h.physical;
+    return true;
 }
 
 /* ---- the request ---- */
@@ -95,7 +67,7 @@ int64_t ps_h2_acks_reply(const ps_h2_acks *a, uint8_t *to) {
     uint8_t *at = ps_proto_put_ok(to, 1);
     for (int32_t i = 0; i < a->count; i++) {
         const ps_h2_ack *each = &a->each[i];
-        uint8_t entry[PS_H2_TEXT_MAX + HANDLE_MAX + ENTRY_OVERHEAD], *end = entry;
+        uint8_t entry[PS_H2_TEXT_MAX + PS_HANDLE_MAX + ENTRY_OVERHEAD], *end = entry;
         if (each->id.len > 0) end = ps_proto_put_bytes(end, 1, each->id.data, each->id.len);
         end = ps_proto_put_bytes(end, 2, each->handle.data, each->handle.len);
         end = ps_proto_put_ok(end, 3);

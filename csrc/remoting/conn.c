@@ -14,6 +14,7 @@
 #include "remoting/access.h"
 #include "remoting/halves.h"
 #include "remoting/dedup.h"
+#include "remoting/popped.h"
 
 #define READ_ROOM (256 << 10)
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
@@ -26,6 +27,7 @@
 #define CODE_SEND_MESSAGE_V2 310
 #define CODE_SEND_BATCH_MESSAGE 320
 #define CODE_LITE_PULL_MESSAGE 361
+#define CODE_ACK_MESSAGE 200051
 
 /* ---- the core ---- */
 
@@ -103,6 +105,7 @@ void ps_core_free(ps_core *c) {
     free_tables(c);
     ps_tx_free(c);
     ps_dedup_free(c);
+    ps_pops_free(c->co_pops);
     ps_access_free(c->co_access);
     ps_buffer_free(&c->co_in);
     ps_buffer_free(&c->co_out);
@@ -240,6 +243,8 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
         return ps_core_pull(n, request);
     case CODE_END_TRANSACTION:
         return ps_core_end_transaction(n, request);
+    case CODE_ACK_MESSAGE:
+        return ps_core_ack(n, request);
     default:
         return 0;
     }
@@ -264,6 +269,8 @@ static bool goes_up(const ps_conn *n, int32_t code) {
     case CODE_SEND_MESSAGE_V2:
     case CODE_SEND_BATCH_MESSAGE:
         return what & PS_UP_SENDS;
+    case CODE_ACK_MESSAGE:
+        return what & PS_UP_POPS;
     default:
         return what == PS_UP_ALL;
     }

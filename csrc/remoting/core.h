@@ -46,6 +46,7 @@ typedef struct ps_mark { /* a group's place in a queue */
     int64_t mk_offset; /* -1: none */
     int64_t mk_reset;  /* told at the next pull; -1: none */
     bool mk_changed;
+    int64_t mk_in_flight; /* popped, neither acknowledged nor back */
 } ps_mark;
 
 /* A group and a topic: subscription, consumer offsets, statistics. */
@@ -61,6 +62,7 @@ typedef struct ps_pair {
     ps_mark *pr_marks;    /* by queue */
     int32_t pr_mark_count, pr_mark_room;
     int32_t pr_parked; /* pulls that are parked for it */
+    int64_t pr_popped; /* check points of it that are open */
     bool pr_changed;
     int64_t pr_gets, pr_bytes;
     char pr_names[]; /* group, then topic */
@@ -136,6 +138,7 @@ struct ps_core {
     uint64_t co_levels; /* watched delay levels that got messages */
     ps_tx *co_tx;
     ps_dedup *co_dedup; /* NULL: nothing is remembered */
+    struct ps_pops *co_pops; /* NULL: nothing was popped */
     struct ps_access *co_access; /* NULL: no access control */
 
     ps_parked **co_heap; /* parked pulls by deadline */
@@ -155,6 +158,10 @@ ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
+/* A check point needs the pair, and the mark of its queue, until it lets go of them. */
+int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                 int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e);
+void ps_pair_let_go(ps_core *c, ps_pair *p);
 ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count);
 /* NULL: no memory, or *e says what is wrong with the expression. */
 ps_filter *ps_filter_of_sql(const char *text, int32_t len, ps_error *e);

@@ -79,7 +79,9 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
 
 /* Clients can invent names: a pair without data, pointers or messages delivered is removed. */
 static void drop_if_empty(ps_core *c, ps_pair *p) {
-    if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_parked > 0 || p->pr_gets > 0) return;
+    if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_parked > 0 || p->pr_popped > 0 ||
+        p->pr_gets > 0)
+        return;
     ps_pair **link = &c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
     while (*link != p) link = &(*link)->pr_next;
     *link = p->pr_next;
@@ -174,7 +176,7 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     }
     ps_mark *m = &p->pr_marks[at];
     memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
-    *m = (ps_mark){queue_id, -1, -1, false};
+    *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1};
     p->pr_mark_count++;
     return m;
 }
@@ -197,6 +199,30 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
     *pair = pair_of(c, group, group_len, topic, topic_len);
     *out = *pair != NULL ? ps_pair_mark(*pair, queue_id, true) : NULL;
     return *out != NULL ? 0 : no_memory(e);
+}
+
+static void free_marks(ps_pair *p) {
+    free(p->pr_marks);
+    p->pr_marks = NULL;
+    p->pr_mark_count = p->pr_mark_room = 0;
+    p->pr_changed = false;
+}
+
+int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                 int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e) {
+    ps_mark *m = NULL;
+    int code = mark_of(c, group, group_len, topic, topic_len, queue_id, 0, out, &m, e);
+    if (code == 0) (*out)->pr_popped++;
+    return code;
+}
+
+void ps_pair_let_go(ps_core *c, ps_pair *p) {
+    bool empty = --p->pr_popped == 0;
+    for (int32_t i = 0; empty && i < p->pr_mark_count; i++)
+        empty = p->pr_marks[i].mk_offset < 0 && p->pr_marks[i].mk_reset < 0;
+    if (!empty) return;
+    free_marks(p);
+    drop_if_empty(c, p);
 }
 
 int ps_core_commit(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -264,6 +290,16 @@ int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t
     return n;
 }
 
+/* What is in flight stays counted. */
+static void clear_marks(ps_pair *p) {
+    for (int32_t i = 0; i < p->pr_mark_count; i++) {
+        ps_mark *m = &p->pr_marks[i];
+        m->mk_offset = m->mk_reset = -1;
+        m->mk_changed = false;
+    }
+    p->pr_changed = false;
+}
+
 void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len) {
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
@@ -274,10 +310,10 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
         if (topic != NULL && (p->pr_topic_len != topic_len ||
                               memcmp(p->pr_names + p->pr_group_len, topic, (size_t)topic_len) != 0))
             continue;
-        free(p->pr_marks);
-        p->pr_marks = NULL;
-        p->pr_mark_count = p->pr_mark_room = 0;
-        p->pr_changed = false;
+        if (p->pr_popped > 0)
+            clear_marks(p);
+        else
+            free_marks(p);
         drop_if_empty(c, p);
     }
 }

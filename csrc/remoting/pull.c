@@ -108,11 +108,7 @@ typedef struct pull {
 static int append_records(ps_core *c, const ps_batch_info *b) {
     uint8_t *to = ps_buffer_room(&c->co_out, b->bytes);
     if (to == NULL) return PS_E_NO_MEMORY;
-    for (int32_t i = 0; i < b->count; i++) {
-        const ps_view *v = &b->views[i];
-        memcpy(to, b->segments[v->segment].map + v->start, (size_t)v->size);
-        to += v->size;
-    }
+    ps_batch_records(b, to);
     c->co_out.len += b->bytes;
     return 0;
 }

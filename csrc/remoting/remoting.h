@@ -82,7 +82,8 @@ void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len,
 /* ---- handing on, for hooks and at the end ---- */
 #define PS_UP_PULLS 1 /* pulls are all handed on */
 #define PS_UP_SENDS 2 /* sends are: the broker decides each of them, see decision.h */
-#define PS_UP_ALL 7   /* everything is */
+#define PS_UP_POPS 4  /* acknowledgements are */
+#define PS_UP_ALL 15  /* everything is */
 /* From now on, beside what is handed on already; ps_conn_serve serves pulls that are given back. */
 void ps_core_hand_on(ps_core *core, int32_t what);
 /* The same for one connection. */

@@ -77,6 +77,14 @@ void ps_batch_get(const ps_batch *b, ps_batch_info *out) {
     out->body_ends = b->body_ends;
 }
 
+void ps_batch_records(const ps_batch_info *b, uint8_t *to) {
+    for (int32_t i = 0; i < b->count; i++) {
+        const ps_view *v = &b->views[i];
+        memcpy(to, b->segments[v->segment].map + v->start, (size_t)v->size);
+        to += v->size;
+    }
+}
+
 /* Index of the segment in the batch, which takes its own reference; -1 no memory. */
 static int32_t batch_segment(ps_batch *b, ps_mapfile *mf) {
     int32_t n = b->info.segment_count;

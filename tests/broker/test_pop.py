@@ -48,7 +48,7 @@ def test_acknowledged_messages_are_gone_and_others_come_back(store_path):
                 assert (await p.ack(handle, topic)).code == 0
             p.shift(100_000)
             assert (await p.pop()).code == 210
-            assert len(p.pop_service.points) == 0 and not p.pop_service.points.in_flight
+            assert len(p.pop_service.points) == 0 and not p.pop_service.in_flight("T", "g", 0)
 
     run(work())
 
@@ -99,6 +99,53 @@ def test_a_crash_between_a_pop_and_the_saving_of_offsets_hands_nothing_out_twice
             assert (await p.pop()).code == 210
 
     run(second(*run(first())))
+
+
+@pytest.mark.parametrize("cut", ["after the copies", "after one copy"])
+def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_path, cut):
+    """The copies lie in the retry topic, and nothing says that the check point is done."""
+    copy = store_path.with_name("crashed")
+
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a", "b", "c")
+            log, store = p.pop_service.log, p.broker.store
+            found = await p.handles(invisible=1500)
+            await p.ack(found[1][0])
+            put_ack = log.put_ack
+
+            def crash(ck, offsets):
+                store.flush()
+                shutil.copytree(store_path, copy)
+                return put_ack(ck, offsets)
+
+            def crash_before_second(topic, *args, **more):
+                if store.range(topic, 0)[1] == 1 and not copy.exists():
+                    store.flush()
+                    shutil.copytree(store_path, copy)
+                return put(topic, *args, **more)
+
+            if cut == "after the copies":
+                log.put_ack = crash
+            else:
+                revive = p.pop_service.revive
+                put, revive._put = revive._put, crash_before_second
+            await until_async(lambda: p.pop_service.revive.revived == 2)
+
+    async def second():
+        async with popping(copy, popFromRetryProbability=100) as p:
+            found = []
+            while len(found) < 2:
+                found += await p.handles(poll=10_000, invisible=60_000)
+            assert [body for *_, body in found] == [b"a", b"c"]
+            assert p.broker.store.range("%RETRY%g_T", 0)[1] == 2
+            for handle, topic, _ in found:
+                await p.ack(handle, topic)
+            assert len(p.pop_service.points) == 0
+
+    run(first())
+    run(second())
 
 
 @pytest.mark.parametrize("what", ["topic", "group"])
@@ -485,7 +532,7 @@ def test_two_consumers_share_a_queue_and_nothing_is_handed_out_twice(store_path)
             await asyncio.gather(*map(consume, seen))
             bodies = [body for each in seen for body in each]
             assert len(bodies) == len(set(bodies)) == 200
-            assert not p.pop_service.points.in_flight
+            assert not p.pop_service.in_flight("T", "g", 0)
             p.pop_service.tick()
 
     run(work())

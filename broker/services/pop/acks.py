@@ -7,6 +7,7 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from broker.remoting.popped import Key
 from broker.remoting.receipts import ORDER_QUEUE, Handle
 from broker.services.offsets import Offsets
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
@@ -47,16 +48,13 @@ class Acks:
         order: OrderTable,
         log: ReviveLog,
         now_ms: Callable[[], int],
-        added: Callable[[CheckPoint], None],
+        added: Callable[[int], None],
         unblocked: Callable[[str, str, int], None],
     ) -> None:
-        """added: told of each new check point. unblocked: told topic, group and queue when the
+        """added: told when a new check point ends. unblocked: told topic, group and queue when the
         next batch of an ordered queue may be popped."""
         self._offsets, self._points, self._order, self._log = offsets, points, order, log
         self._now_ms, self._added, self._unblocked = now_ms, added, unblocked
-
-    def _found(self, topic: str, group: str, handle: Handle) -> CheckPoint | None:
-        return self._points.get((topic, group, handle.queue, handle.start, handle.pop_ms))
 
     def ack(
         self, topic: str, group: str, handle: Handle, offsets: Sequence[int]
@@ -69,13 +67,8 @@ class Acks:
             outcomes = [self._ack_order(topic, group, handle, each) for each in offsets]
             bad = [each for each in outcomes if each is not Outcome.DONE]
             return (bad[0] if bad else Outcome.DONE), 0
-        ck = self._found(topic, group, handle)
-        wanted = sorted({each for each in offsets if ck.is_open(each)}) if ck is not None else []
-        if ck is None or not wanted:
-            return Outcome.STALE, 0
-        end = self._log.put_ack(ck, wanted)
-        self._points.acknowledge(ck, wanted)
-        return Outcome.DONE, end
+        end = self._points.ack(_key(topic, group, handle), offsets)
+        return (Outcome.DONE if end else Outcome.STALE), end
 
     def change(
         self, topic: str, group: str, handle: Handle, offset: int, invisible_ms: int
@@ -85,20 +78,18 @@ class Acks:
         now = self._now_ms()
         if handle.is_order:
             return self._change_order(topic, group, handle, offset, now + invisible_ms)
-        ck = self._found(topic, group, handle)
+        ck = self._points.get(_key(topic, group, handle))
         if ck is None or offset not in ck.open_offsets():
             return Change(Outcome.STALE)
-        while (topic, group, ck.queue, offset, now) in self._points:
+        while Key(topic, group, ck.queue, offset, now) in self._points:
             now += 1  # the clock may stand still, and this is what tells deliveries apart
         new = CheckPoint(
             topic, group, ck.queue, offset, now, invisible_ms, ck.revive_queue, [offset]
         )
         # The new one first: a crash between them brings the message back once more, and loses none.
-        self._log.put_check_point(new)
-        self._points.add(new)
-        self._added(new)
-        end = self._log.put_ack(ck, [offset])
-        self._points.acknowledge(ck, [offset])
+        self._log.open(new)
+        self._added(new.due_ms)
+        end = self._points.ack(ck.key, [offset])
         return Change(Outcome.DONE, now, invisible_ms, ck.revive_queue, end)
 
     # ---- in order ----
@@ -143,3 +134,7 @@ class Acks:
         if not batch.blocked_until(None, self._now_ms()):
             self._unblocked(topic, group, handle.queue)
         return Change(Outcome.DONE, batch.pop_ms, visible_ms - batch.pop_ms, ORDER_QUEUE)
+
+
+def _key(topic: str, group: str, handle: Handle) -> Key:
+    return Key(topic, group, handle.queue, handle.start, handle.pop_ms)

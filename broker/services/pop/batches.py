@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,13 +55,15 @@ class PopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A batch of one queue. kind: of its topic, NORMAL or a retry topic's. times: how often each
+    """A batch of one queue. kind: of its topic, NORMAL or a retry topic's. offsets: of its
+    messages. times: how often each
     of an ordered group was popped before, by offset; None: no ordered group."""
 
     kind: str
     queue: int
     start: int
     messages: Batch
+    offsets: Sequence[int]
     times: Mapping[int, int] | None
 
 
@@ -96,15 +98,17 @@ class Popped:
     def deliveries(self, broker: str) -> Iterator[Delivery]:
         """Each message with the handle that acknowledges it."""
         for taken in self.batches:
-            for message in taken.messages:
-                offset = message.queue_offset
-                handle = Handle(
-                    taken.start, self.pop_ms, self.invisible_ms, self.revive_queue, taken.kind,
-                    broker, taken.queue, offset,
-                )  # fmt: skip
-                ordered = taken.times
-                times = message.reconsume_times if ordered is None else ordered.get(offset, 0)
-                yield Delivery(message, handle, times)
+            yield from self.deliveries_of(taken, broker)
+
+    def deliveries_of(self, taken: Taken, broker: str) -> Iterator[Delivery]:
+        ordered = taken.times
+        for message, offset in zip(taken.messages, taken.offsets, strict=True):
+            handle = Handle(
+                taken.start, self.pop_ms, self.invisible_ms, self.revive_queue, taken.kind, broker,
+                taken.queue, offset,
+            )  # fmt: skip
+            times = message.reconsume_times if ordered is None else ordered.get(offset, 0)
+            yield Delivery(message, handle, times)
 
 
 class Batches:
@@ -229,7 +233,7 @@ class Batches:
         config = self._config
         return bool(
             config["enablePopMessageThreshold"]
-            and self._points.in_flight[topic, group, queue] > config["popInflightMessageThreshold"]
+            and self._points.in_flight(topic, group, queue) > config["popInflightMessageThreshold"]
         )
 
     def _read(
@@ -259,7 +263,7 @@ class Batches:
         it."""
         group, pop_ms = request.group, out.pop_ms
         times: Mapping[int, int] | None = None
-        offsets = [message.queue_offset for message in found]
+        offsets = found.offsets()
         if request.order:
             place = topic, group, queue
             batch = self._order.pop(
@@ -276,21 +280,24 @@ class Batches:
                 out.rest += len(offsets)
                 return
             self._offsets.commit(group, topic, queue, found.next_offset)
-        out.batches.append(Taken(kind, queue, start, found, times))
+        out.batches.append(Taken(kind, queue, start, found, offsets, times))
         out.count += len(found)
-        out.size += sum(message.size for message in found)
+        out.size += found.size
 
     def _keep(self, ck: CheckPoint, out: Popped) -> bool:
         """Whether its check point is kept. Raises: StoreError, unless something was found before,
         which is handed out."""
-        if ck.key in self._points or len(self._points) >= self._config["maxOpenCheckPoints"]:
+        if len(self._points) >= self._config["maxOpenCheckPoints"]:
             out.full = True
             return False
         try:
-            out.end = self._log.put_check_point(ck)
+            end = self._log.open(ck)
         except StoreError:
             if not out.batches:
                 raise
             return False
-        self._points.add(ck)
+        if not end:
+            out.full = True
+            return False
+        out.end = end
         return True

@@ -6,23 +6,17 @@ BatchAckMsg); the table of those that are open is derived from them.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from broker.remoting import mqjson
 from broker.remoting.jsonbody import INT, LONG, TEXT, Member, Shape, listed, required
+from broker.remoting.popped import BATCH_MAX, NAME_MAX, Key, Popped, Row
 
-__all__ = ["Acknowledged", "CheckPoint", "CheckPoints", "ack_body", "parse_ack", "parse_ck"]
+__all__ = ["Acknowledged", "CheckPoint", "CheckPoints", "parse_ack", "parse_ck"]
 
-#: Messages of one batch, as upstream limits them.
-BATCH_MAX = 32
-#: A check point's record is in the revive topic so long before its messages come back.
-LEAD_MS = 1000
-
-Key = tuple[str, str, int, int, int]
 _NUMBER = Member(LONG, -1)
+_QUEUE_MAX = 65535
+_LONG_MAX = (1 << 63) - 1
 
 
 class CheckPoint:
@@ -31,7 +25,7 @@ class CheckPoint:
     copy could not be written."""
 
     __slots__ = (
-        "_named", "acked", "due_ms", "group", "invisible_ms", "offsets", "pop_ms", "queue",
+        "acked", "due_ms", "group", "invisible_ms", "offsets", "pop_ms", "queue",
         "revive_queue", "start", "topic",
     )  # fmt: skip
 
@@ -52,15 +46,10 @@ class CheckPoint:
         self.offsets = tuple(offsets)
         self.acked = 0
         self.due_ms = pop_ms + invisible_ms
-        self._named: bytes | None = None
 
     @property
     def key(self) -> Key:
-        return self.topic, self.group, self.queue, self.start, self.pop_ms
-
-    @property
-    def revive_ms(self) -> int:
-        return self.pop_ms + self.invisible_ms
+        return Key(self.topic, self.group, self.queue, self.start, self.pop_ms)
 
     @property
     def open(self) -> int:
@@ -75,29 +64,21 @@ class CheckPoint:
     def open_offsets(self) -> list[int]:
         return [each for i, each in enumerate(self.offsets) if not self.acked >> i & 1]
 
-    def body(self, broker: str) -> bytes:
-        """PopCheckPoint as upstream writes it."""
-        return mqjson.dumps(
-            {
-                "bm": 0, "bn": broker, "c": self.group,
-                "d": [each - self.start for each in self.offsets], "it": self.invisible_ms,
-                "n": len(self.offsets), "pt": self.pop_ms, "q": self.queue,
-                "reviveTime": self.revive_ms, "ro": 0, "so": self.start, "t": self.topic,
-            }
+    @property
+    def row(self) -> Row:
+        return Row(
+            self.key, self.revive_queue, self.invisible_ms, self.due_ms, self.acked, self.offsets
+        )
+
+    @classmethod
+    def of_row(cls, row: Row) -> CheckPoint:
+        key = row.key
+        made = cls(
+            key.topic, key.group, key.queue, key.start, key.pop_ms, row.invisible_ms,
+            row.revive_queue, row.offsets,
         )  # fmt: skip
-
-    def named(self, broker: str) -> bytes:
-        """The members that all its acknowledgements have, and the end of their object."""
-        if self._named is None:
-            said = {
-                "bn": broker, "c": self.group, "pt": self.pop_ms, "q": self.queue, "so": self.start,
-                "t": self.topic,
-            }  # fmt: skip
-            self._named = mqjson.dumps(said)[1:]
-        return self._named
-
-    def unique_key(self, broker: str) -> str:
-        return f"{self.topic}@{self.queue}@{self.start}@{self.group}@{self.pop_ms}@{broker}@ck"
+        made.acked, made.due_ms = row.acked, row.due_ms
+        return made
 
 
 class Acknowledged(NamedTuple):
@@ -130,25 +111,21 @@ def parse_ck(body: bytes, revive_queue: int) -> CheckPoint:
     count = said["n"]
     if min(said["so"], said["pt"], said["it"], said["q"]) < 0 or not 0 < count <= BATCH_MAX:
         raise ValueError("a number of the check point is out of its range")
+    if not all(0 < len(said[name].encode()) <= NAME_MAX for name in ("t", "c")):
+        raise ValueError("a name of the check point is empty or too long")
+    if said["q"] > _QUEUE_MAX or not 0 <= revive_queue <= _QUEUE_MAX:
+        raise ValueError("a queue of the check point is out of its range")
     distances = said["d"] or range(count)
     if list(distances) != sorted(set(distances)) or distances[0] < 0:
         raise ValueError("the offsets of the check point do not ascend")
+    if max(said["so"] + distances[-1], said["pt"] + said["it"]) > _LONG_MAX:
+        raise ValueError("a number of the check point is out of its range")
     found = CheckPoint(
         said["t"], said["c"], said["q"], said["so"], said["pt"], said["it"], revive_queue,
         [said["so"] + each for each in distances],
     )  # fmt: skip
     found.acked = said["bm"] & (1 << len(found.offsets)) - 1
     return found
-
-
-def ack_body(ck: CheckPoint, offsets: Sequence[int], broker: str) -> tuple[str, bytes, str]:
-    """Tag, body and UNIQ_KEY of the record that acknowledges these."""
-    several = len(offsets) > 1
-    at = -1 if several else offsets[0]
-    all_of_them = b'"aol":%b,' % mqjson.dumps(list(offsets)) if several else b""
-    body = b'{"ao":%d,%b%b' % (at, all_of_them, ck.named(broker))
-    key = f"{ck.topic}@{ck.queue}@{at}@{ck.group}@{ck.pop_ms}@{broker}@ack"
-    return "bAck" if several else "ack", body, key
 
 
 def parse_ack(body: bytes) -> Acknowledged:
@@ -161,98 +138,67 @@ def parse_ack(body: bytes) -> Acknowledged:
     if any(said[name] is None for name in ("t", "c", "q", "so", "pt")):
         raise ValueError("the acknowledgement does not name its check point")
     offsets = tuple(said["aol"]) or ((said["ao"],) if said["ao"] is not None else ())
-    return Acknowledged((said["t"], said["c"], said["q"], said["so"], said["pt"]), offsets)
+    key = Key(said["t"], said["c"], said["q"], said["so"], said["pt"])
+    return Acknowledged(key, offsets)
 
 
 # ---- those that are open ----
 
 
 class CheckPoints:
-    """The open ones, by key and by the time when they end."""
+    """The open ones, by key and by the time when they end: a table of the core, which takes what
+    acknowledges them by itself."""
 
-    def __init__(self) -> None:
-        self._open: dict[Key, CheckPoint] = {}
-        #: By revive queue, (due_ms, turn, check point); ended ones are dropped when they come up.
-        self._due: dict[int, list[tuple[int, int, CheckPoint]]] = {}
-        #: Those that could not be brought back in time.
-        self._late: set[CheckPoint] = set()
-        self._turn = 0
-        self._entries = 0
-        #: Messages that were popped and are neither acknowledged nor back, by (topic, group,
-        #: queue).
-        self.in_flight: Counter[tuple[str, str, int]] = Counter()
+    def __init__(self, table: Popped) -> None:
+        self._table = table
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._table)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._open
+        return isinstance(key, Key) and self._table.find(key) is not None
 
     def __iter__(self) -> Iterator[CheckPoint]:
-        return iter(self._open.values())
+        return map(CheckPoint.of_row, self._table.all())
 
     def get(self, key: Key) -> CheckPoint | None:
-        return self._open.get(key)
+        found = self._table.find(key)
+        return CheckPoint.of_row(found) if found is not None else None
 
     def add(self, ck: CheckPoint) -> None:
-        self._open[ck.key] = ck
-        self.in_flight[ck.topic, ck.group, ck.queue] += ck.open
-        self._push(ck)
+        """Raises: OutOfMemory."""
+        self._table.add(ck.row)
 
-    def _push(self, ck: CheckPoint) -> None:
-        self._turn += 1
-        heapq.heappush(self._due.setdefault(ck.revive_queue, []), (ck.due_ms, self._turn, ck))
-        self._entries += 1
-        if self._entries > 2 * len(self._open) + 1024:
-            self._drop_ended()
+    def ack(self, key: Key, offsets: Sequence[int]) -> int:
+        """Those of these offsets that are open are acknowledged, in the log and here; the end of
+        the record, 0: none was open. Raises: what putting raises; nothing counts then."""
+        return self._table.ack(key, offsets)
 
-    def _drop_ended(self) -> None:
-        for queue, heap in self._due.items():
-            self._due[queue] = [each for each in heap if self._is_current(each)]
-            heapq.heapify(self._due[queue])
-        self._entries = sum(map(len, self._due.values()))
-
-    def _is_current(self, entry: tuple[int, int, CheckPoint]) -> bool:
-        due_ms, _, ck = entry
-        return self._open.get(ck.key) is ck and ck.due_ms == due_ms
-
-    def acknowledge(self, ck: CheckPoint, offsets: Iterable[int]) -> list[int]:
-        """Those that were open; the check point ends with its last one."""
-        taken = []
-        for each in sorted(set(offsets)):
-            if ck.is_open(each):
-                ck.acked |= 1 << ck.offsets.index(each)
-                taken.append(each)
-        if taken:
-            flight = ck.topic, ck.group, ck.queue
-            self.in_flight[flight] -= len(taken)
-            if self.in_flight[flight] <= 0:
-                del self.in_flight[flight]
-        if not ck.open and self._open.get(ck.key) is ck:
-            del self._open[ck.key]
-            self._late.discard(ck)
-        return taken
+    def acknowledge(self, ck: CheckPoint, offsets: Sequence[int]) -> list[int]:
+        """Those that were open; the check point ends with its last one. No record is put."""
+        bits = self._table.close(ck.key, offsets)
+        ck.acked |= bits
+        return [each for i, each in enumerate(ck.offsets) if bits >> i & 1]
 
     def postpone(self, ck: CheckPoint, due_ms: int) -> None:
         """It could not be brought back now."""
         ck.due_ms = due_ms
-        self._late.add(ck)
-        self._push(ck)
-
-    def _head(self, heap: list[tuple[int, int, CheckPoint]]) -> CheckPoint | None:
-        while heap and not self._is_current(heap[0]):
-            heapq.heappop(heap)
-            self._entries -= 1
-        return heap[0][2] if heap else None
+        self._table.postpone(ck.key, due_ms)
 
     def next_due(self) -> CheckPoint | None:
         """The one that ends first."""
-        heads = [ck for heap in self._due.values() if (ck := self._head(heap)) is not None]
-        return min(heads, key=lambda ck: ck.due_ms, default=None)
+        found = self._table.next_due()
+        return CheckPoint.of_row(found) if found is not None else None
+
+    @property
+    def due_ms(self) -> int:
+        """When that is; -1: none is open."""
+        return self._table.due_ms
 
     def is_any_stored(self, revive_queue: int, now_ms: int) -> bool:
         """Whether the record of an open one may be in this revive queue by now."""
-        head = self._head(self._due.get(revive_queue, []))
-        if head is not None and head.revive_ms - LEAD_MS <= now_ms:
-            return True
-        return any(ck.revive_queue == revive_queue for ck in self._late)
+        return self._table.is_any_stored(revive_queue, now_ms)
+
+    def in_flight(self, topic: str, group: str, queue: int) -> int:
+        """Messages that were popped and are neither acknowledged nor back."""
+        return self._table.in_flight(topic, group, queue)

@@ -28,8 +28,7 @@ def shown(popped: Popped, *, order: bool) -> dict[str, object]:
     said: dict[str, object] = {
         "startOffsetInfo": ";".join(f"{t.kind} {t.queue} {t.start}" for t in popped.batches),
         "msgOffsetInfo": ";".join(
-            shown_offsets(t.kind, t.queue, [each.queue_offset for each in t.messages])
-            for t in popped.batches
+            shown_offsets(t.kind, t.queue, t.offsets) for t in popped.batches
         ),
     }
     if order:
@@ -41,7 +40,7 @@ def shown(popped: Popped, *, order: bool) -> dict[str, object]:
 def _shown_counts(taken: Taken) -> Iterator[str]:
     """How often these messages were popped before."""
     times = taken.times or {}
-    counts = [(each.queue_offset, times.get(each.queue_offset, 0)) for each in taken.messages]
+    counts = [(each, times.get(each, 0)) for each in taken.offsets]
     for offset, count in counts:
         if count > 0:
             yield f"{taken.kind} qo{taken.queue}%{offset} {count}"
@@ -53,12 +52,13 @@ def records(popped: Popped, topic: str, broker: str, *, actual: bool) -> bytes:
 
     Raises: StoreError.
     """
-    found = []
-    for message, handle, _ in popped.deliveries(broker):
-        if handle.retry == NORMAL or actual:
-            found.append(bytes(message.record))
+    found: list[bytes] = []
+    for taken in popped.batches:
+        if taken.kind == NORMAL or actual:
+            found.append(taken.messages.records())
         else:
-            found.append(_with_handle(message, topic, handle.text))
+            of = popped.deliveries_of(taken, broker)
+            found += [_with_handle(message, topic, handle.text) for message, handle, _ in of]
     return b"".join(found)
 
 

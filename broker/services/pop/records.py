@@ -4,15 +4,14 @@ after a start (docs/internals/pop.md#recovery; upstream PopReviveService)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from broker.remoting.popped import Key, Popped
 from broker.services.names import REVIVE_PREFIX
 from broker.services.pop.checkpoints import (
-    LEAD_MS,
     Acknowledged,
     CheckPoint,
-    ack_body,
     parse_ack,
     parse_ck,
 )
@@ -36,9 +35,11 @@ def revive_topic(cluster: str) -> str:
 @dataclass(slots=True)
 class Found:
     """What the log says of check points. open: those with messages that are not acknowledged.
-    popped: next offset to pop of each (group, topic, queue), by the records after `since`."""
+    places: where the record of each of them lies in the log. popped: next offset to pop of each
+    (group, topic, queue), by the records after `since`."""
 
     open: list[CheckPoint] = field(default_factory=list)
+    places: dict[Key, int] = field(default_factory=dict)
     popped: dict[tuple[str, str, int], int] = field(default_factory=dict)
     records: int = 0
     unreadable: int = 0
@@ -47,32 +48,28 @@ class Found:
 class ReviveLog:
     """Puts the records, and reads them."""
 
-    def __init__(self, store: Store, topic: str, broker: str) -> None:
+    def __init__(self, store: Store, topic: str, popped: Popped) -> None:
+        """popped: whose records go to this topic."""
         self.topic = topic
-        self._store = store
-        self._broker = broker
-        #: The end of the last record that was put.
-        self.end = 0
+        self._store, self._popped = store, popped
+
+    @property
+    def end(self) -> int:
+        """Of the last record that was put."""
+        return self._popped.end
 
     # ---- writing ----
 
-    def put_check_point(self, ck: CheckPoint) -> int:
-        """The end of its record in the log. Raises: what putting raises."""
-        key = ck.unique_key(self._broker)
-        return self._put(ck, "ck", ck.body(self._broker), key, ck.revive_ms - LEAD_MS)
+    def open(self, ck: CheckPoint) -> int:
+        """Puts its record; it is open from now on. The end of the record in the log, 0: there is
+        one with its key. Raises: what putting raises; it is not open then."""
+        end = self._popped.open(ck.row)
+        self._store.learn_queue(self.topic, ck.revive_queue)
+        return end
 
-    def put_ack(self, ck: CheckPoint, offsets: list[int]) -> int:
+    def put_ack(self, ck: CheckPoint, offsets: Sequence[int]) -> int:
         """The end of its record in the log. Raises: what putting raises."""
-        tag, body, key = ack_body(ck, offsets, self._broker)
-        return self._put(ck, tag, body, key, ck.revive_ms)
-
-    def _put(self, ck: CheckPoint, tag: str, body: bytes, key: str, deliver_ms: int) -> int:
-        put = self._store.put_message(
-            self.topic, body, queue=ck.revive_queue, block=False,
-            properties={"TIMER_DELIVER_MS": str(deliver_ms), "UNIQ_KEY": key, "TAGS": tag},
-        )  # fmt: skip
-        self.end = put.physical_offset + put.size
-        return self.end
+        return self._popped.put_ack(ck.row, offsets)
 
     # ---- reading ----
 
@@ -106,10 +103,12 @@ class ReviveLog:
                 revive_queue = int(said.get("REAL_QID", message.queue))
                 ck = parse_ck(bytes(message.body), revive_queue)
                 points[ck.key] = ck
+                place = message.physical_offset
+                found.places[ck.key] = min(place, found.places.get(ck.key, place))
                 if message.physical_offset >= since:
-                    place = ck.group, ck.topic, ck.queue
+                    queue = ck.group, ck.topic, ck.queue
                     after = ck.offsets[-1] + 1
-                    found.popped[place] = max(after, found.popped.get(place, 0))
+                    found.popped[queue] = max(after, found.popped.get(queue, 0))
             elif said.get("TAGS") in ("ack", "bAck"):
                 acks.append(parse_ack(bytes(message.body)))
         except (ValueError, StoreError) as bad:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
+from broker.remoting.popped import Key
 from broker.remoting.receipts import RETRY_V1, RETRY_V2, retry_topic
 from broker.services.config import Config
 from broker.services.groups import Groups
@@ -79,9 +81,9 @@ class Revive:
 
     # ---- when ----
 
-    def expect(self, ck: CheckPoint) -> None:
-        """A check point was added."""
-        if self._handle is None or ck.due_ms < self._at_ms:
+    def expect(self, due_ms: int) -> None:
+        """A check point was added that ends then."""
+        if self._handle is None or due_ms < self._at_ms:
             self.look()
 
     def look(self) -> None:
@@ -157,8 +159,7 @@ class Revive:
         message = found[0]
         properties = {k: v for k, v in message.properties.items() if k not in _DROPPED}
         target = self._target(ck)
-        if message.reconsume_times == 0 or _FIRST_POP not in properties:
-            properties[_FIRST_POP] = str(ck.pop_ms)
+        properties[_FIRST_POP] = _first_pop(ck, message)
         try:
             self._put(target, message, properties)
         except MessageIllegal:
@@ -166,6 +167,64 @@ class Revive:
             del properties[_FIRST_POP]
             self._put(target, message, properties)
         return True
+
+    # ---- after a crash ----
+
+    def copied(
+        self, open_ones: Iterable[CheckPoint], places: Mapping[Key, int]
+    ) -> list[tuple[CheckPoint, list[int]]]:
+        """Offsets of check points whose copy is in the log already: whoever wrote it was killed
+        before it could say so. places: of the records of check points, in the log.
+
+        Raises: StoreError.
+        """
+        now = self._now_ms()
+        late = [ck for ck in open_ones if ck.due_ms <= now]
+        found = []
+        for name in {target for ck in late for target in self._targets(ck)}:
+            waiting = [ck for ck in late if name in self._targets(ck)]
+            since = min(places[ck.key] for ck in waiting)
+            copies = self._copies(name, since)
+            for ck in waiting if copies else ():
+                done = [each for each in ck.open_offsets() if self._is_among(copies, ck, each)]
+                if done:
+                    found.append((ck, done))
+        return found
+
+    def _targets(self, ck: CheckPoint) -> list[str]:
+        """Where copies of it may lie, whatever the setting was."""
+        if ck.topic.startswith(RETRY):
+            return [ck.topic]
+        return [retry_topic(ck.group, ck.topic, kind) for kind in (RETRY_V1, RETRY_V2)]
+
+    def _copies(self, name: str, since: int) -> Counter[object]:
+        """What was put into a retry topic from this place of the log on."""
+        found: Counter[object] = Counter()
+        low, at = self._store.range(name, 0)
+        while at > low:
+            begin = max(at - _ROUND, low)
+            batch = self._store.read(name, 0, begin, max_messages=at - begin)
+            for message in batch:
+                if message.queue_offset < at and message.physical_offset >= since:
+                    found[_identity(message, 0, message.properties.get(_FIRST_POP))] += 1
+            if not batch or batch[0].physical_offset < since:
+                break
+            at = begin
+        return found
+
+    def _is_among(self, copies: Counter[object], ck: CheckPoint, offset: int) -> bool:
+        """Takes the copy of the message out."""
+        found = self._store.read(ck.topic, ck.queue, offset, max_messages=1)
+        if not found or found[0].queue_offset != offset:
+            return False
+        message = found[0]
+        like = _identity(message, 1, _first_pop(ck, message))
+        if not copies[like]:
+            return False
+        copies[like] -= 1
+        return True
+
+    # ---- copies ----
 
     def _target(self, ck: CheckPoint) -> str:
         """The retry topic, made when it is missing."""
@@ -216,3 +275,17 @@ class Revive:
             if ck is not None and ck.key in self._points:
                 return message.queue_offset
         return min(high, begin + _PROGRESS)
+
+
+def _first_pop(ck: CheckPoint, message: Message) -> str:
+    """When the message was popped for the first time."""
+    said = message.properties.get(_FIRST_POP)
+    return str(ck.pop_ms) if said is None or message.reconsume_times == 0 else said
+
+
+def _identity(message: Message, more_tries: int, first_pop: str | None) -> object:
+    """What a message and its copy have in common."""
+    return (
+        message.properties.get("UNIQ_KEY"), message.born_timestamp,
+        message.reconsume_times + more_tries, first_pop, bytes(message.raw_body),
+    )  # fmt: skip

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting.hot import Core
+from broker.remoting.popped import Popped
 from broker.remoting.receipts import is_retry_of, retry_topic
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
 from broker.services.offsets import Offsets
 from broker.services.pop.acks import Acks
-from broker.services.pop.batches import Batches, Popped, PopRequest
+from broker.services.pop.batches import Batches, PopRequest
+from broker.services.pop.batches import Popped as Found
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
@@ -45,7 +47,7 @@ _BEHIND_MS = 500
 _A_TURN = 64
 
 #: What a request that asked for messages is told: what was found, or why none can be handed out.
-Told = Callable[[Popped | StoreError], None]
+Told = Callable[[Found | StoreError], None]
 
 
 class Pop:
@@ -67,11 +69,13 @@ class Pop:
         self._store, self._core, self._config = store, core, config
         self._topics, self._groups, self._offsets = topics, groups, offsets
         self._schedule: Schedule | None = None
-        self.points = CheckPoints()
+        topic = revive_topic(config["brokerClusterName"])
+        popped = Popped(core, topic)
+        self.points = CheckPoints(popped)
         folder, mode = store.path / "config", store.settings.file_mode
         self.order = OrderTable(folder / "consumerOrderInfo.json", mode)
         self.modes = RequestModes(folder / "messageRequestMode.json", mode)
-        self.log = ReviveLog(store, revive_topic(config["brokerClusterName"]), config["brokerName"])
+        self.log = ReviveLog(store, topic, popped)
         self.batches = Batches(
             store, core, config, topics, offsets, self.points, self.order, self.log, self.now_ms
         )
@@ -131,6 +135,9 @@ class Pop:
             if (ck.group, ck.topic, ck.queue) in found.popped:
                 self._groups.find(ck.group)  # the crash may have undone that it was made
         self._go_on_at(found.popped)
+        for ck, offsets in await asyncio.to_thread(self.revive.copied, found.open, found.places):
+            self.log.put_ack(ck, offsets)
+            self.points.acknowledge(ck, offsets)
         if found.records:
             log.info(
                 "%d check points are open, found in %d records", len(found.open), found.records
@@ -256,7 +263,7 @@ class Pop:
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
         """Messages that the group has popped, and neither acknowledged nor got back."""
-        return self.points.in_flight.get((topic, group, queue), 0)
+        return self.points.in_flight(topic, group, queue)
 
     def peek(self, request: PopRequest) -> tuple[list[bytes], int]:
         """Records that would be popped next, and how many messages are there; nothing is moved."""
@@ -367,15 +374,15 @@ class _Receiving:
             self._again_later(popped)
             return False
         popped.full = not popped.batches and (self.full or popped.full)
-        ck = pop.points.next_due()
-        if ck is not None:
-            pop.revive.expect(ck)
+        due_ms = pop.points.due_ms
+        if due_ms >= 0:
+            pop.revive.expect(due_ms)
         self.told(popped)
         if popped.batches and popped.rest > 0:
             pop.soon(self.place)
         return True
 
-    def _again_later(self, popped: Popped) -> None:
+    def _again_later(self, popped: Found) -> None:
         """It waits, although not only for new messages."""
         if popped.more:
             self.pop.soon(self.place)

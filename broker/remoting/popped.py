@@ -1,0 +1,202 @@
+"""The open check points of the C core (csrc/remoting/popped.h) as Python sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from broker.remoting.hot import Core
+from pystore.native import ffi, lib, raise_error
+
+__all__ = ["BATCH_MAX", "LEAD_MS", "NAME_MAX", "Key", "Popped", "Row"]
+
+#: Messages of one batch, as upstream limits them.
+BATCH_MAX: int = lib.PS_POPPED_MAX
+#: A check point's record is in the revive topic so long before its messages come back.
+LEAD_MS: int = lib.PS_POP_LEAD_MS
+#: Bytes of a topic's or a group's name.
+NAME_MAX = 255
+
+_ROWS = 1024
+
+
+class Key(NamedTuple):
+    """Which delivery: of a batch of `queue` that began at `start`."""
+
+    topic: str
+    group: str
+    queue: int
+    start: int
+    pop_ms: int
+
+
+class Row(NamedTuple):
+    """acked: bit i for offsets[i]. due_ms: when what is not acknowledged comes back."""
+
+    key: Key
+    revive_queue: int
+    invisible_ms: int
+    due_ms: int
+    acked: int
+    offsets: tuple[int, ...]
+
+
+class Popped:
+    """Lives on the event loop."""
+
+    def __init__(self, core: Core, revive_topic: str) -> None:
+        """Raises: OutOfMemory, BadArgument."""
+        self._core = core
+        self._error = ffi.new("ps_error *")
+        self._key = ffi.new("ps_popped_key *")
+        self._row = ffi.new("ps_popped_row *")
+        self._offsets = ffi.new("int64_t[]", BATCH_MAX)
+        self._end = ffi.new("int64_t *")
+        name = revive_topic.encode()
+        self._check(lib.ps_core_pop_set(core.handle, name, len(name), self._error))
+
+    def _check(self, code: int) -> int:
+        if code < 0:
+            raise_error(self._error[0], code)
+        return code
+
+    # ---- as C has them ----
+
+    @staticmethod
+    def _fill_key(raw: Any, key: Key) -> object:
+        """What the result is lives as long as `raw` is used."""
+        names = ffi.from_buffer(key.topic.encode()), ffi.from_buffer(key.group.encode())
+        raw.topic, raw.group = names
+        raw.topic_len, raw.group_len = len(names[0]), len(names[1])
+        raw.queue_id, raw.start, raw.pop_ms = key.queue, key.start, key.pop_ms
+        return names
+
+    def _fill(self, row: Row) -> object:
+        raw = self._row
+        raw.revive_queue, raw.invisible_ms, raw.due_ms = (
+            row.revive_queue, row.invisible_ms, row.due_ms,
+        )  # fmt: skip
+        raw.acked, raw.count = row.acked, len(row.offsets)
+        raw.offsets[0 : raw.count] = row.offsets
+        return self._fill_key(raw.key, row.key)
+
+    def _fill_offsets(self, offsets: Sequence[int]) -> int:
+        count = len(offsets)
+        if count > len(self._offsets):
+            self._offsets = ffi.new("int64_t[]", count)
+        self._offsets[0:count] = offsets
+        return count
+
+    # ---- records ----
+
+    @property
+    def end(self) -> int:
+        """The end, in the log, of the last record that was put; 0: none was."""
+        return int(lib.ps_core_pop_end(self._core.handle))
+
+    def open(self, row: Row) -> int:
+        """Puts the record of a check point, which is open from now on; the record's end, 0: there
+        is one with this key. Raises: what putting raises; it is not open then."""
+        keep = self._fill(row)
+        code = self._check(
+            lib.ps_core_popped_open(self._core.handle, self._row, self._end, self._error)
+        )
+        del keep
+        return 0 if code else int(self._end[0])
+
+    def put_ack(self, row: Row, offsets: Sequence[int]) -> int:
+        """Puts the record that acknowledges these. Raises: what putting raises."""
+        keep, count = self._fill(row), self._fill_offsets(offsets)
+        self._check(
+            lib.ps_core_popped_put_ack(
+                self._core.handle, self._row, self._offsets, count, self._end, self._error
+            )
+        )
+        del keep
+        return int(self._end[0])
+
+    # ---- the table ----
+
+    def __len__(self) -> int:
+        return int(lib.ps_core_popped_count(self._core.handle))
+
+    def add(self, row: Row) -> bool:
+        """Whether it is new. Raises: OutOfMemory, BadArgument."""
+        keep = self._fill(row)
+        code = self._check(lib.ps_core_popped_add(self._core.handle, self._row, self._error))
+        del keep
+        return not code
+
+    def find(self, key: Key) -> Row | None:
+        keep = self._fill_key(self._key[0], key)
+        found = lib.ps_core_popped_find(self._core.handle, self._key, self._row)
+        del keep
+        return _row(self._row) if found else None
+
+    def close(self, key: Key, offsets: Sequence[int]) -> int:
+        """These are acknowledged; the bits of those that were open before."""
+        keep, count = self._fill_key(self._key[0], key), self._fill_offsets(offsets)
+        bits = lib.ps_core_popped_end(self._core.handle, self._key, self._offsets, count)
+        del keep
+        return int(bits)
+
+    def ack(self, key: Key, offsets: Sequence[int]) -> int:
+        """The same after its record was put; the end of that, 0: nothing was to be acknowledged.
+
+        Raises: what putting raises; nothing counts then.
+        """
+        keep, count = self._fill_key(self._key[0], key), self._fill_offsets(offsets)
+        self._check(
+            lib.ps_core_popped_ack(
+                self._core.handle, self._key, self._offsets, count, self._end, self._error
+            )
+        )
+        del keep
+        return int(self._end[0])
+
+    def postpone(self, key: Key, due_ms: int) -> None:
+        keep = self._fill_key(self._key[0], key)
+        lib.ps_core_popped_postpone(self._core.handle, self._key, due_ms)
+        del keep
+
+    def next_due(self) -> Row | None:
+        found = lib.ps_core_popped_next(self._core.handle, self._row)
+        return _row(self._row) if found else None
+
+    @property
+    def due_ms(self) -> int:
+        """When that is; -1: none is open."""
+        return int(lib.ps_core_popped_due(self._core.handle))
+
+    def is_any_stored(self, revive_queue: int, now_ms: int) -> bool:
+        return bool(lib.ps_core_popped_stored(self._core.handle, revive_queue, now_ms))
+
+    def in_flight(self, topic: str, group: str, queue: int) -> int:
+        names = group.encode(), topic.encode()
+        return int(
+            lib.ps_core_popped_in_flight(
+                self._core.handle, names[0], len(names[0]), names[1], len(names[1]), queue
+            )
+        )
+
+    def all(self) -> list[Row]:
+        found: list[Row] = []
+        at, rows = ffi.new("int64_t *"), ffi.new("ps_popped_row[]", _ROWS)
+        while at[0] >= 0:
+            count = lib.ps_core_popped_list(self._core.handle, at, rows, _ROWS)
+            found += [_row(rows[i]) for i in range(count)]
+        return found
+
+
+def _row(raw: Any) -> Row:
+    said = raw.key
+    key = Key(
+        _text(said.topic, said.topic_len), _text(said.group, said.group_len), said.queue_id,
+        said.start, said.pop_ms,
+    )  # fmt: skip
+    offsets = tuple(ffi.unpack(raw.offsets, raw.count))
+    return Row(key, raw.revive_queue, raw.invisible_ms, raw.due_ms, raw.acked, offsets)
+
+
+def _text(data: Any, size: int) -> str:
+    return bytes(ffi.buffer(data, size)).decode()

@@ -1,0 +1,67 @@
+/* ACK_MESSAGE of one message, when the tables say all of it; every refusal is the broker's.
+ * docs/internals/pop.md#acknowledging; upstream AckMessageProcessor. */
+#include <string.h>
+
+#include "format/handle.h"
+#include "remoting/pops.h"
+
+typedef struct request {
+    ps_slice group, topic, handle;
+    int64_t queue_id, offset;
+} request;
+
+static bool read_request(const ps_command *command, request *r) {
+    *r = (request){.queue_id = -1, .offset = -1};
+    for (int32_t i = 0; i < command->field_count; i++) {
+        const ps_field *f = &command->fields[i];
+        ps_slice *text = ps_slice_is(f->name, "consumerGroup") ? &r->group
+                         : ps_slice_is(f->name, "topic")       ? &r->topic
+                         : ps_slice_is(f->name, "extraInfo")   ? &r->handle
+                                                               : NULL;
+        int64_t *number = ps_slice_is(f->name, "queueId")  ? &r->queue_id
+                          : ps_slice_is(f->name, "offset") ? &r->offset
+                                                           : NULL;
+        if (text != NULL) *text = f->value;
+        if (number != NULL && !ps_slice_number(f->value, number)) return false;
+    }
+    return r->group.len > 0 && r->topic.len > 0 && r->handle.len > 0 && r->queue_id >= 0 &&
+           r->offset >= 0;
+}
+
+/* Whether the topic holds that message, or held it. */
+static bool is_there(ps_core *c, const request *r) {
+    const ps_topic_entry *t = ps_core_find_topic(c, r->topic.data, r->topic.len);
+    int64_t low, high;
+    return t != NULL && t->te_live && r->queue_id < t->te_read_queues &&
+           ps_queue_range(c->co_store, t->te_topic, (int32_t)r->queue_id, &low, &high) == 0 &&
+           r->offset >= low && r->offset <= high;
+}
+
+static int answer(ps_core *c, const ps_command *command) {
+    ps_command reply = {.serialize = command->serialize, .opaque = command->opaque};
+    if (command->flag & PS_FLAG_ONEWAY) return 1;
+    int code = ps_core_answer(c, &reply, 0);
+    return code < 0 ? code : 1;
+}
+
+int ps_core_ack(ps_conn *n, const ps_command *command) {
+    ps_core *c = n->cn_core;
+    ps_handle h;
+    request r;
+    int64_t end;
+    /* Where puts wait for the disk, so does its answer, and timers may be off. */
+    if (c->co_pops == NULL || c->co_pops->po_revive == NULL || c->co_store->st_conf.sync_flush ||
+        !c->co_store->st_timer_rules.on || !read_request(command, &r) ||
+        !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || h.physical >= 0 ||
+        h.revive_queue == PS_ORDER_QUEUE || !is_there(c, &r))
+        return 0;
+    const ps_popped_key key = {.topic = (const char *)r.topic.data,
+                               .group = (const char *)r.group.data,
+                               .topic_len = r.topic.len,
+                               .group_len = r.group.len,
+                               .queue_id = (int32_t)r.queue_id,
+                               .start = h.start,
+                               .pop_ms = h.pop_ms};
+    if (ps_core_popped_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
+    return answer(c, command);
+}

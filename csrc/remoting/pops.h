@@ -1,0 +1,50 @@
+/* What the files of POP share: the table behind popped.h. Private to csrc/remoting/. */
+#ifndef PS_POPS_H
+#define PS_POPS_H
+
+#include "remoting/core.h"
+#include "remoting/popped.h"
+
+typedef struct ps_popped {   /* an open check point */
+    struct ps_popped *pp_next; /* chain of its bucket */
+    ps_pair *pp_pair;          /* group and topic */
+    uint32_t pp_hash, pp_acked;
+    int32_t pp_queue, pp_revive, pp_count;
+    int32_t pp_at; /* in its heap */
+    bool pp_late;  /* it could not be brought back in time */
+    int64_t pp_start, pp_pop_ms, pp_invisible_ms, pp_due_ms;
+    int64_t pp_turn; /* of those due together the first one goes first */
+    int32_t pp_distances[]; /* of its messages from pp_start */
+} ps_popped;
+
+typedef struct due_heap { /* of one revive queue */
+    int32_t dh_queue, dh_count, dh_room;
+    int32_t dh_late; /* how many are */
+    ps_popped **dh_all;
+} due_heap;
+
+typedef struct ps_pops {
+    ps_topic *po_revive; /* NULL: nothing can be put */
+    int64_t po_end;      /* of the last record that was put */
+    ps_popped **po_buckets;
+    uint32_t po_bucket_count;
+    due_heap *po_heaps;
+    int32_t po_heap_count;
+    int64_t po_count, po_turn;
+    ps_buffer po_text; /* scratch: body and properties of a record */
+} ps_pops;
+
+ps_pops *ps_pops_of(ps_core *c); /* NULL: no memory */
+ps_popped *ps_popped_of(ps_core *c, const ps_popped_key *key);
+void ps_popped_row_of(const ps_popped *p, ps_popped_row *out);
+/* Bits of these offsets, of those that are not acknowledged. */
+uint32_t ps_popped_bits(const ps_popped *p, const int64_t *offsets, int32_t count);
+/* Those are acknowledged from now on; p is gone with its last one. */
+void ps_popped_close(ps_core *c, ps_popped *p, uint32_t bits);
+
+static inline int32_t ps_popped_open(const ps_popped *p) {
+    return p->pp_count - __builtin_popcount(p->pp_acked);
+}
+
+
+#endif
