@@ -47,7 +47,9 @@ spark.stop()
 JOBS_CLIENT = """
 import sys
 from pystore.cli import main
+from spark_ext.jobs import archive
 
+archive._ALONE_BYTES = 0  # of so small a store the client would write it all
 main(["spark", *sys.argv[2:], "--master", sys.argv[1], "--json"])
 """
 
