@@ -149,10 +149,10 @@ def strategy_of(given: str | Strategy) -> Strategy:
     """A strategy by upstream's name, or the user's own. Raises: Misuse for an unknown name."""
     if callable(given):
         return given
-    found = STRATEGIES.get(given)
+    found = STRATEGIES.get(given) if isinstance(given, str) else None
     if found is None:
         raise Misuse(
-            f"there is no allocation strategy '{given}'; use one of {', '.join(STRATEGIES)}, or"
+            f"there is no allocation strategy {given!r}; use one of {', '.join(STRATEGIES)}, or"
             " by_config(), machine_room(), machine_room_nearby() of broker.client.allocation"
         )
     return found

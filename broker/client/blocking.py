@@ -27,6 +27,7 @@ from collections.abc import (
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from broker.client.checks import check_count, check_messages, check_offset, check_queue
 from broker.client.consumer import AsyncConsumer, ConsumerOptions
 from broker.client.errors import AlreadyClosed, Forked, HandlerStuck, Misuse, NotStarted
 from broker.client.message import (
@@ -45,6 +46,8 @@ from broker.client.transactions import (
     Transaction,
     TransactionListener,
     TransactionResult,
+    check_listener,
+    state_of,
     text_of,
 )
 from broker.remoting.thread import LoopThread
@@ -496,6 +499,7 @@ class Consumer:
     def batches(self, max_messages: int = 1024) -> Iterator[list[ReceivedMessage]]:
         """Lists of all messages that wait. Asking for the next says that the one before is done."""
         self.runner.live()
+        check_count("max_messages", max_messages, 1)
         done: Sequence[ReceivedMessage] = ()
         while True:
             try:
@@ -514,7 +518,9 @@ class Consumer:
 
     def ack(self, *messages: ReceivedMessage) -> None:
         """As AsyncConsumer.ack()."""
-        self.runner.live().call(self._twin.ack, *messages)
+        thread = self.runner.live()
+        check_messages("ack()", messages)
+        thread.call(self._twin.ack, *messages)
 
     def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """As AsyncConsumer.nack()."""
@@ -574,6 +580,8 @@ class Consumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """As AsyncConsumer.seek()."""
+        check_queue(queue)
+        check_offset("offset", offset)
         self._taken = deque(m for m in self._taken if m.progress.queue != queue)
         self.runner.run(self._twin.seek(queue, offset))
 
@@ -631,6 +639,7 @@ class TransactionProducer(Producer):
         **options: Unpack[ProducerOptions],
     ) -> None:
         """Raises: Misuse without listener and check, InvalidMessage (an illegal group)."""
+        check_listener(listener, check)
         self._listener = listener
         self._function: Callable[[ReceivedMessage], object] | None = (
             listener.check if listener is not None else check
@@ -643,8 +652,12 @@ class TransactionProducer(Producer):
     async def _asked(self, message: ReceivedMessage) -> LocalState | None:
         assert self._pool is not None and self._function is not None
         loop = asyncio.get_running_loop()
-        found: Any = await loop.run_in_executor(self._pool, self._function, message)
-        return LocalState(found) if found is not None else None
+        try:
+            return state_of(
+                "check()", await loop.run_in_executor(self._pool, self._function, message)
+            )
+        except (SystemExit, KeyboardInterrupt) as ended:  # would end the loop of all clients
+            raise RuntimeError(f"the check raised {type(ended).__name__}") from ended
 
     def start(self) -> Self:
         """As AsyncProducer.start()."""
@@ -668,11 +681,11 @@ class TransactionProducer(Producer):
             return run(twin.end(tx, LocalState.ROLLBACK))
         remark = None
         try:
-            state: Any = self._listener.execute(tx, argument)
+            state = state_of("execute()", self._listener.execute(tx, argument))
         except Exception as error:
             log.exception("Local work of %s failed", tx.transaction_id)
             state, remark = LocalState.UNKNOWN, text_of(error)
-        return run(twin.end(tx, state or LocalState.UNKNOWN, remark))
+        return run(twin.end(tx, state, remark))
 
     @contextlib.contextmanager
     def transaction(self, message: Message) -> Iterator[Transaction]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broker.client.errors import OffsetFileFailed
 from broker.client.message import MessageQueue
 from broker.remoting import mqjson
+from pystore.errors import StoreError
 from pystore.files import write_whole
 
 __all__ = ["OffsetFile"]
@@ -14,22 +16,28 @@ __all__ = ["OffsetFile"]
 class OffsetFile:
     """``FOLDER/GROUP/offsets.json``. Written beside and renamed: a crash leaves the old one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, group: str) -> None:
         self.path = path
+        self._group = group
         self._offsets: dict[MessageQueue, int] = {}
 
     @classmethod
     def of(cls, folder: str | None, group: str) -> OffsetFile:
         """folder: None is ~/.rocketmq_offsets, as upstream's."""
         base = Path(folder) if folder is not None else Path.home() / ".rocketmq_offsets"
-        return cls(base / group / "offsets.json")
+        return cls(base / group / "offsets.json", group)
 
     def load(self) -> None:
-        """An absent file is empty. Raises: ValueError for a damaged one, OSError."""
+        """An absent file is empty. Raises: OffsetFileFailed, for a damaged one, too."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return
+        except (OSError, ValueError) as failed:  # a name with a null byte
+            raise OffsetFileFailed(
+                f"the offsets of {self._group} cannot be read: {self.path}"
+                f" ({failed}); name another offsets_folder"
+            ) from failed
         try:
             table = mqjson.loads(data)["offsetTable"]
             self._offsets = {
@@ -38,7 +46,7 @@ class OffsetFile:
                 if isinstance(queue, MessageQueue)
             }
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
-            raise ValueError(
+            raise OffsetFileFailed(
                 f"{self.path} is damaged ({bad}); delete it to begin as 'start' says"
             ) from bad
 
@@ -49,6 +57,12 @@ class OffsetFile:
         self._offsets[queue] = offset
 
     def save(self) -> None:
-        """Raises: OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, mqjson.dumps({"offsetTable": self._offsets}))
+        """Raises: OffsetFileFailed."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.path, mqjson.dumps({"offsetTable": self._offsets}))
+        except (OSError, StoreError) as failed:
+            raise OffsetFileFailed(
+                f"the offsets of {self._group} cannot be kept: {self.path} ({failed}); make"
+                " room, or name another offsets_folder"
+            ) from failed

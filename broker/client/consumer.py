@@ -28,6 +28,15 @@ from typing import Self, Unpack
 
 from broker.client.allocation import strategy_of
 from broker.client.broadcast import OffsetFile
+from broker.client.checks import (
+    OFFSET_MAX,
+    check_count,
+    check_messages,
+    check_offset,
+    check_queue,
+    check_queues,
+    check_seconds,
+)
 from broker.client.errors import (
     ClientError,
     Misuse,
@@ -47,6 +56,7 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network, number_in
 from broker.client.options import (
     INNER_PRODUCER,
+    INT_MAX,
     ClientSettings,
     checked_group,
     name_servers,
@@ -58,7 +68,7 @@ from broker.client.pulling import Puller
 from broker.client.rebalance import Rebalancer
 from broker.client.retrying import send_back
 from broker.client.routes import Route
-from broker.client.sending import with_namespace, without_namespace
+from broker.client.sending import RETRY_TOPIC_MAX, check_name, with_namespace, without_namespace
 from broker.client.subscription import (
     Subscription,
     consumer_data,
@@ -150,7 +160,10 @@ class AsyncConsumer:
             self._add(topic, expression)
 
     def _add(self, topic: str, expression: str) -> None:
+        if not isinstance(topic, str) or not topic.strip():
+            raise Misuse("a subscription needs the name of a topic")
         full = with_namespace(topic, self.namespace)
+        check_name("topic", full, RETRY_TOPIC_MAX)
         self.subscriptions[full] = Subscription.of(full, expression)
         retry = f"{RETRY}{self.group}"
         if not self.settings.broadcast and retry not in self.subscriptions:
@@ -320,9 +333,11 @@ class AsyncConsumer:
         self._pulled_only("assign()")
         if self.subscriptions:
             raise Misuse("assign() and topics exclude each other; use one of them")
-        self._assigned_by_user = True
+        wanted = set(check_queues(queues))
         given = dict(queues) if isinstance(queues, Mapping) else {}
-        wanted = set(queues)
+        for offset in given.values():
+            check_offset("offset", offset)
+        self._assigned_by_user = True
         for topic in {queue.topic for queue in wanted}:
             await self.network.route_soon(topic)
         await self.revoke([queue for queue in self.progress if queue not in wanted])
@@ -330,9 +345,11 @@ class AsyncConsumer:
         await self.take({q: given[q] if q in given else await self.start_offset(q) for q in fresh})
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse."""
+        """The queues of a topic that can be read. Raises: NoRoute, Unreachable, Misuse,
+        InvalidMessage for what is no name."""
         self.network.check()
         full = with_namespace(topic, self.namespace)
+        check_name("topic", full, RETRY_TOPIC_MAX)
         if self.network.known_route(full) is None:
             return (await self.network.route_soon(full)).read
         return (await self.network.route(full, fresh=True)).read
@@ -390,7 +407,8 @@ class AsyncConsumer:
     # ---- where a queue begins, and how far we are ----
 
     def broker_of(self, queue: MessageQueue) -> str:
-        """The address of its master. Raises: Unreachable."""
+        """The address of its master. Raises: Unreachable, Misuse."""
+        check_queue(queue)
         route = self.network.known_route(queue.topic)
         address = route.address(queue.broker) if route is not None else None
         if address is None:
@@ -415,6 +433,8 @@ class AsyncConsumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """What the group has committed; None: nothing yet. Raises: ClientError."""
+        self.network.check()
+        check_queue(queue)
         if self._offsets is not None:
             return self._offsets.get(queue)
         answer = await self._ask(
@@ -426,6 +446,8 @@ class AsyncConsumer:
     async def _ask(
         self, code: int, queue: MessageQueue, fine: Sequence[int] = (0,), **more: object
     ) -> Command:
+        self.network.check()
+        check_queue(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue, "bname": queue.broker, **more}
         return await self.network.request(self.broker_of(queue), code, fields, fine=fine)
 
@@ -446,6 +468,7 @@ class AsyncConsumer:
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the first message stored at that time or later. Raises: ClientError."""
+        check_count("timestamp_ms", timestamp_ms, -OFFSET_MAX)
         return await self._offset(
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, timestamp=timestamp_ms
         )
@@ -456,6 +479,7 @@ class AsyncConsumer:
 
     def _ours(self, queue: MessageQueue) -> QueueProgress:
         self.network.check()
+        check_queue(queue)
         progress = self.progress.get(queue)
         if progress is None:
             raise Misuse(f"{queue} is not assigned to this consumer; see its assignment")
@@ -464,6 +488,7 @@ class AsyncConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continues a queue at an offset; messages of it that wait are dropped. Raises: Misuse."""
         progress = self._ours(queue)
+        check_offset("offset", offset)
         self._stop_pullers([queue])
         progress.reset(offset)
         self._ready = deque(m for m in self._ready if m.progress is not progress)
@@ -475,13 +500,15 @@ class AsyncConsumer:
         """Brings no more of these queues, all by default, until resume(). What was pulled before
         still comes. Raises: Misuse."""
         self._pulled_only("pause()")
-        for queue in list(queues) if queues is not None else list(self.progress):
+        self.network.check()
+        for queue in check_queues(queues) if queues is not None else list(self.progress):
             self._ours(queue).paused = True
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Ends a pause. Raises: Misuse."""
         self._pulled_only("resume()")
-        for queue in list(queues) if queues is not None else list(self.progress):
+        self.network.check()
+        for queue in check_queues(queues) if queues is not None else list(self.progress):
             progress = self._ours(queue)
             progress.paused = False
             if progress.wake is not None:
@@ -503,10 +530,13 @@ class AsyncConsumer:
         if not wanted:
             return
         if self._offsets is not None:
-            for progress in wanted:
-                self._offsets.put(progress.queue, progress.commit_offset)
-                progress.committed = progress.commit_offset
+            told = [(each, each.commit_offset, each.epoch) for each in wanted]
+            for progress, offset, _ in told:
+                self._offsets.put(progress.queue, offset)
             await asyncio.to_thread(self._offsets.save)
+            for progress, offset, epoch in told:
+                if progress.epoch == epoch:
+                    progress.committed = offset
             return
         done = await asyncio.gather(*map(self._commit_one, wanted), return_exceptions=True)
         for each in done:
@@ -607,6 +637,7 @@ class AsyncConsumer:
     async def batches(self, max_messages: int = 1024) -> AsyncIterator[list[ReceivedMessage]]:
         """Lists of all messages that wait. Asking for the next says that the one before is done."""
         self._iterating()
+        check_count("max_messages", max_messages, 1)
         while await self.wait_ready():
             batch = self._drain(max_messages)
             if batch:
@@ -617,6 +648,8 @@ class AsyncConsumer:
         """All messages that wait, or an empty list after the timeout. They are done once ack() says
         so; a queue of which ``buffer_messages`` are not hands out no more. Raises: Misuse."""
         self._iterating()
+        check_count("max_messages", max_messages, 1)
+        check_seconds("timeout_s", timeout_s)
         if not self._ready and not await self.wait_ready(timeout_s):
             return []
         return self._drain(max_messages)
@@ -636,7 +669,8 @@ class AsyncConsumer:
         return [m for _ in range(most) if (m := self.take_ready()) is not None]
 
     def ack(self, *messages: ReceivedMessage) -> None:
-        """Messages are done: their offsets are committed with the next commit."""
+        """Messages are done: their offsets are committed with the next commit. Raises: Misuse."""
+        check_messages("ack()", messages)
         for progress, of_one in groupby(messages, attrgetter("progress")):
             progress.done(*[message.queue_offset for message in of_one])
 
@@ -647,6 +681,8 @@ class AsyncConsumer:
         Raises: Misuse in broadcasting and after assign(), where nothing comes again; ClientError.
         """
         self.network.check()
+        check_messages("nack()", [message])
+        check_count("delay_level", delay_level, -1, INT_MAX)
         if self.settings.broadcast or self._assigned_by_user:
             raise Misuse("nothing comes again in broadcasting, or after assign(); seek() instead")
         if self._popping is not None:

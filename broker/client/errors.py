@@ -14,6 +14,8 @@ ClientError
 ├── BadAnswer           a server's answer cannot be read, or cannot be true
 ├── SendFailed          every attempt to send failed: ``attempts``
 ├── HandlerStuck        a handler did not return while the consumer was closed
+├── HookFailed          a hook raised: the request was not sent
+├── OffsetFileFailed    a broadcasting consumer's offsets cannot be read or kept (also an OSError)
 └── TransactionNotStarted  the half message was stored unsafely and rolled back
 """
 
@@ -34,10 +36,12 @@ __all__ = [
     "ClientError",
     "Forked",
     "HandlerStuck",
+    "HookFailed",
     "InvalidMessage",
     "Misuse",
     "NoRoute",
     "NotStarted",
+    "OffsetFileFailed",
     "RequestTimeout",
     "SendFailed",
     "TransactionNotStarted",
@@ -293,6 +297,39 @@ class HandlerStuck(ClientError):
     Traceback (most recent call last):
     broker.client.errors.HandlerStuck: ...
     >>> end.set()
+    """
+
+
+class HookFailed(ClientError):
+    """A hook of the user's raised before a request, which was not sent. ``__cause__`` is what it
+    raised.
+
+    >>> from broker import Message, Producer
+    >>> class Locked:
+    ...     def before_request(self, address, request):
+    ...         raise PermissionError("the key store is locked")
+    ...     def after_response(self, address, request, response):
+    ...         pass
+    >>> with Producer("orders-api", hooks=[Locked()]) as producer:
+    ...     producer.send(Message("orders", b"12 apples"))
+    Traceback (most recent call last):
+    broker.client.errors.HookFailed: the hook Locked raised PermissionError: the key store is ...
+    """
+
+    def __init__(self, hook: object, code: int, address: str, error: Exception) -> None:
+        super().__init__(
+            f"the hook {type(hook).__name__} raised {type(error).__name__}: {error}; the request"
+            f" {code} to {address} was not sent"
+        )
+
+
+class OffsetFileFailed(ClientError, OSError):
+    """The file of a broadcasting consumer's offsets cannot be read or written.
+
+    >>> from broker import Consumer
+    >>> Consumer("news", "orders", broadcast=True, offsets_folder="/dev/null").start()
+    Traceback (most recent call last):
+    broker.client.errors.OffsetFileFailed: the offsets of news cannot be read: ...
     """
 
 

@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from broker.client.checks import check_count
 from broker.client.errors import ClientError, HandlerStuck, Misuse
 from broker.client.member import Member
 from broker.client.message import MessageQueue, ReceivedMessage
+from broker.client.options import INT_MAX
 from broker.client.progress import QueueProgress
 from broker.client.retrying import FIRST_LEVEL, republish
 
@@ -64,6 +66,8 @@ class RetryLater(Exception):
     """
 
     def __init__(self, delay_level: int = 0) -> None:
+        """Raises: Misuse."""
+        check_count("delay_level", delay_level, -1, INT_MAX)
         super().__init__(f"the message is to come again, delay level {delay_level}")
         self.delay_level = delay_level
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from broker.client.allocation import Strategy, strategy_of
+from broker.client.checks import check_seconds
 from broker.client.errors import Misuse
 from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
@@ -95,9 +96,9 @@ class ConsumerSettings:
             },
             more_than_0=("handler_timeout_s", "rebalance_s"),
         )  # fmt: skip
-        start = self.start
-        if not isinstance(start, str | int | dt.datetime) or (isinstance(start, int) and start < 0):
-            raise Misuse(f"start {start!r} is not first, last, a datetime or milliseconds")
+        check_seconds("poll_wait_s", self.poll_wait_s + 1, more_than_0=True)
+        if not isinstance(self.start, str) and not _is_time(self.start):
+            raise Misuse(f"start {self.start!r} is not first, last, a datetime or milliseconds")
         for name in ("on_assigned", "on_revoked"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise Misuse(f"{name} is {getattr(self, name)!r}; pass a function")
@@ -114,6 +115,7 @@ class ConsumerSettings:
                 raise Misuse(f"{name} needs queues of one's own; leave mode at pull")
         if self.start not in ("first", "last"):
             raise Misuse("with mode pop a group starts first or last; a time is for mode pull")
+        check_seconds("invisible_s", self.invisible_s, more_than_0=True)
         if not self.invisible_s >= 0.001:
             raise Misuse("invisible_s is at least a millisecond")
 
@@ -121,6 +123,17 @@ class ConsumerSettings:
     def retries(self) -> int:
         """As brokers are told: 16 by default."""
         return self.max_retries if self.max_retries >= 0 else 16
+
+
+def _is_time(start: object) -> bool:
+    """Whether it names a moment, in milliseconds of 64 bits."""
+    if isinstance(start, dt.datetime):
+        try:
+            start.timestamp()
+        except (ValueError, OverflowError, OSError):  # the year 1, of which a zone takes an hour
+            return False
+        return True
+    return isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 1 << 63
 
 
 class Member(Protocol):

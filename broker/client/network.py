@@ -183,14 +183,20 @@ class Network:
     # ---- requests ----
 
     def before(self, address: str, command: Command) -> None:
-        """Shows a request to the hooks."""
+        """Shows a request to the hooks. Raises: HookFailed."""
         for hook in self._hooks:
-            hook.before_request(address, command)
+            try:
+                hook.before_request(address, command)
+            except Exception as failed:
+                raise errors.HookFailed(hook, command.code, address, failed) from failed
 
     def after(self, address: str, command: Command, answer: Command) -> None:
-        """Shows an answer to the hooks."""
+        """Shows an answer to the hooks. It counts whatever they make of it: the work is done."""
         for hook in self._hooks:
-            hook.after_response(address, command, answer)
+            try:
+                hook.after_response(address, command, answer)
+            except Exception:
+                log.exception("A hook of %s failed after an answer", self.name)
 
     def begin(
         self, address: str, command: Command, waiter: Waiter
@@ -418,7 +424,7 @@ class Network:
         again = address not in self._beaten
         try:
             await self.request(address, RequestCode.HEART_BEAT, None, self._beat_body())
-        except (BrokerRefused, Unreachable, RequestTimeout) as failed:
+        except ClientError as failed:
             self._beaten.discard(address)
             log.info("Cannot send a heartbeat to %s: %s", address, failed)
             return

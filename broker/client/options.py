@@ -22,6 +22,8 @@ __all__ = ["ClientOptions", "ClientSettings", "RequestHook", "client_context", "
 FindRoute = Callable[[str], Awaitable[Route | None]]
 
 GROUP_MAX = 255
+#: Numbers on the wire are of 32 bits.
+INT_MAX = (1 << 31) - 1
 #: The producer group that every client of upstream's has beside its own.
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
@@ -29,7 +31,8 @@ INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 class RequestHook(Protocol):
     """Called around every request to brokers and name servers (upstream's RPCHook).
 
-    before_request may change ``request.ext``. An exception there ends the request.
+    before_request may change ``request.ext``. An exception there ends the request: HookFailed. One
+    of after_response is logged, since the request is done.
 
     >>> from broker import Message, Producer
     >>> class Counting:
@@ -101,6 +104,14 @@ class ClientSettings:
             raise Misuse(f"tls is {type(self.tls).__name__}; pass True or an ssl.SSLContext")
         if not isinstance(self.credentials, Credentials | None):
             raise Misuse("credentials are not Credentials(access_key, secret_key)")
+        for hook in self.hooks:
+            for name in ("before_request", "after_response"):
+                if not callable(getattr(hook, name, None)):
+                    raise Misuse(f"the hook {hook!r} has no method {name}(); see RequestHook")
+        for name in ("find_route", "connector"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise Misuse(f"{name} is {given!r}; pass a function")
         object.__setattr__(self, "credentials", self.credentials or credentials_of_environment())
 
     def tls_context(self) -> ssl.SSLContext | None:
@@ -126,8 +137,10 @@ def check_settings(
             not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         ):
             raise Misuse(f"{field.name} is {value!r}, which is not {field.type!s}")
+        if kinds == (int,) and value > INT_MAX:
+            raise Misuse(f"{field.name} is {value}; it is at most {INT_MAX}")
     for name, least in (at_least or {}).items():
-        if getattr(settings, name) < least:
+        if not getattr(settings, name) >= least:  # nor what is no number
             raise Misuse(f"{name} is {getattr(settings, name)}; it is at least {least}")
     for name in more_than_0:
         if not getattr(settings, name) > 0:

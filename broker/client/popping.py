@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Collection
 
+from broker.client.checks import check_messages, check_seconds
 from broker.client.errors import ClientError, Misuse, reading
 from broker.client.member import RETRY, Member
 from broker.client.message import MessageQueue, ReceivedMessage
@@ -219,6 +220,8 @@ class Popping:
 
     async def extend(self, message: ReceivedMessage, invisible_s: float) -> None:
         """The message stays with us for so long from now on. Raises: Misuse, ClientError."""
+        check_messages("extend()", [message])
+        check_seconds("invisible_s", invisible_s, more_than_0=True)
         batch = message.progress
         handle = batch.handles.get(message.queue_offset) if isinstance(batch, PoppedBatch) else None
         if not isinstance(batch, PoppedBatch) or handle is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from broker.client.checks import check_messages, check_seconds
 from broker.client.errors import (
     Attempt,
     BadAnswer,
@@ -38,11 +39,13 @@ from broker.client.options import (
 from broker.client.requests import Reply, Waiting, reply_properties, request_properties
 from broker.client.routes import Route
 from broker.client.sending import (
+    RETRY_TOPIC_MAX,
     STORED,
     Answer,
     Outgoing,
     SendRules,
     answer_of,
+    check_name,
     cut_batches,
     may_retry,
     prepare,
@@ -360,6 +363,7 @@ class AsyncProducer:
         Raises: as send(); RequestTimeout when no reply comes in time.
         """
         self.network.check()
+        check_seconds("timeout_s", timeout_s, more_than_0=True)
         key, future = self._replies.add()
         try:
             extra = request_properties(key, self.client_id, timeout_s)
@@ -381,6 +385,7 @@ class AsyncProducer:
         hand it over.
         """
         self.network.check()
+        check_messages("reply()", [request])
         topic, extra = reply_properties(request)
         rules = dataclasses.replace(self._rules, namespace="")
         outgoing = prepare(
@@ -402,6 +407,8 @@ class AsyncProducer:
         Unreachable, RequestTimeout, NoRoute.
         """
         self.network.check()
+        if not isinstance(result, SendResult):
+            raise Misuse(f"recall() takes a SendResult, not {type(result).__name__}")
         if result.recall_handle is None:
             raise Misuse(
                 f"the message {result.message_id} has no recall handle: it does not wait, or its"
@@ -416,9 +423,12 @@ class AsyncProducer:
         await self.network.request(address, RequestCode.RECALL_MESSAGE, fields)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse."""
+        """The queues of a topic that take messages. Raises: NoRoute, Unreachable, Misuse,
+        InvalidMessage for what is no name."""
         self.network.check()
-        return (await self._route(self._full(topic))).publish
+        full = self._full(topic)
+        check_name("topic", full, RETRY_TOPIC_MAX)
+        return (await self._route(full)).publish
 
     def _full(self, topic: str) -> str:
         return with_namespace(topic, self._rules.namespace)

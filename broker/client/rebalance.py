@@ -7,9 +7,10 @@ import contextlib
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from broker.client.errors import ClientError, reading
+from broker.client.checks import check_queues
+from broker.client.errors import ClientError, Misuse, reading
 from broker.client.member import Member
 from broker.client.message import MessageQueue
 from broker.client.routes import Route
@@ -88,7 +89,7 @@ class Rebalancer:
             members = await self._members(route)
             if consumer.client_id not in members:
                 return False
-            mine = consumer.strategy(queues, members, consumer.client_id) if queues else ()
+            mine = self._share(queues, members) if queues else ()
         held = {queue for queue in consumer.progress if queue.topic == topic}
         await consumer.revoke([queue for queue in held if queue not in mine])
         fresh = [queue for queue in mine if queue not in held]
@@ -114,6 +115,19 @@ class Rebalancer:
             await consumer.take(offsets)
             self._note_locks(offsets)
         return whole
+
+    def _share(
+        self, queues: Sequence[MessageQueue], members: list[str]
+    ) -> Collection[MessageQueue]:
+        """Raises: Misuse for a strategy of the user's that raises, or does not return queues."""
+        strategy = self._consumer.strategy
+        try:
+            return check_queues(strategy(queues, members, self._consumer.client_id))
+        except Exception as failed:
+            log.exception(
+                "The strategy %s failed: %s gets no queues", strategy, self._consumer.group
+            )
+            raise Misuse(f"the strategy raised {type(failed).__name__}: {failed}") from failed
 
     async def _members(self, route: Route) -> list[str]:
         """Client ids of the group, sorted as every member sorts them. Raises: ClientError."""

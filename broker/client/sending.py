@@ -28,6 +28,8 @@ __all__ = [
 ]  # fmt: skip
 
 TOPIC_MAX = 127
+#: Of a group's: the longest name that a topic of the broker's can have.
+RETRY_TOPIC_MAX = 255 + len("%RETRY%")
 PROPERTIES_MAX = 32767
 #: Answers after which another broker may do better (DefaultMQProducer.retryResponseCodes).
 RETRY_CODES = frozenset((17, 14, 1, 2, 16, 204, 205))
@@ -179,7 +181,7 @@ _PLAIN = "\x02WAIT\x01true\x02"
 def properties_of(message: Message, key: str) -> str:
     """All properties of a message that goes out, encoded. Raises: InvalidMessage."""
     if not (message.tags or message.keys or message.properties or message.delay_level) and (
-        message.wait_stored and not message.waits
+        message.wait_stored is True and not message.waits
     ):
         return f"UNIQ_KEY\x01{key}{_PLAIN}"
     _check_types(message)
@@ -249,6 +251,8 @@ def _check_types(message: Message) -> None:
         raise _wrong("properties", properties, "a mapping")
     if not isinstance(message.delay_level, int):
         raise _wrong("delay_level", message.delay_level, "a whole number")
+    if not isinstance(message.wait_stored, bool):
+        raise _wrong("wait_stored", message.wait_stored, "True or False")
     if message.deliver_at_ms is not None and not isinstance(message.deliver_at_ms, int):
         raise _wrong("deliver_at_ms", message.deliver_at_ms, "a whole number")
 
@@ -292,7 +296,7 @@ def check_message(message: Message, rules: SendRules) -> str:
         if len(_legal_topics) < 10_000:
             _legal_topics.add(topic)
     flag = message.flag
-    if flag and not (isinstance(flag, int) and -(1 << 31) <= flag < 1 << 31):
+    if not (isinstance(flag, int) and -(1 << 31) <= flag < 1 << 31):
         raise InvalidMessage(f"the flag {flag!r} is not a number of 32 bits")
     body = message.body
     if not isinstance(body, bytes):
@@ -308,7 +312,10 @@ def check_message(message: Message, rules: SendRules) -> str:
 
 
 def with_namespace(name: str, namespace: str) -> str:
-    """``namespace%name``, with the prefix of retry and dead-letter topics outermost."""
+    """``namespace%name``, with the prefix of retry and dead-letter topics outermost. Raises:
+    InvalidMessage."""
+    if not isinstance(name, str):
+        raise InvalidMessage(f"a topic or group is {type(name).__name__}; pass its name as text")
     if not namespace:
         return name
     for prefix in ("%RETRY%", "%DLQ%"):

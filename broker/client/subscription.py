@@ -86,7 +86,10 @@ def parse_topics(given: str | Iterable[str] | Mapping[str, str]) -> dict[str, st
         return dict(given)
     if not isinstance(given, Iterable):
         raise Misuse(f"topics are {given!r}; pass a name, several, or a mapping to expressions")
-    return dict.fromkeys(given, "*")
+    topics = list(given)
+    if not all(isinstance(topic, str) for topic in topics):
+        raise Misuse(f"topics are {given!r:.80}; their names are texts")
+    return dict.fromkeys(topics, "*")
 
 
 def heartbeat_body(

@@ -17,6 +17,7 @@ from typing import Protocol, Unpack, runtime_checkable
 
 from broker.client.errors import (
     ClientError,
+    HookFailed,
     InvalidMessage,
     Misuse,
     TransactionNotStarted,
@@ -36,7 +37,7 @@ from broker.remoting.handlers import Handler, Peer
 
 __all__ = [
     "AsyncTransactionProducer", "Check", "LocalState", "Transaction", "TransactionListener",
-    "TransactionResult", "text_of",
+    "TransactionResult", "check_listener", "state_of", "text_of",
 ]  # fmt: skip
 
 log = logging.getLogger("broker.client")
@@ -172,11 +173,7 @@ class AsyncTransactionProducer(AsyncProducer):
         **options: Unpack[ProducerOptions],
     ) -> None:
         """Raises: Misuse without listener and check, InvalidMessage (an illegal group)."""
-        if (listener is None) == (check is None):
-            raise Misuse(
-                "a transaction producer needs either a listener, or check=, a function that says"
-                " whether a message's local work was done: brokers ask when they hear nothing"
-            )
+        check_listener(listener, check)
         super().__init__(group, namesrv, **options)
         self._listener = listener
         asked = listener.check if listener is not None else check
@@ -204,11 +201,11 @@ class AsyncTransactionProducer(AsyncProducer):
         remark = None
         try:
             told = self._listener.execute(tx, argument)
-            state = await told if inspect.isawaitable(told) else told
+            state = state_of("execute()", await told if inspect.isawaitable(told) else told)
         except Exception as error:
             log.exception("Local work of %s failed", tx.transaction_id)
             state, remark = LocalState.UNKNOWN, text_of(error)
-        return await self.end(tx, state or LocalState.UNKNOWN, remark)
+        return await self.end(tx, state, remark)
 
     @contextlib.asynccontextmanager
     async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
@@ -229,7 +226,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def begin(self, message: Message) -> Transaction:
         """Stores a half message; end() must follow. Raises: as send()."""
         self.network.check()
-        if message.waits:
+        if isinstance(message, Message) and message.waits:
             raise InvalidMessage("a message in a transaction has no delay; brokers ignore it")
         extra = {"TRAN_MSG": "true", "PGROUP": self.group}
         outgoing = prepare(message, self._rules, extra=extra, sys_flag=HALF)
@@ -322,7 +319,7 @@ class AsyncTransactionProducer(AsyncProducer):
         try:
             async with self._checks:
                 told = self._check(message)
-                state = await told if inspect.isawaitable(told) else told
+                state = state_of("check()", await told if inspect.isawaitable(told) else told)
         except Exception as error:
             log.exception("Check of %s failed", message.transaction_id)
             state, remark = LocalState.UNKNOWN, text_of(error)
@@ -333,15 +330,45 @@ class AsyncTransactionProducer(AsyncProducer):
             "topic": message.queue.topic, "producerGroup": self.group,
             "tranStateTableOffset": ext.get("tranStateTableOffset"),
             "commitLogOffset": ext.get("commitLogOffset"),
-            "commitOrRollback": (state or LocalState.UNKNOWN).value, "fromTransactionCheck": True,
+            "commitOrRollback": state.value, "fromTransactionCheck": True,
             "msgId": message.message_id, "transactionId": ext.get("transactionId"),
             "bname": ext.get("bname"),
         }  # fmt: skip
         answer = request_of(RequestCode.END_TRANSACTION, fields)
         answer.remark = remark
         answer.flag |= ONEWAY
-        self.network.before(str(peer), answer)
+        try:
+            self.network.before(str(peer), answer)
+        except HookFailed as failed:
+            log.warning("%s stays open; the broker asks again: %s", message.transaction_id, failed)
+            return
         peer.send(answer)
+
+
+def check_listener(listener: object, check: object) -> None:
+    """Raises: Misuse unless it is one of the two, and can be asked."""
+    if (listener is None) == (check is None):
+        raise Misuse(
+            "a transaction producer needs either a listener, or check=, a function that says"
+            " whether a message's local work was done: brokers ask when they hear nothing"
+        )
+    if check is not None and not callable(check):
+        raise Misuse(f"check is {type(check).__name__}; pass a function")
+    for name in ("execute", "check") if listener is not None else ():
+        if not callable(getattr(listener, name, None)):
+            raise Misuse(
+                f"the listener is {type(listener).__name__}, which has no method {name}(); see"
+                " TransactionListener"
+            )
+
+
+def state_of(what: str, told: object) -> LocalState:
+    """What a user's function says; None: it does not know. Raises: Misuse."""
+    if told is None:
+        return LocalState.UNKNOWN
+    if not isinstance(told, LocalState):
+        raise Misuse(f"{what} returned {told!r:.80}; return a LocalState, or None")
+    return told
 
 
 def text_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from loops import run
 
 from broker import AsyncConsumer, AsyncProducer, Broker, Credentials, Message, Producer
 from broker.access.signature import is_signed_by
-from broker.client import Unreachable
+from broker.client import HookFailed, Unreachable
 from broker.client.credentials import SigningHook
 from broker.client.inflight import Lane
 from broker.client.routes import route_of_queues
@@ -34,8 +34,8 @@ class Recording:
         self.before.append(request.code)
 
     def after_response(self, address, request, response):
-        assert request.ext["AccessKey"] == "user"
-        self.after.append((request.code, response.code))
+        if request.ext["AccessKey"] == "user":
+            self.after.append((request.code, response.code))
 
 
 def test_hooks_see_every_request(server, name):
@@ -65,7 +65,7 @@ class Refusing(Recording):
 def test_an_exception_of_a_hook_ends_the_request(server, name):
     with (
         Producer("p", server.namesrv, hooks=[Refusing()]) as producer,
-        pytest.raises(PermissionError, match="no key"),
+        pytest.raises(HookFailed, match="Refusing raised PermissionError: no key"),
     ):
         producer.send(Message(name("topic"), b"x"))
 
