@@ -179,7 +179,9 @@ class Broker:
     def services(self) -> Services:
         """To be used on the broker's loop. Raises: RuntimeError before the start."""
         if self._services is None:
-            raise RuntimeError("the broker is not running")
+            raise RuntimeError(
+                "the broker is not running; use it inside 'with', or await its start() first"
+            )
         return self._services
 
     @property
@@ -217,12 +219,21 @@ class Broker:
     # ---- starting ----
 
     async def start(self) -> None:
-        """Raises: OSError for a port that is taken, and whatever opening the store raises."""
+        """Raises: OSError for a port that is taken, RuntimeError when it runs already, and whatever
+        opening the store raises."""
+        self._check_stopped()
         try:
             await self._start()
         except BaseException:
             await self.stop()
             raise
+
+    def _check_stopped(self) -> None:
+        """Else a second start would fail half way, and end the first."""
+        if self.loop is not None:
+            raise RuntimeError(
+                f"the broker of {self.path} is running already; stop it first, or make another one"
+            )
 
     async def _start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -699,6 +710,7 @@ class Broker:
             self._thread.run(create_and_announce())
 
     def __enter__(self) -> Self:
+        self._check_stopped()
         self._thread = LoopThread("pystore-broker")
         try:
             self._thread.run(self.start())
@@ -715,7 +727,8 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         thread, self._thread = self._thread, None
-        assert thread is not None
+        if thread is None:
+            return
         if not thread.here:
             return  # a child that was forked within the block leaves it; the broker is its parent's
         try:

@@ -60,7 +60,7 @@ def run(
 
     begin: Any = start
     if start not in ("first", "last"):
-        if not start.isdigit():
+        if not (start.isascii() and start.isdigit()):
             raise usage(f"--from '{start}' is not first, last or ms since 1970", "see --help")
         begin = int(start)
     if group is None and (sql is not None or tags != "*"):

@@ -144,7 +144,7 @@ def _inputs(body: str | None, lines: bool, given: Mapping[str, Any]) -> Iterator
                 if "body_base64" in found
                 else found["body"].encode()
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as bad:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as bad:
             raise usage(
                 f"line {number} is not a message: {type(bad).__name__} {bad}",
                 'write for example {"body": "hello", "tags": "paid"}',

@@ -23,7 +23,10 @@ from broker.client import blocking  # noqa: E402
 from broker.client.options import ClientSettings  # noqa: E402
 
 #: in-process: tests and their clients run on the broker's own loop, where nobody needs a socket.
-MAKES = ["ours", "in-process", pytest.param("java", marks=[pytest.mark.long, pytest.mark.java])]
+MAKES = ["ours", "in-process"]
+#: Of Apache's.
+VERSIONS = ["5.3.3", "5.5.0"]
+JUDGES = [pytest.param(v, marks=[pytest.mark.long, pytest.mark.java]) for v in VERSIONS]
 
 
 @dataclass
@@ -32,15 +35,16 @@ class Server:
     namesrv: str
 
 
-@pytest.fixture(scope="module", params=MAKES)
+@pytest.fixture(scope="module", params=[*MAKES, *JUDGES])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     """A running broker with its name server."""
     folder = tmp_path_factory.mktemp("server")
-    if request.param == "java":
-        request.getfixturevalue("reference")
-        with launch.running("java", folder) as peer:
+    if request.param in VERSIONS:
+        reference, version = request.getfixturevalue("reference"), request.param
+        reference.run("setup", timeout=reference.setup_s, RMQ_VERSION=version)
+        with launch.running("java", folder, version=version) as peer:
             yield Server("java", peer.namesrv)
         return
     settings = launch.SETTINGS | {"brokerName": "broker-a"}

@@ -181,14 +181,14 @@ def test_clients_outlive_their_name_server(tmp_path, small):
         producer.send(Message("orders", b"x"))
         first.close()
         with pytest.raises(Unreachable, match="no name server answers"):
-            producer.queues("of another topic")
+            producer.queues("of-another-topic")
         for _ in range(5):
             time.sleep(0.1)
             producer.send(Message("orders", b"x"))
         port = int(address.rpartition(":")[2])
         undo.enter_context(NameServer.in_thread(listenPort=port))
         with pytest.raises(NoRoute):  # it is reached, and knows no topics yet
-            producer.queues("of another topic")
+            producer.queues("of-another-topic")
 
 
 def has_ipv6():

@@ -153,6 +153,20 @@ def test_a_broker_starts_again_on_its_folder(tmp_path, settings):
             assert result.queue_offset >= 0
 
 
+def test_a_second_start_is_refused_and_the_first_goes_on(tmp_path, settings):
+    broker = Broker(tmp_path / "store", **settings)
+    with pytest.raises(RuntimeError, match="inside 'with'"):
+        broker.producer()
+    with broker:
+        with pytest.raises(RuntimeError, match="running already"):
+            broker.__enter__()
+        with pytest.raises(RuntimeError, match="running already"):
+            asyncio.run(broker.start())
+        with broker.producer() as producer:
+            assert producer.send(Message("orders", b"x")).queue_offset == 0
+    broker.__exit__(None, None, None)  # harmless
+
+
 def test_several_brokers_live_in_one_process(tmp_path, settings):
     brokers = [Broker(tmp_path / str(n), with_namesrv=True, **settings) for n in range(3)]
     for broker in brokers:

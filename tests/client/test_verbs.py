@@ -80,6 +80,8 @@ def test_lines_of_json_go_from_topic_to_topic(pystore, name):
     ("words", "lines", "code", "said"),
     [
         (("send", "t", "--json-lines"), ["{}"], 2, "line 1 is not a message"),
+        (("send", "t", "--json-lines"), ["[" * 100_000], 2, "line 1 is not a message"),
+        (("consume", "t", "--from", "²"), (), 2, "first, last or ms"),
         (("send", "a b", "x"), (), 2, "other characters"),
         (("send", "t", "x", "--property", "novalue"), (), 2, "not NAME=VALUE"),
         (("send", "t", "x", "-n", "nowhere"), (), 2, "not host:port"),
