@@ -41,12 +41,15 @@ class Remote(Popper):
 
 
 class Ledger:
-    """What clients were told. sent: bodies. acked: in time, by group. popped: by group and body,
-    (pop time, visible again, attempt) of each delivery. order: bodies in order, by queue."""
+    """What clients were told. sent: bodies. acked: in time, by group. popped: by group
+    and body, (pop time, visible again, attempt) of each delivery. order: bodies in order, by queue.
+    asked, unanswered: of the ordered group, since an acknowledgement that a kill left without an
+    answer may count: bodies, and offsets by queue."""
 
     def __init__(self):
         self.sent: list[bytes] = []
         self.acked: dict[str, set[bytes]] = {"g": set(), "o": set()}
+        self.asked: set[bytes] = set()
         self.popped: dict[tuple[str, bytes], list[tuple[int, int, bool]]] = {}
         self.again: list[tuple[str, bytes, bool]] = []
         self.early: list[tuple[str, bytes]] = []
@@ -54,6 +57,7 @@ class Ledger:
         #: Of the ordered group, by queue: every offset below it was acknowledged.
         self.done = {0: 0, 1: 0}
         self.done_ahead: dict[int, set[int]] = {0: set(), 1: set()}
+        self.unanswered: dict[int, set[int]] = {0: set(), 1: set()}
 
     def delivered(self, group, body, handle):
         retried = handle.retry != "0"
@@ -66,10 +70,18 @@ class Ledger:
         before.append((handle.pop_ms, handle.pop_ms + handle.invisible_ms, retried))
 
     def in_order(self, queue, offsets):
+        known = self.unanswered[queue] | self.done_ahead[queue]
+        while self.done[queue] < offsets[0] and self.done[queue] in known:
+            self.done[queue] += 1
         if offsets[0] > self.done[queue]:
             self.skipped.append((queue, offsets[0], self.done[queue]))
 
+    def asks_in_order(self, queue, offset, body):
+        self.asked.add(body)
+        self.unanswered[queue].add(offset)
+
     def acked_in_order(self, queue, offset):
+        self.unanswered[queue].discard(offset)
         self.done_ahead[queue].add(offset)
         while self.done[queue] in self.done_ahead[queue]:
             self.done_ahead[queue].discard(self.done[queue])
@@ -135,6 +147,7 @@ async def consume_in_order(p, ledger, chance, stop):
         for handle, _, body in found:
             if chance.random() < 0.1 or now_ms() - handle.pop_ms > SAFE_MS:
                 break
+            ledger.asks_in_order(handle.queue, handle.offset, body)
             assert (await p.ack(handle, "orders", "o")).code == 0
             ledger.acked["o"].add(body)
             ledger.acked_in_order(handle.queue, handle.offset)
@@ -201,6 +214,7 @@ async def settle(p, ledger):
             if time.monotonic() > idle_until:
                 break
         seen = ledger.acked[group] | {body for of, body in ledger.popped if of == group}
+        seen |= ledger.asked if group == "o" else set()
         assert not sent - seen, f"{len(sent - seen)} messages are lost for {group}"
 
 

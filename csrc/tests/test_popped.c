@@ -1,0 +1,158 @@
+/* Open check points against a plain list: opened, acknowledged by frames and by calls, postponed,
+ * due; and what damaged acknowledgements do, which is nothing. */
+#define _GNU_SOURCE
+#include "core_kit.h"
+#include "remoting/popped.h"
+
+enum { STEPS = 3000, OPEN_MAX = 200, QUEUES = 3, PUT = 1000 };
+static const char revive[] = "rmq_sys_REVIVE_LOG_c";
+
+static ps_popped_row model[OPEN_MAX];
+static int open_count;
+static int64_t clock_ms = 1000;
+
+static ps_popped_key key_of(const char *group, int32_t queue, int64_t start, int64_t pop_ms) {
+    return (ps_popped_key){"T", group, 1, (int32_t)strlen(group), queue, start, pop_ms};
+}
+
+static void open_one(void) {
+    ps_error e = {0};
+    int64_t end = -1;
+    ps_popped_row r = {.key = key_of(check_below(2) ? "g" : "h", (int32_t)check_below(QUEUES),
+                                     check_below(PUT - 32 * 20), ++clock_ms),
+                       .revive_queue = (int32_t)check_below(4),
+                       .count = 1 + (int32_t)check_below(PS_POPPED_MAX),
+                       .invisible_ms = 86400000 + check_below(1000)};
+    r.due_ms = r.key.pop_ms + r.invisible_ms;
+    for (int32_t i = 0; i < r.count; i++)
+        r.offsets[i] = (i > 0 ? r.offsets[i - 1] + 1 : r.key.start) + check_below(20);
+    CHECK_EQ(0, ps_core_popped_open(kit_core, &r, &end, &e));
+    CHECK(end > 0 && end == ps_core_pop_end(kit_core));
+    CHECK_EQ(1, ps_core_popped_open(kit_core, &r, &end, &e));
+    model[open_count++] = r;
+}
+
+/* One of its messages is acknowledged, by a frame or a call; perhaps for the second time. */
+static void ack_one(ps_conn *n, ps_popped_row *r) {
+    int32_t i = (int32_t)check_below(r->count);
+    bool was_open = !(r->acked >> i & 1);
+    int64_t before = ps_core_pop_end(kit_core), end;
+    if (check_below(2)) {
+        char handle[200];
+        kit_frame f;
+        snprintf(handle, sizeof handle, "%" PRId64 " %" PRId64 " 1 %d 0 b %d %" PRId64,
+                 r->key.start, r->key.pop_ms, r->revive_queue, r->key.queue_id, r->offsets[i]);
+        kit_clear();
+        kit_begin(&f, 0, 200051, 7);
+        kit_text(&f, "consumerGroup", r->key.group);
+        kit_text(&f, "topic", "T");
+        kit_number(&f, "queueId", r->key.queue_id);
+        kit_number(&f, "offset", r->offsets[i]);
+        kit_text(&f, "extraInfo", handle);
+        kit_ask(n, &f, NULL, 0);
+        CHECK_EQ(0, kit_handed_count);
+        CHECK(kit_answer_count == 1 && kit_last()->code == 0 && kit_last()->opaque == 7);
+    } else {
+        CHECK_EQ(was_open, ps_core_popped_ack(kit_core, &r->key, &r->offsets[i], 1, &end, NULL));
+        CHECK((end > 0) == was_open);
+    }
+    CHECK((ps_core_pop_end(kit_core) > before) == was_open);
+    r->acked |= 1u << i;
+}
+
+/* Takes those out of the list that have ended. */
+static void drop_ended(void) {
+    for (int k = open_count - 1; k >= 0; k--)
+        if (model[k].acked == (uint32_t)((1ull << model[k].count) - 1))
+            model[k] = model[--open_count];
+}
+
+static void compare(void) {
+    ps_popped_row rows[7], found;
+    int64_t at = 0, seen = 0, due = -1, flying = 0;
+    CHECK_EQ(open_count, ps_core_popped_count(kit_core));
+    while (at >= 0) seen += ps_core_popped_list(kit_core, &at, rows, 7);
+    CHECK_EQ(open_count, seen);
+    for (int k = 0; k < open_count; k++) {
+        const ps_popped_row *r = &model[k];
+        CHECK_EQ(1, ps_core_popped_find(kit_core, &r->key, &found));
+        CHECK(found.acked == r->acked && found.due_ms == r->due_ms && found.count == r->count);
+        CHECK_EQ(0, memcmp(found.offsets, r->offsets, (size_t)r->count * sizeof(int64_t)));
+        if (due < 0 || r->due_ms < due) due = r->due_ms;
+        flying += r->count - __builtin_popcount(r->acked);
+    }
+    CHECK_EQ(due, ps_core_popped_due(kit_core));
+    CHECK_EQ(flying, ps_core_popped_in_flight(kit_core, "g", 1, "T", 1, -1) +
+                         ps_core_popped_in_flight(kit_core, "h", 1, "T", 1, -1));
+}
+
+static void test_model(ps_conn *n) {
+    for (int step = 0; step < STEPS; step++) {
+        int k = open_count > 0 ? (int)check_below(open_count) : 0;
+        int64_t draw = check_below(20);
+        if (open_count == 0 || (draw < 5 && open_count < OPEN_MAX)) {
+            open_one();
+        } else if (draw < 16) {
+            ack_one(n, &model[k]);
+        } else if (draw < 17) { /* offsets go, what is in flight stays */
+            ps_core_forget_offsets(kit_core, "g", 1, NULL, 0);
+        } else if (draw < 18) {
+            model[k].due_ms += check_below(5000);
+            CHECK_EQ(1, ps_core_popped_postpone(kit_core, &model[k].key, model[k].due_ms));
+        } else {
+            model[k].acked = (uint32_t)((1ull << model[k].count) - 1);
+            CHECK(ps_core_popped_end(kit_core, &model[k].key, model[k].offsets,
+                                     model[k].count) != 0);
+        }
+        drop_ended();
+        if (step % 50 == 0) compare();
+    }
+    compare();
+}
+
+/* Any bytes for a handle: served or handed on, and nothing of the table changes unless it is one.
+ */
+static void test_damaged_handles(ps_conn *n) {
+    static const char good[] = "5 6 7 1 0 broker 0 8 ";
+    for (int i = 0; i < 3000; i++) {
+        char handle[64];
+        kit_frame f;
+        int len = 1 + (int)check_below(40);
+        for (int k = 0; k < len; k++)
+            handle[k] =
+                check_below(8) ? good[check_below(sizeof good - 1)] : (char)check_below(127);
+        handle[len] = '\0';
+        kit_clear();
+        kit_begin(&f, 0, 200051, i);
+        kit_text(&f, "consumerGroup", "g");
+        kit_text(&f, "topic", "T");
+        kit_number(&f, "queueId", check_below(5) - 1);
+        kit_number(&f, "offset", check_below(9) - 1);
+        kit_text(&f, "extraInfo", handle);
+        kit_ask(n, &f, NULL, 0);
+        CHECK_EQ(1, kit_answer_count + kit_handed_count);
+    }
+}
+
+int main(void) {
+    ps_error e = {0};
+    ps_popped_row none = {.key = key_of("g", 0, 5, 6), .count = 2, .offsets = {5, 5}};
+    check_begin();
+    char *base = check_folder();
+    snprintf(kit_root, sizeof kit_root, "%s/store", base);
+    ps_conf conf = kit_conf();
+    kit_open(&conf, 10);
+    kit_topic("T", QUEUES, HOT);
+    for (int i = 0; i < PUT * QUEUES; i++) kit_put("T", i % QUEUES, UNIQ);
+    CHECK_EQ(0, ps_core_pop_set(kit_core, revive, (int32_t)strlen(revive), &e));
+    CHECK_EQ(PS_E_ARGUMENT, ps_core_popped_add(kit_core, &none, &e));
+    ps_conn *n = kit_conn(1);
+    test_model(n);
+    test_damaged_handles(n);
+    ps_conn_free(n);
+    kit_close();
+    check_remove(base);
+    free(base);
+    free(kit_handed);
+    return check_end("test_popped");
+}
