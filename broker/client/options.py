@@ -140,7 +140,7 @@ def check_settings(
         if kinds == (int,) and value > INT_MAX:
             raise Misuse(f"{field.name} is {value}; it is at most {INT_MAX}")
     for name, least in (at_least or {}).items():
-        if not getattr(settings, name) >= least:  # nor what is no number
+        if not getattr(settings, name) >= least:  # nor NaN
             raise Misuse(f"{name} is {getattr(settings, name)}; it is at least {least}")
     for name in more_than_0:
         if not getattr(settings, name) > 0:

@@ -160,7 +160,7 @@ def test_what_a_listener_returns_is_a_state_or_nothing(made):
 
 
 class Moody:
-    """A hook that raises while it is told to."""
+    """A hook that raises while it is angry."""
 
     def __init__(self):
         self.angry = False
