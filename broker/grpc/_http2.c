@@ -13,13 +13,38 @@
 #include "http2/http2.h"
 #include "http2/message.h"
 
+/* ---- sets of names ---- */
+
+/* names: of bytes, which the set points into. A tuple that keeps them, NULL: with an error. */
+static PyObject *names_take(ps_h2_names *all, PyObject *names) {
+    Py_ssize_t count = PyTuple_Size(names);
+    PyObject *kept = PyTuple_New(count);
+    for (Py_ssize_t i = 0; i < count && kept != NULL; i++) {
+        char *name;
+        Py_ssize_t len;
+        PyObject *bytes = PyTuple_GetItem(names, i);
+        if (PyBytes_AsStringAndSize(bytes, &name, &len) < 0) {
+            Py_CLEAR(kept);
+        } else if (!ps_h2_names_add(all, name, len)) {
+            PyErr_Format(PyExc_ValueError, "at most %d names fit", PS_H2_NAMES_MAX);
+            Py_CLEAR(kept);
+        } else {
+            Py_INCREF(bytes);
+            PyTuple_SetItem(kept, i, bytes);
+        }
+    }
+    return kept;
+}
+
 /* ---- Service: what all connections have in common ---- */
 
 typedef struct service {
     PyObject_HEAD
     PyObject *paths; /* a tuple of bytes, which the methods point into */
+    PyObject *headers; /* the same of `kept` */
     ps_h2_conf conf;
     ps_h2_method *methods;
+    ps_h2_names kept;
 } service;
 
 static int service_methods(service *s, PyObject *given) {
@@ -44,19 +69,20 @@ static int service_methods(service *s, PyObject *given) {
 
 static PyObject *service_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"methods", "streams_max", "headers_max", "message_max", "held_max",
-                            NULL};
-    PyObject *methods;
+                            "headers", NULL};
+    PyObject *methods, *kept;
     int streams, headers;
     long long message, held;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iiLL", names, &PyTuple_Type, &methods,
-                                     &streams, &headers, &message, &held))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iiLLO!", names, &PyTuple_Type, &methods,
+                                     &streams, &headers, &message, &held, &PyTuple_Type, &kept))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     service *s = (service *)alloc(type, 0);
     if (s == NULL) return NULL;
     s->conf = (ps_h2_conf){.streams_max = streams, .headers_max = headers,
-                           .message_max = message, .held_max = held};
-    if (service_methods(s, methods) < 0) Py_CLEAR(s);
+                           .message_max = message, .held_max = held, .headers = &s->kept};
+    s->headers = names_take(&s->kept, kept);
+    if (s->headers == NULL || service_methods(s, methods) < 0) Py_CLEAR(s);
     return (PyObject *)s;
 }
 
@@ -70,6 +96,7 @@ static void free_object(PyObject *self) {
 static void service_dealloc(PyObject *self) {
     service *s = (service *)self;
     Py_CLEAR(s->paths);
+    Py_CLEAR(s->headers);
     PyMem_Free(s->methods);
     free_object(self);
 }
@@ -80,7 +107,12 @@ typedef struct session {
     PyObject_HEAD
     PyObject *service;
     ps_h2 *h;
+    PyObject *metadata; /* of the call before: most calls of a client have the same */
+    uint8_t *block;     /* that it was made of */
+    int64_t block_len;
 } session;
+
+#define KEPT_BLOCK 1024 /* bytes; larger ones are not kept */
 
 typedef struct module_state {
     PyTypeObject *service, *session, *sends, *deliveries;
@@ -110,6 +142,8 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 static void session_dealloc(PyObject *self) {
     session *s = (session *)self;
     ps_h2_free(s->h);
+    PyMem_Free(s->block);
+    Py_CLEAR(s->metadata);
     Py_CLEAR(s->service);
     free_object(self);
 }
@@ -134,11 +168,32 @@ static PyObject *metadata_of(const ps_h2_event *event) {
     return made;
 }
 
-static PyObject *event_of(const ps_h2_event *event) {
+/* The same dict for the same headers: nobody changes it. */
+static PyObject *metadata_again(session *s, const ps_h2_event *event) {
+    int64_t len = event->header_block_len;
+    if (s->metadata != NULL && s->block_len == len &&
+        (len == 0 || memcmp(s->block, event->header_block, (size_t)len) == 0)) {
+        Py_INCREF(s->metadata);
+        return s->metadata;
+    }
+    PyObject *made = metadata_of(event);
+    uint8_t *block = made != NULL && len <= KEPT_BLOCK ? PyMem_Malloc((size_t)len + 1) : NULL;
+    if (block == NULL) return made;
+    if (len > 0) memcpy(block, event->header_block, (size_t)len);
+    PyMem_Free(s->block);
+    s->block = block;
+    s->block_len = len;
+    Py_XDECREF(s->metadata);
+    Py_INCREF(made);
+    s->metadata = made;
+    return made;
+}
+
+static PyObject *event_of(session *s, const ps_h2_event *event) {
     if (event->kind != PS_H2_CALL)
         return Py_BuildValue("(iiy#)", event->kind, event->stream, (const char *)event->data,
                              (Py_ssize_t)event->len);
-    PyObject *metadata = metadata_of(event);
+    PyObject *metadata = metadata_again(s, event);
     if (metadata == NULL) return NULL;
     return Py_BuildValue("(iiy#iNd)", event->kind, event->stream, (const char *)event->data,
                          (Py_ssize_t)event->len, event->method, metadata,
@@ -152,7 +207,7 @@ static PyObject *session_events(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "i", &left)) return NULL;
     PyObject *made = PyList_New(0);
     while (made != NULL && left > 0 && ps_h2_next(((session *)self)->h, &event)) {
-        PyObject *one = event_of(&event);
+        PyObject *one = event_of((session *)self, &event);
         left--;
         if (one == NULL || PyList_Append(made, one) < 0) Py_CLEAR(made);
         Py_XDECREF(one);
@@ -223,29 +278,6 @@ static PyObject *session_done(PyObject *self, void *nothing) {
 static PyObject *session_calls(PyObject *self, void *nothing) {
     (void)nothing;
     return PyLong_FromLong(ps_h2_calls(((session *)self)->h));
-}
-
-/* ---- sets of names ---- */
-
-/* names: of bytes, which the set points into. A tuple that keeps them, NULL: with an error. */
-static PyObject *names_take(ps_h2_names *all, PyObject *names) {
-    Py_ssize_t count = PyTuple_Size(names);
-    PyObject *kept = PyTuple_New(count);
-    for (Py_ssize_t i = 0; i < count && kept != NULL; i++) {
-        char *name;
-        Py_ssize_t len;
-        PyObject *bytes = PyTuple_GetItem(names, i);
-        if (PyBytes_AsStringAndSize(bytes, &name, &len) < 0) {
-            Py_CLEAR(kept);
-        } else if (!ps_h2_names_add(all, name, len)) {
-            PyErr_Format(PyExc_ValueError, "at most %d names fit", PS_H2_NAMES_MAX);
-            Py_CLEAR(kept);
-        } else {
-            Py_INCREF(bytes);
-            PyTuple_SetItem(kept, i, bytes);
-        }
-    }
-    return kept;
 }
 
 /* ---- plain messages ---- */

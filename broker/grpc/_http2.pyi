@@ -6,7 +6,7 @@ class Service:
     """What all connections have in common. methods: path, and whether its requests are handed out
     one by one. streams_max: calls of a connection. headers_max: bytes of a call's headers.
     message_max: bytes of a request. held_max: bytes of requests and replies of a
-    connection's calls in progress."""
+    connection's calls in progress. headers: names of those that are metadata, in lower case."""
 
     def __new__(
         cls,
@@ -15,6 +15,7 @@ class Service:
         headers_max: int,
         message_max: int,
         held_max: int,
+        headers: tuple[bytes, ...],
     ) -> Service: ...
 
 class Session:
@@ -26,7 +27,8 @@ class Session:
 
     def events(self, most: int, /) -> list[tuple[Any, ...]]:
         """What has happened next, so many at most: kind (of csrc/http2/http2.h), stream, request;
-        of a call also method, metadata and the seconds that the client waits (-1: for ever)."""
+        of a call also method, metadata (not to be changed) and the seconds that the client waits
+        (-1: for ever)."""
 
     def send(self, stream: int, reply: bytes, last: bool, /) -> int:
         """Bytes of this call that wait to be sent; -1: it is over."""

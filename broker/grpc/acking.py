@@ -18,7 +18,7 @@ from broker.grpc.renewal import Renewals
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok, overall, status
-from broker.processors.poprules import after_disk
+from broker.processors.poprules import PopRules, after_disk
 from broker.remoting.command import Refused
 from broker.remoting.receipts import Handle
 
@@ -34,6 +34,7 @@ class Acking:
     def __init__(self, broker: Brokers, settings: ProxySettings, renewals: Renewals) -> None:
         self._broker, self._settings, self._renewals = broker, settings, renewals
         self._known: set[tuple[str, str]] = set()
+        self._turn: _Turn | None = None
 
     def handlers(self) -> Handlers:
         return {
@@ -47,11 +48,9 @@ class Acking:
             return {}
         return {"AckMessage": partial(self._ack_at_once, self._broker)}
 
-    def _ack_at_once(
-        self, broker: AtOnce, call: Call, data: bytes
-    ) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """The reply that all entries count. What is wrong with one of them the usual way says, to
-        which those that were acknowledged here are acknowledged, too."""
+    def _ack_at_once(self, broker: AtOnce, call: Call, data: bytes) -> _Ack | None:
+        """A ticket for the reply that all entries count. What is wrong with one of them the usual
+        way says, to which those that were acknowledged here are acknowledged, too."""
         rules, asked = broker.pop_at_once(call), read_acks(data)
         if rules is None or asked is None:
             return None
@@ -66,13 +65,28 @@ class Acking:
                 receipt = Receipt(Handle._make(fields), physical)
             self._check_open(receipt)
             named.append((receipt.topic_of(group, topic), receipt.handle))
-        try:
-            wait = after_disk(rules.s, rules.ack_all(call.host, group, named))
-        except Refused:
-            return None
-        for given, _, _ in entries:
-            self._renewals.release(group, given)
-        return reply if wait is None else _later(wait, reply)
+        if self._turn is None:
+            self._turn = _Turn(self, rules)
+        return self._turn.take(call.host, group, named, [given for given, *_ in entries], reply)
+
+    def _settle(self, turn: _Turn) -> None:
+        """Acknowledges what a turn has brought: those of one batch are one record in the log, as
+        official clients acknowledge each message by a call of its own."""
+        if self._turn is turn:
+            self._turn = None
+        groups: dict[str, list[_Ack]] = {}
+        for each in turn.acks:
+            groups.setdefault(each.group, []).append(each)
+        for group, acks in groups.items():
+            named = [one for each in acks for one in each.named]
+            try:
+                end = turn.rules.ack_all(acks[0].who, group, named)
+            except Refused:
+                continue
+            for each in acks:
+                each.done, each.end = True, end
+                for given in each.given:
+                    self._renewals.release(group, given)
 
     def _check_names(self, group: str, topic: str) -> None:
         """Raises: Problem for names that clients may not use."""
@@ -177,6 +191,49 @@ class Acking:
                 f"look message by offset failed, {receipt.physical}: the message of this handle is"
                 " not there",
             )
+
+
+class _Turn:
+    """The acknowledgements of one turn of the event loop."""
+
+    def __init__(self, acking: Acking, rules: PopRules) -> None:
+        self._acking, self.rules = acking, rules
+        self.acks: list[_Ack] = []
+        self._settled = False
+
+    def take(
+        self, who: str, group: str, named: list[tuple[str, Handle]], given: list[str], reply: bytes
+    ) -> _Ack:
+        made = _Ack(self, who, group, named, given, reply)
+        self.acks.append(made)
+        return made
+
+    def settle(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self._acking._settle(self)
+
+
+class _Ack:
+    """A Ticket. who: address of the client. named: topic and handle of each entry; given: its
+    handle as the client has it. done: all count; end: of their records in the log."""
+
+    __slots__ = ("_turn", "done", "end", "given", "group", "named", "reply", "who")
+
+    def __init__(
+        self, turn: _Turn, who: str, group: str, named: list[tuple[str, Handle]], given: list[str],
+        reply: bytes,
+    ) -> None:  # fmt: skip
+        self._turn, self.who, self.group = turn, who, group
+        self.named, self.given, self.reply = named, given, reply
+        self.done, self.end = False, 0
+
+    def redeem(self) -> bytes | Coroutine[Any, Any, bytes] | None:
+        self._turn.settle()
+        if not self.done:
+            return None
+        wait = after_disk(self._turn.rules.s, self.end)
+        return self.reply if wait is None else _later(wait, self.reply)
 
 
 async def _later(wait: Awaitable[None], reply: bytes) -> bytes:

@@ -8,8 +8,8 @@ of that method.
 
 A group may also have ``at_once()``: by method name, what is tried first with ``(call, bytes)`` and
 called without a task. It gives the reply, of a method that streams replies a list of them; or a
-coroutine, or an async generator, that has them later; or None: nothing has happened, and the
-handler serves the call.
+coroutine, or an async generator, that has them later; or a Ticket: what a turn of the event loop
+brings is served together; or None: nothing has happened, and the handler serves the call.
 """
 
 from __future__ import annotations
@@ -17,20 +17,37 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from broker.grpc.status import Code, Problem
 from broker.remoting.handlers import address_text
 
-__all__ = ["AtOnceHandlers", "Call", "Handlers", "Later", "Now"]
+__all__ = [
+    "AUTHORIZATION", "DATE", "HEADERS", "AtOnceHandlers", "Call", "Handlers", "Later", "Now",
+    "Ticket",
+]  # fmt: skip
 
 Handlers = Mapping[str, Callable[..., Any]]
 #: What was replied, and what will be, of a unary method and of one that streams replies.
 Now = bytes | list[bytes]
 Later = Coroutine[Any, Any, bytes] | AsyncGenerator[Any, None]
-AtOnceHandlers = Mapping[str, Callable[..., Now | Later | None]]
+AtOnceHandlers = Mapping[str, "Callable[..., Now | Later | Ticket | None]"]
+
+
+class Ticket(Protocol):
+    """For the reply of a call that is served with others of its turn."""
+
+    def redeem(self) -> Now | Later | None:
+        """Called once, when all calls of the turn were tried. None: nothing has happened that the
+        handler may not do again; it serves the call."""
+
 
 CLIENT_ID = "x-mq-client-id"
+LANGUAGE, VERSION = "x-mq-language", "x-mq-client-version"
+#: Of access control: who calls, and what was signed.
+AUTHORIZATION, DATE = "authorization", "x-mq-date-time"
+#: The metadata that handlers look at; others, as an id of each call, are not handed out.
+HEADERS = (CLIENT_ID, LANGUAGE, VERSION, AUTHORIZATION, DATE)
 #: Characters of a client's id, which tools show.
 _ID_MAX = 1024
 
@@ -66,11 +83,11 @@ class Call:
 
     @property
     def language(self) -> str:
-        return self.metadata.get("x-mq-language", "")
+        return self.metadata.get(LANGUAGE, "")
 
     @property
     def version(self) -> str:
-        return self.metadata.get("x-mq-client-version", "")
+        return self.metadata.get(VERSION, "")
 
     @property
     def remaining_s(self) -> float | None:

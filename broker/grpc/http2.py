@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any, NamedTuple, cast
 
 from broker.grpc._http2 import Service, Session
-from broker.grpc.calls import Later, Now
+from broker.grpc.calls import Later, Now, Ticket
 
 __all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 
@@ -118,11 +118,25 @@ def _wake(future: asyncio.Future[None] | None) -> None:
 
 
 #: The replies to a call at once, by method, client, metadata, deadline and request; a wait for
-#: them; or None.
-Try = Callable[[int, Address, dict[str, str], float | None, bytes], Now | Later | None]
+#: them; a ticket; or None.
+Try = Callable[[int, Address, dict[str, str], float | None, bytes], Now | Later | Ticket | None]
+#: What a ticket of this method is good for.
+Redeem = Callable[[int, Ticket], Now | Later | None]
 #: Serves a call: its stream, which method, its request (empty: they come one by one), and the wait
 #: for its replies if there is one already.
 Serve = Callable[[Stream, int, bytes, Later | None], Coroutine[Any, Any, None]]
+
+
+class _Begun(NamedTuple):
+    """A call that was tried. number: of its stream. timeout_s: until its deadline, if it has
+    one."""
+
+    number: int
+    data: bytes
+    method: int
+    metadata: dict[str, str]
+    deadline: float | None
+    timeout_s: float
 
 
 class Http2Connection(asyncio.Protocol):
@@ -133,12 +147,15 @@ class Http2Connection(asyncio.Protocol):
         service: Service,
         address: Address,
         at_once: Try,
+        redeem: Redeem,
         serve: Serve,
         ended: asyncio.Future[None],
     ) -> None:
         self.address = address
         self._session = Session(service)
         self._at_once = at_once
+        self._redeem = redeem
+        self._tickets: list[tuple[_Begun, Ticket]] = []
         self._serve = serve
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -224,6 +241,10 @@ class Http2Connection(asyncio.Protocol):
                 stream.drained()
             elif kind == _RESET:
                 self._drop(stream)
+        if self._tickets:
+            tickets, self._tickets = self._tickets, []
+            for begun, ticket in tickets:
+                self._answer(begun, self._redeem(begun.method, ticket))
 
     def _go_on(self) -> None:
         self._behind = False
@@ -242,6 +263,17 @@ class Http2Connection(asyncio.Protocol):
         self._began += 1
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
         reply = self._at_once(method, self.address, metadata, deadline, data)
+        if isinstance(reply, bytes):
+            self._session.send(number, reply, True)
+            return
+        begun = _Begun(number, data, method, metadata, deadline, timeout_s)
+        if reply is None or isinstance(reply, (list, Coroutine, AsyncGenerator)):
+            self._answer(begun, reply)
+        else:
+            self._tickets.append((begun, reply))
+
+    def _answer(self, begun: _Begun, reply: Now | Later | None) -> None:
+        number, data, method, metadata, deadline, timeout_s = begun
         if isinstance(reply, bytes):
             self._session.send(number, reply, True)
             return

@@ -20,7 +20,7 @@ from broker.access.needs import Action, Ask, Asked, Kind, Need
 from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
 from broker.client._messages import send_prepared
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, Put, refused
-from broker.grpc.calls import Call
+from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem
 from broker.processors.poprules import PopRules
@@ -259,7 +259,7 @@ class LocalBroker:
     def _may_send(self, call: Call, link: LocalLink, topic: str) -> bool:
         """Whether the rules let it; they are asked once for each topic, headers and address."""
         data = call.metadata
-        asked = topic, data.get("authorization"), data.get("x-mq-date-time")
+        asked = topic, data.get(AUTHORIZATION), data.get(DATE)
         if asked in link.let_in:
             return True
         if len(link.let_in) >= _LET_IN_MAX:
@@ -328,7 +328,7 @@ class _Later(asyncio.Future[Command]):
 
 def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
     """Key, signed date and signature of a call; None: it is anonymous. Raises: Problem."""
-    text = metadata.get("authorization", "")
+    text = metadata.get(AUTHORIZATION, "")
     if not text.strip():
         return None
     algorithm, _, rest = text.partition(" ")
@@ -345,7 +345,7 @@ def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
     key = pairs.get("Credential", "").partition("/")[0]
     if not key:
         return None
-    date = metadata.get("x-mq-date-time", "")
+    date = metadata.get(DATE, "")
     if not date:
         raise Problem(Code.UNAUTHORIZED, "the header x-mq-date-time, which is signed, is missing")
     return key, date, pairs.get("Signature", "").encode("ascii", "replace").decode()

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, cast
 
 from broker.grpc._http2 import Service
-from broker.grpc.calls import AtOnceHandlers, Call, Handlers, Later, Now
+from broker.grpc.calls import HEADERS, AtOnceHandlers, Call, Handlers, Later, Now, Ticket
 from broker.grpc.front import Front
 from broker.grpc.http2 import INTERNAL, Address, Http2Connection, Stream
 from broker.grpc.messages import set_millis
@@ -64,6 +64,7 @@ class GrpcServer:
             headers_max=_HEADERS_MAX,
             message_max=settings.inbound_max,
             held_max=2 * settings.inbound_max,
+            headers=tuple(name.encode() for name in HEADERS),
         )
         self._front = Front(sock, self._speak, tls, connections_max, trusts, gone)
         self._looking: asyncio.TimerHandle | None = None
@@ -89,7 +90,7 @@ class GrpcServer:
         await self._front.stop()
 
     def _speak(self, address: Address, ended: asyncio.Future[None]) -> Http2Connection:
-        return Http2Connection(self._service, address, self._try, self._serve, ended)
+        return Http2Connection(self._service, address, self._try, self._redeem, self._serve, ended)
 
     def _look(self) -> None:
         """Closes connections that are idle."""
@@ -108,7 +109,7 @@ class GrpcServer:
         metadata: dict[str, str],
         deadline: float | None,
         data: bytes,
-    ) -> Now | Later | None:
+    ) -> Now | Later | Ticket | None:
         handler = self._at_once.get(number)
         if handler is None:
             return None
@@ -119,6 +120,12 @@ class GrpcServer:
             return None  # nothing has happened yet: the usual way says so
         except Exception as error:  # noqa: BLE001 - answered
             return [*_last(method, error)] if method.streams_out else _failed(method, error)
+
+    def _redeem(self, number: int, ticket: Ticket) -> Now | Later | None:
+        try:
+            return ticket.redeem()
+        except Exception as error:  # noqa: BLE001 - answered
+            return _failed(self._methods[number][0], error)
 
     def _serve(
         self,

@@ -61,7 +61,9 @@ bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name
         c->timeout_ns = timeout_of(value, value_len);
     else if (is(name, name_len, "grpc-encoding"))
         c->is_compressed = !is(value, value_len, "identity");
-    else if (name[0] != ':' && !begins(name, name_len, "grpc-")) {
+    else if (name[0] != ':' && !begins(name, name_len, "grpc-") &&
+             (h->conf->headers == NULL ||
+              ps_h2_names_have(h->conf->headers, name, (int64_t)name_len))) {
         c->header_count++;
         return ps_h2_append(&c->headers, name, (int64_t)name_len) &&
                ps_h2_append(&c->headers, "", 1) &&

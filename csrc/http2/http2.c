@@ -33,6 +33,8 @@ static bool list_headers(ps_h2 *h, ps_h2_call *c, ps_h2_event *out) {
     }
     out->headers = h->header_list;
     out->header_count = c->header_count;
+    out->header_block = c->headers.data;
+    out->header_block_len = c->headers.len;
     return true;
 }
 

@@ -7,8 +7,7 @@
 #ifndef PS_HTTP2_H
 #define PS_HTTP2_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "http2/names.h"
 
 typedef struct ps_h2 ps_h2; /* one connection, the server's side */
 
@@ -22,6 +21,7 @@ typedef struct ps_h2_conf {
     int32_t method_count;
     int32_t streams_max;  /* calls of a connection at once */
     int32_t headers_max;  /* bytes of a call's headers */
+    const ps_h2_names *headers; /* those that are handed out, in lower case; NULL: all */
     int64_t message_max;  /* bytes of a request */
     int64_t held_max; /* bytes of a connection's requests and replies, of calls in progress */
 } ps_h2_conf;
@@ -51,6 +51,8 @@ typedef struct ps_h2_event { /* what it points to is good until the next call of
     int64_t len;
     const ps_h2_header *headers; /* of PS_H2_CALL: metadata, names in lower case */
     int32_t header_count;
+    const uint8_t *header_block; /* the same bytes for the same headers */
+    int64_t header_block_len;
 } ps_h2_event;
 
 /* NULL: no memory. */

@@ -1,4 +1,4 @@
-/* A set of names of properties: those that consumers do not see, those that users may not set. */
+/* A set of names: of properties that consumers do not see, that users may not set; of headers. */
 #ifndef PS_HTTP2_NAMES_H
 #define PS_HTTP2_NAMES_H
 

@@ -8,6 +8,7 @@ import hashlib
 import random
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from consuming import codes, handle_of, run, serving
@@ -15,6 +16,7 @@ from purecodec import encode_record, host_bytes
 from waiting import until_async
 
 from broker.grpc._http2 import read_acks
+from broker.grpc.calls import Call
 from broker.grpc.local import LocalBroker
 from broker.grpc.messages import RESERVED, plain_delivery, usual_delivery
 from broker.grpc.receipts import Receipt
@@ -258,6 +260,47 @@ def test_the_service_answers_the_same_both_ways(
             assert [codes(each.status) for each in reply.entries] == wanted
             assert len(raw.broker.services.pop.points) == 0
             assert codes((await raw.receive())[0]) == "MESSAGE_NOT_FOUND"
+
+    run(work())
+
+
+def test_acknowledgements_of_one_turn_are_one_record(store_path: Path) -> None:
+    """By calls of their own, as official clients send them; with one that is refused, the usual
+    way answers each by itself."""
+
+    async def work() -> None:
+        async with serving(store_path) as raw:
+            raw.make("T", queues=1)
+            raw.put("a", "b", "c", "d")
+            handles = [handle_of(each) for each in await raw.take()]
+            ack = raw.broker.grpc._acking.at_once()["AckMessage"]
+            call = Call("AckMessage", {"x-mq-client-id": "one"}, ("127.0.0.1", 1))
+
+            def ticket(handle: str) -> Any:
+                request = pb.AckMessageRequest(
+                    group=pb.Resource(name="g"), topic=pb.Resource(name="T")
+                )
+                request.entries.add(message_id="01", receipt_handle=handle)
+                return ack(call, request.SerializeToString())
+
+            def records() -> int:
+                (queue,) = raw.broker.store.queues("rmq_sys_wheel_timer")
+                return int(queue.max_offset)
+
+            before = records()
+            tickets = [ticket(each) for each in handles[:3]]
+            assert records() == before
+            for handle, each in zip(handles, tickets, strict=False):
+                reply = pb.AckMessageResponse.FromString(each.redeem())
+                assert [codes(one.status) for one in reply.entries] == ["OK"]
+                assert reply.entries[0].receipt_handle == handle
+            assert records() == before + 1
+            fields = handles[3].split(" ")
+            fields[7] = "1000"
+            tickets = [ticket(handles[3]), ticket(" ".join(fields))]
+            assert [each.redeem() for each in tickets] == [None, None]
+            assert codes((await raw.ack(handles[3])).status) == "OK"
+            assert len(raw.broker.services.pop.points) == 0
 
     run(work())
 

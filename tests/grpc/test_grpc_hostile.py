@@ -245,7 +245,7 @@ def test_a_flood_of_calls_does_not_hold_the_loop() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         served, turns = 0, []
-        service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 30)
+        service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 30, ())
 
         def at_once(*asked: object) -> bytes:
             nonlocal served
@@ -254,7 +254,12 @@ def test_a_flood_of_calls_does_not_hold_the_loop() -> None:
 
         def make() -> Http2Connection:
             return Http2Connection(
-                service, ("127.0.0.1", 1), at_once, lambda *asked: None, loop.create_future()
+                service,
+                ("127.0.0.1", 1),
+                at_once,
+                lambda *asked: None,
+                lambda *asked: None,
+                loop.create_future(),
             )  # type: ignore[arg-type,return-value]
 
         def look() -> None:

@@ -1,0 +1,172 @@
+"""gRPC consumers that are held in ReceiveMessage, thousands in a process: as little of HTTP/2 as
+they need, by hand, so that they cost the machine less than the server that is measured.
+
+Headers are literals without compression (RFC 7541, 6.2.2); what the server says is looked at only
+where a stream has data or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import Callable
+
+from broker.grpc.schema import METHODS, SERVICE, pb
+
+__all__ = ["hold"]
+
+TOPIC, GROUP, POLL_S = "bench", "idle", 20
+#: Clients that connect at the same time: each waits for the answer to its settings.
+_AT_ONCE = 50
+#: Seconds in which a client has that answer.
+_SETTLED_S = 300.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
+_END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
+_TELEMETRY = 1
+_WINDOW_BYTES = 1 << 30
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _headers(method: str, stream: int, client: str, more: dict[str, str]) -> bytes:
+    named = {
+        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}",
+        ":authority": "bench", "content-type": "application/grpc", "te": "trailers",
+        "x-mq-client-id": client, "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2", **more,
+    }  # fmt: skip
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in named.items()
+    )
+    return _frame(_HEADERS, _END_HEADERS, stream, block)
+
+
+def _request(stream: int, message: bytes, flags: int) -> bytes:
+    return _frame(_DATA, flags, stream, b"\0" + struct.pack(">I", len(message)) + message)
+
+
+def _settings() -> bytes:
+    every = pb.FilterExpression(type=pb.FilterType.TAG, expression="*")
+    entry = pb.SubscriptionEntry(topic=pb.Resource(name=TOPIC), expression=every)
+    settings = pb.Settings(
+        client_type=pb.ClientType.SIMPLE_CONSUMER,
+        subscription=pb.Subscription(group=pb.Resource(name=GROUP), subscriptions=[entry]),
+    )
+    data: bytes = pb.TelemetryCommand(settings=settings).SerializeToString()
+    return data
+
+
+def _poll() -> bytes:
+    data: bytes = METHODS["ReceiveMessage"].request(
+        group=pb.Resource(name=GROUP),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name=TOPIC)),
+        filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+        batch_size=32, invisible_duration=pb.Duration(seconds=30),
+        long_polling_timeout=pb.Duration(seconds=POLL_S),
+    ).SerializeToString()  # fmt: skip
+    return data
+
+
+class _Client(asyncio.Protocol):
+    """settled: set when the server has answered its settings. lost: told why the connection has
+    ended."""
+
+    def __init__(self, number: int, lost: Callable[[str], None]) -> None:
+        self._name = f"idle-{os.getpid()}-{number}"
+        self._lost = lost
+        self._part = b""
+        self._stream = _TELEMETRY
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(
+            _PREFACE
+            + _frame(_SETTINGS, 0, 0)
+            + _frame(_WINDOW, 0, 0, _WINDOW_BYTES.to_bytes(4, "big"))
+            + _headers("Telemetry", _TELEMETRY, self._name, {})
+            + _request(_TELEMETRY, _SETTINGS_MESSAGE, 0)
+        )
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(f"closed: {error}")
+
+    def _end(self, why: str) -> None:
+        if not self.settled.done():
+            self.settled.set_exception(ConnectionError(why))
+        self._lost(why)
+
+    def data_received(self, data: bytes) -> None:
+        data, at = self._part + data, 0
+        while len(data) - at >= 9:
+            end = at + 9 + int.from_bytes(data[at : at + 3], "big")
+            if end > len(data):
+                break
+            stream = int.from_bytes(data[at + 5 : at + 9], "big")
+            self._take(data[at + 3], data[at + 4], stream, data[at + 9 : end])
+            at = end
+        self._part = data[at:]
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
+        if kind in (_SETTINGS, _PING) and not flags & _ACK:
+            transport.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+        elif kind == _GOAWAY or (
+            kind in (_RST, _HEADERS)
+            and stream == _TELEMETRY
+            and (kind == _RST or flags & _END_STREAM)
+        ):
+            self._end(f"the server ended it with a frame of type {kind}")
+        elif kind == _DATA and stream == _TELEMETRY and not self.settled.done():
+            status = pb.TelemetryCommand.FromString(payload[5:]).status
+            if status.code != pb.Code.OK:
+                self._end(f"its settings were refused: {status}")
+                return
+            self.settled.set_result(None)
+            self._ask(transport)
+        elif stream == self._stream and (kind == _RST or flags & _END_STREAM):
+            self._ask(transport)
+
+    def _ask(self, transport: asyncio.Transport) -> None:
+        """Again and again, as consumers do."""
+        self._stream += 2
+        timeout = {"grpc-timeout": f"{POLL_S + 10}S"}
+        transport.write(
+            _headers("ReceiveMessage", self._stream, self._name, timeout)
+            + _request(self._stream, _POLL_MESSAGE, _END_STREAM)
+        )
+
+
+_SETTINGS_MESSAGE, _POLL_MESSAGE = _settings(), _poll()
+
+
+async def hold(address: str, count: int, progress: Callable[[int], None]) -> asyncio.Future[str]:
+    """Once this returns, so many clients are held; the future says why the first one is not any
+    more. progress: told how many are. Raises: OSError, TimeoutError."""
+    host, port = address.rsplit(":", 1)
+    loop = asyncio.get_running_loop()
+    lost: asyncio.Future[str] = loop.create_future()
+    turn = asyncio.Semaphore(_AT_ONCE)
+    held = 0
+
+    def gone(why: str) -> None:
+        if not lost.done():
+            lost.set_result(why)
+
+    async def one(number: int) -> None:
+        nonlocal held
+        async with turn, asyncio.timeout(_SETTLED_S):
+            _, client = await loop.create_connection(lambda: _Client(number, gone), host, int(port))
+            await client.settled
+        held += 1
+        progress(held)
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+    return lost
