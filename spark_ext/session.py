@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["register", "session"]
 
 JAVA_MIN = 17
-PROBE_S = 60.0
+PROBE_S = 300.0
 _PROBE = """
 import sys
 import numpy, pyarrow, pystore, spark_ext

@@ -32,6 +32,11 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
     ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", os.environ.get("JDK_JAVA_OPTIONS", "")]
 ).strip()
 
+# Sessions of Spark start from classes that `make test` keeps (tests/spark/archive.py).
+_ARCHIVE = Path(__file__).resolve().parents[1] / "build" / "spark.jsa"
+if _ARCHIVE.is_file() and _ARCHIVE.stat().st_size:
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable"
+
 # Hundreds of processes that tests start import the same modules: each of them is compiled once.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -116,6 +121,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             if "::test_page_runs[" in nodeid:
                 return nodeid
+            if "[spark " in nodeid:  # verbs that start a session, or use the one that is there
+                return "tests/spark second"
             stem = Path(file).stem
             if not file.startswith("tests/spark/") or stem in SPARK_ALONE:
                 return file

@@ -265,9 +265,13 @@ static bool struck(ps_io *io, int kind) {
     }
     if (fails) fy->fy_struck++;
     err = fy->fy_errno;
-    int32_t slow_ms = fy->fy_slow_mask >> kind & 1 ? fy->fy_slow_ms : 0;
+    /* In steps, since a test may make calls fast again that are under way. */
+    for (int32_t ms = 0; fy->fy_slow_mask >> kind & 1 && ms < fy->fy_slow_ms; ms++) {
+        pthread_mutex_unlock(&fy->fy_lock);
+        usleep(1000);
+        pthread_mutex_lock(&fy->fy_lock);
+    }
     pthread_mutex_unlock(&fy->fy_lock);
-    if (slow_ms > 0) usleep((useconds_t)slow_ms * 1000);
     if (fails) errno = err;
     return fails;
 }

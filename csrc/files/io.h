@@ -101,7 +101,8 @@ enum {
  * is closed. */
 ps_io *ps_io_faulty_new(void);
 void ps_io_faulty_set(ps_io *io, uint32_t mask, int64_t countdown, int err, int forever);
-/* From now on each call of these kinds takes so many milliseconds more; 0: no longer. */
+/* From now on each call of these kinds takes so many milliseconds more; 0: no longer, and those
+ * under way end. */
 void ps_io_faulty_slow(ps_io *io, uint32_t mask, int32_t ms);
 int64_t ps_io_faulty_calls(ps_io *io, uint32_t mask); /* calls seen so far of those kinds */
 int64_t ps_io_faulty_struck(ps_io *io); /* faults injected so far, of all kinds */

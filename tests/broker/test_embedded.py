@@ -165,7 +165,7 @@ def test_the_documented_fixture_passes_strict_types(tmp_path):
     file = tmp_path / "fixture.py"
     file.write_text(block)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={tmp_path / 'cache'}",
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={ROOT / 'build/mypy-page'}",
          "--config-file=", file],
         cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

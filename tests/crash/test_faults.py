@@ -54,7 +54,7 @@ SYNCS = ("fsync", "fdatasync", "msync")
 
 #: The number of a call that nobody makes.
 NEVER = 1 << 40
-ROUNDS = int(os.environ.get("PS_CRASH_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("PS_CRASH_ROUNDS", "5"))
 SMALL = {
     "mappedFileSizeCommitLog": 64 << 10,
     "mappedFileSizeConsumeQueue": 400,

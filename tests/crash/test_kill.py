@@ -19,7 +19,7 @@ import pystore
 sys.path.insert(0, str(Path(__file__).parent))
 import audit
 
-ROUNDS = int(os.environ.get("PS_CRASH_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("PS_CRASH_ROUNDS", "5"))
 WRITER = Path(__file__).with_name("writer.py")
 
 

@@ -65,15 +65,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     home = tmp_path_factory.mktemp("spark")
-    (home / "conf").mkdir()
-    (home / "conf" / "log4j2.properties").write_text(LOG4J)
+    (home / "log4j2.properties").write_text(LOG4J)
+    # Not by SPARK_CONF_DIR: a folder on the class path forbids the archive of classes.
+    logging = f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}"
     root = str(Path(__file__).resolve().parents[2])
     with pytest.MonkeyPatch.context() as patch:
         # Workers are this Python, and see what this one sees.
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         paths = [str(EARLY), *filter(None, sys.path), root]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        patch.setenv("SPARK_CONF_DIR", str(home / "conf"))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         session = (
             SparkSession.builder.master("local[2]")
@@ -86,6 +86,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .config("spark.local.dir", str(home / "local"))
             .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", logging)
             # Between the connection of a Python process and its first word lie its imports.
             .config("spark.python.authenticate.socketTimeout", f"{BOUND_S:.0f}s")
             .getOrCreate()

@@ -49,14 +49,14 @@ def path(tmp_path: Path) -> str:
 def run(path: str, code: str, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
     """A script by the full name of this Python, and nothing of this environment."""
     environment = {"PATH": path, "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
-    kept = ("JAVA_HOME", "JDK_JAVA_OPTIONS")
+    kept = ("JAVA_HOME", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
     java = {n: os.environ[n] for n in kept if n in os.environ}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         env=environment | java | {"SPARK_LOCAL_IP": "127.0.0.1"} | more,
         capture_output=True,
         text=True,
-        timeout=BOUND_S,
+        timeout=4 * BOUND_S,
         check=False,
     )
 
