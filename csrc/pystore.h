@@ -51,6 +51,7 @@ typedef struct ps_conf {
     int32_t index_slots;             /* maxHashSlotNum */
     int32_t index_entries;           /* maxIndexNum */
     int32_t adopt_sizes;             /* take sizes from existing files instead of failing */
+    int32_t keep_log;                /* recovery leaves the log to the byte; nothing may be put */
     int32_t sync_flush;              /* flushDiskType = SYNC_FLUSH */
     int32_t flush_interval_ms;       /* flushIntervalCommitLog */
     int32_t flush_least_pages;       /* flushCommitLogLeastPages */

@@ -96,6 +96,8 @@ class Base:
     """What Store and Reader share: reading, facts, closing."""
 
     _writable = False
+    #: keep_log of ps_conf: the log belongs to another store.
+    _keeps_log = False
 
     def __init__(
         self,
@@ -109,6 +111,7 @@ class Base:
         self.settings = load(conf, settings)
         self._check_settings()
         raw, keep = fill(ffi, self.settings, os.fspath(path))
+        raw.keep_log = self._keeps_log
         error = ffi.new("ps_error *")
         report = ffi.new("ps_report *")
         opener = lib.ps_store_open if self._writable else lib.ps_reader_open

@@ -53,7 +53,7 @@ static int load_folder(ps_log *l, const char *folder, bool *adopted, ps_error *e
             *adopted = true;
         } else if (i < found.count - 1) {
             code = ps_fail(e, PS_E_FILE_SIZE, 0, -1, path, "the file is empty");
-        } else if (!l->lg_readonly) {
+        } else if (!l->lg_readonly && !l->lg_kept) {
             l->lg_io->unlink(l->lg_io, path);
         }
     }
@@ -184,13 +184,13 @@ static int drop_segment(ps_log *l, int64_t *dirty, ps_aside *aside, ps_error *e)
 
 int ps_log_set_end(ps_log *l, int64_t end, ps_aside *aside, int64_t *bytes_cut, ps_error *e) {
     *bytes_cut = 0;
-    while (l->lg_files.ss_count > 0 && ps_segments_base(&l->lg_files, -1) > end) {
+    while (!l->lg_kept && l->lg_files.ss_count > 0 && ps_segments_base(&l->lg_files, -1) > end) {
         int code = drop_segment(l, bytes_cut, aside, e);
         if (code < 0) return code;
     }
     ps_mapfile *last = ps_segments_find(&l->lg_files, end, e);
     if (last != NULL) {
-        int64_t at = end - last->mf_base, dirty = dirty_tail(last, at);
+        int64_t at = end - last->mf_base, dirty = l->lg_kept ? 0 : dirty_tail(last, at);
         int code = wipe_tail(last, at, dirty, aside, e);
         *bytes_cut += dirty;
         atomic_store(&last->mf_wrote, at);

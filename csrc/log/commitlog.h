@@ -22,6 +22,7 @@ typedef struct ps_log {
     ps_dirs lg_dirs;           /* folders of the files, sorted */
     bool lg_readonly;          /* another process may be writing */
     bool lg_adopt_sizes;       /* take the file size from files that are there */
+    bool lg_kept;              /* of another store: not a byte of it changes */
     int32_t lg_reserve_window; /* bytes reserved at once */
     ps_segments lg_files;      /* its file size is the log's */
     pthread_mutex_t lg_append_lock;

@@ -49,6 +49,7 @@ static void init_objects(ps_store *s) {
     ps_log_init(&s->st_log, s->st_io, c->commitlog_file_size, s->st_readonly);
     s->st_log.lg_files.ss_mappings = &s->st_mappings;
     s->st_log.lg_adopt_sizes = c->adopt_sizes != 0;
+    s->st_log.lg_kept = c->keep_log != 0;
     s->st_log.lg_reserve_window = c->reserve_window;
     ps_allocator_init(&s->st_allocator, &s->st_log);
     ps_flusher_init(&s->st_flusher, &s->st_log);

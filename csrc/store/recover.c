@@ -404,7 +404,7 @@ static bool write_filler(scan *c, ps_mapfile *mf, int64_t from, int64_t to) {
 static int close_over(scan *c, ps_mapfile *mf, int64_t from, int64_t to, ps_error *e) {
     char why[128];
     snprintf(why, sizeof why, "no whole record: %s", ps_rec_outcome_name(c->outcome));
-    if (c->reading) return 0;
+    if (c->reading || c->s->st_log.lg_kept) return 0;
     int code = ps_aside_bytes(&c->s->st_aside, mf->mf_path, from, mf->mf_map + from, to - from, why,
                               e);
     if (code == 0) code = ps_mapfile_reserve(mf, to, mf->mf_size, e);

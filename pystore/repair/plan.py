@@ -105,6 +105,19 @@ def _restored(layout: Layout, f: Finding) -> Action | None:
     return _patch(layout, file, patches, what)
 
 
+def _closed(layout: Layout, audit: Audit, f: Finding) -> list[Action]:
+    """The blank of a segment that is cut where a record ends, or emptied, before another one: it
+    would have a hole once it is as long as the others."""
+    file = next((s for s in layout.segments[:-1] if layout.name(s.path) == f.file), None)
+    if file is None or layout.segment_size - file.size < 8:
+        return []
+    if any(each.end == file.number + file.size and each.kind in (*_STRETCHES, "short-blank")
+           for each in audit.findings):  # fmt: skip
+        return []
+    text = f"end the segment at {file.number + file.size}: what followed is gone"
+    return [_patch(layout, file, blank(file.size, layout.segment_size), text)]
+
+
 def _segments(layout: Layout, audit: Audit) -> list[Action]:
     """The log, from its beginning: sizes, gaps, then damage."""
     actions = []
@@ -112,6 +125,7 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
         if f.kind == "segment-size":
             text = f"give the segment its {layout.segment_size} bytes"
             actions.append(Action("resize", f.file, text, {"size": layout.segment_size}))
+            actions += _closed(layout, audit, f)
         elif f.kind == "missing-segment" and f.start is not None and f.end is not None:
             folder = layout.name(layout.segments[0].path.parent)
             new = [[at, data.hex()] for at, data in blank(0, layout.segment_size)]

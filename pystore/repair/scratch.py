@@ -30,6 +30,12 @@ _ELSEWHERE = (
 )  # fmt: skip
 
 
+class _Scratch(Store):
+    """What recovery would cut off or close over stays, since no manifest would know of it."""
+
+    _keeps_log = True
+
+
 def make_derived(
     layout: Layout, settings: Settings, into: Path, progress: Progress | None, names: list[str]
 ) -> RecoveryReport:
@@ -54,7 +60,7 @@ def make_derived(
     if "index" not in names:
         given["messageIndexEnable"] = False  # most of the work
     given["cleanResourceInterval"] = 0  # retention must not run here
-    with Store(into, None, progress=progress, **given) as store:
+    with _Scratch(into, None, progress=progress, **given) as store:
         return store.report
 
 

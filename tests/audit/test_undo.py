@@ -6,6 +6,7 @@ elsewhere and forged like any other file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from pystore.audit import verify
 from pystore.files import write_whole
 from pystore.repair import plan, rebuild, repair, undo
 from pystore.repair.manifest import DATA, next_name, side_folders
+from tests.museum import damage as damage_of
 
 SEGMENT = 64 << 10
 SMALL = {
@@ -213,6 +215,70 @@ def test_a_folder_of_aside_is_never_another_folder(case: Case):
 
 def test_each_step_has_its_checks():
     assert set(DATA) == {"patch", "zero", "resize", "create", "move", "replace", "keep", "rebuild"}
+
+
+@pytest.mark.parametrize("records", [0, 9])
+def test_a_segment_that_is_cut_between_records_is_closed(tmp_path: Path, records: int):
+    root = make(tmp_path / "store")
+    end = list(damage_of.records(root))[records]
+    os.truncate(end.file, end.at)
+    before = tree(root)
+    done = repair(root)
+    assert done.after is not None
+    assert done.after.sound, done.after.findings
+    undo(root)
+    assert store_of(tree(root)) == before
+
+
+# ---- what recovery would do beside the plan ----
+
+
+def early_blank(root: Path, last: damage_of.Record) -> None:
+    room = last.file.stat().st_size - last.at
+    poke(last.file, last.at, room.to_bytes(4, "big") + damage_of.BLANK.to_bytes(4, "big"))
+
+
+def short_blank(root: Path, last: damage_of.Record) -> None:
+    poke(last.file, last.at, (256).to_bytes(4, "big") + damage_of.BLANK.to_bytes(4, "big"))
+
+
+def torn(root: Path, last: damage_of.Record) -> None:
+    poke(last.file, last.at + last.size + 9000, b"torn")
+
+
+def empty_segment(root: Path, last: damage_of.Record) -> None:
+    (root / f"commitlog/{int(last.file.name) + SEGMENT:020d}").touch()
+
+
+def exchanged_segments(root: Path, last: damage_of.Record) -> None:
+    files = damage_of.segments(root)[:2]
+    one, other = (file.read_bytes() for file in files)
+    files[0].write_bytes(other)
+    files[1].write_bytes(one)
+
+
+AT_THE_END = (early_blank, short_blank, torn, empty_segment, exchanged_segments)
+
+
+@pytest.mark.parametrize("hurt", AT_THE_END)
+@pytest.mark.parametrize("crashed", [False, True], ids=["closed", "crashed"])
+def test_what_no_step_names_does_not_change(
+    tmp_path: Path, hurt: Callable[[Path, damage_of.Record], None], crashed: bool
+):
+    """Derived files are made by a recovery, which clears and cuts what it finds in its own log."""
+    root = make(tmp_path / "store")
+    hurt(root, list(damage_of.records(root))[-1])
+    poke(root / f"consumequeue/orders/0/{0:020d}", 100, bytes(20))
+    if crashed:
+        damage_of.crash(root)
+    before = tree(root)
+    with contextlib.suppress(pystore.StoreError):  # most of these logs want a repair first
+        rebuild(root)
+        undo(root)
+    assert store_of(tree(root)) == before
+    repair(root)
+    undo(root)
+    assert store_of(tree(root)) == before
 
 
 # ---- links ----

@@ -16,7 +16,9 @@ from pystore.settings import TABLE, fill, host_bytes, load
 from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 #: Fields of ps_conf that no setting of upstream's reaches, or that go with another field.
-OWN_FIELDS = {"adopt_sizes", "store_host_len", "level_count", "reserve_window", "background"}
+OWN_FIELDS = {
+    "adopt_sizes", "keep_log", "store_host_len", "level_count", "reserve_window", "background"
+}  # fmt: skip
 
 
 def conf_of(settings, root="/srv/store"):
