@@ -22,6 +22,7 @@ from pystore.settings import Settings
 __all__ = ["File", "Layout", "look"]
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
+_NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
@@ -100,15 +101,16 @@ def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
 
 
 def _numbered(folder: Path) -> tuple[list[File], list[Path]]:
-    """Regular files named by digits; what else lies there, but for folders and links to nothing
+    """Regular files named by a number; what else lies there, but for folders and links to nothing
     that do not have a segment's name: an open passes over them, too."""
     files, others = [], []
     for entry, info in _entries(folder):
         passed_over = stat.S_ISDIR(info.st_mode) or stat.S_ISLNK(info.st_mode)
         if passed_over and not _SEGMENT.fullmatch(entry.name):
             continue
-        if stat.S_ISREG(info.st_mode) and _DIGITS.fullmatch(entry.name):
-            files.append(File(Path(entry.path), int(entry.name), info.st_size))
+        number = int(entry.name) if _DIGITS.fullmatch(entry.name) else _NUMBER_MAX + 1
+        if stat.S_ISREG(info.st_mode) and number <= _NUMBER_MAX:
+            files.append(File(Path(entry.path), number, info.st_size))
         else:
             others.append(Path(entry.path))
     files.sort(key=lambda file: file.number)

@@ -171,9 +171,14 @@ def _end(layout: Layout, f: Finding, overwritten: set[int | None]) -> Action | N
 
 def _configs(layout: Layout, audit: Audit) -> list[Action]:
     actions = []
+    config = layout.root / "config"
+    blocked = os.path.lexists(config) and not config.is_dir()
+    if blocked:
+        actions.append(Action("move", "config", "move it aside: it stands where the folder of the"
+                              " configuration belongs"))  # fmt: skip
     for f in audit.findings:
         path = layout.root / f.file
-        if f.kind == "config-json":
+        if f.kind == "config-json" and not blocked:
             backup = path.with_name(path.name + ".bak")
             section = next((s for s in SECTIONS.values() if s.file == path.name), None)
             content = None

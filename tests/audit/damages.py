@@ -90,6 +90,11 @@ def blank(size: int) -> bytes:
 
 
 #: Name of the damage, what does it, kinds that verify must name, at least.
+def configuration_a_file(s: Sample, root: Path) -> None:
+    shutil.rmtree(root / "config")
+    (root / "config").touch()
+
+
 CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("magic", in_record(4, b"\0"), {"damaged-record"}),
     ("size", in_record(0, b"\x7f"), {"damaged-record"}),
@@ -132,6 +137,7 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("index slot", lambda s, r: poke(index_file(r, 3), 40 + 200, bytes(4)), {"index-slots"}),
     ("index count", lambda s, r: poke(index_file(r, 3), 36, b"\0\0\0\5"),
      {"missing-keys", "index-header"}),
+    ("configuration a file", configuration_a_file, {"config-json"}),
     ("topics torn", lambda s, r: (r / "config/topics.json").write_text('{"a'), {"config-json"}),
     ("database cut", lambda s, r: os.truncate(r / "meta/data.mdb", 8192), {"metadata-db"}),
     ("database empty", lambda s, r: os.truncate(r / "meta/data.mdb", 0), {"metadata-db"}),
@@ -147,6 +153,8 @@ WARNINGS: list[tuple[str, Callable[[Sample, Path], object], str]] = [
     ("unit tags", in_file(QUEUE, 119, b"\x01"), "unit-tags"),
     ("checkpoint gone", lambda s, r: (r / "checkpoint").unlink(), "checkpoint"),
     ("checkpoint ahead", in_file("checkpoint", 0, b"\x7f"), "checkpoint"),
+    ("queue file past every number", lambda s, r: (r / QUEUE).with_name("9" * 20).touch(),
+     "queue-stray"),
     ("garbage at the end",
      lambda s, r: poke(r / f"commitlog/{2 * SEGMENT:020d}", SEGMENT - 9, b"x"), "torn-tail"),
 ]  # fmt: skip
