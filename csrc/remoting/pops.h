@@ -25,7 +25,7 @@ typedef struct due_heap { /* of one revive queue */
 
 typedef struct ps_pops {
     ps_topic *po_revive;    /* NULL: nothing can be put */
-    _Atomic int64_t po_end; /* of the last record that was put; the writer of offsets reads it, too */
+    _Atomic int64_t po_end; /* of the last record put; the writer of offsets reads it, too */
     ps_popped **po_buckets;
     uint32_t po_bucket_count;
     due_heap *po_heaps;

@@ -17,6 +17,9 @@ from pystore.native import ffi, lib
 
 __all__ = ["verify"]
 
+#: A live log begun that recently may not have any file of a queue or of the index yet.
+_YOUNG_S = 60
+
 
 def verify(
     path: str | os.PathLike[str],
@@ -91,7 +94,10 @@ def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
 
 def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: bool) -> None:
     """The end of the log that queues or index do not hold: normal unless the store was closed, or
-    unless there are no derived files at all."""
+    unless there are no derived files at all although its writer has had the time to make some."""
+    began = min((f.first_time for f in facts if f.records), default=0)
+    if audit.state == "live" and time.time() - began / 1000 < _YOUNG_S:
+        return
     if audit.not_dispatched and (audit.state == "closed" or not layout.queues):
         start = min(f.pending_from for f in facts if f.pending_from >= 0)
         _add(audit, "not-dispatched", layout.segment_of(start), start, audit.log_max,
@@ -119,6 +125,8 @@ def _weigh(
     if f.kind == "torn-tail" and live:
         return None  # a record that is being written just now
     if f.kind == "missing-units" and "folder is missing" in f.text:
+        if live and (layout.root / f.file).parent.is_dir():
+            return None  # made since the queues were listed
         known: Mapping[str, object] | set[str] | None = beside.topics
         if known and f.topic not in known:
             return soften(f, Severity.INFO, "deleted-topic")

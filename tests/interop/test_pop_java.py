@@ -63,6 +63,10 @@ class OfApache(Popper):
     def __init__(self, peer, client):
         self.broker, self.address, self.client = self, peer.broker, client
 
+    async def pop(self, **given):
+        """Apache's answers when the poll's time is over since bornTime, not since it came."""
+        return await super().pop(**{"bornTime": time.time_ns() // 1_000_000, **given})
+
 
 def test_what_is_in_flight_crosses_over_to_apaches_broker_and_back(tmp_path, reference):
     """Of three messages one is acknowledged here; Apache brings back the two others, of which one

@@ -70,7 +70,7 @@ def test_a_power_failure_does_not_take_the_start_of_a_stream(
 def test_broadcast_offsets_are_synced(tmp_path: Path, calls: list[str]) -> None:
     from broker.client.broadcast import OffsetFile
 
-    OffsetFile(tmp_path / "offsets.json").save()
+    OffsetFile(tmp_path / "offsets.json", "g").save()
     assert calls == ["fsync file", "replace", "fsync folder"]
 
 
