@@ -8,6 +8,7 @@ where a stream has data or ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 from collections.abc import Callable
@@ -19,6 +20,8 @@ __all__ = ["hold"]
 TOPIC, GROUP, POLL_S = "bench", "idle", 20
 #: Clients that connect at the same time: each waits for the answer to its settings.
 _AT_ONCE = 50
+#: A connection that was closed before that is made again after so many seconds.
+_AGAIN_S = 1.0
 #: Seconds in which a client has that answer.
 _SETTLED_S = 300.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -100,7 +103,8 @@ class _Client(asyncio.Protocol):
     def _end(self, why: str) -> None:
         if not self.settled.done():
             self.settled.set_exception(ConnectionError(why))
-        self._lost(why)
+        elif not self.settled.exception():
+            self._lost(why)
 
     def data_received(self, data: bytes) -> None:
         data, at = self._part + data, 0
@@ -163,8 +167,14 @@ async def hold(address: str, count: int, progress: Callable[[int], None]) -> asy
     async def one(number: int) -> None:
         nonlocal held
         async with turn, asyncio.timeout(_SETTLED_S):
-            _, client = await loop.create_connection(lambda: _Client(number, gone), host, int(port))
-            await client.settled
+            while True:
+                _, client = await loop.create_connection(
+                    lambda: _Client(number, gone), host, int(port)
+                )
+                with contextlib.suppress(ConnectionError):
+                    await client.settled
+                    break
+                await asyncio.sleep(_AGAIN_S)  # a busy server closes what it could not greet
         held += 1
         progress(held)
 
