@@ -30,6 +30,7 @@ from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import EndTransaction, FramerFactory
 from broker.remoting.handlers import Handlers
 from broker.remoting.memory import join
+from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import StoreError
@@ -104,6 +105,7 @@ class LocalBroker:
         near, far = Connection(self._near), Connection(self._far)
         host = self.services.settings["brokerIP1"].strip("[]")
         join(near, far, (host, int(self.services.settings["listenPort"])), address)
+        far.state[UNDIVIDED] = True
         made = near.state[LINK] = LocalLink(near, far, (address, client_id))
         near.state[BROKER] = self.services.broker_name
         return made

@@ -19,7 +19,7 @@ from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
 from pystore.errors import StoreError
 
-__all__ = ["Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
+__all__ = ["UNDIVIDED", "Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,11 @@ class Channel:
             "language": self.language_name,
             "version": self.version,
         }
+
+
+#: In the state of a peer that takes no part when queues are divided: thousands of such in a group
+#: would be told of each other.
+UNDIVIDED = "undivided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +245,8 @@ class Clients:
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
         for channel in list(group.channels.values()):
-            self.notify_one(channel, group.name)
+            if not channel.peer.state.get(UNDIVIDED):
+                self.notify_one(channel, group.name)
 
     def notify_one(self, channel: Channel, group: str) -> None:
         channel.peer.send(

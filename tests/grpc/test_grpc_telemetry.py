@@ -235,6 +235,20 @@ async def checks(broker: Broker) -> int:
     return (await transactions.check()).asked
 
 
+def test_consumers_are_not_told_of_each_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They divide no queues, and there may be thousands of them in a group."""
+    told: list[str] = []
+    clients = broker.services.clients
+    monkeypatch.setattr(clients, "notify_one", lambda channel, group: told.append(group))
+    with Caller(broker.grpc_address) as one, Caller(broker.grpc_address) as other:
+        for each in (one, other):
+            assert each.telemetry().subscribe("undivided", "Normal").status.code == CODE.OK
+        assert len(clients.consumers["undivided"].channels) == 2
+    assert told == []
+
+
 def test_a_broker_that_stops_sends_its_clients_elsewhere(tmp_path: Path) -> None:
     """And does not wait for streams that their clients would keep open."""
     with serving(tmp_path / "store", drain_s=BOUND_S) as broker:
