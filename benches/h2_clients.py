@@ -11,13 +11,18 @@ import asyncio
 import contextlib
 import os
 import struct
+import time
 from collections.abc import Callable
 
 from broker.grpc.schema import METHODS, SERVICE, pb
 
 __all__ = ["hold"]
 
-TOPIC, GROUP, POLL_S = "bench", "idle", 20
+TOPIC, POLL_S = "bench", 20
+#: Clients of a group: a broker holds 1,024 pops of one at the most (popPollingSize).
+_OF_A_GROUP = 500
+#: A poll that ends sooner was refused.
+_SOON_S = 1.0
 #: Clients that connect at the same time: each waits for the answer to its settings.
 _AT_ONCE = 50
 #: A connection that was closed before that is made again after so many seconds.
@@ -52,20 +57,20 @@ def _request(stream: int, message: bytes, flags: int) -> bytes:
     return _frame(_DATA, flags, stream, b"\0" + struct.pack(">I", len(message)) + message)
 
 
-def _settings() -> bytes:
+def _settings(group: str) -> bytes:
     every = pb.FilterExpression(type=pb.FilterType.TAG, expression="*")
     entry = pb.SubscriptionEntry(topic=pb.Resource(name=TOPIC), expression=every)
     settings = pb.Settings(
         client_type=pb.ClientType.SIMPLE_CONSUMER,
-        subscription=pb.Subscription(group=pb.Resource(name=GROUP), subscriptions=[entry]),
+        subscription=pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry]),
     )
     data: bytes = pb.TelemetryCommand(settings=settings).SerializeToString()
     return data
 
 
-def _poll() -> bytes:
+def _poll(group: str) -> bytes:
     data: bytes = METHODS["ReceiveMessage"].request(
-        group=pb.Resource(name=GROUP),
+        group=pb.Resource(name=group),
         message_queue=pb.MessageQueue(topic=pb.Resource(name=TOPIC)),
         filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
         batch_size=32, invisible_duration=pb.Duration(seconds=30),
@@ -80,6 +85,8 @@ class _Client(asyncio.Protocol):
 
     def __init__(self, number: int, lost: Callable[[str], None]) -> None:
         self._name = f"idle-{os.getpid()}-{number}"
+        self._group = f"idle{number // _OF_A_GROUP}"
+        self._asked = 0.0
         self._lost = lost
         self._part = b""
         self._stream = _TELEMETRY
@@ -94,7 +101,7 @@ class _Client(asyncio.Protocol):
             + _frame(_SETTINGS, 0, 0)
             + _frame(_WINDOW, 0, 0, _WINDOW_BYTES.to_bytes(4, "big"))
             + _headers("Telemetry", _TELEMETRY, self._name, {})
-            + _request(_TELEMETRY, _SETTINGS_MESSAGE, 0)
+            + _request(_TELEMETRY, _settings(self._group), 0)
         )
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -136,19 +143,19 @@ class _Client(asyncio.Protocol):
             self.settled.set_result(None)
             self._ask(transport)
         elif stream == self._stream and (kind == _RST or flags & _END_STREAM):
+            if time.monotonic() - self._asked < _SOON_S:
+                self._end("a poll was refused")
             self._ask(transport)
 
     def _ask(self, transport: asyncio.Transport) -> None:
         """Again and again, as consumers do."""
         self._stream += 2
+        self._asked = time.monotonic()
         timeout = {"grpc-timeout": f"{POLL_S + 10}S"}
         transport.write(
             _headers("ReceiveMessage", self._stream, self._name, timeout)
-            + _request(self._stream, _POLL_MESSAGE, _END_STREAM)
+            + _request(self._stream, _poll(self._group), _END_STREAM)
         )
-
-
-_SETTINGS_MESSAGE, _POLL_MESSAGE = _settings(), _poll()
 
 
 async def hold(address: str, count: int, progress: Callable[[int], None]) -> asyncio.Future[str]:
