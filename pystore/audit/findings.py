@@ -81,6 +81,9 @@ KINDS: dict[str, Kind] = {
         Kind("double-segment", _E, "file", "two folders of the log have a file for this place",
              "loads both", "move the wrong one elsewhere; if they are equal,"
              " pystore repair STORE"),
+        Kind("misnamed-segment", _E, "file", "a segment has the name of another place in the log",
+             "takes its records for damage, or serves others",
+             "rename it, or pystore salvage its folder"),
         Kind("log-folder", _E, "", "a folder of the log is missing, and so are segments",
              "makes it anew", "mount or restore it, or take it out of storePathCommitLog"),
         # ---- consume queues ----

@@ -19,11 +19,13 @@ from pystore.errors import NotAStore
 from pystore.files import os_error
 from pystore.settings import Settings
 
-__all__ = ["File", "Layout", "look"]
+__all__ = ["File", "Layout", "base_of", "look"]
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
+_MAGICS = {0xDAA320A7, 0xDAA320AB}
+_LOOK = 1 << 20  # bytes that are searched for a record that says where it stands
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
 
@@ -158,6 +160,48 @@ def _in_place(layout: Layout, files: list[File]) -> list[File]:
     return [file for file in files if file not in odd]
 
 
+def base_of(path: Path, size: int, named: int | None = None) -> int | None:
+    """First byte of a segment in the log, by what its records say of their own places; None when
+    none does. named: what its name says, believed when the first record agrees."""
+    with open_quietly(path) as file:
+        data = file.read(_LOOK)
+    votes: dict[int, int] = {}
+    at = 0
+    while at + 36 <= len(data):
+        total, magic = struct.unpack_from(">iI", data, at)
+        if magic in _MAGICS and total >= 91:
+            base = int.from_bytes(data[at + 28 : at + 36], "big", signed=True) - at
+            if at == 0 and base == named:
+                return base
+            if base >= 0 and base % size == 0:
+                votes[base] = votes.get(base, 0) + 1
+                if votes[base] >= 8:
+                    return base
+            at += total if 0 < total <= len(data) - at else 1
+        else:
+            found = [data.find(m.to_bytes(4, "big"), at + 5) for m in _MAGICS]
+            found = [place - 4 for place in found if place >= 0]
+            if not found:
+                break
+            at = max(min(found), at + 1)
+    return max(votes, key=lambda base: votes[base]) if votes else None
+
+
+def _check_names(layout: Layout) -> None:
+    """Segments that were renamed: each record says where in the log it stands. One of whose place
+    another file has the records, too, is a copy in the wrong place, which is damage."""
+    bases = {}
+    for file in layout.segments:
+        with suppress(OSError):  # whoever reads all of it names the failure
+            bases[file.number] = base_of(file.path, layout.segment_size, file.number)
+    for file in layout.segments:
+        base = bases.get(file.number)
+        if base not in (None, file.number) and bases.get(base) != base:
+            layout.found("misnamed-segment", file.path, start=file.number,
+                         end=file.number + file.size,
+                         text=f"its records belong at {base} of the log")  # fmt: skip
+
+
 def _check_folders(layout: Layout, folders: list[Path]) -> None:
     """A folder of the log that is not there while segments are missing: a disk that is not
     mounted, most likely. Before the first of its segments is made, it need not be there."""
@@ -193,6 +237,7 @@ def _segments(layout: Layout, settings: Settings) -> None:
                          start=before.number + size, end=after.number)  # fmt: skip
     _check_folders(layout, folders)
     layout.segments = files
+    _check_names(layout)
 
 
 def _queues(layout: Layout, settings: Settings) -> None:

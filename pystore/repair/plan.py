@@ -255,12 +255,15 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
 
 def refuse_unclear(audit: Audit) -> None:
     """What lies in a folder that is not mounted is not lost, and of two files for one place nobody
-    but their owner knows which is the log's. Raises: MissingSegment."""
+    but their owner knows which is the log's; what has a wrong name is whole under its own.
+    Raises: MissingSegment."""
     for f in audit.findings:
         if f.kind == "log-folder":
             error = MissingSegment(f"a folder of the log is missing ({f.text})", f.file)
         elif f.kind == "double-segment" and not _is_copy(f):
             error = MissingSegment(f"two folders of the log have this segment ({f.text})", f.file)
+        elif f.kind == "misnamed-segment":
+            error = MissingSegment(f"a segment has another's name ({f.text})", f.file)
         else:
             continue
         error.next_step = f"nothing was changed; {f.fix}"
@@ -274,7 +277,8 @@ def _is_copy(f: Finding) -> bool:
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """The actions that mend what the audit found, in the order in which they are done.
 
-    Raises: MissingSegment while a folder of the log is missing, or a segment is there twice.
+    Raises: MissingSegment while a folder of the log is missing, or a segment is there twice or has
+    the name of another.
     """
     refuse_unclear(audit)
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}

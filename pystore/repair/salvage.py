@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
+from pystore.audit.layout import base_of
 from pystore.errors import BadArgument, Forbidden, NotAStore
 from pystore.files import make_folders
 from pystore.repair.repair import Repair, repair
 from pystore.repair.sparse import copy_range
 
 __all__ = ["Salvaged", "salvage"]
-
-_MAGICS = {0xDAA320A7, 0xDAA320AB}
-_LOOK = 1 << 20  # bytes that are searched for a record that says where it stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +26,6 @@ class Salvaged:
     segments: list[tuple[str, int]]
     skipped: list[str]
     repair: Repair
-
-
-def _base_of(path: Path, size: int) -> int | None:
-    """First byte of a segment in the log, by what its records say of their own places."""
-    with path.open("rb") as file:
-        data = file.read(_LOOK)
-    votes: dict[int, int] = {}
-    at = 0
-    while at + 36 <= len(data):
-        total, magic = struct.unpack_from(">iI", data, at)
-        if magic in _MAGICS and total >= 91:
-            base = int.from_bytes(data[at + 28 : at + 36], "big", signed=True) - at
-            if base >= 0 and base % size == 0:
-                votes[base] = votes.get(base, 0) + 1
-                if votes[base] >= 8:
-                    return base
-            at += total if 0 < total <= len(data) - at else 1
-        else:
-            found = [data.find(m.to_bytes(4, "big"), at + 5) for m in _MAGICS]
-            found = [place - 4 for place in found if place >= 0]
-            if not found:
-                break
-            at = max(min(found), at + 1)
-    return max(votes, key=lambda base: votes[base]) if votes else None
 
 
 def salvage(
@@ -80,7 +53,7 @@ def salvage(
     make_folders(target / "commitlog", mode)
     (target / "abort").touch(mode=mode)
     for path in files:
-        base = _base_of(path, size)
+        base = base_of(path, size)
         place = None if base is None else target / "commitlog" / f"{base:020d}"
         if base is None or place is None or place.exists():
             skipped.append(str(path.relative_to(source)))

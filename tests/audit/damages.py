@@ -95,6 +95,13 @@ def configuration_a_file(s: Sample, root: Path) -> None:
     (root / "config").touch()
 
 
+def segments_swapped(s: Sample, root: Path) -> None:
+    first, second = (root / f"commitlog/{n * SEGMENT:020d}" for n in (0, 1))
+    first.rename(root / "beside")
+    second.rename(first)
+    (root / "beside").rename(second)
+
+
 CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("magic", in_record(4, b"\0"), {"damaged-record"}),
     ("size", in_record(0, b"\x7f"), {"damaged-record"}),

@@ -12,11 +12,23 @@ from typing import Any
 
 import pytest
 import storeview
-from damages import CASES, QUEUE, SIZES, WARNINGS, Sample, copy, in_record, poke, sample
+from damages import (
+    CASES,
+    QUEUE,
+    SIZES,
+    WARNINGS,
+    Sample,
+    copy,
+    in_record,
+    poke,
+    sample,
+    segments_swapped,
+)  # fmt: skip
 
 import pystore
 from pystore.audit import verify
 from pystore.cli import main
+from pystore.errors import MissingSegment
 from pystore.repair import Repair, plan, rebuild, repair, salvage, undo
 from pystore.repair.journal import Journal
 
@@ -106,6 +118,23 @@ def test_undo_brings_back_every_byte(
     if repair(copy).actions:
         undo(copy)
     assert content(copy) == before
+
+
+def test_segments_with_each_others_names_are_not_taken_for_damage(sample: Sample, copy: Path):
+    segments_swapped(sample, copy)
+    assert verify(copy).counts()["misnamed-segment"] == 2
+    before = content(copy)
+    with pytest.raises(MissingSegment, match="its records belong at"):
+        repair(copy)
+    assert content(copy) == before
+
+
+def test_salvage_reads_segments_with_each_others_names(
+    sample: Sample, whole: dict[Key, int], copy: Path, tmp_path: Path
+):
+    segments_swapped(sample, copy)
+    salvage(copy / "commitlog", tmp_path / "salvaged", **SIZES)
+    assert in_queues(tmp_path / "salvaged") == whole
 
 
 def test_a_sound_store_needs_no_repair(sample: Sample, copy: Path):
