@@ -24,7 +24,8 @@ __all__ = ["File", "Layout", "base_of", "look"]
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
-_MAGICS = {0xDAA320A7, 0xDAA320AB}
+_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_PLACED = 36  # bytes of a record up to and with its own place
 _LOOK = 1 << 20  # bytes that are searched for a record that says where it stands
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
@@ -164,27 +165,37 @@ def base_of(path: Path, size: int, named: int | None = None) -> int | None:
     """First byte of a segment in the log, by what its records say of their own places; None when
     none does. named: what its name says, believed when the first record agrees."""
     with open_quietly(path) as file:
-        data = file.read(_LOOK)
+        data = file.read(_PLACED)
+        if named is not None and _place(data, 0) == named:
+            return named
+        data += file.read(_LOOK)
     votes: dict[int, int] = {}
     at = 0
-    while at + 36 <= len(data):
-        total, magic = struct.unpack_from(">iI", data, at)
-        if magic in _MAGICS and total >= 91:
-            base = int.from_bytes(data[at + 28 : at + 36], "big", signed=True) - at
-            if at == 0 and base == named:
-                return base
+    while at + _PLACED <= len(data):
+        place = _place(data, at)
+        if place is not None:
+            base = place - at
             if base >= 0 and base % size == 0:
                 votes[base] = votes.get(base, 0) + 1
                 if votes[base] >= 8:
                     return base
-            at += total if 0 < total <= len(data) - at else 1
+            total = int.from_bytes(data[at : at + 4], "big")
+            at += total if total <= len(data) - at else 1
         else:
-            found = [data.find(m.to_bytes(4, "big"), at + 5) for m in _MAGICS]
-            found = [place - 4 for place in found if place >= 0]
+            found = [data.find(m, at + 5) for m in _MAGICS]
+            found = [there - 4 for there in found if there >= 0]
             if not found:
                 break
             at = max(min(found), at + 1)
     return max(votes, key=lambda base: votes[base]) if votes else None
+
+
+def _place(data: bytes, at: int) -> int | None:
+    """Where the record there says that it stands in the log; None: it cannot be a record."""
+    total = int.from_bytes(data[at : at + 4], "big", signed=True)
+    if data[at + 4 : at + 8] not in _MAGICS or total < 91:
+        return None
+    return int.from_bytes(data[at + 28 : at + _PLACED], "big", signed=True)
 
 
 def _check_names(layout: Layout) -> None:

@@ -96,7 +96,7 @@ def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: b
     """The end of the log that queues or index do not hold: normal unless the store was closed, or
     unless there are no derived files at all although its writer has had the time to make some."""
     began = min((f.first_time for f in facts if f.records), default=0)
-    if audit.state == "live" and time.time() - began / 1000 < _YOUNG_S:
+    if audit.state == "live" and abs(time.time() - began / 1000) < _YOUNG_S:
         return
     if audit.not_dispatched and (audit.state == "closed" or not layout.queues):
         start = min(f.pending_from for f in facts if f.pending_from >= 0)
