@@ -138,10 +138,10 @@ def run_of(kind: str) -> dict[str, Any]:
     return found
 
 
-def broker_section(run: dict[str, Any]) -> list[str]:
+def broker_section(run: dict[str, Any], title: str = "The broker") -> list[str]:
     rows = [Row(**{k: v for k, v in row.items() if k != "median"}) for row in run["rows"]]
     makes = list(dict.fromkeys(row.mode for row in rows))
-    return ["## The broker", "", machine_line(run), "", side_by_side(rows, makes), ""]
+    return [f"## {title}", "", machine_line(run), "", side_by_side(rows, makes), ""]
 
 
 def transactions_section(run: dict[str, Any]) -> list[str]:
@@ -168,6 +168,10 @@ def grpc_section(run: dict[str, Any]) -> list[str]:
     )
     lines = ["## gRPC", "", machine_line(run), "", text, ""]
     return [*lines, side_by_side(rows, list(dict.fromkeys(row.mode for row in rows))), ""]
+
+
+def pop_section(run: dict[str, Any]) -> list[str]:
+    return broker_section(run, "POP over remoting")
 
 
 def dedup_section(run: dict[str, Any]) -> list[str]:
@@ -247,8 +251,8 @@ def sends_section(run: dict[str, Any]) -> list[str]:
 def jobs_section(run: dict[str, Any]) -> list[str]:
     text = (
         "`python -m benches.jobs`, each job beside what it is measured against, in turns. The"
-        " prepared source yields batches that are at hand, to the same Parquet writer; `archive`"
-        " reads the log a second time and its Parquet files again besides. Rates a core are those"
+        " prepared source yields batches that are at hand, to Spark's Parquet writer; `archive`"
+        " writes its files by pyarrow and compares them with the log, by count, sums and CRC. Rates a core are those"
         " of the clock, for two executors against one process on one core; what a rebuild writes"
         " is made by one thread, as without Spark. One executor has one core of the machine for"
         " its virtual machine and its Python processes. The Kafka broker is of"
@@ -275,7 +279,8 @@ def page() -> str:
         lines += broker_section(run_of("broker"))
     sections = {
         "client": client_section, "clients": clients_section,
-        "transactions": transactions_section, "grpc": grpc_section, "dedup": dedup_section,
+        "transactions": transactions_section, "grpc": grpc_section, "pop": pop_section,
+        "dedup": dedup_section,
         "signed": signed_section, "sends": sends_section, "audit": audit_section,
         "jobs": jobs_section,
     }  # fmt: skip
