@@ -251,8 +251,9 @@ def sends_section(run: dict[str, Any]) -> list[str]:
 def jobs_section(run: dict[str, Any]) -> list[str]:
     text = (
         "`python -m benches.jobs`, each job beside what it is measured against, in turns. The"
-        " prepared source yields batches that are at hand, to Spark's Parquet writer; `archive`"
-        " writes its files by pyarrow and compares them with the log, by count, sums and CRC. Rates a core are those"
+        " prepared source yields batches that are at hand, to Spark's Parquet writer;"
+        " `archive` writes its files by pyarrow and compares them with the log, by count, sums and"
+        " CRC. Rates a core are those"
         " of the clock, for two executors against one process on one core; what a rebuild writes"
         " is made by one thread, as without Spark. One executor has one core of the machine for"
         " its virtual machine and its Python processes. The Kafka broker is of"
