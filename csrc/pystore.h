@@ -491,6 +491,15 @@ int ps_wait_message(ps_store *store, ps_topic *topic, int32_t queue_id, int64_t 
 /* Pid of the process that holds the lock of the store at `root`, 0 when none does, -1 when one does
  * that nobody names. Opens nothing for writing. io NULL: the system's. */
 int64_t ps_lock_holder(ps_io *io, const char *root);
+/* First byte of a segment of `size` bytes in the log, by what the records at its start say of their
+ * own places; PS_E_NOT_FOUND when none does. PS_E_IO, PS_E_FORBIDDEN, PS_E_NO_MEMORY. io NULL: the
+ * system's. */
+int64_t ps_log_base_of(ps_io *io, const char *path, int64_t size, ps_error *error);
+/* Number, from `from` on, of a segment whose records belong at another place of the log (*belongs)
+ * than its name says, -1: none. What another segment has in its right place is a copy in the wrong
+ * one, which is damage; so is a file that cannot be read. bases: as the names say. */
+int32_t ps_log_misnamed(ps_io *io, const char *const *paths, const int64_t *bases, int32_t count,
+                        int64_t size, int32_t from, int64_t *belongs);
 
 /* ---- retention ---- */
 typedef struct ps_retention_report {

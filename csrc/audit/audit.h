@@ -34,6 +34,7 @@ typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files
 #define PS_FIND_QUEUE_OFFSET 10    /* a queue offset that cannot be; value: the offset */
 #define PS_FIND_TIME 11            /* store times go back; value: by how many ms at most */
 #define PS_FIND_SUSPECT 12         /* properties that no client writes: flipped bits, most likely */
+#define PS_FIND_FORGOTTEN_AMID 13  /* a topic was deleted amid this record, says ps_audit_forget */
 #define PS_FIND_UNIT_MISSING 20    /* records without a unit; physical: the first of them */
 #define PS_FIND_UNIT_FOREIGN 21    /* the unit points to another record; value: where */
 #define PS_FIND_UNIT_SIZE 22       /* the unit has another size; value: that size */

@@ -301,10 +301,20 @@ static void check_keys(segment_walk *w, const ps_record *r) {
 
 /* ---- the walk ---- */
 
+/* A topic is deleted where a record ends. */
+static void check_forgotten(segment_walk *w, const ps_record *r) {
+    int64_t at = r->physical_offset;
+    for (const au_forgotten *g = w->a->au_gone; g != NULL; g = g->fo_next)
+        if (at < g->fo_below && g->fo_below < at + r->size)
+            au_find_queue(w->out, PS_FIND_FORGOTTEN_AMID, g->fo_topic, g->fo_topic_len, -1, at,
+                          g->fo_below, at, g->fo_below);
+}
+
 static void record_found(segment_walk *w, const ps_record *r) {
     w->facts->records++;
     w->facts->end = r->physical_offset + r->size;
     check_fields(w, r);
+    check_forgotten(w, r);
     check_unit(w, r);
     check_keys(w, r);
 }

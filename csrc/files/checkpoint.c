@@ -108,6 +108,26 @@ int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_
     return code == 0 && made ? ps_sync_folder(io, root, e) : code;
 }
 
+/* ---- what stands in a file's place ---- */
+
+/* How opening fails where a folder, a socket, a pipe that nobody reads or a circle of links
+ * stands. */
+static bool no_file(int err) {
+    return err == EISDIR || err == ENXIO || err == ELOOP || err == ENOTDIR;
+}
+
+/* PS_E_STRAY_FILE for anything but a regular file; 0 when nothing is there. */
+static int check_file(ps_io *io, const char *path, ps_error *e) {
+    struct stat st;
+    if (io->stat(io, path, &st) < 0) {
+        if (errno == ENOENT) return 0;
+        return ps_fail(e, no_file(errno) ? PS_E_STRAY_FILE : ps_errno_code(errno), errno, -1, path,
+                       "cannot look at the file");
+    }
+    return S_ISREG(st.st_mode) ? 0
+                               : ps_fail(e, PS_E_STRAY_FILE, 0, -1, path, "not a regular file");
+}
+
 /* ---- abort ---- */
 
 /* A file that is there but cannot be opened counts as present: recovery then does more than it
@@ -119,6 +139,12 @@ int ps_abort_present(ps_io *io, const char *root) {
     if (fd < 0) return errno != ENOENT && errno != ENOTDIR;
     io->close(io, fd);
     return 1;
+}
+
+int ps_abort_check(ps_io *io, const char *root, ps_error *e) {
+    char path[PATH_MAX];
+    int code = ps_path_in(path, root, "abort", e);
+    return code < 0 ? code : check_file(io, path, e);
 }
 
 int ps_abort_create(ps_io *io, const char *root, ps_error *e) {
@@ -193,6 +219,7 @@ int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e) {
     struct stat st;
     int code = ps_path_in(path, root, "lock", e);
     *fd = -1;
+    if (code == 0) code = check_file(io, path, e);
     if (code < 0) return code;
     int lock = io->open(io, path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, io->file_mode);
     if (lock < 0)
@@ -227,8 +254,10 @@ int64_t ps_lock_holder(ps_io *io, const char *root) {
     if (io == NULL) io = ps_io_system();
     if (ps_path_in(path, root, "lock", NULL) < 0) return 0;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
-    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
-    int64_t pid = holder_by(io, fd, root);
+    if (fd < 0) return errno == ENOENT || no_file(errno) ? 0 : -1;
+    struct stat st;
+    bool file = io->fstat(io, fd, &st) < 0 || S_ISREG(st.st_mode); /* nobody locks anything else */
+    int64_t pid = file ? holder_by(io, fd, root) : 0;
     io->close(io, fd);
     return pid;
 }

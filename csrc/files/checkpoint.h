@@ -22,13 +22,16 @@ int ps_checkpoint_read(ps_io *io, const char *root, ps_checkpoint *out, ps_error
 int ps_checkpoint_write(ps_io *io, const char *root, const ps_checkpoint *c, ps_error *e);
 
 int ps_abort_present(ps_io *io, const char *root); /* 1, 0 */
+/* Before anything changes: PS_E_STRAY_FILE when something else than a file stands in its place. */
+int ps_abort_check(ps_io *io, const char *root, ps_error *e);
 int ps_abort_create(ps_io *io, const char *root,
                     ps_error *e); /* holds the process id; synced, folder too */
 int ps_abort_remove(ps_io *io, const char *root, ps_error *e); /* and syncs the folder */
 
 /* Takes the exclusive lock that upstream takes (bytes [0,1) of `lock`, content "lock"), both as a
  * record lock, which a Java broker sees, and against a second open in this process. PS_E_LOCKED
- * with error.pid of the holder. *fd is what ps_lock_release needs. */
+ * with error.pid of the holder, PS_E_STRAY_FILE where no file stands. *fd is what ps_lock_release
+ * needs. */
 int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e);
 void ps_lock_release(ps_io *io, int fd);
 

@@ -92,6 +92,29 @@ int ps_log_open(ps_log *l, ps_error *e) {
     return 0;
 }
 
+int ps_log_check_names(ps_log *l, ps_error *e) {
+    const ps_segments *files = &l->lg_files;
+    size_t room = (size_t)files->ss_count + 1;
+    const char **paths = malloc(room * sizeof *paths);
+    int64_t *bases = malloc(room * sizeof *bases), belongs;
+    int code = paths == NULL || bases == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                                                        "no memory for the names of segments")
+                                              : 0;
+    for (int32_t i = 0; code == 0 && i < files->ss_count; i++) {
+        paths[i] = files->ss_items[i].sg_path;
+        bases[i] = files->ss_items[i].sg_base;
+    }
+    int32_t i = code < 0 ? -1 : ps_log_misnamed(l->lg_io, paths, bases, files->ss_count,
+                                                files->ss_file_size, 0, &belongs);
+    if (i >= 0)
+        code = ps_fail(e, PS_E_NOT_ADJACENT, 0, bases[i], paths[i],
+                       "misnamed-segment: its records belong at %lld of the log",
+                       (long long)belongs);
+    free(paths);
+    free(bases);
+    return code;
+}
+
 /* The folder of a file by upstream's rule for several: file index modulo the number of folders. */
 int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
     char path[PATH_MAX];

@@ -42,6 +42,9 @@ void ps_log_free(ps_log *l); /* lists and folders' names; mapped files that are 
 
 /* Lists the folders: PS_E_FILE_SIZE, PS_E_NOT_ADJACENT, PS_E_STRAY_FILE. */
 int ps_log_open(ps_log *l, ps_error *e);
+/* PS_E_NOT_ADJACENT when the records of a segment say that they belong at another place of the log,
+ * where no segment has them: it was given the name of another. */
+int ps_log_check_names(ps_log *l, ps_error *e);
 /* Makes the file that begins at `base`, with its first window reserved. */
 int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e);
 /* Deletes segment i (negative: from the end), on the disk, too, before the next one may go: a power

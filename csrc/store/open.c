@@ -180,6 +180,7 @@ static int make_root(ps_store *s, ps_error *e) {
 
 static int load(ps_store *s, ps_report *report, ps_progress *progress, ps_error *e) {
     int code = ps_log_open(&s->st_log, e);
+    if (code == 0) code = ps_log_check_names(&s->st_log, e);
     bool crashed = ps_abort_present(s->st_io, s->st_root) == 1;
     /* The abort file of a live writer tells of no crash. */
     bool live = crashed && s->st_readonly && ps_lock_holder(s->st_io, s->st_root) != 0;
@@ -244,6 +245,7 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     int code = check_root(s, e);
     if (code == 0) code = make_root(s, e);
     if (code == 0) code = ps_lock_take(s->st_io, s->st_root, &s->st_lock_fd, e);
+    if (code == 0) code = ps_abort_check(s->st_io, s->st_root, e);
     if (code == 0) code = load(s, r, progress, e);
     if (code == 0) code = ps_recover(s, r, progress, e);
     if (code == 0) code = make_index_folder(s, e);

@@ -673,7 +673,7 @@ static void set_stamps(scan *c) {
 
 static int recover_log(scan *c, bool abnormal, ps_error *e) {
     ps_store *s = c->s;
-    int64_t bytes_cut = 0, from, code = ps_tombstones_settle(s, &from, e);
+    int64_t bytes_cut = 0, from, code = ps_tombstones_settle(s, &from, c->report, e);
     if (code < 0) return (int)code;
     c->last_start = c->queues_after = -1;
     c->resumes = true;
@@ -767,6 +767,7 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
     int code = 0;
     report->mode = PS_RECOVERED_READ;
     if (s->st_log.lg_files.ss_count > 0) {
+        ps_tombstones_doubt(s, report);
         ps_tombstones_hide(s);
         c.queues_after = furthest_unit(s);
         start_normal(&c);

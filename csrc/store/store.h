@@ -65,6 +65,7 @@ typedef struct ps_retention {
 typedef struct ps_tombstones {
     uint64_t tb_inode; /* of the file that was read last */
     int64_t tb_size;
+    bool tb_closed; /* no writer has the store open, nor did one crash */
 } ps_tombstones;
 
 #define PS_THREADS 4
@@ -123,8 +124,10 @@ void ps_store_unref(ps_store *s);
 /* tombstones.c */
 int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e); /* a missing file is none */
 /* Clears the queues that belong to an earlier life of their topic; *from: the records after it may
- * be missing in them, INT64_MAX: none are. */
-int ps_tombstones_settle(ps_store *s, int64_t *from, ps_error *e);
+ * be missing in them, INT64_MAX: none are. Entries that are another store's go. */
+int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e);
+/* Readers: forgets entries that are another store's. */
+void ps_tombstones_doubt(ps_store *s, ps_report *r);
 /* No mark lies beyond the end of the log, which would take messages that are still to come. */
 int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e);
 void ps_tombstones_hide(ps_store *s); /* readers: those queues are shown as empty; dispatch lock */

@@ -16,6 +16,11 @@
  * otherwise: they are stale, go at the next open, and are made again from the records after the
  * mark. An entry goes once the log begins after it.
  *
+ * The file may be that of another store. A clean exit ends every deletion, so that an entry whose
+ * queues are there all the same is not believed then; after a crash, one that lies amid a record of
+ * the log is not, since a topic is deleted where a record ends. The messages stay, the file is kept
+ * aside, the entry goes.
+ *
  * Upstream (DefaultMessageStore.deleteTopics) keeps no such mark: when the deleted topic's messages
  * are the newest of the log, or after a crash, its next start makes the queues again, under the old
  * offsets. */
@@ -86,6 +91,7 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
     bool known = s->st_tombstones.tb_inode == st.st_ino && s->st_tombstones.tb_size == st.st_size;
     s->st_tombstones.tb_inode = st.st_ino;
     s->st_tombstones.tb_size = st.st_size;
+    s->st_tombstones.tb_closed = ps_abort_present(s->st_io, s->st_root) == 0;
     code = known ? 0 : read_entries(s, fd, st.st_size, r);
     s->st_io->close(s->st_io, fd);
     return code;
@@ -129,16 +135,87 @@ static bool stale(ps_queue *q) {
     return below > 0 && ps_queue_begins_before(q, below);
 }
 
-int ps_tombstones_settle(ps_store *s, int64_t *from, ps_error *e) {
+/* Whether a whole record, in a row of them from the start of its segment, has this byte in its
+ * middle. */
+static bool amid_record(ps_store *s, int64_t physical) {
+    int64_t avail, start = physical - physical % s->st_log.lg_files.ss_file_size, at = 0;
+    ps_record r = {.size = 0};
+    ps_mapfile *mf;
+    const uint8_t *p = ps_log_at(&s->st_log, start, INT64_MAX, &avail, &mf);
+    while (p != NULL && start + at < physical &&
+           ps_record_check(p + at, avail - at, start + at, PS_CHECK_BODY_CRC, &r) == PS_REC_OK)
+        at += r.size;
+    ps_mapfile_unref(mf);
+    return start + at > physical;
+}
+
+static bool of_another_store(ps_store *s, const ps_topic *t) {
+    return s->st_tombstones.tb_closed || amid_record(s, t->tp_gone_below);
+}
+
+/* Drops entries that this store's own queues belie; their number. */
+static int32_t disbelieve(ps_store *s, ps_queue **queues, int32_t n, ps_report *r) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++) {
+        ps_topic *t = queues[i]->cq_topic;
+        if (!stale(queues[i]) || !of_another_store(s, t)) continue;
+        char why[400];
+        snprintf(why, sizeof why, "not believed: the queues of %s are whole", t->tp_name);
+        ps_report_add(r, PS_ACTION_SKIPPED, 0, t->tp_gone_below, -1, FILE_NAME, why);
+        t->tp_gone_below = 0;
+        count++;
+    }
+    return count;
+}
+
+static int keep_file(ps_store *s, ps_error *e) {
+    char path[PATH_MAX];
+    struct stat st = {0};
+    ps_io *io = s->st_io;
+    int code = ps_path_in(path, s->st_root, FILE_NAME, e);
+    if (code < 0) return code;
+    int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0 || io->fstat(io, fd, &st) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot read the deleted topics");
+    uint8_t *bytes = code == 0 ? malloc((size_t)st.st_size + 1) : NULL;
+    if (code == 0 && bytes == NULL)
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+    if (code == 0 && ps_read_head(io, fd, bytes, (size_t)st.st_size) != st.st_size)
+        code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the deleted topics");
+    if (code == 0)
+        code = ps_aside_bytes(&s->st_aside, path, 0, bytes, st.st_size,
+                              "its topics were not deleted in this store", e);
+    if (fd >= 0) io->close(io, fd);
+    free(bytes);
+    return code;
+}
+
+static int sync_topic(ps_store *s, const ps_topic *t, ps_error *e) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%.*s/consumequeue/%s", PATH_MAX - 300, s->st_root, t->tp_name);
+    return ps_sync_folder(s->st_io, folder, e);
+}
+
+int ps_tombstones_settle(ps_store *s, int64_t *from, ps_report *r, ps_error *e) {
     ps_queue **queues;
     int code = 0;
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     *from = INT64_MAX;
+    if (disbelieve(s, queues, n, r) > 0) {
+        code = keep_file(s, e);
+        if (code == 0) code = write_file(s, e);
+    }
     for (int32_t i = 0; i < n && code == 0; i++) {
+        char what[300];
         if (!stale(queues[i])) continue;
-        int64_t below = queues[i]->cq_topic->tp_gone_below;
+        int64_t below = queues[i]->cq_topic->tp_gone_below, max = atomic_load(&queues[i]->cq_max);
         if (below < *from) *from = below;
+        snprintf(what, sizeof what, "consumequeue/%s/%d", queues[i]->cq_topic->tp_name,
+                 queues[i]->cq_id);
+        ps_report_add(r, PS_ACTION_REMOVED, 0, max, max, what,
+                      "its topic was deleted, which a crash interrupted");
         code = ps_queue_clear(queues[i], e);
+        if (code == 0) code = sync_topic(s, queues[i]->cq_topic, e);
     }
     free(queues);
     return code;
@@ -156,6 +233,13 @@ int ps_tombstones_trim(ps_store *s, int64_t end, ps_error *e) {
     }
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
     return beyond ? write_file(s, e) : 0;
+}
+
+void ps_tombstones_doubt(ps_store *s, ps_report *r) {
+    ps_queue **queues;
+    int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
+    disbelieve(s, queues, n, r);
+    free(queues);
 }
 
 void ps_tombstones_hide(ps_store *s) {
@@ -196,9 +280,12 @@ static int clear_queues(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, 
     for (int32_t i = 0; i < n && code == 0; i++)
         if (queues[i]->cq_topic == t) code = ps_queue_clear(queues[i], e);
     snprintf(folder, sizeof folder, "%.*s/consumequeue/%s", PATH_MAX - 300, s->st_root, t->tp_name);
-    if (code == 0)
-        s->st_io->rmdir(s->st_io, folder); /* or it stays, empty or with what is not ours */
-    return code;
+    if (code < 0) return code;
+    /* Or it stays, empty or with what is not ours. What went must not come back with a loss of
+     * power: after a clean exit, queues that are there belie the mark. */
+    bool gone = s->st_io->rmdir(s->st_io, folder) == 0 || errno == ENOENT;
+    if (gone) *strrchr(folder, '/') = 0;
+    return ps_sync_folder(s->st_io, folder, e);
 }
 
 int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {

@@ -36,6 +36,7 @@ _NAMES = {
     lib.PS_FIND_QUEUE_OFFSET: "bad-queue-offset",
     lib.PS_FIND_TIME: "time-goes-back",
     lib.PS_FIND_SUSPECT: "suspect-properties",
+    lib.PS_FIND_FORGOTTEN_AMID: "tombstones",
     lib.PS_FIND_UNIT_MISSING: "missing-units",
     lib.PS_FIND_UNIT_FOREIGN: "foreign-unit",
     lib.PS_FIND_UNIT_SIZE: "unit-size",
@@ -316,6 +317,8 @@ class CoreAudit:
         kind = KINDS[name]
         topic = os.fsdecode(bytes(ffi.buffer(raw.topic, raw.topic_len))) if raw.topic_len else None
         queue = int(raw.queue_id) if raw.queue_id >= 0 else None
+        if name == "tombstones":
+            return Finding(name, kind.severity, "deletedTopics", topic=topic, text=_text(name, raw))
         if file is None and kind.where == "log":
             file = self._layout.segment_of(raw.from_at)
         elif file is None and kind.where == "index":
@@ -338,6 +341,8 @@ def _text(name: str, raw: Any) -> str:
         return f"{folder}the first record is at {raw.physical} of the log"
     if name in ("foreign-unit", "ghost-units", "record-disagrees", "units-beyond", "unit-order"):
         return f"points to {raw.value} of the log"
+    if name == "tombstones":
+        return f"{raw.value} of the log, where it says that the topic was deleted, is amid a record"
     if name == "same-offset":
         return f"claimed by the records at {raw.value} and {raw.physical} of the log"
     if name == "unit-size":

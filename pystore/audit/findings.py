@@ -150,15 +150,16 @@ KINDS: dict[str, Kind] = {
              "the next start takes access/users.json, else a backup"),
         Kind("own-note", _W, "", "a note that saves an open some reading is damaged",
              "does not know it", "the next stop writes it again"),
+        Kind("not-a-file", _E, "", "no file stands where lock or abort belongs: no open",
+             "does not start", "move it elsewhere; where it stood for abort, touch STORE/abort"),
         Kind("sink-ledger", _E, "", "the ledger of a Spark sink is damaged: was its last batch"
              " put?", "does not know it", "remove the file; a batch may be put twice"),
         Kind("kept-aside", _W, "", "what was taken out of the store is no longer whole in its side"
              " folder: it cannot be put back", "does not know it", "none: the store is as it was"),
         Kind("offset-past-end", _E, "queue", "a group's committed offset is past the end of its"
              " queue: it will skip new messages", "the same", _REPAIR),
-        Kind("tombstones", _E, "", "the list of deleted topics is damaged: their queues may"
-             " come back",
-             "does not know it", _REPAIR),
+        Kind("tombstones", _E, "", "the list of deleted topics is damaged, or another store's:"
+             " topics may come back, or be hidden", "does not know it", _REPAIR),
     )
 }  # fmt: skip
 

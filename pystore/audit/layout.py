@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pystore.audit.findings import KINDS, Finding
 from pystore.audit.quiet import open_quietly
-from pystore.errors import NotAStore
+from pystore.errors import NotAStore, NotFound
 from pystore.files import os_error
+from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings
 
 __all__ = ["File", "Layout", "base_of", "look"]
@@ -24,9 +25,6 @@ __all__ = ["File", "Layout", "base_of", "look"]
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
-_MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
-_PLACED = 36  # bytes of a record up to and with its own place
-_LOOK = 1 << 20  # bytes that are searched for a record that says where it stands
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
 
@@ -161,56 +159,34 @@ def _in_place(layout: Layout, files: list[File]) -> list[File]:
     return [file for file in files if file not in odd]
 
 
-def base_of(path: Path, size: int, named: int | None = None) -> int | None:
+def base_of(path: Path, size: int) -> int | None:
     """First byte of a segment in the log, by what its records say of their own places; None when
-    none does. named: what its name says, believed when the first record agrees."""
-    with open_quietly(path) as file:
-        data = file.read(_PLACED)
-        if named is not None and _place(data, 0) == named:
-            return named
-        data += file.read(_LOOK)
-    votes: dict[int, int] = {}
-    at = 0
-    while at + _PLACED <= len(data):
-        place = _place(data, at)
-        if place is not None:
-            base = place - at
-            if base >= 0 and base % size == 0:
-                votes[base] = votes.get(base, 0) + 1
-                if votes[base] >= 8:
-                    return base
-            total = int.from_bytes(data[at : at + 4], "big")
-            at += total if total <= len(data) - at else 1
-        else:
-            found = [data.find(m, at + 5) for m in _MAGICS]
-            found = [there - 4 for there in found if there >= 0]
-            if not found:
-                break
-            at = max(min(found), at + 1)
-    return max(votes, key=lambda base: votes[base]) if votes else None
-
-
-def _place(data: bytes, at: int) -> int | None:
-    """Where the record there says that it stands in the log; None: it cannot be a record."""
-    total = int.from_bytes(data[at : at + 4], "big", signed=True)
-    if data[at + 4 : at + 8] not in _MAGICS or total < 91:
-        return None
-    return int.from_bytes(data[at + 28 : at + _PLACED], "big", signed=True)
+    none does. Raises: StoreIOError, Forbidden."""
+    error = ffi.new("ps_error *")
+    base = int(lib.ps_log_base_of(ffi.NULL, os.fsencode(path), size, error))
+    if base < 0:
+        try:
+            raise_error(error[0], base)
+        except NotFound:
+            return None
+    return base
 
 
 def _check_names(layout: Layout) -> None:
-    """Segments that were renamed: each record says where in the log it stands. One of whose place
-    another file has the records, too, is a copy in the wrong place, which is damage."""
-    bases = {}
-    for file in layout.segments:
-        with suppress(OSError):  # whoever reads all of it names the failure
-            bases[file.number] = base_of(file.path, layout.segment_size, file.number)
-    for file in layout.segments:
-        base = bases.get(file.number)
-        if base not in (None, file.number) and bases.get(base) != base:
-            layout.found("misnamed-segment", file.path, start=file.number,
-                         end=file.number + file.size,
-                         text=f"its records belong at {base} of the log")  # fmt: skip
+    """Segments that were renamed: each record says where in the log it stands."""
+    files, at, belongs = layout.segments, 0, ffi.new("int64_t *")
+    names = [ffi.new("char[]", os.fsencode(file.path)) for file in files]
+    paths, bases = ffi.new("char *[]", names), ffi.new("int64_t[]", [f.number for f in files])
+    while True:
+        at = lib.ps_log_misnamed(
+            ffi.NULL, paths, bases, len(files), layout.segment_size, at, belongs
+        )
+        if at < 0:
+            return
+        file = files[at]
+        layout.found("misnamed-segment", file.path, start=file.number, end=file.number + file.size,
+                     text=f"its records belong at {belongs[0]} of the log")  # fmt: skip
+        at += 1
 
 
 def _check_folders(layout: Layout, folders: list[Path]) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from typing import Any
 from pystore import accessfiles
 from pystore._metadb import digest
 from pystore.accessfiles import AccessRows
-from pystore.audit.layout import Layout
+from pystore.audit.layout import File, Layout
 from pystore.audit.quiet import open_quietly, read_quietly
 from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
 
-__all__ = ["Beside", "check_checkpoint", "check_offsets", "read_beside"]
+__all__ = [
+    "Beside", "believable", "check_checkpoint", "check_offsets", "read_beside",
+    "tombstones_without",
+]  # fmt: skip
 
 _JSON_MAX = 256 << 20
 _DB_MAX = 64 << 30
@@ -30,6 +34,8 @@ _CHECKPOINT = struct.Struct(">5q")
 _CHECKPOINT_SIZE = 4096
 _TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
 _HOUR_MS = 3_600_000
+_NO_RECORD = 0x7FFFFFFF  # PS_UNIT_NONE of csrc/queues/consumequeue.h
+_PIECE = 20 << 10  # bytes of a queue that are read at once
 #: csrc/store/ends.c, csrc/timers/pending.c; the first layout of timers is not read any more.
 _NOTES = {"queueEnds": (0x50534531,), "timers/state": (0x50535431, 0x50535432)}
 #: Files of a broker whose damage it meets itself, as long as they are files.
@@ -116,6 +122,35 @@ def _check_access(layout: Layout) -> None:
         layout.found("access-db", folder / "data.mdb", text=text)
 
 
+def _parse_tombstones(data: bytes) -> list[tuple[str, int]] | None:
+    """Topics and the places of the log where they were deleted (csrc/store/tombstones.c); None for
+    what is no such list."""
+    if len(data) < 8 or struct.unpack_from(">II", data) != (_TOMBSTONES, zlib.crc32(data[8:])):
+        return None
+    found: list[tuple[str, int]] = []
+    at = 8
+    while at < len(data):
+        if len(data) - at < 12:
+            return None
+        physical, length = struct.unpack_from(">qi", data, at)
+        at += 12
+        if not 0 < length <= len(data) - at:
+            return None
+        found.append((os.fsdecode(data[at : at + length]), physical))
+        at += length
+    return found
+
+
+def tombstones_without(data: bytes, topics: set[str]) -> bytes:
+    """The list without some topics; empty when no other is left, or when it is no such list."""
+    kept = [row for row in _parse_tombstones(data) or () if row[0] not in topics]
+    rows = b"".join(
+        struct.pack(">qi", physical, len(os.fsencode(topic))) + os.fsencode(topic)
+        for topic, physical in kept
+    )
+    return struct.pack(">II", _TOMBSTONES, zlib.crc32(rows)) + rows if kept else b""
+
+
 def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
     path = layout.root / "deletedTopics"
     try:
@@ -125,21 +160,40 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
         return []
     if data is None:
         return []
-    found: list[tuple[str, int]] = []
-    good = len(data) >= 8 and struct.unpack_from(">II", data) == (_TOMBSTONES, zlib.crc32(data[8:]))
-    at = 8
-    while good and at < len(data):
-        good = len(data) - at >= 12
-        if good:
-            physical, length = struct.unpack_from(">qi", data, at)
-            at += 12
-            good = 0 < length <= len(data) - at
-            if good:
-                found.append((data[at : at + length].decode("utf-8", "surrogateescape"), physical))
-                at += length
-    if not good:
+    found = _parse_tombstones(data)
+    if found is None:
         layout.found("tombstones", path, text="magic, sum or lengths do not fit")
-        return []
+    return found or []
+
+
+def _first_place(layout: Layout, files: list[File]) -> int | None:
+    """Where the first unit of a queue points to that is one; None: it has none."""
+    for file in files:
+        with suppress(OSError), open_quietly(file.path) as opened:
+            for _ in range(0, layout.queue_file_size, _PIECE):
+                data = opened.read(_PIECE)
+                for at in range(0, len(data) - 19, 20):
+                    physical, size = struct.unpack_from(">qi", data, at)
+                    if size > 0 and size != _NO_RECORD:
+                        return int(physical)
+    return None
+
+
+def believable(layout: Layout, beside: Beside, *, closed: bool) -> list[tuple[str, int]]:
+    """The deleted topics, without those that the store's own queues belie: a clean exit ends every
+    deletion, so that no queue begins before the place where its topic was deleted."""
+    found = []
+    for topic, below in beside.deleted:
+        begins = [_first_place(layout, files) for key, files in layout.queues.items()
+                  if closed and key[0] == topic]  # fmt: skip
+        if any(place is not None and place < below for place in begins):
+            layout.found(
+                "tombstones", "deletedTopics", topic=topic,
+                text=f"it says that {topic} was deleted at {below} of the log, and its queues are"
+                " whole",
+            )  # fmt: skip
+        else:
+            found.append((topic, below))
     return found
 
 
@@ -157,6 +211,10 @@ def _check_own(layout: Layout) -> None:
         magic, told = struct.unpack_from(">II", data) if len(data) >= 8 else (0, 0)
         if magic not in magics or told != zlib.crc32(data[8:]):
             layout.found("own-note", path, text="magic or sum do not fit")
+    for name in ("lock", "abort"):
+        path = layout.root / name
+        if os.path.lexists(path) and not path.is_file():
+            layout.found("not-a-file", path, text="not a regular file")
     for name in _FILES:
         path = layout.root / name
         if os.path.lexists(path) and not path.is_file():

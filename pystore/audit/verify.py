@@ -12,7 +12,13 @@ from pystore import settings as _settings
 from pystore.audit.core import CoreAudit, SegmentFacts, soften
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
 from pystore.audit.layout import Layout, look
-from pystore.audit.metadata import Beside, check_checkpoint, check_offsets, read_beside
+from pystore.audit.metadata import (
+    Beside,
+    believable,
+    check_checkpoint,
+    check_offsets,
+    read_beside,
+)
 from pystore.native import ffi, lib
 
 __all__ = ["verify"]
@@ -53,7 +59,7 @@ def verify(
     live = audit.state == "live"
     beside = read_beside(layout)
     steps = core(layout, given, audit, progress or (lambda phase, done, total: None))
-    for topic, physical in beside.deleted:
+    for topic, physical in believable(layout, beside, closed=audit.state == "closed"):
         steps.forget(topic, physical)
     steps.queues()
     steps.index()

@@ -48,7 +48,7 @@ def holder_of(root: Path) -> Holder:
 def _check_readable(lock: Path) -> None:
     """A lock that cannot be looked at says nothing of who holds it. Raises: Forbidden."""
     try:
-        lock.open("rb").close()
+        os.close(os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except PermissionError as failed:
         raise Forbidden("no rights on the store's lock", str(lock), errno=failed.errno) from failed
 

@@ -28,6 +28,7 @@ from pystore.errors import (
     StoreError,
     StoreIOError,
     StoreLocked,
+    StrayFile,
 )
 from pystore.files import (
     FILE_MODE,
@@ -61,10 +62,12 @@ def refuse_if_held(root: Path) -> None:
 def hold_lock(root: Path, file_mode: int = FILE_MODE) -> Iterator[None]:
     """Holds the store's lock, as its writer would. file_mode: of the store (storeFileMode).
 
-    Raises: StoreLocked, Forbidden, StoreIOError.
+    Raises: StoreLocked, StrayFile, Forbidden, StoreIOError.
     """
     refuse_if_held(root)
     path, flags = root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    if os.path.lexists(path) and not path.is_file():
+        raise StrayFile("not a regular file", str(path))
     try:
         fd = os.open(path, flags, file_mode)
     except OSError as failed:

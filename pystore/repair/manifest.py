@@ -276,7 +276,8 @@ def _action(row: object, root: Path, side: str, log_folders: Sequence[Path]) -> 
         segment = made.do in ("patch", "zero", "resize", "create")
         _check_name(root, made.file, log_folders, segment)
         if made.do == "replace":
-            _need(PurePosixPath(made.file).parts[:-1] == ("config",),
+            config = PurePosixPath(made.file).parts[:-1] == ("config",)
+            _need(config or made.file == "deletedTopics",
                   f"{made.file!r:.80} is not a configuration file")  # fmt: skip
     return made
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from pystore._aside import Piece, kept_aside
 from pystore.accessfiles import has_access_copy
 from pystore.audit import Audit, Finding
 from pystore.audit.layout import File, Layout
+from pystore.audit.metadata import tombstones_without
 from pystore.configfiles import SECTIONS
-from pystore.errors import MissingSegment
+from pystore.errors import MissingSegment, StoreError, StrayFile
+from pystore.repair.disagreeing import file_of, place_of, read_at, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
@@ -29,17 +30,11 @@ _INDEX = (
     "missing-segment", "segment-size", "record-disagrees", *_STRETCHES,
 )  # fmt: skip
 _STORE_TIME_AT = 56  # of a record whose born host is IPv4
-_MAGIC_V2 = 0xDAA320AB
-
-
-def _read(path: Path, at: int, count: int) -> bytes:
-    with path.open("rb") as file:
-        return os.pread(file.fileno(), count, at)
 
 
 def _time_at(file: File, at: int) -> int:
     """Store time of the record at `at`, ms; 0 when none stands there."""
-    head = _read(file.path, at, 84)
+    head = read_at(file.path, at, 84)
     if len(head) < 84:
         return 0
     wide = int.from_bytes(head[36:40], "big") & 0x10
@@ -53,13 +48,9 @@ def _patch(layout: Layout, file: File, patches: list[Patch], what: str) -> Actio
     return Action("patch", layout.name(file.path), what, {"new": new})
 
 
-def _file_of(layout: Layout, physical: int) -> File | None:
-    return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
-
-
 def _stretch(layout: Layout, f: Finding) -> Action | None:
     """One record, or the blank, in place of damage. None: there is no room for either."""
-    file = None if f.start is None else _file_of(layout, f.start)
+    file = None if f.start is None else file_of(layout, f.start)
     if file is None or f.start is None or f.end is None:
         return None
     at, size = f.start - file.number, f.end - f.start
@@ -72,36 +63,8 @@ def _stretch(layout: Layout, f: Finding) -> Action | None:
     if size < SMALLEST:
         return None
     time = _time_at(file, f.end - file.number)
-    patches = filler(at, size, f.start, time, lambda a, n: _read(file.path, a, n))
+    patches = filler(at, size, f.start, time, lambda a, n: read_at(file.path, a, n))
     what = f"make {size} damaged bytes at {f.start} one record that no queue delivers"
-    return _patch(layout, file, patches, what)
-
-
-def _place(f: Finding) -> int:
-    """Where in the log a unit points."""
-    return int(f.text.split()[2])
-
-
-def _restored(layout: Layout, f: Finding) -> Action | None:
-    """The header of a record that disagrees with its unit, as the unit has it."""
-    physical = _place(f)
-    file = _file_of(layout, physical)
-    if file is None or f.topic is None or f.queue is None or f.start is None:
-        return None
-    at = physical - file.number
-    head = _read(file.path, at, 128)
-    flag = int.from_bytes(head[36:40], "big")
-    body_at = 88 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
-    body_len = int.from_bytes(_read(file.path, at + body_at - 4, 4), "big")
-    wide = 1 + (int.from_bytes(head[4:8], "big") == _MAGIC_V2)
-    topic_at = at + body_at + body_len + wide
-    topic_len = int.from_bytes(_read(file.path, topic_at - wide, wide), "big")
-    topic = os.fsencode(f.topic)
-    if topic_len != len(topic):
-        return None
-    patches = [(at + 12, f.queue.to_bytes(4, "big")), (at + 20, f.start.to_bytes(8, "big")),
-               (topic_at, topic)]  # fmt: skip
-    what = f"give the record at {physical} its topic, queue and offset back, as its queue has them"
     return _patch(layout, file, patches, what)
 
 
@@ -140,12 +103,16 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
                if f.kind in ("foreign-unit", "same-offset")}  # fmt: skip
     disagree = [f for f in audit.findings if f.kind == "record-disagrees"
                 and (f.topic, f.queue, f.start) not in claimed]  # fmt: skip
-    restored = {_place(f) for f in disagree}
+    # What was left out of the findings may be the record that claims the place.
+    mended = {} if audit.dropped else {
+        place_of(f): made for f in disagree if (made := restored(layout, f)) is not None
+    }  # fmt: skip
+    places = set(mended)
     for f in sorted(audit.findings, key=lambda f: f.start or 0):
         made = None
         if f in disagree:
-            made = _restored(layout, f)
-        elif f.kind in _STRETCHES and f.start not in restored:
+            made = mended.pop(place_of(f), None)
+        elif f.kind in _STRETCHES and f.start not in places:
             made = _stretch(layout, f)
         elif f.kind in ("short-blank", "torn-tail"):
             made = _end(layout, f, overwritten)
@@ -156,7 +123,7 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
 
 def _end(layout: Layout, f: Finding, overwritten: set[int | None]) -> Action | None:
     """The end of a segment, or of the log."""
-    file = None if f.start is None else _file_of(layout, f.start)
+    file = None if f.start is None else file_of(layout, f.start)
     if file is None or f.start is None or f.end is None:
         return None
     if f.kind == "torn-tail":
@@ -202,9 +169,24 @@ def _configs(layout: Layout, audit: Audit) -> list[Action]:
                                   " makes it again from its copy"))  # fmt: skip
         elif f.kind == "double-segment" and _is_copy(f):
             actions.append(Action("move", f.file, "move the second copy of a segment aside"))
-        elif f.kind in ("stray-file", "tombstones", "own-note"):
+        elif f.kind in ("stray-file", "own-note"):
             actions.append(Action("move", f.file, "move the file aside"))
-    return actions
+    return actions + _tombstones(layout, audit)
+
+
+def _tombstones(layout: Layout, audit: Audit) -> list[Action]:
+    """The list of deleted topics without those that were not deleted in this store."""
+    found = [f for f in audit.findings if f.kind == "tombstones"]
+    if not found:
+        return []
+    wrong = {f.topic for f in found if f.topic is not None}
+    left = b"" if any(f.topic is None for f in found) else tombstones_without(
+        (layout.root / "deletedTopics").read_bytes(), wrong
+    )  # fmt: skip
+    if not left:
+        return [Action("move", "deletedTopics", "move the file aside")]
+    text = f"take {', '.join(sorted(wrong))} out of it"
+    return [Action("replace", "deletedTopics", text, {"content": left.hex()})]
 
 
 def _offsets(layout: Layout, audit: Audit) -> list[Action]:
@@ -240,12 +222,12 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
         if f.kind != "same-offset":
             continue
         physical = int(f.text.split()[-4])  # the one that its queue's unit does not name
-        file = _file_of(layout, physical)
+        file = file_of(layout, physical)
         if file is None:
             continue
         name, at = layout.name(file.path), physical - file.number
         if (name, at) not in there:
-            pieces.append((name, at, int.from_bytes(_read(file.path, at, 4), "big")))
+            pieces.append((name, at, int.from_bytes(read_at(file.path, at, 4), "big")))
     if not pieces:
         return []
     text = f"copy {len(pieces)} records aside: others have their queue offsets and are delivered"
@@ -255,8 +237,12 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
 
 def refuse_unclear(audit: Audit) -> None:
     """What lies in a folder that is not mounted is not lost, and of two files for one place nobody
-    but their owner knows which is the log's; what has a wrong name is whole under its own.
-    Raises: MissingSegment."""
+    but their owner knows which is the log's; what has a wrong name is whole under its own. A thing
+    in the place of `abort` does not say whether the store was closed.
+
+    Raises: MissingSegment, StrayFile.
+    """
+    error: StoreError
     for f in audit.findings:
         if f.kind == "log-folder":
             error = MissingSegment(f"a folder of the log is missing ({f.text})", f.file)
@@ -264,6 +250,8 @@ def refuse_unclear(audit: Audit) -> None:
             error = MissingSegment(f"two folders of the log have this segment ({f.text})", f.file)
         elif f.kind == "misnamed-segment":
             error = MissingSegment(f"a segment has another's name ({f.text})", f.file)
+        elif f.kind == "not-a-file":
+            error = StrayFile(f.text, f.file)
         else:
             continue
         error.next_step = f"nothing was changed; {f.fix}"
@@ -278,7 +266,7 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """The actions that mend what the audit found, in the order in which they are done.
 
     Raises: MissingSegment while a folder of the log is missing, or a segment is there twice or has
-    the name of another.
+    the name of another; StrayFile where the file `abort` belongs.
     """
     refuse_unclear(audit)
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}

@@ -204,11 +204,12 @@ def rebuild(
 
 def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:
     refuse_unclear(audit)
-    log = {"damaged-record", "log-hole", "records-after-blank", "missing-segment", "segment-size"}
+    log = {"damaged-record", "log-hole", "records-after-blank", "missing-segment", "segment-size",
+           "tombstones"}  # fmt: skip
     bad = next((f for f in audit.findings if f.kind in log), None)
     if bad is not None:
-        error = RecordDamaged(f"the log is damaged: {bad.meaning}", bad.file, offset=bad.start)
-        error.next_step = f"run pystore repair {layout.root}, which mends the log first"
+        error = RecordDamaged(bad.meaning, bad.file, offset=bad.start)
+        error.next_step = f"run pystore repair {layout.root}, which mends that first"
         raise error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,6 @@ def blank(size: int) -> bytes:
     return struct.pack(">iI", size, 0xCBD43194)
 
 
-#: Name of the damage, what does it, kinds that verify must name, at least.
 def configuration_a_file(s: Sample, root: Path) -> None:
     shutil.rmtree(root / "config")
     (root / "config").touch()
@@ -102,6 +102,49 @@ def segments_swapped(s: Sample, root: Path) -> None:
     (root / "beside").rename(second)
 
 
+def queues_exchanged(s: Sample, root: Path) -> None:
+    """Two that are not equally long."""
+    folder = root / "consumequeue/orders"
+    (folder / "0").rename(folder / "beside")
+    (folder / "7").rename(folder / "0")
+    (folder / "beside").rename(folder / "7")
+
+
+def queue_files_moved(s: Sample, root: Path) -> None:
+    """Each gets the name of the next one."""
+    for file in sorted((root / QUEUE).parent.iterdir(), reverse=True):
+        file.rename(file.with_name(f"{int(file.name) + 6000:020d}"))
+
+
+def units_moved(s: Sample, root: Path) -> None:
+    """Each stands where the next one belongs."""
+    carried = bytes(20)
+    for file in sorted((root / QUEUE).parent.iterdir()):
+        units = file.read_bytes()
+        file.write_bytes(carried + units[:-20])
+        carried = units[-20:]
+
+
+def last_unit_doubled(s: Sample, root: Path) -> None:
+    file = sorted((root / QUEUE).parent.iterdir())[-1]
+    units = file.read_bytes()
+    end = -(-len(units.rstrip(b"\0")) // 20) * 20
+    if end == len(units):
+        file, at = file.with_name(f"{int(file.name) + 6000:020d}"), 0
+        file.write_bytes(bytes(6000))
+    else:
+        at = end
+    poke(file, at, units[end - 20 : end])
+
+
+def topic_not_deleted(s: Sample, root: Path) -> None:
+    """The list of deleted topics of another store, or of another copy of this one."""
+    rows = struct.pack(">qi", 3 * SEGMENT, 6) + b"orders"
+    head = struct.pack(">II", 0x50534431, zlib.crc32(rows))
+    (root / "deletedTopics").write_bytes(head + rows)
+
+
+#: Name of the damage, what does it, kinds that verify must name, at least.
 CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("magic", in_record(4, b"\0"), {"damaged-record"}),
     ("size", in_record(0, b"\x7f"), {"damaged-record"}),
@@ -131,6 +174,10 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
      {"queue-gap", "missing-units"}),
     ("queue file cut", lambda s, r: os.truncate(r / QUEUE, 3000),
      {"queue-file-size", "missing-units"}),
+    ("queues exchanged", queues_exchanged, {"foreign-unit", "record-disagrees"}),
+    ("queue files moved", queue_files_moved, {"record-disagrees", "missing-units"}),
+    ("units moved", units_moved, {"foreign-unit", "record-disagrees"}),
+    ("last unit doubled", last_unit_doubled, {"record-disagrees"}),
     ("queue gone", lambda s, r: shutil.rmtree(r / "consumequeue/orders/0"), {"missing-units"}),
     ("queues gone", lambda s, r: shutil.rmtree(r / "consumequeue"), {"not-dispatched"}),
     ("index gone", lambda s, r: shutil.rmtree(r / "index"), {"missing-keys"}),
@@ -153,6 +200,7 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("offset past the end", lambda s, r: (r / "config/consumerOffset.json").write_text(
         '{"offsetTable":{"orders@group":{0:99999}}}'), {"offset-past-end"}),
     ("tombstones", lambda s, r: (r / "deletedTopics").write_bytes(b"PSD1junk"), {"tombstones"}),
+    ("a topic that was not deleted", topic_not_deleted, {"tombstones"}),
 ]  # fmt: skip
 
 #: Damage that hides nothing: a warning.

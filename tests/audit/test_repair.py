@@ -28,7 +28,7 @@ from damages import (
 import pystore
 from pystore.audit import verify
 from pystore.cli import main
-from pystore.errors import MissingSegment
+from pystore.errors import MissingSegment, StrayFile
 from pystore.repair import Repair, plan, rebuild, repair, salvage, undo
 from pystore.repair.journal import Journal
 
@@ -126,6 +126,47 @@ def test_segments_with_each_others_names_are_not_taken_for_damage(sample: Sample
     before = content(copy)
     with pytest.raises(MissingSegment, match="its records belong at"):
         repair(copy)
+    assert content(copy) == before
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["closed", "crashed"])
+def test_an_open_refuses_segments_with_each_others_names(sample: Sample, copy: Path, crashed: bool):
+    segments_swapped(sample, copy)
+    if crashed:
+        (copy / "abort").touch()
+    before = content(copy)
+    with pytest.raises(MissingSegment, match="misnamed-segment: its records belong at"):
+        pystore.open(copy)
+    assert content(copy) == before
+
+
+def test_one_record_that_claims_another_place_makes_no_name_wrong(tmp_path: Path):
+    """A bit of the first record's own place is flipped, and it is alone in its segment."""
+    with pystore.open(tmp_path / "s", mappedFileSizeCommitLog=4096) as store:
+        for _ in range(3):
+            store.put("t", bytes(3000), queue=0)
+    poke(tmp_path / f"s/commitlog/{8192:020d}", 28 + 5, b"\1")
+    (tmp_path / "s/abort").touch()
+    assert set(verify(tmp_path / "s").counts()) & {"misnamed-segment"} == set()
+    with pystore.open(tmp_path / "s") as store:
+        assert store.put("t", b"next", queue=0).queue_offset == 2
+
+
+@pytest.mark.parametrize("name", ["lock", "abort"])
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda p: p.symlink_to("/dev/zero")],
+                         ids=["folder", "pipe", "device"])  # fmt: skip
+def test_what_stands_for_lock_or_abort_is_named_and_left(
+    copy: Path, name: str, put: Callable[[Path], object]
+):
+    (copy / name).unlink(missing_ok=True)
+    put(copy / name)
+    before = content(copy)
+    assert [f.file for f in verify(copy).findings if f.kind == "not-a-file"] == [name]
+    for verb in (pystore.open, repair):
+        with pytest.raises(StrayFile, match="not a regular file"):
+            verb(copy)
+    with pystore.Reader(copy) as reader:
+        assert reader.queues()
     assert content(copy) == before
 
 

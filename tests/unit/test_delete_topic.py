@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+import zlib
 
 import pytest
 
@@ -203,3 +205,68 @@ def test_a_reader_that_opens_later_shows_the_new_life(path):
         with pystore.Reader(path) as reader:
             assert bodies(reader, "gone") == [b"new"]
             assert bodies(reader, "gone", 1) == []
+
+
+# ---- lists of another store ----
+
+
+def belie(path, below):
+    """Puts a list there that says that "gone" was deleted."""
+    rows = struct.pack(">qi", below, 4) + b"gone"
+    head = struct.pack(">II", 0x50534431, zlib.crc32(rows))
+    (path / "deletedTopics").write_bytes(head + rows)
+
+
+def whole_gone(store):
+    return [len(bodies(store, "gone", queue)) for queue in (0, 1)] == [25, 25]
+
+
+@pytest.mark.parametrize("into_record", [0, 5])
+def test_after_a_clean_exit_a_list_hides_no_queue_that_is_there(path, into_record):
+    with filled(path) as store:
+        place = store.read("gone", 1, 20)[0].physical_offset
+    belie(path, place + into_record)
+    with pystore.Reader(path) as reader:
+        assert whole_gone(reader)
+    with pystore.open(path, **SMALL) as store:
+        assert whole_gone(store)
+        assert any(item.what == "deletedTopics" for item in store.report.items)
+        assert store.put("gone", b"next", queue=0).queue_offset == 25
+    assert len(list((path / "aside").rglob("manifest.jsonl"))) == 1
+    with pystore.open(path, **SMALL) as store:
+        assert not any(item.what == "deletedTopics" for item in store.report.items)
+
+
+def test_after_a_crash_a_list_that_points_amid_a_record_hides_nothing(path, tmp_path):
+    with filled(path) as store:
+        store.flush()
+        place = store.read("gone", 1, 20)[0].physical_offset
+        copy = crashed(path, tmp_path / "copy")
+    belie(copy, place + 5)
+    with pystore.open(copy, **SMALL) as store:
+        assert whole_gone(store)
+        assert any(item.what == "deletedTopics" for item in store.report.items)
+
+
+def test_an_interrupted_deletion_that_is_ended_is_reported(path, tmp_path):
+    with filled(path) as store:
+        store.flush()
+        copy = crashed(path, tmp_path / "copy")
+        store.delete_topic("gone")
+    shutil.copy(path / "deletedTopics", copy)
+    with pystore.open(copy, **SMALL) as store:
+        ended = [item.what for item in store.report.items if item.action.name == "REMOVED"]
+        assert ended == ["consumequeue/gone/0", "consumequeue/gone/1"]
+
+
+def test_other_entries_of_such_a_list_stay(path):
+    with filled(path) as store:
+        store.put("third", b"x")
+        store.delete_topic("third")
+    rows = (path / "deletedTopics").read_bytes()[8:] + struct.pack(">qi", 500, 4) + b"gone"
+    head = struct.pack(">II", 0x50534431, zlib.crc32(rows))
+    (path / "deletedTopics").write_bytes(head + rows)
+    with pystore.open(path, **SMALL) as store:
+        assert whole_gone(store)
+    raw = (path / "deletedTopics").read_bytes()
+    assert b"third" in raw and b"gone" not in raw

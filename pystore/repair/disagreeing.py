@@ -1,0 +1,145 @@
+"""Records whose header names another place than the unit that points to them.
+
+No sum covers topic, queue id and queue offset of a record. A unit is derived and is never believed
+over the log, so a header is written again only where the log itself has a gap that this record
+fills: its neighbours in the queue agree with their units, stand before and after it, and nothing
+else claims the place. Where queues were exchanged or their units moved, no neighbour agrees.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pystore.audit import Finding
+from pystore.audit.layout import File, Layout
+from pystore.repair.filler import Patch
+from pystore.repair.manifest import Action
+
+__all__ = ["file_of", "place_of", "read_at", "restored"]
+
+_MAGIC_V2 = 0xDAA320AB
+_MAGICS = (0xDAA320A7, _MAGIC_V2)
+_UNIT = 20
+_HEAD = 128  # more than what stands before the body
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What the record at `physical` says of itself. topic_at: of its name, in the file."""
+
+    file: File
+    physical: int
+    topic: bytes
+    queue: int
+    offset: int
+    topic_at: int
+
+    def names(self, topic: bytes, queue: int, offset: int) -> bool:
+        return (self.topic, self.queue, self.offset) == (topic, queue, offset)
+
+
+def read_at(path: Path, at: int, count: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), count, at)
+
+
+def file_of(layout: Layout, physical: int) -> File | None:
+    return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
+
+
+def place_of(f: Finding) -> int:
+    """Where in the log a unit points."""
+    return int(f.text.split()[2])
+
+
+def _claim(layout: Layout, physical: int) -> _Claim | None:
+    file = file_of(layout, physical)
+    if file is None:
+        return None
+    at = physical - file.number
+    head = read_at(file.path, at, _HEAD)
+    magic = int.from_bytes(head[4:8], "big")
+    if magic not in _MAGICS or int.from_bytes(head[28:36], "big") != physical:
+        return None
+    flag = int.from_bytes(head[36:40], "big")
+    body_at = at + 88 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
+    wide = 1 + (magic == _MAGIC_V2)
+    topic_at = body_at + int.from_bytes(read_at(file.path, body_at - 4, 4), "big") + wide
+    topic_len = int.from_bytes(read_at(file.path, topic_at - wide, wide), "big")
+    return _Claim(
+        file, physical, read_at(file.path, topic_at, topic_len),
+        int.from_bytes(head[12:16], "big", signed=True),
+        int.from_bytes(head[20:28], "big", signed=True), topic_at,
+    )  # fmt: skip
+
+
+def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
+    """Where a unit points; None: there is none."""
+    base = offset * _UNIT - offset * _UNIT % layout.queue_file_size
+    files = layout.queues.get((os.fsdecode(topic), queue), [])
+    file = next((each for each in files if each.number == base), None)
+    data = b"" if file is None or offset < 0 else read_at(file.path, offset * _UNIT - base, 12)
+    size = int.from_bytes(data[8:12], "big", signed=True)
+    return int.from_bytes(data[:8], "big", signed=True) if len(data) == 12 and size > 0 else None
+
+
+def _agreed(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
+    """Where the unit points, when the record there says the same of itself."""
+    physical = _unit(layout, topic, queue, offset)
+    claim = None if physical is None else _claim(layout, physical)
+    return physical if claim is not None and claim.names(topic, queue, offset) else None
+
+
+def _strange(layout: Layout, topic: bytes, queue: int, offset: int) -> bool:
+    """Whether the unit points to a record of another place."""
+    physical = _unit(layout, topic, queue, offset)
+    claim = None if physical is None else _claim(layout, physical)
+    return claim is not None and not claim.names(topic, queue, offset)
+
+
+def _fits(layout: Layout, claim: _Claim) -> bool:
+    """Whether the log may well be right: nothing else is at the place that the record claims, and
+    the message before it is there."""
+    if _agreed(layout, claim.topic, claim.queue, claim.offset) is not None:
+        return False
+    before = claim.offset - 1
+    return before < 0 or _agreed(layout, claim.topic, claim.queue, before) is not None
+
+
+def _fills_a_gap(layout: Layout, claim: _Claim, topic: bytes, queue: int, offset: int) -> bool:
+    """Whether the log lacks the message at this place of the queue, and it can be this record."""
+    if _unit(layout, claim.topic, claim.queue, claim.offset) == claim.physical:
+        return False  # delivered where it says
+    before, after = (_agreed(layout, topic, queue, offset + by) for by in (-1, 1))
+    if any(_strange(layout, topic, queue, offset + by) for by in (-1, 1)):
+        return False
+    if (before or 0) > claim.physical or (after is not None and after < claim.physical):
+        return False
+    if after is not None and (before is not None or offset == 0):
+        return True
+    # At an end of the queue a gap cannot be seen.
+    return (before is not None or after is not None) and not _fits(layout, claim)
+
+
+def restored(layout: Layout, f: Finding) -> Action | None:
+    """The header of a record that disagrees with its unit, as the unit has it; None where the
+    record is right, or where nobody can tell: then the log is believed."""
+    physical = place_of(f)
+    claim = _claim(layout, physical)
+    if claim is None or f.topic is None or f.queue is None or f.start is None:
+        return None
+    topic = os.fsencode(f.topic)
+    if len(claim.topic) != len(topic):
+        return None
+    if not _fills_a_gap(layout, claim, topic, f.queue, f.start):
+        return None
+    at = physical - claim.file.number
+    patches: list[Patch] = [
+        (at + 12, f.queue.to_bytes(4, "big")), (at + 20, f.start.to_bytes(8, "big")),
+        (claim.topic_at, topic),
+    ]  # fmt: skip
+    what = f"give the record at {physical} its topic, queue and offset back, as its queue has them"
+    new = [[place, data.hex()] for place, data in patches]
+    return Action("patch", layout.name(claim.file.path), what, {"new": new})
