@@ -6,6 +6,7 @@ source where both have the thing; what each does stands in docs/spark.md.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib.util
 import json
@@ -34,6 +35,12 @@ __all__ = [
 
 EARLIEST, LATEST = -2, -1  # Kafka's numbers for both ends in JSON offsets
 MIB = 1 << 20
+#: What the core's numbers hold.
+INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+#: The latest time that an option may name, in ms: searches look around it.
+LAST_MS = INT64_MAX >> 1
+#: Characters of a wrong value in an error.
+VALUE_SHOWN = 80
 
 #: Options that Spark's own machinery passes along; none of ours.
 _OF_SPARK = {"path", "paths", "checkpointlocation", "queryname", "outputmode"}
@@ -144,7 +151,22 @@ class WriteOptions(NamedTuple):
 # ---- kinds of values ----
 
 
-def _text(_: str, value: str) -> str:
+def _quoted(value: str) -> str:
+    """A value within a sentence: one line of it."""
+    return repr(value if len(value) <= VALUE_SHOWN else f"{value[:VALUE_SHOWN]}\u2026")
+
+
+def _json(value: str) -> Any:
+    """Raises: ValueError for what is not JSON, or nested too deeply."""
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _text(name: str, value: str) -> str:
+    if "\0" in value:
+        raise BadOption(f"option {name} has a zero byte: {_quoted(value)}")
     return value
 
 
@@ -154,17 +176,20 @@ def _names(_: str, value: str) -> tuple[str, ...]:
 
 def _truth(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise BadOption(f"option {name} is true or false, not '{value}'")
+        raise BadOption(f"option {name} is true or false, not {_quoted(value)}")
     return value.lower() == "true"
 
 
-def _number(name: str, value: str, low: int = 1) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = low - 1
+def _number(name: str, value: str, low: int = 1, high: int = INT64_MAX) -> int:
+    number = int(value) if re.fullmatch(r"\s*[0-9]{1,19}\s*", value) else low - 1
     if number < low:
-        raise BadOption(f"option {name} is a whole number of at least {low}, not '{value}'")
+        raise BadOption(f"option {name} is a whole number of at least {low}, not {_quoted(value)}")
+    return _at_most(name, number, high)
+
+
+def _at_most(name: str, number: int, high: int = INT64_MAX) -> int:
+    if number > high:
+        raise BadOption(f"option {name} is at most {high}")
     return number
 
 
@@ -172,32 +197,33 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def _bytes(name: str, value: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
+    match = re.fullmatch(r"\s*([0-9]{1,19})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
     size = int(match[1]) * _UNITS[match[2]] if match else 0
     if size < 1:
-        raise BadOption(f"option {name} is a size such as 134217728 or 128m, not '{value}'")
-    return size
+        raise BadOption(f"option {name} is a size such as 134217728 or 128m, not {_quoted(value)}")
+    return _at_most(name, size)
 
 
 _SPANS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def _span_ms(name: str, value: str) -> int:
-    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)?\s*", value.lower())
+    match = re.fullmatch(r"\s*([0-9]{1,19})\s*(ms|s|m|h|d)?\s*", value.lower())
     if not match:
-        raise BadOption(f"option {name} is a time such as 500ms, 30s or 15m, not '{value}'")
-    return int(match[1]) * _SPANS[match[2] or "ms"]
+        raise BadOption(f"option {name} is a time such as 500ms, 30s or 15m, not {_quoted(value)}")
+    return _at_most(name, int(match[1]) * _SPANS[match[2] or "ms"])
 
 
 def _moment(name: str, value: str) -> int:
     """Milliseconds since 1970: as they are, or ISO 8601, in UTC when it names no zone."""
-    if re.fullmatch(r"\s*-?\d+\s*", value):
-        return int(value)
+    if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value):
+        return max(-LAST_MS, _at_most(name, int(value), LAST_MS))
     try:
         moment = dt.datetime.fromisoformat(value.strip())
     except ValueError:
         raise BadOption(
-            f"option {name} is a time in ms since 1970 or as 2026-01-31T23:59:00Z, not '{value}'"
+            f"option {name} is a time in ms since 1970 or as 2026-01-31T23:59:00Z, not"
+            f" {_quoted(value)}"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
@@ -215,21 +241,35 @@ def _regex(name: str, value: str) -> str:
 def _one_of(*words: str) -> Callable[[str, str], str]:
     def parse(name: str, value: str) -> str:
         if value.lower() not in words:
-            raise BadOption(f"option {name} is one of {', '.join(words)}, not '{value}'")
+            raise BadOption(f"option {name} is one of {', '.join(words)}, not {_quoted(value)}")
         return value.lower()
 
     return parse
 
 
 def _queues(name: str, value: str) -> tuple[int, ...]:
-    return tuple(_number(name, part, 0) for part in _names(name, value))
+    return tuple(_number(name, part, 0, INT32_MAX) for part in _names(name, value))
+
+
+def _count(name: str, value: str) -> int:
+    return _number(name, value, 1, INT32_MAX)
+
+
+def _group(name: str, value: str) -> str:
+    """As upstream's Validators.checkGroup; it is also the name of a file (groups.py)."""
+    if not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,255}", value):
+        raise BadOption(
+            f"option {name} is a consumer group: at most 255 letters, digits, '%', '|', '_' and"
+            f" '-', not {_quoted(value)}"
+        )
+    return value
 
 
 def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
     """``{"topic": {"broker": {"0": 23}}}``; the broker may be left out: it is "" then."""
     shape = f'option {name} is JSON such as {{"topic": {{"broker-a": {{"0": 23}}}}}}'
     try:
-        read = json.loads(value)
+        read = _json(value)
     except ValueError as e:
         raise BadOption(f"{shape}; malformed JSON: {e}") from None
     table: dict[str, dict[str, dict[int, int]]] = {}
@@ -241,12 +281,14 @@ def _table(name: str, value: str) -> dict[str, dict[str, dict[int, int]]]:
                 for broker, queues in brokers.items()
             }
     except (AttributeError, TypeError, ValueError):
-        raise BadOption(f"{shape}, not '{value}'") from None
+        raise BadOption(f"{shape}, not {_quoted(value)}") from None
     return table
 
 
 def _offset(number: object) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < EARLIEST:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError
+    if not EARLIEST <= number <= LAST_MS:
         raise ValueError
     return number
 
@@ -257,7 +299,7 @@ def _offsets(name: str, value: str) -> Bound:
         return Bound(word)
     if not word.startswith("{"):
         shape = '{"topic": {"broker-a": {"0": 23}}}'
-        raise BadOption(f"option {name} is earliest, latest or JSON {shape}, not '{value}'")
+        raise BadOption(f"option {name} is earliest, latest or JSON {shape}, not {_quoted(value)}")
     return Bound("offsets", table=_table(name, value))
 
 
@@ -309,10 +351,10 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "maxStoreTimestamp": (_moment, ""),
     "includeTransactions": (_one_of("committed", "all"), "committed"),
     "timers": (_one_of("stored", "pending"), "stored"),
-    "minPartitions": (_number, "1"),
+    "minPartitions": (_count, "1"),
     "maxRecordsPerPartition": (_number, str(1 << 62)),
     "maxBytesPerPartition": (_bytes, "128m"),
-    "batchRows": (_number, "8192"),
+    "batchRows": (_count, "8192"),
     "batchBytes": (_bytes, "4m"),
     "includeProperties": (_one_of("json", "map", "none"), "json"),
     "columns": (_names, ""),
@@ -325,7 +367,7 @@ _READ: dict[str, tuple[_Parser, str]] = {
     "minOffsetsPerTrigger": (_from_0, "0"),
     "maxTriggerDelay": (_span_ms, "15m"),
     "stateFile": (_text, ""),
-    "commitToGroup": (_text, ""),
+    "commitToGroup": (_group, ""),
     "pushdown": (_one_of("off", "unsafe", "auto"), "off"),
     "fallback": (_one_of("fail", "pull"), "fail"),
     "conf": (_text, ""),
@@ -401,17 +443,12 @@ def _paths(given: Mapping[str, str], otherwise: tuple[str, ...] = ()) -> tuple[s
     """load(path), load([path, path]), or option path. otherwise: when none of them is given."""
     lower = {name.lower(): value for name, value in given.items()}
     found: list[str] = []
-    if lower.get("paths"):
-        found = [str(p) for p in json.loads(lower["paths"])]
-    elif lower.get("path"):
-        text = lower["path"].strip()
-        if text.startswith("["):
-            try:
-                found = [str(p) for p in json.loads(text)]
-            except ValueError:
-                found = [text]
-        else:
+    for name in ("paths", "path"):
+        text = lower.get(name, "").strip()
+        if text and not found:
             found = [text]
+            with contextlib.suppress(ValueError):
+                found = [str(p) for p in _json(text)] if text.startswith("[") else found
     if not found and otherwise:
         return otherwise
     if not found:
@@ -507,7 +544,7 @@ def _listed(text: str | None) -> list[str]:
     if not text or not text.strip().startswith("["):
         return [text] if text else []
     try:
-        return [str(each) for each in json.loads(text)]
+        return [str(each) for each in _json(text)]
     except ValueError as e:
         raise BadOption(f"option conf is a path or a JSON list of paths: {e}") from None
 
@@ -693,7 +730,7 @@ def _conf(text: str) -> Mapping[str, str] | str:
     if not text.strip().startswith("{"):
         return text
     try:
-        return dict(json.loads(text))
+        return dict(_json(text))
     except ValueError as e:
         raise BadOption(f"option storeConf is a broker.conf or JSON; it is neither: {e}") from None
 

@@ -62,7 +62,7 @@ class _Remote:
             self._fs, self._root = fsspec.core.url_to_fs(url)
             self._fs.invalidate_cache()  # it keeps what it listed for as long as the process lives
             found = self._fs.find(self._root, detail=True)
-        except (OSError, ValueError, ImportError) as e:
+        except Exception as e:  # each file system has errors of its own
             raise SourceError(f"cannot list {url}: {e}") from e
         files = [self._file(path, about) for path, about in found.items()]
         self.files = sorted(f for f in files if f.name.split("/")[0] not in LEFT_OUT)
@@ -83,7 +83,7 @@ class _Remote:
     def read(self, name: str, start: int, end: int) -> bytes:
         try:
             data: bytes = self._fs.cat_file(f"{self._root}/{name}", start=start, end=end)
-        except (OSError, ValueError) as e:
+        except Exception as e:  # each file system has errors of its own
             raise SourceError(f"cannot read {self.url}/{name}: {e}") from e
         if len(data) != end - start:
             raise SourceError(f"{self.url}/{name} changed while it was read")

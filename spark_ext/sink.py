@@ -73,10 +73,10 @@ def _spool(
 
     partition, attempt = task_ids()
     folder = _spool_root(options) / job / str(batch)
-    make_folders(folder, FILE_MODE)
     path = folder / f"{partition:06d}-{attempt}-{uuid.uuid4().hex[:8]}.arrow"
     stamper = Stamper(options.topic, options.tags, job, batch, partition)
     try:
+        make_folders(folder, FILE_MODE)
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(new_file(path, FILE_MODE))
             out = None
@@ -89,8 +89,11 @@ def _spool(
                 out.close()
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
+    except BaseException as failed:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        if isinstance(failed, OSError):
+            raise SinkError(f"cannot write the spool {path}: {failed}") from None
         raise
     size = path.stat().st_size
     return Spooled(job, batch, partition, socket.gethostname(), str(path), stamper.rows, size)

@@ -54,7 +54,7 @@ except ImportError:
     raise SourceError(
         "streaming needs PySpark 4.2 or newer, which lets a source limit a batch"
     ) from None
-from pystore.files import FILE_MODE, make_folders, sync_folder, write_whole
+from pystore.files import FILE_MODE, make_folders, read_file, sync_folder, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,16 +78,20 @@ def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
     return {"v": 1, "o": tree}
 
 
-def decode(offset: Mapping[str, Any]) -> Offsets:
+def decode(offset: Mapping[str, Any], where: str = "the checkpoint") -> Offsets:
     """Offsets out of a checkpoint. Raises: SourceError when they are not ours."""
-    if offset.get("v") != 1 or not isinstance(offset.get("o"), dict):
-        raise SourceError(f"the checkpoint holds offsets of another source or version: {offset}")
-    return {
-        (topic, broker, int(queue)): int(n)
-        for topic, inner in offset["o"].items()
-        for broker, queues in inner.items()
-        for queue, n in queues.items()
-    }
+    try:
+        if offset["v"] == 1:
+            return {
+                (topic, broker, int(queue)): int(n)
+                for topic, inner in offset["o"].items()
+                for broker, queues in inner.items()
+                for queue, n in queues.items()
+            }
+    except (AttributeError, LookupError, TypeError, ValueError):
+        pass
+    text = str(offset)
+    raise SourceError(f"{where} holds offsets of another source or version: {text:.200}")
 
 
 def shares(lags: Mapping[Key, int], budget: int) -> Offsets:
@@ -165,9 +169,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         state = Path(self.options.state_file) if self.options.state_file else None
-        if state is not None and state.exists():
-            kept: dict[str, Any] = json.loads(state.read_text("utf-8"))
-            decode(kept)
+        kept = _remembered(state) if state is not None else None
+        if kept is not None:
             return kept
         brokers = broker_names(self.options)
         readers = [self._open(path, fresh=True) for path in self.options.paths]
@@ -333,8 +336,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             commit_to_group(path, self.options.group, mine)
 
 
+def _remembered(path: Path) -> dict[str, Any] | None:
+    """The offset in a state file; None without a file. Raises: SourceError naming the file."""
+    where = f"option stateFile: {path}"
+    try:
+        data = read_file(path)
+        if data is None:
+            return None
+        kept: dict[str, Any] = json.loads(data)
+    except (OSError, ValueError, RecursionError) as e:
+        raise SourceError(f"{where} cannot be read: {e}") from None
+    decode(kept, where)
+    return kept
+
+
 def _remember(path: Path, offset: dict[str, Any]) -> None:
-    """The file has all of the offset or is not there, and stays after a power failure."""
-    make_folders(path.parent, FILE_MODE)
-    write_whole(path, json.dumps(offset).encode())
-    sync_folder(path.parent.parent)
+    """The file has all of the offset or is not there, and stays after a power failure. Raises:
+    SourceError naming it."""
+    try:
+        make_folders(path.parent, FILE_MODE)
+        write_whole(path, json.dumps(offset).encode())
+        sync_folder(path.parent.parent)
+    except OSError as e:
+        raise SourceError(f"option stateFile: {path} cannot be written: {e}") from None

@@ -142,24 +142,35 @@ class SpreadAudit(CoreAudit):
         self._shared = Shared(own, settings, audit.state, [], last, _witness(layout, last))
         self._run = run
         self._most = most
+        self._ahead: list[IndexFacts] | None = None
 
     def forget(self, topic: str, physical: int) -> None:
         self._shared.deleted.append((topic, physical))
 
     def queues(self, some: Collection[Key] | None = None) -> dict[Key, QueueFacts]:
         keys = list(self._layout.queues if some is None else some)
+        parts = self._cut("queues", keys, [self._bytes_of(key) for key in keys])
+        if some is None:
+            # Neither asks for the other, and an index file, which is one part, may last as long as
+            # all queues.
+            self._ahead = []
+            parts = self._index_parts(range(len(self._layout.index))) + parts
         found: dict[Key, QueueFacts] = {}
-        for each in self._do("queues", keys, [self._bytes_of(key) for key in keys]):
+        for each in self._do(parts):
             found |= each.queues
+            if self._ahead is not None:
+                self._ahead += each.indexes
         self._audit.units += sum(facts.units for facts in found.values())
         self._shared.queues |= found
         self.learn(found, [])
         return found
 
     def index(self, some: Collection[int] | None = None) -> list[IndexFacts]:
-        numbers = list(range(len(self._layout.index)) if some is None else some)
-        sizes = [sum(self._layout.index[i][1:]) for i in numbers]
-        found = [f for each in self._do("index", numbers, sizes) for f in each.indexes]
+        if some is None and self._ahead is not None:
+            found, self._ahead = self._ahead, None
+        else:
+            numbers = range(len(self._layout.index)) if some is None else some
+            found = [f for each in self._do(self._index_parts(numbers)) for f in each.indexes]
         self._shared.indexes += found
         return found
 
@@ -168,7 +179,7 @@ class SpreadAudit(CoreAudit):
     ) -> list[SegmentFacts]:
         files = self._layout.segments
         numbers = list(range(len(files)) if some is None else some)
-        found = list(self._do("log", numbers, [files[i].size for i in numbers]))
+        found = list(self._do(self._cut("log", numbers, [files[i].size for i in numbers])))
         matched: dict[Key, int] = {}
         for each in found:
             for key, count in each.matched.items():
@@ -179,13 +190,19 @@ class SpreadAudit(CoreAudit):
 
     def recount(self, some: Collection[Key]) -> None:
         keys = list(some)
-        list(self._do("units", keys, [self._bytes_of(key) for key in keys]))
+        list(self._do(self._cut("units", keys, [self._bytes_of(key) for key in keys])))
 
     def _bytes_of(self, key: Key) -> int:
         return sum(file.size for file in self._layout.queues[key])
 
-    def _do(self, step: str, items: Sequence[Any], sizes: Sequence[int]) -> Iterable[Found]:
-        parts = _cut(step, items, sizes, self._most)
+    def _index_parts(self, numbers: Collection[int]) -> list[Part]:
+        sizes = [sum(self._layout.index[i][1:]) for i in numbers]
+        return self._cut("index", list(numbers), sizes)
+
+    def _cut(self, step: str, items: Sequence[Any], sizes: Sequence[int]) -> list[Part]:
+        return _cut(step, items, sizes, self._most)
+
+    def _do(self, parts: Sequence[Part]) -> Iterable[Found]:
         for found in self._run(self._shared, parts) if parts else ():
             self._audit.findings += found.findings
             self._audit.dropped += found.dropped

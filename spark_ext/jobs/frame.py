@@ -217,8 +217,7 @@ def _named(failed: Exception, output: Path | None = None) -> Exception:
         return errors.DiskFull(full[0], None if output is None else str(output))
     found = _OURS.findall(str(failed))
     if not found:
-        first = next((line for line in str(failed).splitlines() if line.strip()), "")
-        error: errors.StoreError = errors.StoreIOError(f"Spark: {first or type(failed).__name__}")
+        error: errors.StoreError = errors.StoreIOError(f"Spark: {_first_line(failed)}")
         error.next_step = "see Spark's log; --spark spark.log.level=ERROR shows it here"
         return error
     kind, text = found[-1]
@@ -235,6 +234,14 @@ def _named(failed: Exception, output: Path | None = None) -> Exception:
     error = errors.StoreIOError(text)
     error.next_step = ""  # these sentences end with it
     return error
+
+
+def _first_line(failed: Exception) -> str:
+    """What an error of Spark says first, but for the name of the call that met it."""
+    lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling") and lines[1:]:
+        lines = [lines[1].lstrip(": ")]
+    return lines[0] if lines else type(failed).__name__
 
 
 @contextlib.contextmanager
@@ -288,9 +295,8 @@ def job(name: str, *, skips: bool = False) -> Callable[[Callable[..., int | None
             **given: Any,
         ) -> int | None:
             started = Job(s, name, master, spark or [])
-            if report is not None and not report.absolute().parent.is_dir():
-                # Not after hours of work.
-                raise usage(f"--report {report}: there is no such directory", "make it first")
+            if report is not None:
+                _check_report(report)
             if skip_damaged is not None:
                 started.damage = _empty(skip_damaged)
             with _named_errors(started):
@@ -323,8 +329,18 @@ def job(name: str, *, skips: bool = False) -> Callable[[Callable[..., int | None
     return made
 
 
+def _check_report(path: Path) -> None:
+    """Before the job, not after hours of its work. Raises: BadArgument."""
+    if not path.absolute().parent.is_dir():
+        raise usage(f"--report {path}: there is no such directory", "make it first")
+    if os.path.lexists(path) and not path.is_file():
+        raise usage(f"--report {path} is not a file", "name the HTML page to write")
+
+
 def _empty(folder: Path) -> Path:
     """A directory for notes of damage; those of an earlier run would be counted again."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise usage(f"--skip-damaged {folder} is not a directory", "name a new directory")
     if folder.is_dir() and any(folder.glob("*.json")):
         raise usage(f"--skip-damaged {folder} holds notes of another run", "name a new directory")
     return folder.absolute()

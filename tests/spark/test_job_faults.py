@@ -390,8 +390,19 @@ def test_a_full_disk_is_named_however_spark_says_it(monkeypatch, run_job, make, 
     assert "spark.local.dir" in error["next_step"] and visible(archive) == []
 
 
-def test_a_report_that_cannot_be_written_is_refused_at_once(run_job, make, tmp_path):
-    page = tmp_path / "nowhere" / "page.html"
-    assert (
-        "no such directory" in run_job("topics", make({"t": [1]}), "--report", page, code=2)["text"]
-    )
+def test_what_cannot_be_written_is_refused_before_the_work(run_job, make, tmp_path):
+    store, page, file = make({"t": [1]}), tmp_path / "nowhere" / "page.html", tmp_path / "file"
+    file.touch()
+    for words, why in (
+        (("--report", page), "no such directory"), (("--report", tmp_path), "is not a file"),
+        (("--skip-damaged", file), "is not a directory"),
+    ):  # fmt: skip
+        assert why in run_job("topics", store, *words, code=2)["text"]
+
+
+def test_what_a_machine_of_java_says_first_is_told():
+    from spark_ext.jobs.frame import _first_line
+
+    said = "An error occurred while calling o1.collect.\n: java.lang.Bad: why\n\tat a.b(C.java)"
+    assert _first_line(RuntimeError(said)) == "java.lang.Bad: why"
+    assert _first_line(RuntimeError("")) == "RuntimeError"

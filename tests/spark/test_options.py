@@ -53,6 +53,17 @@ def read(streaming: bool = False, **options: str):
         ({"enableDLegerCommitLog": "true"}, "DLedger commit log layout is not supported"),
         ({"conf": "/none/broker.conf"}, "cannot read the settings (No such file or directory)"),
         ({"conf": "["}, "option conf is a path or a JSON list of paths"),
+        ({"conf": "a\0b"}, "option conf has a zero byte: 'a\\x00b'"),
+        ({"conf": "[" * 20_000}, "JSON list of paths: nested too deeply"),
+        ({"startingOffsets": '{"a":' * 20_000}, "malformed JSON: nested too deeply"),
+        ({"scan": "x\n" * 9000}, "option scan is one of auto, queue, log, not 'x\\nx\\nx"),
+        ({"batchRows": str(1 << 31)}, "option batchRows is at most 2147483647"),
+        ({"batchBytes": "9" * 18 + "t"}, "option batchBytes is at most 9223372036854775807"),
+        ({"maxRecordsPerPartition": "1_000"}, "maxRecordsPerPartition is a whole number"),
+        ({"queues": "-1"}, "option queues is a whole number of at least 0, not '-1'"),
+        ({"queues": str(1 << 32)}, "option queues is at most 2147483647"),
+        ({"startingTimestamp": "9" * 19}, "startingTimestamp is at most 4611686018427387903"),
+        ({"startingOffsets": '{"t": {"0": 1' + "0" * 40 + "}}"}, "startingOffsets is JSON such as"),
     ],
 )
 def test_bad_options_are_named(options, why):
@@ -83,6 +94,17 @@ def test_limits_of_a_trigger_that_contradict_each_other():
         read(True, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")
     with pytest.raises(BadOption, match="the wait for minOffsetsPerTrigger, which is not given"):
         read(True, maxTriggerDelay="1m")
+
+
+@pytest.mark.parametrize("group", ["../up", "a b", "x" * 256, "g\n"])
+def test_a_group_is_the_name_of_a_file(group):
+    with pytest.raises(BadOption, match="option commitToGroup is a consumer group"):
+        read(True, commitToGroup=group)
+
+
+def test_paths_that_are_no_json_are_a_path():
+    for given in ({"paths": "[x"}, {"path": "[x"}):
+        assert parse_read(given, streaming=False).paths == ("[x",)
 
 
 def test_no_store_and_two_equal_stores():

@@ -242,6 +242,19 @@ def test_a_commit_cut_off_is_finished_once(spark, save, store_path, monkeypatch)
     assert not leftovers(store_path)
 
 
+def test_a_spool_that_cannot_be_written_is_named(store_path, tmp_path):
+    import pyarrow as pa
+
+    from spark_ext import sink
+    from spark_ext.errors import SinkError
+    from spark_ext.options import parse_write
+
+    (tmp_path / "file").touch()
+    given = {"path": str(store_path), "topic": "t", "spool": str(tmp_path / "file")}
+    with pytest.raises(SinkError, match=r"cannot write the spool .*/file/job/0/"):
+        sink._spool(iter([pa.record_batch({"body": ["a"]})]), parse_write(given), "job", 0)
+
+
 def test_an_attempt_of_a_task_that_was_killed_is_never_put(store_path):
     """Spark tries the task again, and commits the spool that it was told of."""
     from spark_ext import sink

@@ -317,5 +317,26 @@ def test_a_foreign_checkpoint_is_refused():
     from spark_ext.errors import SourceError
     from spark_ext.stream import decode
 
-    with pytest.raises(SourceError, match="another source or version"):
-        decode({"topic": {"0": 1}})
+    bad_queue = {"t": {"b": {"x": 1}}}
+    for foreign in ({"topic": {"0": 1}}, {"v": 1, "o": 5}, {"v": 1, "o": bad_queue}, []):
+        with pytest.raises(SourceError, match="another source or version"):
+            decode(foreign)
+
+
+def test_a_state_file_that_is_none_is_named(make, tmp_path):
+    import os
+
+    from spark_ext.errors import SourceError
+
+    path, state = make({"t": [3]}), tmp_path / "state"
+    state.write_text("[]")
+    with pytest.raises(SourceError, match=f"stateFile: {state} holds offsets of another source"):
+        reader_of(path, stateFile=state).initialOffset()
+    state.write_text("{")
+    with pytest.raises(SourceError, match=f"stateFile: {state} cannot be read"):
+        reader_of(path, stateFile=state).initialOffset()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="pipe cannot be read: not a regular file"):
+        reader_of(path, stateFile=tmp_path / "pipe").initialOffset()
+    with pytest.raises(SourceError, match="below cannot be"):
+        reader_of(path, stateFile=state / "below").initialOffset()
