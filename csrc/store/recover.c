@@ -589,6 +589,15 @@ static void settle_holes(scan *c, int64_t from) {
     free(queues);
 }
 
+/* Where a scan may begin so as to meet every record from `at` on: a unit that says where its record
+ * ends is not believed, since a scan that begins amid a record takes it for damage. */
+static int64_t scan_start(ps_store *s, int64_t at, int64_t end) {
+    ps_record r;
+    if (at >= end || record_at(s, at, &r)) return at < end ? at : end;
+    int64_t min = atomic_load(&s->st_log.lg_min), start = at - at % s->st_log.lg_files.ss_file_size;
+    return start < min ? min : start;
+}
+
 /* Fills the holes in one more pass over the log. What the log itself has lost is filled with units
  * of no record. */
 static int heal(scan *c, ps_error *e) {
@@ -598,7 +607,7 @@ static int heal(scan *c, ps_error *e) {
     c->s->st_topics.tt_shared.qs_strict = false;
     if (from == INT64_MAX) return 0;
     c->healing = true;
-    c->at = from;
+    c->at = from = scan_start(c->s, from, end);
     int code = scan_log(c, e);
     c->healing = false;
     c->report->scanned_bytes += end > start && start < from ? from - start : 0;

@@ -275,6 +275,8 @@ class Journal:
         target = self.root / name
         inodes: dict[str, int] = action.data.setdefault("inodes", {})
         if name not in inodes:
+            for folder in (made.parent, self.folder):
+                sync_folder(folder)  # what the manifest names is on the disk before it
             inodes[name] = made.lstat().st_ino
             action.data.setdefault("made", {})[name] = str(made.relative_to(self.root))
             action.data.setdefault("had", {})[name] = os.path.lexists(target)

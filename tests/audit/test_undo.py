@@ -20,7 +20,7 @@ from damages import poke
 import pystore
 from pystore.audit import verify
 from pystore.files import write_whole
-from pystore.repair import plan, rebuild, repair, undo
+from pystore.repair import journal, plan, rebuild, repair, undo
 from pystore.repair.manifest import DATA, next_name, side_folders
 from tests.museum import damage as damage_of
 
@@ -278,6 +278,28 @@ def test_what_no_step_names_does_not_change(
     repair(root)
     undo(root)
     assert store_of(tree(root)) == before
+
+
+def test_what_a_manifest_names_is_on_the_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a power failure between the two leaves a repair that cannot be undone."""
+    root = make(tmp_path / "store")
+    synced: set[Path] = set()
+    sync, save = journal.sync_folder, journal.Journal.save
+
+    def noted_sync(folder: Path) -> None:
+        sync(folder)
+        synced.add(folder)
+
+    def checked_save(self: journal.Journal) -> None:
+        if any(action.data.get("inodes") for action in self.actions):
+            assert {self.folder, self.folder / "made"} <= synced
+        save(self)
+
+    monkeypatch.setattr(journal, "sync_folder", noted_sync)
+    monkeypatch.setattr(journal.Journal, "save", checked_save)
+    rebuild(root)
 
 
 # ---- links ----

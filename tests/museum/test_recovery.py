@@ -12,7 +12,7 @@ import pytest
 
 import pystore
 from pystore.audit import verify
-from tests.museum import damage
+from tests.museum import damage, kinds
 
 COUNT = 1000
 QUEUES = 3
@@ -339,3 +339,20 @@ def test_every_key_is_found_again(store_path, tiny, kind, crashed):
     if crashed:
         damage.crash(store_path)
     whole(store_path)
+
+
+def test_queues_of_another_store_cost_no_record_of_the_log(tmp_path):
+    """The end of a unit lay amid a record: what fills holes began there, and closed over it."""
+    logs = {}
+    for name, count in (("ours", 200), ("other", 260)):
+        with pystore.open(tmp_path / name, **kinds.SIZES) as store:
+            for i in range(count):
+                store.put("t", b"x" * (i * i * (7 + count) % 151), queue=i % 3)
+        logs[name] = [(r.physical, r.size) for r in damage.records(tmp_path / name)]
+    for ours, other in (("ours", "other"), ("other", "ours")):
+        root = tmp_path / f"{ours} with queues of {other}"
+        shutil.copytree(tmp_path / ours, root)
+        shutil.rmtree(root / "consumequeue")
+        shutil.copytree(tmp_path / other / "consumequeue", root / "consumequeue")
+        pystore.open(root).close()
+        assert [(r.physical, r.size) for r in damage.records(root)] == logs[ours]
