@@ -15,6 +15,13 @@ from broker.remoting.rate_limited_log import RateLimitedLogger
 
 __all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
 
+#: They name topic and group.
+_CONSUMES = frozenset(
+    {
+        RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+    }
+)  # fmt: skip
 _quiet = RateLimitedLogger(logging.getLogger("broker.access"))
 
 #: A verdict on a request from a host. Raises: Refused for a request that cannot be read.
@@ -36,7 +43,7 @@ def subject_of(command: Command) -> tuple[str, str] | None:
         found = ext.get("b", ""), ""
     elif command.code == RequestCode.SEND_MESSAGE:
         found = ext.get("topic", ""), ""
-    elif command.code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
+    elif command.code in _CONSUMES:
         found = ext.get("topic", ""), ext.get("consumerGroup", "")
     else:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from broker.processors.offsets import queue_id, store_time
+from broker.processors.popstats import pop_samples
 from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -254,9 +255,11 @@ class StatisticsProcessor:
             )
         return command.reply(body=mqjson.dumps(found))
 
-    def runtime(self, peer: Peer, command: Command) -> Command:
+    def runtime(self, peer: Peer, command: Command) -> Command | Work:
         """What upstream's brokers say, as many entries however many topics there are. A field that
         only `pystore tx stats` and `pystore timers stats` send asks for metrics instead."""
+        if command.text("metrics", "") == "pop":
+            return self._pop_metrics(command)
         if asked := command.text("metrics", ""):
             return command.reply(body=mqjson.dumps({"table": self._metrics(asked)}))
         table = {
@@ -269,6 +272,10 @@ class StatisticsProcessor:
             **self._guarded(),
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
+
+    async def _pop_metrics(self, command: Command) -> Command:
+        table = await pop_samples(self.s)
+        return await reply_with(command, lambda: {"table": table})
 
     def _metrics(self, of: str) -> dict[str, Any]:
         """Raises: Refused for what has none."""

@@ -16,7 +16,7 @@ from broker.services.context import Services
 from broker.services.names import check_group
 from broker.services.pop import Pop
 from broker.services.pop.acks import Change, Outcome
-from broker.services.pop.batches import Popped, PopRequest
+from broker.services.pop.batches import Popped, PopRequest, longest_retry_topic
 from broker.services.topics import READ
 from pystore import PutStatus
 from pystore.errors import StoreError
@@ -142,7 +142,7 @@ class PopRules:
     def _check_names(self, topic: str, group: str) -> None:
         """The retry topic of the two has to be storable."""
         name = retry_topic(group, topic, NORMAL)
-        longest = 255 if self.s.settings["autoMessageVersionOnTopicLen"] else 127
+        longest = longest_retry_topic(self.s.settings)
         if len(name) > longest and not topic.startswith("%RETRY%"):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,

@@ -163,6 +163,8 @@ class Core:
         self.on_levels: Callable[[Sequence[int]], None] | None = None
         #: Told when the watched queue of timers got messages.
         self.on_timers: Callable[[], None] | None = None
+        #: Told when something was popped that is back before everything else: when that is, in ms.
+        self.on_pop_due: Callable[[int], None] | None = None
         #: Told of each watched queue that got messages, by topic and number.
         self.on_news: Callable[[str, int], None] | None = None
         self._news = ffi.new("ps_news[]", _NEWS)
@@ -438,7 +440,7 @@ class Core:
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
     def hand_on_pops(self) -> None:
-        """From now on every acknowledgement comes up to Python: a test wants it so."""
+        """From now on every pop and acknowledgement comes up to Python: a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_POPS)
 
     # ---- unfinished frames ----
@@ -746,6 +748,8 @@ class HotFramer:
         core = self._core
         if step.deferred != ffi.NULL:
             core.settle_later(step.deferred, step.durable_at, after)
+        if step.pop_due_ms and core.on_pop_due is not None:
+            core.on_pop_due(step.pop_due_ms)
         if step.news:
             core.wake()
         elif step.look_in_ms >= 0:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from broker.remoting.hot import Core
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["BATCH_MAX", "LEAD_MS", "NAME_MAX", "Key", "Popped", "Row"]
+__all__ = ["BATCH_MAX", "LEAD_MS", "NAME_MAX", "CorePopRules", "Key", "Popped", "Row"]
 
 #: Messages of one batch, as upstream limits them.
 BATCH_MAX: int = lib.PS_POPPED_MAX
@@ -28,6 +28,24 @@ class Key(NamedTuple):
     queue: int
     start: int
     pop_ms: int
+
+
+class CorePopRules(NamedTuple):
+    """What the core serves pops by. on: whether it does. revive_queues: batches take turns with
+    them. retry_v1, retry_v2: which retry topics are looked at. name_max: bytes of a retry topic's
+    name. invisible_max_ms: what a time has to be less than. in_flight_max: messages of a queue,
+    None: any number. open_max: check points. bytes_max: of an answer's records, after which no
+    queue is read."""
+
+    on: bool
+    revive_queues: int
+    retry_v1: bool
+    retry_v2: bool
+    name_max: int
+    invisible_max_ms: int
+    in_flight_max: int | None
+    open_max: int
+    bytes_max: int
 
 
 class Row(NamedTuple):
@@ -59,6 +77,12 @@ class Popped:
         if code < 0:
             raise_error(self._error[0], code)
         return code
+
+    def serve_pops(self, rules: CorePopRules) -> None:
+        """From now on. Raises: BadArgument, OutOfMemory."""
+        limit = -1 if rules.in_flight_max is None else rules.in_flight_max
+        made = ffi.new("ps_pop_rules *", list(rules._replace(in_flight_max=limit)))
+        self._check(lib.ps_core_pop_rules(self._core.handle, made, self._error))
 
     # ---- as C has them ----
 

@@ -12,6 +12,9 @@
 
 #define FIRST_ROOM 4096 /* of a message; more is made as bytes come, whatever its prefix says */
 #define TIMEOUT_DIGITS 8
+/* Headers so many times as large as was agreed upon are an attack: a byte of a frame may name
+ * kilobytes of the table, each of which is looked at. The connection ends. */
+#define HEADERS_TIMES 8
 
 static bool is(const uint8_t *text, size_t len, const char *what) {
     return len == strlen(what) && memcmp(text, what, len) == 0;
@@ -46,11 +49,9 @@ static int32_t method_of(const ps_h2_conf *conf, const uint8_t *path, size_t len
 bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name_len,
                        const uint8_t *value, size_t value_len) {
     int64_t size = (int64_t)(name_len + value_len) + 32; /* RFC 9113, 6.5.2 */
-    if (c->is_too_large || c->header_bytes + size > h->conf->headers_max) {
-        c->is_too_large = true;
-        return true;
-    }
-    c->header_bytes += (int32_t)size;
+    c->header_bytes += size;
+    c->is_too_large = c->header_bytes > h->conf->headers_max;
+    if (c->is_too_large) return c->header_bytes <= HEADERS_TIMES * (int64_t)h->conf->headers_max;
     if (is(name, name_len, ":path"))
         c->method = method_of(h->conf, value, value_len);
     else if (is(name, name_len, ":method"))

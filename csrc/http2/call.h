@@ -27,7 +27,8 @@ typedef struct ps_h2_call {
     bool is_much;  /* ps_h2_send said so */
     bool closed;
     ps_h2_bytes headers; /* name 0x00 value 0x00, and so on */
-    int32_t header_count, header_bytes;
+    int32_t header_count;
+    int64_t header_bytes; /* as RFC 9113, 6.5.2 counts them */
 
     uint8_t prefix[PS_H2_PREFIX];
     int32_t prefix_len;
@@ -75,7 +76,7 @@ void ps_h2_unref(ps_h2_call *c);
 bool ps_h2_push(ps_h2 *h, int32_t kind, ps_h2_call *c, ps_h2_bytes *data);
 
 /* call.c */
-/* A header of a request. False: no memory. */
+/* A header of a request. False: no memory, or far too many bytes of headers. */
 bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name_len,
                        const uint8_t *value, size_t value_len);
 /* Its headers are whole. */

@@ -14,6 +14,8 @@
 #define CODE_SEND_MESSAGE_V2 310
 #define CODE_SEND_BATCH_MESSAGE 320
 #define CODE_LITE_PULL_MESSAGE 361
+#define CODE_POP_MESSAGE 200050
+#define CODE_ACK_MESSAGE 200051
 
 typedef struct signer { /* a key, and what signs with its secret */
     struct signer *sg_next;
@@ -150,6 +152,8 @@ static bool read_asked(const ps_conn *n, const ps_command *r, asked *out) {
         break;
     case CODE_PULL_MESSAGE:
     case CODE_LITE_PULL_MESSAGE:
+    case CODE_POP_MESSAGE:
+    case CODE_ACK_MESSAGE:
         out->group = ps_command_field(r, "consumerGroup");
         break;
     case CODE_SEND_MESSAGE:

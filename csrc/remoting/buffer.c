@@ -85,3 +85,11 @@ int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len) {
     answer->version = PS_PROTOCOL_VERSION;
     return ps_core_frame(c, answer, body_len);
 }
+
+int ps_core_append_records(ps_core *c, const ps_batch_info *b) {
+    uint8_t *to = ps_buffer_room(&c->co_out, b->bytes);
+    if (to == NULL) return PS_E_NO_MEMORY;
+    ps_batch_records(b, to);
+    c->co_out.len += b->bytes;
+    return 0;
+}

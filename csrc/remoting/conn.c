@@ -27,6 +27,7 @@
 #define CODE_SEND_MESSAGE_V2 310
 #define CODE_SEND_BATCH_MESSAGE 320
 #define CODE_LITE_PULL_MESSAGE 361
+#define CODE_POP_MESSAGE 200050
 #define CODE_ACK_MESSAGE 200051
 
 /* ---- the core ---- */
@@ -186,6 +187,7 @@ static void begin(ps_core *c) {
     c->co_out.len = 0;
     c->co_frame_count = 0;
     c->co_put = c->co_parked_one = c->co_more = false;
+    c->co_pop_due = 0;
     ps_times_begin(c);
 }
 
@@ -211,12 +213,13 @@ static void finish(ps_conn *n, ps_step *out) {
                      .conn_id = n->cn_id,
                      .news = look_for_news(c),
                      .look_in_ms = c->co_parked_one ? ps_parked_deadline_in(c) : -1,
+                     .pop_due_ms = c->co_pop_due,
                      .more = c->co_more,
                      .part = n->cn_in.data != NULL};
     ps_deferred_detach(c, out);
     ps_times_end(c);
     out->rare = out->frame_count > 0 || out->deferred != NULL || out->news ||
-                out->look_in_ms >= 0 || out->more || out->part;
+                out->look_in_ms >= 0 || out->pop_due_ms > 0 || out->more || out->part;
 }
 
 static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
@@ -243,6 +246,8 @@ static int serve_frame(ps_conn *n, const ps_command *request) {
         return ps_core_pull(n, request);
     case CODE_END_TRANSACTION:
         return ps_core_end_transaction(n, request);
+    case CODE_POP_MESSAGE:
+        return ps_core_pop(n, request);
     case CODE_ACK_MESSAGE:
         return ps_core_ack(n, request);
     default:
@@ -269,6 +274,7 @@ static bool goes_up(const ps_conn *n, int32_t code) {
     case CODE_SEND_MESSAGE_V2:
     case CODE_SEND_BATCH_MESSAGE:
         return what & PS_UP_SENDS;
+    case CODE_POP_MESSAGE:
     case CODE_ACK_MESSAGE:
         return what & PS_UP_POPS;
     default:

@@ -126,6 +126,7 @@ struct ps_core {
     ps_deferred *co_deferred;
     bool co_put;        /* this call has put something */
     bool co_parked_one; /* this call has held a pull */
+    int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
     int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
     int64_t co_work_ms;   /* monotonic time that it was counted at */
     bool co_more;    /* this call has left whole frames, since its answers are many */
@@ -151,6 +152,14 @@ struct ps_core {
     int64_t co_puts_before, co_pulls_before;
     int64_t co_puts_waiting; /* put by it, and waiting for the disk */
 };
+
+/* Which queue a message goes to, where a walk begins. */
+static inline uint64_t ps_core_random(ps_core *c) {
+    c->co_random ^= c->co_random << 13;
+    c->co_random ^= c->co_random >> 7;
+    c->co_random ^= c->co_random << 17;
+    return c->co_random;
+}
 
 /* topictable.c, groups.c, pullfilter.c */
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
@@ -183,6 +192,8 @@ bool ps_slice_true(ps_slice s);
 int ps_core_frame(ps_core *c, const ps_command *command, int64_t body_len);
 /* The same for an answer, whose flag, language and version are set here. */
 int ps_core_answer(ps_core *c, ps_command *answer, int64_t body_len);
+/* The records of a batch after it. */
+int ps_core_append_records(ps_core *c, const ps_batch_info *b);
 
 /* times.c */
 void ps_times_begin(ps_core *c);
@@ -196,6 +207,7 @@ typedef struct ps_answer { /* what an answer is made of */
     const int64_t *physical;
     ps_slice uniq, remark, handle;
     int64_t end; /* of the last record, in the log */
+    bool bare;   /* without the fields of a send: it answers an acknowledgement */
 } ps_answer;
 /* Answers now, or, when `wait` and the store syncs, once the log is on the disk. */
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put);

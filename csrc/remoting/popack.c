@@ -37,10 +37,12 @@ static bool is_there(ps_core *c, const request *r) {
            r->offset >= low && r->offset <= high;
 }
 
-static int answer(ps_core *c, const ps_command *command) {
-    ps_command reply = {.serialize = command->serialize, .opaque = command->opaque};
+/* end: of the record, in the log; 0: none was put, and nobody waits for the disk. */
+static int answer(ps_conn *n, const ps_command *command, int64_t end) {
+    const ps_answer a = {
+        .serialize = command->serialize, .opaque = command->opaque, .end = end, .bare = true};
     if (command->flag & PS_FLAG_ONEWAY) return 1;
-    int code = ps_core_answer(c, &reply, 0);
+    int code = ps_sent_answer(n, &a, end > 0, false);
     return code < 0 ? code : 1;
 }
 
@@ -49,9 +51,9 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
     ps_handle h;
     request r;
     int64_t end;
-    /* Where puts wait for the disk, so does its answer, and timers may be off. */
-    if (c->co_pops == NULL || c->co_pops->po_revive == NULL || c->co_store->st_conf.sync_flush ||
-        !c->co_store->st_timer_rules.on || !read_request(command, &r) ||
+    /* Timers may be off. */
+    if (c->co_pops == NULL || c->co_pops->po_revive == NULL || !c->co_store->st_timer_rules.on ||
+        !read_request(command, &r) ||
         !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || h.physical >= 0 ||
         h.revive_queue == PS_ORDER_QUEUE || !is_there(c, &r))
         return 0;
@@ -63,5 +65,5 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
                                .start = h.start,
                                .pop_ms = h.pop_ms};
     if (ps_core_popped_ack(c, &key, &r.offset, 1, &end, NULL) < 0) return 0;
-    return answer(c, command);
+    return answer(n, command, end);
 }

@@ -32,6 +32,20 @@ typedef struct ps_popped_row { /* a check point; its names are good as long as i
     int64_t offsets[32];  /* ascending, none before start, none 2^31 or more after it */
 } ps_popped_row;
 
+/* What POP_MESSAGE is served by. */
+typedef struct ps_pop_rules {
+    int32_t on;                 /* 0: it is handed on */
+    int32_t revive_queues;      /* that batches take turns with */
+    int32_t retry_v1, retry_v2; /* which retry topics are looked at */
+    int32_t name_max;           /* bytes of a retry topic's name */
+    int64_t invisible_max_ms;   /* a longer time, or just this one, is refused */
+    int64_t in_flight_max;      /* messages of a queue; -1: any number */
+    int64_t open_max;           /* check points */
+    int64_t bytes_max;          /* of the records of an answer, after which no queue is read */
+} ps_pop_rules;
+
+/* From now on. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
+int ps_core_pop_rules(ps_core *core, const ps_pop_rules *rules, ps_error *error);
 /* Where the records go. PS_E_TOPIC_ILLEGAL, PS_E_NO_MEMORY. */
 int ps_core_pop_set(ps_core *core, const char *revive_topic, int32_t len, ps_error *error);
 /* The end, in the log, of the last record that was put; 0: none was. */
@@ -76,7 +90,8 @@ int64_t ps_core_popped_list(ps_core *core, int64_t *at, ps_popped_row *out, int6
 struct ps_pops;
 void ps_pops_free(struct ps_pops *pops);
 
-/* ACK_MESSAGE: 1 served, 0 for the broker to serve. */
+/* POP_MESSAGE, ACK_MESSAGE: 1 served, 0 for the broker to serve. */
+int ps_core_pop(ps_conn *conn, const ps_command *request);
 int ps_core_ack(ps_conn *conn, const ps_command *request);
 
 #endif

@@ -31,6 +31,8 @@ typedef struct ps_pops {
     due_heap *po_heaps;
     int32_t po_heap_count;
     int64_t po_count, po_turn;
+    int64_t po_pops; /* requests that were looked at */
+    ps_pop_rules po_rules;
     ps_buffer po_text; /* scratch: body and properties of a record */
 } ps_pops;
 

@@ -105,14 +105,6 @@ typedef struct pull {
     int64_t offset;
 } pull;
 
-static int append_records(ps_core *c, const ps_batch_info *b) {
-    uint8_t *to = ps_buffer_room(&c->co_out, b->bytes);
-    if (to == NULL) return PS_E_NO_MEMORY;
-    ps_batch_records(b, to);
-    c->co_out.len += b->bytes;
-    return 0;
-}
-
 static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *remark,
                        const ps_batch_info *b, int64_t next) {
     char number[3][24];
@@ -133,7 +125,7 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
     reply.field_count = 6;
     int64_t from = c->co_out.len, bytes = code == PS_CODE_SUCCESS ? b->bytes : 0;
     int rc = ps_core_answer(c, &reply, bytes);
-    if (rc == 0 && bytes > 0) rc = append_records(c, b);
+    if (rc == 0 && bytes > 0) rc = ps_core_append_records(c, b);
     if (rc < 0) { /* half an answer would make the rest of the connection unreadable */
         c->co_out.len = from;
         return rc;

@@ -82,7 +82,7 @@ void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len,
 /* ---- handing on, for hooks and at the end ---- */
 #define PS_UP_PULLS 1 /* pulls are all handed on */
 #define PS_UP_SENDS 2 /* sends are: the broker decides each of them, see decision.h */
-#define PS_UP_POPS 4  /* acknowledgements are */
+#define PS_UP_POPS 4  /* pops and acknowledgements are */
 #define PS_UP_ALL 15  /* everything is */
 /* From now on, beside what is handed on already; ps_conn_serve serves pulls that are given back. */
 void ps_core_hand_on(ps_core *core, int32_t what);
@@ -157,6 +157,7 @@ typedef struct ps_step {
     int32_t news;       /* 1: ps_core_next has something to do */
     int64_t look_in_ms; /* a pull was held: in how many ms to call ps_core_next at the latest, to
                            end the first of all that are; -1: none was held by this call */
+    int64_t pop_due_ms; /* what was popped is back at this time, before all others; 0: it is not */
     int32_t more;       /* 1: there is much to write; call ps_conn_received with 0 after it */
     int32_t part;       /* 1: part of a frame is kept: the next room is the connection's own */
     int32_t rare;       /* 0: nothing of all this but `out`, as of most reads */

@@ -51,16 +51,9 @@ static ps_slice slice_of(const char *text, int32_t len) {
 
 /* ---- what the decision leaves as asked ---- */
 
-static uint64_t next_random(ps_core *c) {
-    c->co_random ^= c->co_random << 13;
-    c->co_random ^= c->co_random >> 7;
-    c->co_random ^= c->co_random << 17;
-    return c->co_random;
-}
-
 static int32_t choose_queue(ps_core *c, const ps_topic_entry *t) {
     bool any = t != NULL && t->te_write_queues > 0;
-    return any ? (int32_t)(next_random(c) % (uint64_t)t->te_write_queues) : 0;
+    return any ? (int32_t)(ps_core_random(c) % (uint64_t)t->te_write_queues) : 0;
 }
 
 /* The UNIQ_KEY that is answered: the one that is stored. */

@@ -5,6 +5,9 @@
 
 #include "remoting/core.h"
 
+/* What an acknowledgement is told that is not on the disk: the same as by the broker. */
+#define NOT_IN_TIME "the disk did not take the record in time"
+
 /* ---- answers that wait for the disk ---- */
 
 typedef struct deferred_item {
@@ -116,10 +119,17 @@ static void add_common(ps_core *c, ps_command *reply) {
         (ps_field){ps_slice_of("MSG_REGION"), ps_slice_of(c->co_region)};
 }
 
+static int encode_bare(ps_core *c, const ps_answer *a) {
+    ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
+    if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
+    return ps_core_answer(c, &reply, 0);
+}
+
 static int encode_answer(ps_core *c, const ps_answer *a) {
     char queue[24], offset[24];
     ps_slice ids;
     ps_command reply;
+    if (a->bare) return encode_bare(c, a);
     if (!ps_sent_ids(c, a, &ids)) return PS_E_NO_MEMORY;
     reply.serialize = a->serialize;
     reply.code = a->code;

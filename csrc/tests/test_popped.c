@@ -1,5 +1,5 @@
 /* Open check points against a plain list: opened, acknowledged by frames and by calls, postponed,
- * due; and what damaged acknowledgements do, which is nothing. */
+ * due; and what damaged acknowledgements do, which is nothing. Then pops by frames. */
 #define _GNU_SOURCE
 #include "core_kit.h"
 #include "remoting/popped.h"
@@ -134,6 +134,98 @@ static void test_damaged_handles(ps_conn *n) {
     }
 }
 
+/* ---- POP_MESSAGE ---- */
+
+static void ask_pop(ps_conn *n, int64_t queue, int64_t most, const char *more, const char *value) {
+    kit_frame f;
+    kit_clear();
+    kit_begin(&f, 0, 200050, 9);
+    kit_text(&f, "consumerGroup", "p");
+    kit_text(&f, "topic", "P");
+    kit_number(&f, "queueId", queue);
+    kit_number(&f, "maxMsgNums", most);
+    kit_number(&f, "invisibleTime", 60000);
+    kit_number(&f, "pollTime", 1000);
+    kit_number(&f, "bornTime", ps_now_ms());
+    kit_text(&f, "exp", "*");
+    kit_text(&f, "order", "false");
+    kit_replace(&f, more, value);
+    kit_ask(n, &f, NULL, 0);
+    CHECK_EQ(1, kit_answer_count + kit_handed_count);
+}
+
+/* How many messages the answer has. */
+static int64_t popped_of(const ps_command *c) {
+    int64_t n = 0;
+    for (int64_t at = 0; at < c->body.len; n++) at += (int64_t)be32_get(c->body.data + at);
+    return n;
+}
+
+/* Everything is handed out once, in the order of its queue, and counted. */
+static void test_pops(ps_conn *n) {
+    ps_error e = {0};
+    ps_pop_rules rules = {.on = 1,
+                          .revive_queues = 3,
+                          .retry_v1 = 1,
+                          .retry_v2 = 1,
+                          .name_max = 127,
+                          .invisible_max_ms = 86400000,
+                          .in_flight_max = -1,
+                          .open_max = 100000,
+                          .bytes_max = 1 << 20};
+    int64_t before = ps_core_popped_count(kit_core), got = 0, all = 40 * QUEUES;
+    kit_topic("P", QUEUES, HOT);
+    for (int i = 0; i < all; i++) kit_put("P", i % QUEUES, UNIQ);
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    ask_pop(n, -1, 5, "consumerGroup", "p"); /* nobody has subscribed */
+    CHECK_EQ(1, kit_handed_count);
+    kit_subscribe("p", "P", "", 0, 1);
+    ask_pop(n, -1, 5, "exp", "*"); /* nor been there */
+    CHECK_EQ(1, kit_handed_count);
+    for (int32_t q = 0; q < QUEUES; q++)
+        CHECK_EQ(0, ps_core_commit(kit_core, "p", 1, "P", 1, q, 0, &e));
+    static const char *const others[][2] = {{"exp", "A"},       {"expType", "SQL92"},
+                                            {"order", "true"},  {"bornTime", "1"},
+                                            {"maxMsgNums", "0"}, {"maxMsgNums", "33"},
+                                            {"queueId", "3"},   {"queueId", "-2"},
+                                            {"invisibleTime", "0"}, {"topic", "%RETRY%p_P"},
+                                            {"pollTime", "x"},  {"invisibleTime", "86400000"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        ask_pop(n, -1, 5, others[i][0], others[i][1]);
+        CHECK_EQ(1, kit_handed_count);
+    }
+    while (got < all) {
+        int64_t most = 1 + check_below(32), queue = check_below(QUEUES + 1) - 1;
+        ask_pop(n, queue, most, "exp", "");
+        if (kit_handed_count > 0) { /* that queue is empty */
+            CHECK(queue >= 0);
+            continue;
+        }
+        const ps_command *c = kit_last();
+        CHECK(c->code == 0 && c->opaque == 9 && kit_field_is(c, "invisibleTime", "60000"));
+        got += popped_of(c);
+        CHECK(popped_of(c) > 0 && popped_of(c) <= most);
+        if (queue < 0) CHECK_EQ(all - got, kit_field(c, "restNum"));
+    }
+    CHECK_EQ(all, got);
+    CHECK_EQ(all, ps_core_popped_in_flight(kit_core, "p", 1, "P", 1, -1));
+    CHECK(ps_core_popped_count(kit_core) > before);
+    ask_pop(n, -1, 5, "exp", "*"); /* to wait */
+    CHECK_EQ(1, kit_handed_count);
+    rules.in_flight_max = 10;
+    kit_put("P", 1, UNIQ);
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    ask_pop(n, -1, 5, "exp", "*"); /* too many are out */
+    CHECK_EQ(1, kit_handed_count);
+    rules.in_flight_max = -1;
+    rules.on = 0;
+    CHECK_EQ(0, ps_core_pop_rules(kit_core, &rules, &e));
+    ask_pop(n, -1, 5, "exp", "*");
+    CHECK_EQ(1, kit_handed_count);
+    rules.revive_queues = 0;
+    CHECK_EQ(PS_E_ARGUMENT, ps_core_pop_rules(kit_core, &rules, &e));
+}
+
 int main(void) {
     ps_error e = {0};
     ps_popped_row none = {.key = key_of("g", 0, 5, 6), .count = 2, .offsets = {5, 5}};
@@ -149,6 +241,7 @@ int main(void) {
     ps_conn *n = kit_conn(1);
     test_model(n);
     test_damaged_handles(n);
+    test_pops(n);
     ps_conn_free(n);
     kit_close();
     check_remove(base);

@@ -39,7 +39,10 @@ _PIECE = 20 << 10  # bytes of a queue that are read at once
 #: csrc/store/ends.c, csrc/timers/pending.c; the first layout of timers is not read any more.
 _NOTES = {"queueEnds": (0x50534531,), "timers/state": (0x50535431, 0x50535432)}
 #: Files of a broker whose damage it meets itself, as long as they are files.
-_FILES = ("config/consumerOrderInfo.journal", "config/timercheck", "config/transactionMetrics")
+_FILES = (
+    "config/consumerOrderInfo.journal", "config/popCheckPoints.json", "config/timercheck",
+    "config/transactionMetrics",
+)  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -81,6 +81,12 @@ def pull(hold_ms=0, **changes):
     return ASK | {"code": 11, "ext": ext} | changes
 
 
+def ack(**changes):
+    ext = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "offset": "0",
+           "extraInfo": "0 1 60000 0 0 b 0 0"}  # fmt: skip
+    return ASK | {"code": 200051, "ext": ext} | changes
+
+
 def changed(file, text):
     """Writes the list as an editor does, by renaming."""
     other = file.with_suffix(".new")
@@ -443,12 +449,15 @@ def test_what_was_decided_once_is_served_by_the_core(broker):
     """Of one key, address, topic and group; then the signature is all that is checked."""
     if digest_functions() is None:
         pytest.skip("this interpreter does not show the functions of its cryptographic library")
-    for case in (send(), pull(), send(code=320), send("orders", binary=True)):
+    for case in (send(), pull(), ack(), send(code=320), send("orders", binary=True)):
         play(broker.port, case)
         before = let_in(broker)
         assert play(broker.port, case)[0] in (0, 13)
         assert let_in(broker) == before + 1
-    for other in (send("elsewhere"), send(key="stranger-1"), send(secret="another-secret")):
+    for other in (
+        send("elsewhere"), send(key="stranger-1"), send(secret="another-secret"),
+        ack(secret="another-secret"), ack(key="stranger-1"),
+    ):  # fmt: skip
         assert play(broker.port, other)[0] == 1
     before = let_in(broker)
     play(broker.port, send(source="127.0.0.9"))

@@ -13,6 +13,7 @@ import pytest
 from popping import popping, records, run
 from waiting import until_async
 
+import pystore
 from broker.processors.assignment import shared
 from broker.processors.needs import NeedsOfPolicies
 from broker.remoting import mqjson
@@ -21,6 +22,7 @@ from broker.remoting.command import Command
 from broker.remoting.mqjson import MessageQueue
 from broker.services.pop.modes import Mode
 from broker.services.pop.polling import Place
+from broker.services.pop.records import ReviveLog
 from pystore.errors import StrayFile
 
 
@@ -758,3 +760,96 @@ def test_filters_that_pass_over_much_end_their_turn_and_go_on(store_path, monkey
             assert found.ext["msgOffsetInfo"] == "0 0 199"
 
     run(work())
+
+
+async def beat(p, group="g", topic="T"):
+    """The heartbeat of a consumer."""
+    said = {
+        "clientID": "c", "producerDataSet": [], "consumerDataSet": [{
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
+            "subscriptionDataSet": [{
+                "topic": topic, "subString": "*", "subVersion": 1, "expressionType": "TAG",
+                "tagsSet": [], "codeSet": [], "classFilterMode": False,
+            }],
+        }],
+    }  # fmt: skip
+    assert (await p.ask(Code.HEART_BEAT, body=mqjson.dumps(said))).code == 0
+
+
+def test_metrics_say_what_a_group_has_still_to_do(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic(queues=2)
+            await beat(p)
+            p.put(*"abcde")
+            await p.handles(most=2, invisible=60_000)
+            p.shift(60_100)
+            await until_async(lambda: p.pop_service.revive.revived == 2)
+            await p.handles(queue=0, most=3)
+            answer = await p.ask(Code.GET_BROKER_RUNTIME_INFO, metrics="pop")
+            said = mqjson.loads(answer.body)["table"]
+            flight = {key: n for key, n in said.items() if "inflight" in key or "ready" in key}
+            assert sum(n for key, n in flight.items() if "inflight" in key) == 3
+            assert sum(n for key, n in flight.items() if "ready" in key) == 2
+            label = 'consumer_group="g",is_retry="{}",is_system="false",topic="T"'
+            lag = [
+                said[f"rocketmq_consumer_lag_messages{{{label.format(retry)}}}"]
+                for retry in ("false", "true")
+            ]
+            assert sum(lag) == 5 and lag[1] == 2
+            label = 'consumer_group="g",put_status="PUT_OK",topic="T"'
+            assert said[f"rocketmq_pop_revive_retry_messages_total{{{label}}}"] == 2
+            assert said['rocketmq_pop_revive_lag_milliseconds{queue_id="0"}'] >= 0
+            assert said["rocketmq_pop_checkpoint_buffer_size"] >= 1
+
+    run(work())
+
+
+def test_an_acknowledgement_waits_for_the_disk_in_the_core(store_path, monkeypatch):
+    async def work():
+        async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+            p.make_topic()
+            p.put("a", "b")
+            found = await p.handles()
+            monkeypatch.delattr(p.pop_service.acks.__class__, "ack")  # Python is not asked
+            for handle, _, _ in found:
+                assert (await p.ack(handle)).code == 0
+                assert p.broker.store.info().log_flushed >= p.pop_service.log.end
+            assert (await p.ack(found[0][0])).code == 0  # a repeat
+            assert not len(p.pop_service.points)
+
+    run(work())
+
+
+@pytest.mark.parametrize("stopped", ["cleanly", "then put into", "damaged"])
+def test_a_start_after_a_clean_stop_reads_no_records(store_path, monkeypatch, stopped):
+    """Unless the log went on since: then it is asked, as after a crash, and says the same."""
+    kept = store_path / "config" / "popCheckPoints.json"
+
+    async def first():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put(*"abcdef")
+            found = await p.handles(most=3)
+            await p.ack(found[1][0])
+            await p.handles(most=2, invisible=70_000)
+            return sorted(ck.row for ck in p.pop_service.points)
+
+    async def second():
+        async with popping(store_path) as p:
+            assert sorted(ck.row for ck in p.pop_service.points) == before
+            assert p.pop_service.in_flight("T", "g", 0) == 4 and not kept.exists()
+
+    asked = []
+    find = ReviveLog.find
+    monkeypatch.setattr(ReviveLog, "find", lambda *given: (asked.append(1), find(*given))[1])
+    before = run(first())
+    asked.clear()
+    if stopped == "then put into":
+        with pystore.open(store_path, mappedFileSizeCommitLog=1 << 20) as store:
+            store.put("T", "g")
+    elif stopped == "damaged":
+        kept.write_bytes(kept.read_bytes()[:-9])
+    run(second())
+    assert bool(asked) is (stopped != "cleanly")

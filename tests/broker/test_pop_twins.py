@@ -1,13 +1,14 @@
-"""Twins: the same acknowledgements are served once by the core and once by Python, of two stores.
-Answers and records are equal. PS_SEED repeats a run, PS_POP_TWINS says how many."""
+"""Twins: the same pops and acknowledgements are served once by the core and once by Python, of two
+stores. Answers and records are equal. PS_SEED repeats a run, PS_POP_TWINS says how many."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
 
-from popping import popping, run
+from popping import popping, records, run
 
 from broker.remoting.codes import RequestCode as Code
 from broker.services.pop import Pop
@@ -88,6 +89,127 @@ def test_core_and_python_acknowledge_alike(tmp_path, rng, monkeypatch):
             assert flight[0] == flight[1]
             acks = [each for each in put[0] if each[1]["TAGS"] == "ack"]
             assert sum(flight[0]) == len(out) - len(acks) and acks
+
+    run(work())
+
+
+#: What the clocks and the turns of the two have no reason to agree on.
+_OF_A_SIDE = ("popTime", "reviveQid")
+
+
+def asked_to_pop(rng):
+    """The fields of a pop; one in four is unusual."""
+    fields = {
+        "queue": rng.randrange(3), "most": rng.randrange(1, 33),
+        "invisible": rng.randrange(60_000, 70_000),
+    }  # fmt: skip
+    name = rng.choice((None,) * 12 + ("most", "queue", "invisible", "exp", "born"))
+    if name in ("most", "queue", "invisible"):
+        # Not a time so short that a message comes back meanwhile.
+        small = () if name == "invisible" else (33, 99)
+        fields[name] = rng.choice((-1 << 63, -2, 0, *small, 1 << 31, 1 << 62, "", "x"))
+    elif name == "exp":
+        fields |= rng.choice(
+            ({"exp": "A"}, {"exp": ""}, {"expType": "SQL92", "exp": "a = 1"}, {"expType": "?"})
+        )
+    elif name == "born":
+        fields["bornTime"] = rng.choice((0, 1, -5, 1 << 62))
+    return fields
+
+
+def test_core_and_python_pop_alike(tmp_path, rng):
+    async def work():
+        async with popping(tmp_path / "core") as one, popping(tmp_path / "python") as two:
+            two.broker.services.core.hand_on_pops()
+            sides, bodies = (one, two), [f"{n}" * rng.randrange(1, 4) for n in range(200)]
+            for p in sides:
+                p.make_topic(queues=3)
+                for queue in range(3):
+                    await p.pop(queue=queue)  # the first visit of the group
+                    p.put(*bodies, queue=queue)
+                p.broker.services.core.publish_subscription(
+                    "g", "T", tags=None, sub_version=1, own=True
+                )
+            walks, by_core = count_walks(one), 0
+            for _ in range(CASES // 4):
+                fields, before = asked_to_pop(rng), len(walks)
+                answers = [await p.pop(**fields) for p in sides]
+                said = [
+                    (a.code, {k: v for k, v in a.ext.items() if k not in _OF_A_SIDE}, a.serialize)
+                    for a in answers
+                ]
+                assert said[0] == said[1], fields
+                bodies = [[each[:2] for each in records(a.body)] for a in answers]
+                assert bodies[0] == bodies[1], fields
+                by_core += answers[0].code == 0 and len(walks) == before
+            rows = [
+                sorted((r.key.queue, r.key.start, r.offsets, r.invisible_ms) for r in all_rows(p))
+                for p in sides
+            ]
+            assert rows[0] == rows[1] and by_core > 5
+            flight = [[p.pop_service.in_flight("T", "g", q) for q in range(3)] for p in sides]
+            assert flight[0] == flight[1]
+            taken = [p.broker.services.statistics.current()["GROUP_GET_NUMS", "T@g"] for p in sides]
+            assert taken[0] == taken[1] == sum(flight[0])
+
+    run(work())
+
+
+def count_walks(p):
+    """Requests that Python looks for messages for, from now on."""
+    batches, walks = p.pop_service.batches, []
+    walk = batches.pop
+
+    def counted(request):
+        walks.append(request)
+        return walk(request)
+
+    batches.pop = counted
+    return walks
+
+
+def all_rows(p):
+    return [ck.row for ck in p.pop_service.points]
+
+
+def test_the_core_leaves_what_came_back_to_python(store_path):
+    """And finds the rest of the topic by itself."""
+
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            await p.pop()
+            p.broker.services.core.publish_subscription(
+                "g", "T", tags=None, sub_version=1, own=True
+            )
+            walks = count_walks(p)
+            p.put("a", "b", "c")
+            assert [body for *_, body in await p.handles(most=1)] == [b"a"]
+            assert not walks
+            p.shift(61_000)
+            came = []
+            while len(came) < 3:
+                came += [body for *_, body in await p.handles(most=1)]
+                await asyncio.sleep(0.01)
+            assert sorted(came) == [b"a", b"b", b"c"] and walks
+
+    run(work())
+
+
+def test_what_the_core_popped_comes_back_by_itself(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            await p.pop()
+            p.broker.services.core.publish_subscription(
+                "g", "T", tags=None, sub_version=1, own=True
+            )
+            walks = count_walks(p)
+            p.put("a")
+            assert [body for *_, body in await p.handles(invisible=1)] == [b"a"]
+            assert not walks
+            answer = await p.pop(poll=60_000)
+            assert [record[1] for record in records(answer.body)] == [b"a"]
 
     run(work())
 

@@ -15,6 +15,10 @@ def main(path: str) -> None:
         async def make() -> None:
             broker.services.topics.update(TopicConfig("orders", 2, 2))
             await broker.services.topics.settled()
+            # As if it had said so in a heartbeat: the core serves what it finds for the group.
+            broker.services.core.publish_subscription(
+                "g", "orders", tags=None, sub_version=1, own=True
+            )
 
         broker.run(make())
         print(broker.port, flush=True)

@@ -152,6 +152,15 @@ def test_headers_without_end(broker: Broker) -> None:
     assert fine(broker)
 
 
+def test_a_byte_that_names_kilobytes_of_headers(broker: Broker) -> None:
+    """An HPACK bomb: the connection ends at the first one."""
+    with connected(broker) as sock:
+        entry = b"\x40\x01x" + b"\x7f\xbd\x1d" + b"y" * 3900  # goes to the table
+        sock.sendall(frame(HEADERS, END_HEADERS, 1, entry + b"\xbe" * 10_000))
+        assert [kind for kind, *_ in frames(sock)].count(HEADERS) == 0  # until it is closed
+    assert fine(broker)
+
+
 @pytest.mark.parametrize(
     "data",
     [

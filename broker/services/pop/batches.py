@@ -29,7 +29,7 @@ from pystore import Batch, Message, Store
 from pystore.errors import StoreError
 from pystore.sql92 import WORK_MAX
 
-__all__ = ["Batches", "Delivery", "PopRequest", "Popped", "Taken"]
+__all__ = ["Batches", "Delivery", "PopRequest", "Popped", "Taken", "longest_retry_topic"]
 
 _PERCENT = 100
 #: How long filters may pass over messages in one try; the rest is for the next one.
@@ -111,6 +111,11 @@ class Popped:
             yield Delivery(message, handle, times)
 
 
+def longest_retry_topic(config: Config) -> int:
+    """Bytes that the name of a retry topic may have."""
+    return 255 if config["autoMessageVersionOnTopicLen"] else 127
+
+
 class Batches:
     """Finds batches, and keeps a check point or the order of each before it is handed out."""
 
@@ -158,13 +163,19 @@ class Batches:
 
     # ---- retry topics ----
 
-    def retry_kinds(self, luck: int) -> list[str]:
-        """Only one kind is looked at for one request, since its answer knows one."""
+    @property
+    def looked_at(self) -> list[str]:
+        """Kinds of retry topics that messages may come back through."""
         if not self._config["enableRetryTopicV2"]:
             return [RETRY_V1]
         if not self._config["retrieveMessageFromPopRetryTopicV1"]:
             return [RETRY_V2]
-        return [RETRY_V2 if luck % 2 else RETRY_V1]
+        return [RETRY_V1, RETRY_V2]
+
+    def retry_kinds(self, luck: int) -> list[str]:
+        """Only one kind is looked at for one request, since its answer knows one."""
+        kinds = self.looked_at
+        return [kinds[luck % len(kinds)]]
 
     def _retry(self, request: PopRequest, luck: int, out: Popped) -> None:
         if request.order or request.topic.startswith(RETRY):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.remoting.popped import Key
-from broker.remoting.receipts import RETRY_V1, RETRY_V2, retry_topic
+from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
@@ -69,6 +69,8 @@ class Revive:
         #: Since the start: messages that came back; those that were gone, or have nowhere to go.
         self.revived = 0
         self.dropped = 0
+        #: Of those that came back: how many, by topic and group.
+        self.copies: Counter[tuple[str, str]] = Counter()
 
     def start(self) -> None:
         self._running = True
@@ -139,6 +141,8 @@ class Revive:
             failed = error
         self._points.acknowledge(ck, done)
         self.revived += revived
+        if revived:
+            self.copies[is_retry_of(ck.topic, ck.group) or ck.topic, ck.group] += revived
         self.dropped += len(done) - revived
         if ck.open:
             self._points.postpone(ck, self._now_ms() + _RETRY_MS)

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting.hot import Core
-from broker.remoting.popped import Popped
-from broker.remoting.receipts import is_retry_of, retry_topic
+from broker.remoting.popped import CorePopRules, Popped
+from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
 from broker.services.offsets import Offsets
+from broker.services.pop import kept
 from broker.services.pop.acks import Acks
-from broker.services.pop.batches import Batches, PopRequest
+from broker.services.pop.batches import Batches, PopRequest, longest_retry_topic
 from broker.services.pop.batches import Popped as Found
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
 from broker.services.pop.modes import RequestModes
@@ -31,7 +32,7 @@ from broker.services.pop.polling import FULL, PARKED, Place, Polling, Waiter
 from broker.services.pop.records import ReviveLog, revive_topic
 from broker.services.pop.revive import Revive
 from broker.services.schedule import Schedule
-from broker.services.topics import Topics
+from broker.services.topics import READ, Topics
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
 from pystore.timers import Timers
@@ -70,11 +71,14 @@ class Pop:
         self._topics, self._groups, self._offsets = topics, groups, offsets
         self._schedule: Schedule | None = None
         topic = revive_topic(config["brokerClusterName"])
-        popped = Popped(core, topic)
+        self._table = popped = Popped(core, topic)
         self.points = CheckPoints(popped)
         folder, mode = store.path / "config", store.settings.file_mode
         self.order = OrderTable(folder / "consumerOrderInfo.json", mode)
         self.modes = RequestModes(folder / "messageRequestMode.json", mode)
+        self._kept = folder / "popCheckPoints.json"
+        #: It is known what is open.
+        self._found = False
         self.log = ReviveLog(store, topic, popped)
         self.batches = Batches(
             store, core, config, topics, offsets, self.points, self.order, self.log, self.now_ms
@@ -90,7 +94,7 @@ class Pop:
         self.polling = Polling(self.now_ms, self._limits)
         self.notices = Polling(self.now_ms, self._limits)
         self._stopping = False
-        core.on_news = self._got_messages
+        core.on_news, core.on_pop_due = self._got_messages, self.revive.expect
         offsets.on_reset = self._was_reset
         offsets.store, offsets.rest_on = store, lambda: self.log.end
 
@@ -125,7 +129,17 @@ class Pop:
         self._go_on_at({(group, topic, q): at for (topic, group, q), at in noted.items()})
         if timers is None:
             return
+        await self._find(timers)
+        self._found = True
+
+    async def _find(self, timers: Timers) -> None:
+        """What is open. Raises: StoreError."""
         since, end = self._store.metadata.offsets_mark(), self._store.info().log_max
+        known = await asyncio.to_thread(self._take_kept, end)
+        if known is not None:
+            for ck in known:
+                self.points.add(ck)
+            return
         if since > end:  # the log lost its end with the power
             since = 0
             await asyncio.to_thread(self._store.metadata.set_offsets_mark, end)
@@ -143,6 +157,13 @@ class Pop:
                 "%d check points are open, found in %d records", len(found.open), found.records
             )
 
+    def _take_kept(self, end: int) -> list[CheckPoint] | None:
+        try:
+            return kept.take(self._kept, end)
+        except OSError as bad:
+            log.warning("%s is not read, so the log is asked: %s", self._kept, bad)
+            return None
+
     def _go_on_at(self, offsets: Mapping[tuple[str, str, int], int]) -> None:
         """Offsets that moved just before a crash, by (group, topic, queue); nobody gets what was
         handed out already. One beyond the queue is of a topic that was deleted since, or of
@@ -156,6 +177,28 @@ class Pop:
         """From now on messages come back when their time is over."""
         self._schedule = schedule
         self.revive.start()
+        self._publish()
+        self._config.changed.append(lambda _: self._publish())
+
+    def _publish(self) -> None:
+        """What the core needs to know to serve pops by itself. Raises: StoreError."""
+        config = self._config
+        kinds = self.batches.looked_at
+        count, bounded = config["reviveQueueNum"], config["enablePopMessageThreshold"]
+        self._store.learn_queue(self.log.topic, count - 1)
+        self._table.serve_pops(
+            CorePopRules(
+                on=self.is_on and bool(config["brokerPermission"] & READ),
+                revive_queues=count,
+                retry_v1=RETRY_V1 in kinds,
+                retry_v2=RETRY_V2 in kinds,
+                name_max=longest_retry_topic(config),
+                invisible_max_ms=config["timerMaxDelaySec"] * 1000,
+                in_flight_max=config["popInflightMessageThreshold"] if bounded else None,
+                open_max=config["maxOpenCheckPoints"],
+                bytes_max=config["maxTransferBytesOnMessageInMemory"],
+            )
+        )
 
     def stop(self) -> None:
         """Answers what waits, and brings nothing back any more. Raises: OSError, StoreError."""
@@ -163,7 +206,7 @@ class Pop:
         self.revive.stop()
         self.polling.wake_all()
         self.notices.wake_all()
-        self._core.on_news = None
+        self._core.on_news = self._core.on_pop_due = None
 
     async def save_order(self) -> None:
         """Raises: OSError, StoreError."""
@@ -172,6 +215,14 @@ class Pop:
     def save_now(self) -> None:
         """At the very end. Raises: OSError, StoreError."""
         self.order.save_now()
+        if self._found:
+            store = self._store
+            try:
+                kept.keep(self._kept, self.points, store.info().log_max, store.settings.file_mode)
+            except OSError as bad:
+                log.warning(
+                    "%s is not written, so the next start asks the log: %s", self._kept, bad
+                )
 
     def tick(self) -> None:
         """Every reviveInterval."""

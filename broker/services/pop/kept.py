@@ -1,0 +1,61 @@
+"""The check points that were open at a clean stop, so that the next start need not read the records
+of all that is under way (docs/internals/pop.md#recovery). Not upstream's. The file is good for a
+log that nothing was put into since; otherwise, and without it, the log says what is open."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from broker.remoting import mqjson
+from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed, required
+from broker.remoting.popped import BATCH_MAX
+from broker.services.pop.checkpoints import CheckPoint
+from pystore import files
+
+__all__ = ["keep", "take"]
+
+log = logging.getLogger("broker.pop")
+
+_FILE = Shape(log=required(LONG), open=listed(OBJECT))
+_OPEN = Shape(
+    t=required(TEXT), c=required(TEXT), q=required(LONG), so=required(LONG), pt=required(LONG),
+    it=required(LONG), rq=required(LONG), a=Member(LONG, 0), o=listed(LONG, BATCH_MAX),
+)  # fmt: skip
+
+
+def keep(path: Path, points: Iterable[CheckPoint], end: int, mode: int) -> None:
+    """end: of the log. Raises: OSError."""
+    rows = [
+        {
+            "t": ck.topic, "c": ck.group, "q": ck.queue, "so": ck.start, "pt": ck.pop_ms,
+            "it": ck.invisible_ms, "rq": ck.revive_queue, "a": ck.acked, "o": list(ck.offsets),
+        }
+        for ck in points
+    ]  # fmt: skip
+    files.make_folders(path.parent, mode)
+    files.write_whole(path, mqjson.dumps({"log": end, "open": rows}), durable=False, mode=mode)
+
+
+def take(path: Path, end: int) -> list[CheckPoint] | None:
+    """What was open; None: the log has to be asked. The file is gone then. Raises: OSError."""
+    data = files.read_file(path)
+    path.unlink(missing_ok=True)
+    if data is None:
+        return None
+    try:
+        said = _FILE.loads(data)
+        return [_point(_OPEN(each)) for each in said["open"]] if said["log"] == end else None
+    except (ValueError, TypeError) as bad:
+        log.warning("%s cannot be read, so the log is asked: %s", path, bad)
+        return None
+
+
+def _point(said: dict[str, int]) -> CheckPoint:
+    found = CheckPoint(
+        str(said["t"]), str(said["c"]), said["q"], said["so"], said["pt"], said["it"], said["rq"],
+        said["o"],  # type: ignore[arg-type]
+    )  # fmt: skip
+    found.acked = said["a"]
+    return found
