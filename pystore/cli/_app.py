@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -15,10 +15,10 @@ import typer
 from pystore import __version__, errors
 from pystore.cli._output import Failure, Json, Output, Text
 from pystore.cli._session import Session, parse_settings
-from pystore.cli._verbs import VERBS, broken
+from pystore.cli._verbs import all_verbs, broken, verbs_of
 from pystore.cli.verbs import Verb
 
-__all__ = ["EXIT_CODES", "app", "exit_code_of", "main"]
+__all__ = ["EXIT_CODES", "command_of", "exit_code_of", "main"]
 
 OK, NOTHING, USAGE, NO_STORE, LOCKED, DAMAGED, TROUBLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
@@ -216,7 +216,7 @@ def _program(
     pass
 
 
-def _make_app() -> typer.Typer:
+def _make_app(verbs: Iterable[Verb]) -> typer.Typer:
     made = typer.Typer(
         help=(
             "Inspect, follow and fill an Apache RocketMQ message store.\n\n"
@@ -236,7 +236,7 @@ def _make_app() -> typer.Typer:
     )
     made.callback()(_program)
     groups: dict[str, typer.Typer] = {"": made}
-    for verb in VERBS:
+    for verb in verbs:
         group, _, name = verb.name.rpartition(" ")
         if group not in groups:
             groups[group] = typer.Typer(
@@ -250,13 +250,14 @@ def _make_app() -> typer.Typer:
     return made
 
 
-app = _make_app()
-
-
 @functools.cache
-def _program_command() -> Any:
-    """click's command of the whole program, which typer makes again each time it is asked."""
-    return typer.main.get_command(app)
+def command_of(word: str = "") -> Any:
+    """click's command of the program with the verbs of that word alone, which is a part of the work
+    of making them all; without such verbs, of the whole program."""
+    found = verbs_of(word) if word else ()
+    if word and not found:
+        return command_of()
+    return typer.main.get_command(_make_app(found or all_verbs()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -266,8 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # Text that the terminal's encoding has no letter for is shown escaped.
             stream.reconfigure(errors="backslashreplace")
+    completes = "_PYSTORE_COMPLETE" in os.environ
+    command = command_of(given[0] if given and not completes else "")
     try:
-        result = _program_command().main(args=given, prog_name="pystore", standalone_mode=False)
+        result = command.main(args=given, prog_name="pystore", standalone_mode=False)
     except _ClickError as error:
         if "--json" in given and error.format_message():
             step = f"see pystore {' '.join(given[:1])} --help"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
 
 from pystore.cli.bench import run as bench
 from pystore.cli.carve import run as carve
@@ -24,7 +25,10 @@ from pystore.cli.verify import run as verify
 from pystore.errors import BadArgument
 from pystore.packages import shadowed
 
-__all__ = ["GROUP", "VERBS", "broken"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["GROUP", "all_verbs", "broken", "verbs_of"]
 
 #: Entry points of this group add verbs (pystore/cli/verbs.py).
 GROUP = "pystore.verbs"
@@ -51,9 +55,29 @@ _OWN: tuple[Verb, ...] = (
 broken: dict[str, BadArgument] = {}
 
 
-def _of_others() -> Iterator[Verb]:
+@cache
+def all_verbs() -> tuple[Verb, ...]:
+    """Own verbs first, then the others in the order of their first words."""
+    from importlib.metadata import entry_points
+
+    others = _loaded(entry_points(group=GROUP))
+    return (*_OWN, *sorted(others, key=lambda verb: verb.name.split()[0]))
+
+
+def verbs_of(word: str) -> tuple[Verb, ...]:
+    """Those that begin with that word; of the others nothing is imported. Empty: there are none, or
+    they cannot be imported."""
+    own = tuple(verb for verb in _OWN if verb.name == word)
+    if own:
+        return own
+    from importlib.metadata import entry_points
+
+    return tuple(_loaded(entry_points(group=GROUP, name=word)))
+
+
+def _loaded(entries: Iterable[EntryPoint]) -> Iterator[Verb]:
     """Verbs that cannot be imported must not keep the others from working: see `broken`."""
-    for entry in entry_points(group=GROUP):
+    for entry in entries:
         try:
             found = entry.load()
         except Exception as error:  # noqa: BLE001 another package's module may fail in any way
@@ -69,11 +93,3 @@ def _why(entry: EntryPoint, error: Exception) -> BadArgument:
         said = BadArgument(f"{entry.value} cannot be imported: {type(error).__name__}: {error}")
         said.next_step = f"repair or reinstall the package '{package}'"
     return said
-
-
-def _sorted_by_word(verbs: tuple[Verb, ...]) -> tuple[Verb, ...]:
-    """Own verbs first, then the others in the order of their first words."""
-    return (*_OWN, *sorted(verbs, key=lambda verb: verb.name.split()[0]))
-
-
-VERBS: tuple[Verb, ...] = _sorted_by_word(tuple(_of_others()))

@@ -18,12 +18,10 @@ from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
 from pystore.cli.import_ import Count, Scratch, Target, arguments
 from pystore.errors import RecordDamaged
-from pystore.repair import filler
 
 __all__ = ["run"]
 
 _END = (1 << 63) - 1
-_FILLER = filler.TOPIC.decode()
 #: Settings that say where the source lies.
 _ELSEWHERE = ("storePathRootDir", "storePathCommitLog")
 
@@ -66,6 +64,8 @@ def run(
     if out.exists() or out.is_symlink():
         raise usage(f"OUT {out} exists already", "give the path of a folder that does not exist")
     wanted = frozenset(topic or ())
+    from pystore.repair.filler import TOPIC as FILLER
+
     count = Count()
     with ExitStack() as stack:
         reader = stack.enter_context(s.reader())
@@ -77,7 +77,7 @@ def run(
             bar.update(message.physical_offset - first, last - first)
             if (
                 low <= message.store_timestamp <= high
-                and message.topic != _FILLER
+                and message.topic != FILLER.decode()
                 and (not wanted or message.topic in wanted)
             ):
                 put = arguments(message_record(message, stored=True))

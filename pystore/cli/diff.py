@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystore.audit.diff import Difference, Range, diff
 from pystore.cli._session import Session
+
+if TYPE_CHECKING:
+    from pystore.audit.diff import Difference, Range
 
 __all__ = ["run"]
 
@@ -34,6 +36,8 @@ def run(
       pystore diff /data/store /backup/store
       pystore diff /data/store ./carved --topic orders --json
     """
+    from pystore.audit.diff import diff
+
     with s.progress("comparing") as bar:
         found = diff(
             s.path, other, s.conf, topics=frozenset(topic or ()),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystore import repair as _repair
 from pystore.cli._session import Session
 from pystore.cli._values import usage
 from pystore.cli.verify import PHASES, show_audit
-from pystore.repair import Repair
+
+if TYPE_CHECKING:
+    from pystore.repair import Repair
 
 __all__ = ["rebuild", "run"]
 
@@ -78,6 +79,8 @@ def run(
       pystore repair /data/rocketmq/store --yes
       pystore repair /data/rocketmq/store --undo
     """
+    from pystore import repair as _repair
+
     if undo:
         done = _repair.undo(s.path, s.conf, **s.sets)
         s.out.facts("undone", {"side folder": done.side, "actions": len(done.actions)})
@@ -154,6 +157,8 @@ def rebuild(
       pystore rebuild /data/rocketmq/store
       pystore rebuild /data/rocketmq/store --index
     """
+    from pystore import repair as _repair
+
     with s.progress("reading the log") as bar:
         done = _repair.rebuild(
             s.path, s.conf, **chosen(queues, index, checkpoint, metadata), dry_run=dry_run,

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from pystore.cli._session import Session
-from pystore.repair import salvage
 
 __all__ = ["run"]
 
@@ -26,6 +25,8 @@ def run(
     Examples:
       pystore salvage /mnt/recovered ./store
     """
+    from pystore.repair import salvage
+
     done = salvage(s.path, into, s.conf, **dict[str, Any](s.sets))
     s.out.table("segments", ("file", "first byte"), done.segments)
     if done.skipped:

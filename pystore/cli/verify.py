@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pystore.audit import KINDS, Audit, verify
 from pystore.cli._session import Session
 from pystore.cli._values import Size
+
+if TYPE_CHECKING:
+    from pystore.audit import Audit
 
 __all__ = ["PHASES", "run", "show_audit"]
 
@@ -41,6 +43,8 @@ def run(
       pystore verify /data/rocketmq/store --deep --jobs 8
       pystore verify /data/rocketmq/store --json | jq '.findings[] | select(.severity == "ERROR")'
     """
+    from pystore.audit import verify
+
     with s.progress("checking the log") as bar:
         audit = verify(
             s.path, s.conf, jobs=jobs, deep=deep,
@@ -54,6 +58,8 @@ def run(
 
 def show_audit(s: Session, audit: Audit) -> None:
     """Facts, findings, and what each kind of finding means."""
+    from pystore.audit import KINDS
+
     facts: dict[str, object] = {
         "path": audit.path,
         "state": audit.state,

@@ -22,18 +22,18 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import typer
 from waiting import BOUND_S, until
 
 import pystore
 from pystore import settings
 from pystore.cli import _progress, main
-from pystore.cli._app import EXIT_CODES, app, exit_code_of
+from pystore.cli._app import EXIT_CODES, command_of, exit_code_of
 from pystore.cli._records import _properties_json, hex_dump, java_order, java_string
 from pystore.cli._session import holder_of
 from pystore.cli._values import Size, iso, parse_time, printable, shown
-from pystore.cli._verbs import VERBS
+from pystore.cli._verbs import all_verbs
 
+VERBS = all_verbs()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 PROGRAM = [sys.executable, "-c", "import sys; from pystore.cli import main; sys.exit(main())"]
 BORN = 1_700_000_000_000
@@ -106,7 +106,7 @@ def store(store_path: Path, small: dict[str, Any]) -> Path:
 
 
 def command(name: str) -> Any:
-    found: Any = typer.main.get_command(app)
+    found: Any = command_of()
     for word in name.split():
         found = found.commands[word]
     return found
@@ -459,6 +459,26 @@ def test_start_stays_light(store: Path) -> None:
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
         )
         assert remarks(done.stderr) == ["[]"]
+
+
+def test_a_verb_loads_no_other_packages_verbs() -> None:
+    """Nor does a verb of another package; help and what is not a verb are of the whole program."""
+    code = (
+        "import sys; from pystore.cli import main; code = main(sys.argv[1:]);"
+        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'broker', 'spark_ext'}), code,"
+        "file=sys.stderr)"
+    )
+    for words, loaded, exit_code in (
+        ("info --help", [], 0),
+        ("spark topics --help", ["spark_ext"], 0),
+        ("tx --help", ["broker"], 0),
+        ("--help", ["broker", "spark_ext"], 0),
+        ("inf", ["broker", "spark_ext"], 2),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words.split()], capture_output=True, text=True, check=True
+        )
+        assert done.stderr.splitlines()[-1] == f"{loaded} {exit_code}", words
 
 
 # ---- changing ----
