@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import lzma
 import os
@@ -27,15 +28,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Java machines of tests live for seconds: the second compiler would spend more time than its code
-# saves, and a parallel collector takes cores from the tests beside it. It is a third of their time.
-os.environ["JDK_JAVA_OPTIONS"] = " ".join(
-    ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", os.environ.get("JDK_JAVA_OPTIONS", "")]
-).strip()
-
-# Sessions of Spark start from classes that `make test` keeps (tests/spark/archive.py).
-_ARCHIVE = Path(__file__).resolve().parents[1] / "build" / "spark.jsa"
-if _ARCHIVE.is_file() and _ARCHIVE.stat().st_size:
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={_ARCHIVE} -Xlog:disable"
+# saves, a parallel collector takes cores from the tests beside it, and to verify the classes of
+# libraries is a tenth of a start. Together it is more than a third of their time.
+_SHORT_LIVED = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+os.environ["JDK_JAVA_OPTIONS"] = f"{_SHORT_LIVED} {os.environ.get('JDK_JAVA_OPTIONS', '')}".strip()
 
 # Hundreds of processes that tests start import the same modules: each of them is compiled once.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -69,7 +68,7 @@ LONGEST = (
 )
 #: Files of spark/ that share the second session; the rest of the folder shares the first. There are
 #: two, of the same length: one costs half a minute of processor time before its first row.
-SPARK_SECOND = ("test_java_broker", "test_job_faults", "test_jobs", "test_spark_kill")
+SPARK_SECOND = ("test_java_broker", "test_job_faults", "test_jobs", "test_pages", "test_spark_kill")
 #: Files of spark/ that use no session, or processes of their own.
 SPARK_ALONE = (
     "test_cluster", "test_connect", "test_file_modes", "test_first_contact",
@@ -108,6 +107,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for name in names:
         rng.shuffle(files[name])
     items[:] = [item for name in names for item in files[name]]
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves alone what there is now: modules and thousands of tests, through
+    which it would go each time that a test asks for it, or makes many objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
