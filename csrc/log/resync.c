@@ -21,20 +21,31 @@
 /* The three bytes that both magics of a record begin with. */
 static const uint8_t magic_head[3] = {0xDA, 0xA3, 0x20};
 
-bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t *end) {
-    int64_t size = mf->mf_size;
-    if (from >= size) return false;
-    *data = from;
-    *end = size;
-    if (mf->mf_fd < 0) return true;
-    int64_t at = mf->mf_io->lseek(mf->mf_io, mf->mf_fd, from, SEEK_DATA);
+static bool next_data(const ps_mapfile *mf, int fd, int64_t from, int64_t *data, int64_t *end) {
+    int64_t at = mf->mf_io->lseek(mf->mf_io, fd, from, SEEK_DATA);
     if (at < 0) return errno != ENXIO;
-    int64_t hole = mf->mf_io->lseek(mf->mf_io, mf->mf_fd, at, SEEK_HOLE);
-    if (at >= size) return false;
+    int64_t hole = mf->mf_io->lseek(mf->mf_io, fd, at, SEEK_HOLE);
+    if (at >= mf->mf_size) return false;
     if (hole <= at) return true;
     *data = at;
-    *end = hole < size ? hole : size;
+    *end = hole < mf->mf_size ? hole : mf->mf_size;
     return true;
+}
+
+bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t *end) {
+    int fd = mf->mf_fd;
+    if (from >= mf->mf_size) return false;
+    *data = from;
+    *end = mf->mf_size;
+    /* Readers keep no descriptor. Without one, the zeros of room made ahead, up to a gibibyte, are
+     * brought into memory to be looked at. */
+    if (fd < 0) {
+        fd = mf->mf_io->open(mf->mf_io, mf->mf_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
+        if (fd < 0) return true;
+    }
+    bool found = next_data(mf, fd, from, data, end);
+    if (mf->mf_fd < 0) mf->mf_io->close(mf->mf_io, fd);
+    return found;
 }
 
 /* The first of them in [p, p + n), NULL when there is none. Most of what is searched is the zeros

@@ -14,6 +14,10 @@ import storeview
 
 import pystore
 from pystore import GetStatus
+from pystore.native import lib
+
+#: Its number in csrc/files/io.h.
+LSEEK = 20
 
 WRITER = """
     import json, sys, pystore
@@ -252,3 +256,20 @@ def test_reader_metadata_is_read_only(store_path, small):
         store.flush()
         with pystore.Reader(store_path) as reader:
             assert reader.metadata is reader.metadata
+
+
+def test_room_made_ahead_is_asked_for_and_not_read(store_path):
+    """The system says where a segment has no data: to look at its zeros would bring up to a
+    gibibyte into memory each time that a reader opens."""
+    with pystore.open(store_path, mappedFileSizeCommitLog=64 << 20) as store:
+        store.put("T", b"x", queue=0)
+        end = store.info().log_max
+    io = lib.ps_io_faulty_new()
+
+    class Watched(pystore.Reader):
+        def _io(self):
+            return io
+
+    with Watched(store_path) as reader:
+        assert lib.ps_io_faulty_calls(io, 1 << LSEEK) > 0
+        assert (reader.info().log_max, len(reader.read("T", 0, 0))) == (end, 1)
