@@ -211,14 +211,14 @@ def test_close_wakes_followers(store_path, small):
 def test_cleaning_while_others_read(store_path, small):
     """Retention under load: readers of any message see it whole or not at all.
 
-    The putter goes on until 400 messages are there, the cleaner has deleted files in twenty rounds
-    and both readers have looked at the queue twenty times.
+    The putter goes on until 200 messages are there, the cleaner has deleted files in ten rounds and
+    both readers have looked at the queue ten times.
     """
     stop = threading.Event()
     deleted, looks, puts = [], [[], []], []
 
     def enough():
-        return len(puts) >= 400 and len(deleted) >= 20 and all(len(each) >= 20 for each in looks)
+        return len(puts) >= 200 and len(deleted) >= 10 and all(len(each) >= 10 for each in looks)
 
     def putter():
         while not enough() and not stop.is_set():
