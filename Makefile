@@ -265,7 +265,7 @@ $(C_RUNS) $(C_TSAN_RUNS): run/%: build/ctests/%
 
 # What tests fetch once into the user's caches is fetched while the C tests run; tests that need it
 # skip, or fetch it themselves, where this fails.
-prepare: build/spark.jsa
+prepare:
 	@mkdir -p build
 	@if command -v mvn java >/dev/null; then \
 	  for version in 5.3.3 4.9.7; do RMQ_VERSION=$$version tests/reference/reference setup || true; done; \
@@ -273,12 +273,6 @@ prepare: build/spark.jsa
 	@if command -v go >/dev/null; then \
 	  cd tests/go && go build -o /dev/null . || true; \
 	fi >>build/prepare.log 2>&1
-
-# An empty file where Java or Spark is missing: then there is nothing to start faster.
-build/spark.jsa: tests/spark/archive.py | .venv/.stamp
-	@mkdir -p build
-	@rm -f $@
-	@$(PY) tests/spark/archive.py $@ >build/spark-archive.log 2>&1 || touch $@
 
 # Objects that only a chain of rules names are kept.
 .SECONDARY: $(ASAN_OBJECTS) $(TSAN_OBJECTS)

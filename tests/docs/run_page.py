@@ -73,7 +73,8 @@ def run_console(block: Block) -> None:
             run_command(line[2:])
 
 
-def main(page: Path) -> None:
+def run_page(page: Path) -> None:
+    """Raises: whatever a block raises."""
     names: dict[str, object] = {"__name__": "docs"}
     for block in blocks_of(page):
         if not block.runs:
@@ -83,8 +84,10 @@ def main(page: Path) -> None:
             run_console(block)
         else:
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
-    if "spark" in names:
-        names["spark"].stop()  # type: ignore[attr-defined]
+
+
+def main(page: Path) -> None:
+    run_page(page)
     sys.stdout.flush()
     # DuckDB prints about its own objects at exit, beside what other libraries leave.
     os._exit(0)

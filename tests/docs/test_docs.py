@@ -13,28 +13,26 @@ from typing import Any
 
 import pytest
 from run_page import RUN, SHOWN, blocks_of
-from waiting import BOUND_S, STARVED
+from waiting import BOUND_S
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(__file__).with_name("run_page.py")
 #: Pages for people: the README of the project and its documents.
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+SPARK_PAGES = sorted((ROOT / "docs").glob("spark*.md"))
 #: What a page may import that an installation may lack.
-EXTRAS = ("pyarrow", "polars", "duckdb", "pyspark")
-SPARK_MARKS = [
-    pytest.mark.spark, pytest.mark.slow, pytest.mark.flaky(reruns=20, only_rerun=[STARVED]),
-]  # fmt: skip
+EXTRAS = ("pyarrow", "polars", "duckdb")
 #: A page is a dozen jobs one after the other.
 PAGE_S = 4 * BOUND_S
 
 
 def pages_that_run() -> list[Any]:
-    found = []
-    for page in PAGES:
-        if any(block.runs for block in blocks_of(page)):
-            marks = SPARK_MARKS if page.name.startswith("spark") else []
-            found.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
-    return found
+    """All but those of Spark, which run in the session of tests/spark/test_pages.py."""
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)))
+        for page in PAGES
+        if page not in SPARK_PAGES and any(b.runs for b in blocks_of(page))
+    ]
 
 
 @pytest.fixture
@@ -69,9 +67,8 @@ def test_page_runs(
     golden("killed").rename(work / "crashed")
     env = os.environ | {
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "spark" / "early"), str(ROOT)]),
+        "PYTHONPATH": str(ROOT),
         "HOME": str(tmp_path),
-        "PYSPARK_PYTHON": sys.executable,
     }
     done = subprocess.run(
         [sys.executable, RUNNER, page],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -66,7 +67,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     home = tmp_path_factory.mktemp("spark")
     (home / "log4j2.properties").write_text(LOG4J)
-    # Not by SPARK_CONF_DIR: a folder on the class path forbids the archive of classes.
+    runs_here = home / "spark-runs-here"
+    runs_here.mkdir()
     logging = f"-Dlog4j2.configurationFile={(home / 'log4j2.properties').as_uri()}"
     root = str(Path(__file__).resolve().parents[2])
     with pytest.MonkeyPatch.context() as patch:
@@ -75,22 +77,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         paths = [str(EARLY), *filter(None, sys.path), root]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("tests")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "OFF")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-            .config("spark.local.dir", str(home / "local"))
-            .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", logging)
-            # Between the connection of a Python process and its first word lie its imports.
-            .config("spark.python.authenticate.socketTimeout", f"{BOUND_S:.0f}s")
-            .getOrCreate()
-        )
+        with contextlib.chdir(runs_here):
+            session = (
+                SparkSession.builder.master("local[2]")
+                .appName("tests")
+                .config("spark.ui.enabled", "false")
+                .config("spark.ui.showConsoleProgress", "false")
+                .config("spark.log.level", "OFF")
+                .config("spark.sql.shuffle.partitions", "2")
+                .config("spark.sql.session.timeZone", "UTC")
+                .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+                .config("spark.local.dir", str(home / "local"))
+                .config("spark.driver.memory", "1g")
+                .config("spark.driver.extraJavaOptions", logging)
+                # Between the connection of a Python process and its first word lie its imports.
+                .config("spark.python.authenticate.socketTimeout", f"{BOUND_S:.0f}s")
+                .getOrCreate()
+            )
         yield session
         session.stop()
 

@@ -34,6 +34,27 @@ writer.start(copy + "-2").awaitTermination()
 print("there are", spark.read.format("rocketmq").load(copy + "-2").count())
 """
 
+#: The same by the calls that Spark makes of the format, in one process.
+CALLS = """
+import sys
+import pystore
+from spark_ext.source import RocketmqSource
+
+source, copy = sys.argv[1:]
+rows = RocketmqSource({"path": source, "columns": "body,topic"})
+from pyspark.sql.types import StructType
+layout = StructType().add("body", "binary").add("topic", "string")
+reader = rows.reader(layout)
+batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+writer = RocketmqSource({"path": copy}).writer(layout, False)
+writer.commit([writer.write(iter(batches))])
+stream = RocketmqSource({"path": copy, "startingOffsets": "earliest"}).streamReader(layout)
+begin = stream.initialOffset()
+end = stream.latestOffset(begin, stream.getDefaultReadLimit())
+parts = stream.partitions(begin, end)
+print("there are", sum(batch.num_rows for part in parts for batch in stream.read(part)))
+"""
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
@@ -49,7 +70,7 @@ def path(tmp_path: Path) -> str:
 def run(path: str, code: str, *words: object, **more: str) -> subprocess.CompletedProcess[str]:
     """A script by the full name of this Python, and nothing of this environment."""
     environment = {"PATH": path, "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
-    kept = ("JAVA_HOME", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+    kept = ("JAVA_HOME", "JDK_JAVA_OPTIONS")
     java = {n: os.environ[n] for n in kept if n in os.environ}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
@@ -61,22 +82,52 @@ def run(path: str, code: str, *words: object, **more: str) -> subprocess.Complet
     )
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_an_environment_that_is_not_activated(path, tmp_path, monkeypatch):
-    if shutil.which("java") is None:
-        pytest.skip("Java is not installed")
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A store of three messages."""
     import pystore
 
     with pystore.open(tmp_path / "store") as store:
         store.put_many("t", [b"a", b"b", b"c"])
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "pandas.py").write_text("raise ImportError('of another version')\n")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    """A PYTHONPATH on which pandas cannot be imported."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "pandas.py").write_text("raise ImportError('of another version')\n")
+    return f"{folder}:{ROOT}"
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_an_environment_that_is_not_activated(path, tmp_path, three, broken, monkeypatch):
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed")
     monkeypatch.chdir(tmp_path)
-    folders = [tmp_path / name for name in ("store", "copy", "checkpoint")]
-    done = run(path, FIRST, *folders, PYTHONPATH=f"{broken}:{ROOT}")
+    done = run(path, FIRST, three, tmp_path / "copy", tmp_path / "checkpoint", PYTHONPATH=broken)
     assert "there are 3" in done.stdout, done.stderr[-3000:]
+
+
+def test_reading_and_writing_need_no_pandas(path, tmp_path, three, broken):
+    done = run(path, CALLS, three, tmp_path / "copy", PYTHONPATH=broken)
+    assert "there are 3" in done.stdout, done.stderr[-3000:]
+
+
+def test_a_session_that_runs_gets_this_python(path):
+    """Where PYSPARK_PYTHON is not set, and the `python3` of the path has no packages."""
+    code = (
+        "import types, spark_ext\n"
+        "registry = types.SimpleNamespace(register=print)\n"
+        "context = types.SimpleNamespace(pythonExec='python3')\n"
+        "made = types.SimpleNamespace(sparkContext=context, dataSource=registry)\n"
+        "print(spark_ext.register(made).sparkContext.pythonExec)"
+    )
+    said = run(path, code).stdout.split("\n")
+    assert "RocketmqSource" in said[0]
+    assert said[1] == sys.executable
 
 
 def test_a_new_session_starts_spark_with_this_python(path):
