@@ -27,6 +27,7 @@ _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
+_INDEX_MOST = (1 << 31) - 1  # bytes that Java can map
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ def _index(layout: Layout, settings: Settings) -> None:
         if file.size == 0:
             layout.found("index-size", file.path, start=0, end=0, text="the file is empty")
             continue
-        shape = _index_layout(file, settings)
+        shape = _index_layout(file, settings) if file.size <= _INDEX_MOST else None
         if shape is None:
             layout.found("index-size", file.path, start=0, end=file.size, text=f"{file.size} bytes")
         else:

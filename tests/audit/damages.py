@@ -184,6 +184,7 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
     ("index file gone", lambda s, r: index_file(r, 3).unlink(), {"missing-keys"}),
     ("index file empty", lambda s, r: os.truncate(index_file(r, 3), 0),
      {"index-size", "missing-keys"}),
+    ("index file huge", lambda s, r: os.truncate(index_file(r, 3), 1 << 40), {"index-size"}),
     ("index hash", lambda s, r: poke(index_file(r, 3), 40 + 2048 + 1000, b"\x11"),
      {"missing-keys", "index-ghosts"}),
     ("index chain", lambda s, r: poke(index_file(r, 3), 40 + 2048 + 1016, b"\x11"),
