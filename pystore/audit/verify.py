@@ -23,7 +23,7 @@ from pystore.native import ffi, lib
 
 __all__ = ["verify"]
 
-#: A live log begun that recently may not have any file of a queue or of the index yet.
+#: A log begun so recently may have no file of a queue or the index yet, a file no size yet.
 _YOUNG_S = 60
 
 
@@ -130,6 +130,8 @@ def _weigh(
     live = audit.state == "live"
     if f.kind == "torn-tail" and live:
         return None  # a record that is being written just now
+    if f.kind == "index-size" and live and f.end == 0 and _young(layout.root / f.file):
+        return None  # found empty between its making and its first size
     if f.kind == "missing-units" and "folder is missing" in f.text:
         if live and (layout.root / f.file).parent.is_dir():
             return None  # made since the queues were listed
@@ -148,6 +150,14 @@ def _weigh(
     if f.kind == "checkpoint" and live:
         return None
     return f
+
+
+def _young(path: Path) -> bool:
+    """Whether a file was written, or taken away, within the last minute."""
+    try:
+        return abs(time.time() - path.stat().st_mtime) < _YOUNG_S
+    except FileNotFoundError:
+        return True
 
 
 def _after(f: Finding, audit: Audit) -> bool:

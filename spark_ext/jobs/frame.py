@@ -269,7 +269,9 @@ def _named_errors(j: Job) -> Iterator[None]:
         except OSError as failed:
             if isinstance(failed, errors.StoreError) or failed.errno not in _NO_ROOM:
                 raise
-            raise errors.DiskFull(failed.strerror, failed.filename) from None
+            # A write that fails by its descriptor names no file.
+            where = failed.filename or (j.output and str(j.output))
+            raise errors.DiskFull(failed.strerror, where) from None
     except errors.DiskFull as full:
         full.next_step = _WHEN_FULL
         raise

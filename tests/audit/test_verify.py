@@ -78,6 +78,21 @@ def test_a_store_that_is_written_to_is_sound(tmp_path: Path, small: dict[str, An
             writer.join()
 
 
+def test_an_index_file_that_a_writer_is_making_is_no_finding(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    with pystore.open(tmp_path / "s", **small) as store:
+        store.put("t", b"x", keys="k")
+        store.flush()
+        made = tmp_path / "s/index/99991231235959999"
+        made.touch()
+        assert verify(tmp_path / "s").findings == []
+        os.utime(made, (1, 1))
+        found = verify(tmp_path / "s").findings
+        assert [f.kind for f in found] == ["index-size"]
+        made.unlink()
+
+
 def test_index_files_of_any_shape_are_read(store_path: Path, small: dict[str, Any]):
     """The file does not say how many slots it has: only its entries do."""
     with pystore.open(store_path, **small | {"maxHashSlotNum": 64, "maxIndexNum": 999}) as store:
