@@ -270,7 +270,7 @@ def _named_errors(j: Job) -> Iterator[None]:
             if isinstance(failed, errors.StoreError) or failed.errno not in _NO_ROOM:
                 raise
             # A write that fails by its descriptor names no file.
-            where = failed.filename or (j.output and str(j.output))
+            where = str(failed.filename or j.output or "") or None
             raise errors.DiskFull(failed.strerror, where) from None
     except errors.DiskFull as full:
         full.next_step = _WHEN_FULL
