@@ -581,6 +581,8 @@ class Metadata(MetaStore):
             if data is None or self._is_there(file, data):
                 continue
             old = files.read_file(self.config / file)
+            if old is not None and name not in SECTIONS and self._is_newer(name, file, old):
+                continue
             keep = old is not None and old != data and self._is_whole(name, file, old)
             todo[file] = (data, old, keep)
         if todo:
@@ -605,6 +607,12 @@ class Metadata(MetaStore):
         if print_ is not None and _metadb.digest(old) in print_.main:
             return True
         return _readable(name, old)
+
+    def _is_newer(self, name: str, file: str, now: bytes) -> bool:
+        """Whether a broker's service has written its file since it was read: the copy in the
+        database is an older one then, which the next open replaces."""
+        known = self._state.prints.get(file, Print())
+        return _metadb.digest(now) not in known.main and _readable(name, now)
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
         before = {file: self._state.prints.get(file, Print()) for file in todo}

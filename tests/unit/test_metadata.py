@@ -563,6 +563,21 @@ def test_a_damaged_row_is_named(root):
 # ---- upstream's files ----
 
 
+@pytest.mark.parametrize("file", ["consumerOrderInfo.json", "messageRequestMode.json"])
+def test_what_a_service_wrote_since_the_store_was_opened_is_not_undone(root, file):
+    """By an export or by the close: the database only has what the open found."""
+    path = root / "config" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b'{"table":{"a":{}}}')
+    with Metadata(root) as meta:
+        path.write_bytes(b'{"table":{"b":{}}}')
+        meta.maybe_export(0)
+        assert path.read_bytes() == b'{"table":{"b":{}}}'
+    assert path.read_bytes() == b'{"table":{"b":{}}}'
+    with Metadata(root) as meta:
+        assert meta._state.raw[file] == b'{"table":{"b":{}}}'
+
+
 @pytest.mark.parametrize("name", ["normal-exit", "killed"])
 def test_a_golden_store_survives_both_directions(name, golden, tmp_path):
     """Import, export, import: equal; and the broker's own files are left alone meanwhile."""
