@@ -9,13 +9,6 @@
 
 #define BUCKETS 4096
 #define GRANTS_MAX 65536 /* then all are forgotten, and granted again as they are asked for */
-#define CODE_SEND_MESSAGE 10
-#define CODE_PULL_MESSAGE 11
-#define CODE_SEND_MESSAGE_V2 310
-#define CODE_SEND_BATCH_MESSAGE 320
-#define CODE_LITE_PULL_MESSAGE 361
-#define CODE_POP_MESSAGE 200050
-#define CODE_ACK_MESSAGE 200051
 
 typedef struct signer { /* a key, and what signs with its secret */
     struct signer *sg_next;
@@ -146,17 +139,17 @@ static bool read_asked(const ps_conn *n, const ps_command *r, asked *out) {
     const char *topic = "topic";
     *out = (asked){.code = r->code, .host = n->cn_host, .host_len = n->cn_host_len - 4};
     switch (r->code) {
-    case CODE_SEND_MESSAGE_V2:
-    case CODE_SEND_BATCH_MESSAGE:
+    case PS_REQUEST_SEND_MESSAGE_V2:
+    case PS_REQUEST_SEND_BATCH_MESSAGE:
         topic = "b";
         break;
-    case CODE_PULL_MESSAGE:
-    case CODE_LITE_PULL_MESSAGE:
-    case CODE_POP_MESSAGE:
-    case CODE_ACK_MESSAGE:
+    case PS_REQUEST_PULL_MESSAGE:
+    case PS_REQUEST_LITE_PULL_MESSAGE:
+    case PS_REQUEST_POP_MESSAGE:
+    case PS_REQUEST_ACK_MESSAGE:
         out->group = ps_command_field(r, "consumerGroup");
         break;
-    case CODE_SEND_MESSAGE:
+    case PS_REQUEST_SEND_MESSAGE:
         break;
     default:
         return false;

@@ -9,7 +9,6 @@
 #include "remoting/halves.h"
 
 #define SKEW_MS 60000 /* stored so far ahead: the clock was set back, and is not waited for */
-#define CODE_CHECK_TRANSACTION_STATE 39
 
 static bool property(const ps_record *r, const char *name, ps_slice *out) {
     ps_property p;
@@ -52,7 +51,7 @@ static bool draft_of(ps_core *c, const ps_record *r, int32_t checks, ps_draft *d
 static int check_frame(ps_core *c, const ps_half *h, const ps_record *r) {
     char offset[24], physical[24], id[57];
     ps_command ask = {.serialize = PS_SERIALIZE_JSON,
-                      .code = CODE_CHECK_TRANSACTION_STATE,
+                      .code = PS_REQUEST_CHECK_TRANSACTION_STATE,
                       .version = PS_PROTOCOL_VERSION,
                       .flag = PS_FLAG_ONEWAY};
     ps_slice uniq;

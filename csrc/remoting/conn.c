@@ -21,15 +21,6 @@
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
 #define OUT_ENOUGH (1 << 20)
 
-#define CODE_SEND_MESSAGE 10
-#define CODE_PULL_MESSAGE 11
-#define CODE_END_TRANSACTION 37
-#define CODE_SEND_MESSAGE_V2 310
-#define CODE_SEND_BATCH_MESSAGE 320
-#define CODE_LITE_PULL_MESSAGE 361
-#define CODE_POP_MESSAGE 200050
-#define CODE_ACK_MESSAGE 200051
-
 /* ---- the core ---- */
 
 static bool encode_extra(ps_core *c, const ps_core_conf *conf) {
@@ -237,18 +228,18 @@ static int hand_on(ps_core *c, const uint8_t *data, int64_t len) {
 static int serve_frame(ps_conn *n, const ps_command *request) {
     if (request->flag & PS_FLAG_RESPONSE) return 0;
     switch (request->code) {
-    case CODE_SEND_MESSAGE:
-    case CODE_SEND_MESSAGE_V2:
-    case CODE_SEND_BATCH_MESSAGE:
+    case PS_REQUEST_SEND_MESSAGE:
+    case PS_REQUEST_SEND_MESSAGE_V2:
+    case PS_REQUEST_SEND_BATCH_MESSAGE:
         return ps_core_send(n, request);
-    case CODE_PULL_MESSAGE:
-    case CODE_LITE_PULL_MESSAGE:
+    case PS_REQUEST_PULL_MESSAGE:
+    case PS_REQUEST_LITE_PULL_MESSAGE:
         return ps_core_pull(n, request);
-    case CODE_END_TRANSACTION:
+    case PS_REQUEST_END_TRANSACTION:
         return ps_core_end_transaction(n, request);
-    case CODE_POP_MESSAGE:
+    case PS_REQUEST_POP_MESSAGE:
         return ps_core_pop(n, request);
-    case CODE_ACK_MESSAGE:
+    case PS_REQUEST_ACK_MESSAGE:
         return ps_core_ack(n, request);
     default:
         return 0;
@@ -267,15 +258,15 @@ void ps_conn_hand_on(ps_conn *n, int32_t what) {
 static bool goes_up(const ps_conn *n, int32_t code) {
     int32_t what = n->cn_core->co_up | n->cn_up;
     switch (code) {
-    case CODE_PULL_MESSAGE:
-    case CODE_LITE_PULL_MESSAGE:
+    case PS_REQUEST_PULL_MESSAGE:
+    case PS_REQUEST_LITE_PULL_MESSAGE:
         return what & PS_UP_PULLS;
-    case CODE_SEND_MESSAGE:
-    case CODE_SEND_MESSAGE_V2:
-    case CODE_SEND_BATCH_MESSAGE:
+    case PS_REQUEST_SEND_MESSAGE:
+    case PS_REQUEST_SEND_MESSAGE_V2:
+    case PS_REQUEST_SEND_BATCH_MESSAGE:
         return what & PS_UP_SENDS;
-    case CODE_POP_MESSAGE:
-    case CODE_ACK_MESSAGE:
+    case PS_REQUEST_POP_MESSAGE:
+    case PS_REQUEST_ACK_MESSAGE:
         return what & PS_UP_POPS;
     default:
         return what == PS_UP_ALL;
@@ -366,7 +357,7 @@ int ps_conn_serve(ps_conn *n, const uint8_t *frame, int64_t len, ps_step *out) {
 
 int ps_conn_end(ps_conn *n, const ps_ending *end, ps_step *out) {
     ps_core *c = n->cn_core;
-    if (goes_up(n, CODE_END_TRANSACTION) || (c->co_access != NULL && !n->cn_let_in)) return 0;
+    if (goes_up(n, PS_REQUEST_END_TRANSACTION) || (c->co_access != NULL && !n->cn_let_in)) return 0;
     begin(c);
     bool ended = ps_core_end(c, end, true);
     finish(n, out);

@@ -7,6 +7,20 @@
 #include "remoting/decision.h"
 #include "store/placement.h"
 
+/* Codes of requests that the core knows (upstream RequestCode). */
+#define PS_REQUEST_SEND_MESSAGE 10
+#define PS_REQUEST_PULL_MESSAGE 11
+#define PS_REQUEST_END_TRANSACTION 37
+#define PS_REQUEST_CHECK_TRANSACTION_STATE 39
+#define PS_REQUEST_SEND_MESSAGE_V2 310
+#define PS_REQUEST_SEND_BATCH_MESSAGE 320
+#define PS_REQUEST_SEND_REPLY_MESSAGE 324
+#define PS_REQUEST_SEND_REPLY_MESSAGE_V2 325
+#define PS_REQUEST_LITE_PULL_MESSAGE 361
+#define PS_REQUEST_POP_MESSAGE 200050
+#define PS_REQUEST_ACK_MESSAGE 200051
+
+/* Codes of its answers (upstream ResponseCode). */
 #define PS_CODE_SUCCESS 0
 #define PS_CODE_FLUSH_DISK_TIMEOUT 10
 #define PS_CODE_PULL_NOT_FOUND 19

@@ -6,9 +6,6 @@
 
 #include "remoting/halves.h"
 
-#define CODE_SEND_MESSAGE 10
-#define CODE_SEND_REPLY_MESSAGE 324
-#define CODE_SEND_REPLY_MESSAGE_V2 325
 #define LETTERS 13 /* a to m; n, the name of the broker, is not looked at */
 
 /* Long names by letter: version 1 of the header. */
@@ -40,7 +37,7 @@ static void read_int32(const ps_slice *values, char letter, int32_t *out, ps_sen
 void ps_send_read(const ps_command *command, ps_send *out) {
     ps_slice values[LETTERS] = {{NULL, 0}};
     bool long_names =
-        command->code == CODE_SEND_MESSAGE || command->code == CODE_SEND_REPLY_MESSAGE;
+        command->code == PS_REQUEST_SEND_MESSAGE || command->code == PS_REQUEST_SEND_REPLY_MESSAGE;
     for (int32_t i = 0; i < command->field_count; i++) {
         int place = place_of(command->fields[i].name, long_names);
         if (place >= 0) values[place] = command->fields[i].value;
@@ -57,8 +54,9 @@ void ps_send_read(const ps_command *command, ps_send *out) {
     read_int32(values, 'j', &out->reconsume_times, out);
     read_int32(values, 'l', &out->max_reconsume_times, out);
     out->unit_mode = ps_slice_true(values['k' - 'a']);
-    out->batch = ps_slice_true(values['m' - 'a']) && command->code != CODE_SEND_REPLY_MESSAGE &&
-                 command->code != CODE_SEND_REPLY_MESSAGE_V2;
+    out->batch = ps_slice_true(values['m' - 'a']) &&
+                 command->code != PS_REQUEST_SEND_REPLY_MESSAGE &&
+                 command->code != PS_REQUEST_SEND_REPLY_MESSAGE_V2;
     if (values['b' - 'a'].len > 0) out->topic = values['b' - 'a'];
     out->body_len = command->body.len;
     ps_send_read_properties(values['i' - 'a'], out);
