@@ -603,16 +603,16 @@ class Metadata(MetaStore):
 
     def _is_whole(self, name: str, file: str, old: bytes) -> bool:
         """Whether the old content is worth keeping: a torn file must not push out a good .bak."""
-        print_ = self._state.prints.get(file)
-        if print_ is not None and _metadb.digest(old) in print_.main:
-            return True
-        return _readable(name, old)
+        return self._is_known(file, old) or _readable(name, old)
 
     def _is_newer(self, name: str, file: str, now: bytes) -> bool:
         """Whether a broker's service has written its file since it was read: the copy in the
         database is an older one then, which the next open replaces."""
-        known = self._state.prints.get(file, Print())
-        return _metadb.digest(now) not in known.main and _readable(name, now)
+        return not self._is_known(file, now) and _readable(name, now)
+
+    def _is_known(self, file: str, content: bytes) -> bool:
+        """Whether the file was read or written with this content last."""
+        return _metadb.digest(content) in self._state.prints.get(file, Print()).main
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
         before = {file: self._state.prints.get(file, Print()) for file in todo}

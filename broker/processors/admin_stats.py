@@ -258,9 +258,10 @@ class StatisticsProcessor:
     def runtime(self, peer: Peer, command: Command) -> Command | Work:
         """What upstream's brokers say, as many entries however many topics there are. A field that
         only `pystore tx stats` and `pystore timers stats` send asks for metrics instead."""
-        if command.text("metrics", "") == "pop":
+        asked = command.text("metrics", "")
+        if asked == "pop":
             return self._pop_metrics(command)
-        if asked := command.text("metrics", ""):
+        if asked:
             return command.reply(body=mqjson.dumps({"table": self._metrics(asked)}))
         table = {
             **self._fixed(),

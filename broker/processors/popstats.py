@@ -24,11 +24,9 @@ async def pop_samples(s: Services) -> dict[str, float]:
     if pop is None or not pop.is_on:
         return found
     for group, topic in list(_popped(s, pop)):
-        names = [(topic, False)]
-        names += [(retry_topic(group, topic, kind), True) for kind in pop.batches.looked_at]
-        for is_retry in (False, True):
-            these = [name for name, of_retry in names if of_retry is is_retry]
-            found |= await _of_group(s, pop, turns, group, topic, these, is_retry)
+        retries = [retry_topic(group, topic, kind) for kind in pop.batches.looked_at]
+        for names, is_retry in (([topic], False), (retries, True)):
+            found |= await _of_group(s, pop, turns, group, topic, names, is_retry)
     for queue in range(s.settings["reviveQueueNum"]):
         await turns.next()
         low, high = pop.log.range(queue)

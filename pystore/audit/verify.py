@@ -102,7 +102,7 @@ def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: b
     """The end of the log that queues or index do not hold: normal unless the store was closed, or
     unless there are no derived files at all although its writer has had the time to make some."""
     began = min((f.first_time for f in facts if f.records), default=0)
-    if audit.state == "live" and abs(time.time() - began / 1000) < _YOUNG_S:
+    if audit.state == "live" and _young(began / 1000):
         return
     if audit.not_dispatched and (audit.state == "closed" or not layout.queues):
         start = min(f.pending_from for f in facts if f.pending_from >= 0)
@@ -130,7 +130,7 @@ def _weigh(
     live = audit.state == "live"
     if f.kind == "torn-tail" and live:
         return None  # a record that is being written just now
-    if f.kind == "index-size" and live and f.end == 0 and _young(layout.root / f.file):
+    if f.kind == "index-size" and live and f.end == 0 and _in_the_making(layout.root / f.file):
         return None  # found empty between its making and its first size
     if f.kind == "missing-units" and "folder is missing" in f.text:
         if live and (layout.root / f.file).parent.is_dir():
@@ -152,10 +152,14 @@ def _weigh(
     return f
 
 
-def _young(path: Path) -> bool:
-    """Whether a file was written, or taken away, within the last minute."""
+def _young(time_s: float) -> bool:
+    return abs(time.time() - time_s) < _YOUNG_S
+
+
+def _in_the_making(path: Path) -> bool:
+    """Whether a file was written, or taken away, just now."""
     try:
-        return abs(time.time() - path.stat().st_mtime) < _YOUNG_S
+        return _young(path.stat().st_mtime)
     except FileNotFoundError:
         return True
 

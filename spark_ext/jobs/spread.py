@@ -1,4 +1,4 @@
-"""Parts of a work as tasks of Spark: elements of an RDD, which costs a third of a query; by Spark
+"""Parts of a work as tasks of Spark: elements of an RDD, which costs less than a query; by Spark
 Connect, which has none, rows of a source whose partitions are the parts."""
 
 from __future__ import annotations

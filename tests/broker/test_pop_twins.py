@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import time
+from contextlib import asynccontextmanager
 
 from popping import popping, records, run
 
@@ -127,9 +128,7 @@ def test_core_and_python_pop_alike(tmp_path, rng):
                 for queue in range(3):
                     await p.pop(queue=queue)  # the first visit of the group
                     p.put(*bodies, queue=queue)
-                p.broker.services.core.publish_subscription(
-                    "g", "T", tags=None, sub_version=1, own=True
-                )
+                subscribe(p)
             walks, by_core = count_walks(one), 0
             for _ in range(CASES // 4):
                 fields, before = asked_to_pop(rng), len(walks)
@@ -168,6 +167,21 @@ def count_walks(p):
     return walks
 
 
+def subscribe(p):
+    """The core pops for groups that are subscribed."""
+    p.broker.services.core.publish_subscription("g", "T", tags=None, sub_version=1, own=True)
+
+
+@asynccontextmanager
+async def popped_by_core(store_path):
+    """A topic that the group has been at, and what Python is asked for."""
+    async with popping(store_path) as p:
+        p.make_topic()
+        await p.pop()
+        subscribe(p)
+        yield p, count_walks(p)
+
+
 def all_rows(p):
     return [ck.row for ck in p.pop_service.points]
 
@@ -176,13 +190,7 @@ def test_the_core_leaves_what_came_back_to_python(store_path):
     """And finds the rest of the topic by itself."""
 
     async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            await p.pop()
-            p.broker.services.core.publish_subscription(
-                "g", "T", tags=None, sub_version=1, own=True
-            )
-            walks = count_walks(p)
+        async with popped_by_core(store_path) as (p, walks):
             p.put("a", "b", "c")
             assert [body for *_, body in await p.handles(most=1)] == [b"a"]
             assert not walks
@@ -198,13 +206,7 @@ def test_the_core_leaves_what_came_back_to_python(store_path):
 
 def test_what_the_core_popped_comes_back_by_itself(store_path):
     async def work():
-        async with popping(store_path) as p:
-            p.make_topic()
-            await p.pop()
-            p.broker.services.core.publish_subscription(
-                "g", "T", tags=None, sub_version=1, own=True
-            )
-            walks = count_walks(p)
+        async with popped_by_core(store_path) as (p, walks):
             p.put("a")
             assert [body for *_, body in await p.handles(invisible=1)] == [b"a"]
             assert not walks
