@@ -10,8 +10,9 @@ The names below are imported when they are first asked for: ``import broker`` al
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from broker.lazy import lazily
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -49,16 +50,4 @@ _DEFINED_IN = {
     "Broker": "broker.broker",
     "NameServer": "broker.namesrv",
 }
-
-
-def __getattr__(name: str) -> object:
-    module = _DEFINED_IN.get(name)
-    if module is None:
-        raise AttributeError(f"module 'broker' has no attribute '{name}'")
-    value: object = getattr(importlib.import_module(module), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_DEFINED_IN})
+__getattr__, __dir__ = lazily(__name__, _DEFINED_IN)

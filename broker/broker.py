@@ -24,17 +24,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import pystore
 from broker.access.addresses import Pattern, address_of, parse_pattern
-from broker.client.blocking import Consumer, Producer
-from broker.client.consumer import AsyncConsumer
-from broker.client.errors import ClientError
-from broker.client.in_process import RouteFinder
-from broker.client.member import ConsumerOptions
-from broker.client.message import ReceivedMessage
-from broker.client.options import ClientOptions
-from broker.client.producer import AsyncProducer, ProducerOptions
-from broker.client.routes import Route, route_of_queues
 from broker.grpc import what_is_missing
-from broker.namesrv.server import NameServer
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
@@ -74,15 +64,24 @@ from pystore.settings import RETENTION, Settings, load
 from pystore.timers import Progress, Timers, save_timers
 
 if TYPE_CHECKING:
+    # A server process starts without what it may never use.
+    from broker.client.blocking import Consumer, Producer
+    from broker.client.consumer import AsyncConsumer
+    from broker.client.member import ConsumerOptions
+    from broker.client.message import ReceivedMessage
+    from broker.client.options import ClientOptions
+    from broker.client.producer import AsyncProducer, ProducerOptions
+    from broker.client.routes import Route
     from broker.grpc.local import LocalBroker
     from broker.grpc.service import GrpcService
+    from broker.namesrv.server import NameServer
 
 __all__ = ["Broker"]
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_Client = TypeVar("_Client", Producer, Consumer)
+_Client = TypeVar("_Client", "Producer", "Consumer")
 
 #: Old clients send to listenPort - 2 and pull from listenPort.
 _VIP = 2
@@ -410,6 +409,8 @@ class Broker:
         return pystore.open(self.path, self._conf, **self._given)  # type: ignore[arg-type]
 
     async def _start_namesrv(self) -> None:
+        from broker.namesrv.server import NameServer
+
         made = NameServer(
             None,
             None,
@@ -611,6 +612,8 @@ class Broker:
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> Producer:
         """A producer of this broker, without a socket between; options as of Producer."""
+        from broker.client.blocking import Producer
+
         self._reach(options)
         return self._beside(Producer(group, self.namesrv_address or None, **options))
 
@@ -623,6 +626,8 @@ class Broker:
         **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A consumer of this broker, without a socket between; options as of Consumer."""
+        from broker.client.blocking import Consumer
+
         self._reach(options)
         names = self.namesrv_address or None
         return self._beside(Consumer(group, topics, namesrv=names, handler=handler, **options))
@@ -631,6 +636,8 @@ class Broker:
         self, group: str = "DEFAULT_PRODUCER", **options: Unpack[ProducerOptions]
     ) -> AsyncProducer:
         """As producer(), for any event loop; on another one than the broker's through a socket."""
+        from broker.client.producer import AsyncProducer
+
         self._reach(options)
         return AsyncProducer(group, self.namesrv_address or None, **options)
 
@@ -643,6 +650,8 @@ class Broker:
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer:
         """As consumer(), for any event loop; on another one than the broker's through a socket."""
+        from broker.client.consumer import AsyncConsumer
+
         self._reach(options)
         names = self.namesrv_address or None
         return AsyncConsumer(group, topics, namesrv=names, handler=handler, **options)
@@ -670,6 +679,8 @@ class Broker:
     def _reach(self, options: ClientOptions) -> None:
         """A broker without a name server tells its routes itself, and so does one whose own name
         server takes TLS only from a client that does not speak it."""
+        from broker.client.in_process import RouteFinder
+
         _ = self.services  # Raises: RuntimeError before the start
         if not options.get("tls"):  # whoever wants to see ciphers gets a socket
             options.setdefault("connector", self._join)
@@ -679,6 +690,8 @@ class Broker:
 
     def _route_of(self, topic: str) -> Route | None:
         """On the broker's loop."""
+        from broker.client.routes import route_of_queues
+
         services = self._services
         config = services.topics.get(topic) if services is not None else None
         if services is None or config is None:
@@ -732,12 +745,17 @@ class Broker:
         if not thread.here:
             return  # a child that was forked within the block leaves it; the broker is its parent's
         try:
-            for client in list(self._beside_us):
-                with contextlib.suppress(ClientError):
-                    client.close()
+            self._close_clients()
             thread.run(self.stop())
         finally:
             thread.stop()
+
+    def _close_clients(self) -> None:
+        from broker.client.errors import ClientError
+
+        for client in list(self._beside_us):
+            with contextlib.suppress(ClientError):
+                client.close()
 
 
 def _proxies(settings: Settings) -> list[Pattern]:

@@ -6,42 +6,47 @@ docs/client.md.
 
 from __future__ import annotations
 
-from broker.client.allocation import by_config, machine_room, machine_room_nearby
-from broker.client.blocking import Consumer, Producer, TransactionProducer
-from broker.client.consumer import AsyncConsumer
-from broker.client.credentials import Credentials
-from broker.client.errors import (
-    AlreadyClosed,
-    BadAnswer,
-    BrokerRefused,
-    ClientError,
-    Forked,
-    HandlerStuck,
-    HookFailed,
-    InvalidMessage,
-    Misuse,
-    NoRoute,
-    NotStarted,
-    OffsetFileFailed,
-    RequestTimeout,
-    SendFailed,
-    TransactionNotStarted,
-    Unreachable,
-    WrongLoop,
-)
-from broker.client.handling import RetryLater
-from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
-from broker.client.options import RequestHook
-from broker.client.producer import AsyncProducer
-from broker.client.requests import Reply
-from broker.client.subscription import Sql
-from broker.client.transactions import (
-    AsyncTransactionProducer,
-    LocalState,
-    Transaction,
-    TransactionListener,
-    TransactionResult,
-)
+from typing import TYPE_CHECKING
+
+from broker.lazy import lazily
+
+if TYPE_CHECKING:
+    from broker.client.allocation import by_config, machine_room, machine_room_nearby
+    from broker.client.blocking import Consumer, Producer, TransactionProducer
+    from broker.client.consumer import AsyncConsumer
+    from broker.client.credentials import Credentials
+    from broker.client.errors import (
+        AlreadyClosed,
+        BadAnswer,
+        BrokerRefused,
+        ClientError,
+        Forked,
+        HandlerStuck,
+        HookFailed,
+        InvalidMessage,
+        Misuse,
+        NoRoute,
+        NotStarted,
+        OffsetFileFailed,
+        RequestTimeout,
+        SendFailed,
+        TransactionNotStarted,
+        Unreachable,
+        WrongLoop,
+    )
+    from broker.client.handling import RetryLater
+    from broker.client.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+    from broker.client.options import RequestHook
+    from broker.client.producer import AsyncProducer
+    from broker.client.requests import Reply
+    from broker.client.subscription import Sql
+    from broker.client.transactions import (
+        AsyncTransactionProducer,
+        LocalState,
+        Transaction,
+        TransactionListener,
+        TransactionResult,
+    )
 
 __all__ = [
     "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BadAnswer",
@@ -53,3 +58,29 @@ __all__ = [
     "TransactionNotStarted", "TransactionProducer", "TransactionResult", "Unreachable", "WrongLoop",
     "by_config", "machine_room", "machine_room_nearby",
 ]  # fmt: skip
+
+#: The modules of this package that define them.
+_NAMES = {
+    "allocation": "by_config machine_room machine_room_nearby",
+    "blocking": "Consumer Producer TransactionProducer",
+    "consumer": "AsyncConsumer",
+    "credentials": "Credentials",
+    "errors": (
+        "AlreadyClosed BadAnswer BrokerRefused ClientError Forked HandlerStuck HookFailed "
+        "InvalidMessage Misuse NoRoute NotStarted OffsetFileFailed RequestTimeout SendFailed "
+        "TransactionNotStarted Unreachable WrongLoop"
+    ),
+    "handling": "RetryLater",
+    "message": "Message MessageQueue ReceivedMessage SendResult SendStatus",
+    "options": "RequestHook",
+    "producer": "AsyncProducer",
+    "requests": "Reply",
+    "subscription": "Sql",
+    "transactions": (
+        "AsyncTransactionProducer LocalState Transaction TransactionListener TransactionResult"
+    ),
+}
+__getattr__, __dir__ = lazily(
+    __name__,
+    {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()},
+)

@@ -11,13 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from google.protobuf import (
-    descriptor_pb2,
-    descriptor_pool,
-    duration_pb2,
-    message_factory,
-    timestamp_pb2,
-)
+from google.protobuf import descriptor_pool, duration_pb2, message_factory, timestamp_pb2
 from google.protobuf.message import DecodeError
 
 __all__ = ["METHODS", "SERVICE", "DecodeError", "Method", "pb"]
@@ -37,25 +31,35 @@ class Method(SimpleNamespace):
     streams_out: bool
 
 
+def _file(descriptors: bytes) -> bytes:
+    """The one FileDescriptorProto of a FileDescriptorSet. To import its class would take as long as
+    all the rest of this module."""
+    size = shift = 0
+    for at in range(1, len(descriptors)):
+        size |= (descriptors[at] & 0x7F) << shift
+        shift += 7
+        if descriptors[at] < 0x80:
+            break
+    found = descriptors[at + 1 :]
+    assert descriptors[0] == 0x0A and len(found) == size
+    return found
+
+
 def _load() -> tuple[Any, Mapping[str, Method]]:
     pool = descriptor_pool.DescriptorPool()
     for known in (duration_pb2, timestamp_pb2):
         pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
-    files = descriptor_pb2.FileDescriptorSet.FromString(
-        Path(__file__).with_name("messaging.binpb").read_bytes()
-    )
-    (own,) = files.file
-    pool.AddSerializedFile(own.SerializeToString())
-
-    def class_of(name: str) -> Any:
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(name.lstrip(".")))
-
-    found: dict[str, Any] = {m.name: class_of(f"{_PACKAGE}.{m.name}") for m in own.message_type}
+    pool.AddSerializedFile(_file(Path(__file__).with_name("messaging.binpb").read_bytes()))
+    service = pool.FindServiceByName(SERVICE)
+    class_of = message_factory.GetMessageClass
+    found: dict[str, Any] = {
+        name: class_of(each) for name, each in service.file.message_types_by_name.items()
+    }
     for name in ("Duration", "Timestamp"):
-        found[name] = class_of(f"google.protobuf.{name}")
-    for enum in own.enum_type:  # a value by its name, as generated modules have it
-        found[enum.name] = SimpleNamespace(**{each.name: each.number for each in enum.value})
-    (service,) = own.service
+        found[name] = class_of(pool.FindMessageTypeByName(f"google.protobuf.{name}"))
+    for name, enum in service.file.enum_types_by_name.items():
+        # A value by its name, as generated modules have it.
+        found[name] = SimpleNamespace(**{each.name: each.number for each in enum.values})
     methods = {
         each.name: Method(
             name=each.name,
@@ -64,7 +68,7 @@ def _load() -> tuple[Any, Mapping[str, Method]]:
             streams_in=each.client_streaming,
             streams_out=each.server_streaming,
         )
-        for each in service.method
+        for each in service.methods
     }
     return SimpleNamespace(**found), methods
 

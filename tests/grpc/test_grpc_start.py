@@ -52,3 +52,14 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     says = r"needs google.protobuf: pip install 'rocketmq-pystore\[grpc\]'"
     with pytest.raises(BadArgument, match=says):
         Broker(tmp_path / "store", listenPort=0, grpc_port=0).__enter__()
+
+
+def test_a_start_imports_no_clients_and_no_schema_of_schemas() -> None:
+    """Nor a name server: what it may never need comes when somebody asks for it."""
+    late = ["broker.client.producer", "broker.namesrv", "google.protobuf.descriptor_pb2"]
+    code = (
+        "import sys, broker.broker, broker.grpc.local, broker.grpc.service;"
+        f" print([name for name in {late} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
