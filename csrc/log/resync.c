@@ -82,6 +82,17 @@ int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_
     return -1;
 }
 
+bool ps_log_blank_hides(const ps_mapfile *mf, int64_t at) {
+    int64_t stamp = 0;
+    ps_record r;
+    if (ps_log_next_whole(mf, at + PS_RECORD_SPARE, 0, &r) < 0) return false;
+    for (int64_t i = 0; i < at; i += r.size) {
+        if (ps_record_check(mf->mf_map + i, at - i, mf->mf_base + i, 0, &r) != PS_REC_OK) break;
+        stamp = r.store_timestamp;
+    }
+    return ps_log_next_whole(mf, at + PS_RECORD_SPARE, stamp, &r) >= 0;
+}
+
 /* ---- where a segment belongs ---- */
 
 /* Where the record there says that it stands, -1 when it cannot be a record. */

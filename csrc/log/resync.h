@@ -18,6 +18,10 @@ bool ps_log_next_data(const ps_mapfile *mf, int64_t from, int64_t *data, int64_t
  * them in time. -1 when there is none; *out is set otherwise. */
 int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_record *out);
 
+/* Whether a whole record follows the blank at `at` (a place in the file), which should close its
+ * file, and is no older than the last one before it. */
+bool ps_log_blank_hides(const ps_mapfile *mf, int64_t at);
+
 /* ps_log_base_of and ps_log_misnamed, which tell where segments belong: pystore.h. */
 
 #endif

@@ -27,6 +27,7 @@
 #include "base/bytes.h"
 #include "scan/scan.h"
 #include "filter/sql92.h"
+#include "log/resync.h"
 
 #define AHEAD 32            /* units whose records are asked for ahead of use */
 #define UNITS_A_STEP 4096   /* units looked at between two looks at whether the store was closed */
@@ -332,19 +333,15 @@ static const char *missing_name(scanner *sn, int64_t physical) {
     return sn->sn_why;
 }
 
-/* What is wrong at `physical`, for the error's text; *size is the record's where it can be
- * believed. */
-static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size, int32_t *size) {
+/* What is wrong at `physical`, for the error's text. */
+static const char *damage_name(scanner *sn, int64_t physical, int32_t unit_size) {
     const segment *sg = segment_cached(sn, physical);
     ps_record rec = {0};
-    *size = 0;
     if (sg == NULL) return missing_name(sn, physical);
     int64_t avail = sg->sg_to - physical;
     ps_rec_outcome o = ps_record_check(sg->sg_map + (physical - sg->sg_from), avail, physical,
                                        PS_CHECK_BODY_CRC, &rec);
-    if ((o == PS_REC_OK || o == PS_REC_SIZE || o == PS_REC_CRC || o == PS_REC_PLACE) &&
-        rec.size >= PS_RECORD_FIXED && rec.size <= avail)
-        *size = rec.size;
+    if (o == PS_REC_BLANK && unit_size == 0) return "whole records follow the blank";
     if (o == PS_REC_BLANK || (o == PS_REC_OK && unit_size != 0 && rec.size != unit_size))
         return "the record does not match its queue unit";
     if (o == PS_REC_OK && sn->sn_topic != NULL && !ps_queue_is_of(sn->sn_queue, &rec))
@@ -366,7 +363,7 @@ static int damage_met(scanner *sn, int64_t skipped, int64_t physical) {
 
 static int unit_damaged(scanner *sn, const candidate *c) {
     const char *topic = sn->sn_topic->tp_name;
-    int32_t id = sn->sn_queue->cq_id, size;
+    int32_t id = sn->sn_queue->cq_id;
     bool missing = c->ca_missing;
     int code = damage_met(sn, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
     if (code >= 0) return code;
@@ -376,7 +373,7 @@ static int unit_damaged(scanner *sn, const candidate *c) {
     if (c->ca_size == PS_UNIT_NONE)
         return fail(sn, EIO, "queue %s/%d, offset %lld: the log has lost the message", topic, id,
                     (long long)c->ca_offset);
-    const char *why = damage_name(sn, c->ca_physical, c->ca_size, &size);
+    const char *why = damage_name(sn, c->ca_physical, c->ca_size);
     return fail(sn, EIO,
                 "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
                 "be read: %s",
@@ -402,19 +399,31 @@ static int given_damaged(scanner *sn) {
     return code;
 }
 
+/* Where the next whole record stands: no size is believed that damage may have changed. */
+static int64_t next_whole(const segment *sg, int64_t at, int64_t before) {
+    ps_record rec;
+    int64_t stamp = 0;
+    if (before >= sg->sg_from && before < at &&
+        ps_record_check(sg->sg_map + (before - sg->sg_from), at - before, before, 0, &rec) ==
+            PS_REC_OK)
+        stamp = rec.store_timestamp;
+    int64_t found = ps_log_next_whole(sg->sg_held, at - sg->sg_from + 1, stamp, &rec);
+    return sg->sg_from + (found < 0 ? sg->sg_held->mf_size : found);
+}
+
 /* Moves sn_at past the damage when it is skipped. */
 static int log_damaged(scanner *sn) {
     if (sn->sn_given != NULL) return given_damaged(sn);
     int64_t at = sn->sn_at, file_size = sn->sn_store->st_log.lg_files.ss_file_size;
     int64_t log_min = atomic_load(&sn->sn_store->st_log.lg_min);
-    int32_t size;
-    const char *why = damage_name(sn, at, 0, &size);
+    const char *why = damage_name(sn, at, 0);
     int code = damage_met(sn, 1, at);
     if (code < 0)
         return fail(sn, EIO, "log: the record at physical offset %lld cannot be read: %s",
                     (long long)at, why);
-    if (code == BLOCK_DONE && size > 0)
-        sn->sn_at = at + size;
+    const segment *sg = code == BLOCK_DONE ? segment_cached(sn, at) : NULL;
+    if (sg != NULL)
+        sn->sn_at = next_whole(sg, at, sn->sn_before);
     else if (code == BLOCK_DONE)
         sn->sn_at = at < log_min ? log_min : (at / file_size + 1) * file_size;
     return code;
@@ -646,7 +655,8 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
             if (ahead < p || ahead > p + LOG_AHEAD) ahead = p + LOG_AHEAD / 2;
             for (; ahead < p + LOG_AHEAD; ahead += LINE) __builtin_prefetch(ahead, 0, 2);
             size = (int32_t)be32_get(p + PS_AT_SIZE);
-            if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK) {
+            if (be32_get(p + PS_AT_MAGIC) == PS_MAGIC_BLANK &&
+                !ps_log_blank_hides(sg->sg_held, at - sg->sg_from)) {
                 /* How far a blank says to reach is not believed: it always closes its file. */
                 at = sg->sg_from + sn->sn_store->st_log.lg_files.ss_file_size;
                 continue;
@@ -664,6 +674,7 @@ static int log_rows(scanner *sn, int32_t room, int32_t *count) {
         }
         r->rw_from = at;
         r->rw_offset = (int64_t)be64_get(r->rw_start + PS_AT_QUEUE_OFFSET);
+        sn->sn_before = at;
         at += size;
         n += !sn->sn_timed || time_wanted(sn, r);
     }

@@ -55,6 +55,7 @@ typedef struct scanner {
     int32_t sn_body_columns, sn_topic_columns, sn_property_columns;
 
     int64_t sn_at, sn_end; /* next unit or record to be looked at */
+    int64_t sn_before;     /* the record before it, where the log was walked up to here */
     uint8_t *sn_given;     /* our copy of records that are read in the place of the log, or NULL */
     int64_t sn_log_min, sn_log_end;
     int64_t sn_bytes; /* in the batch so far */

@@ -193,6 +193,7 @@ static int range_plan(scanner *sn, ps_error *e) {
     sn->sn_log_min = atomic_load(&s->st_log.lg_min);
     if (spec->topic == NULL) end = sn->sn_log_end;
     sn->sn_at = spec->from_at;
+    sn->sn_before = -1;
     sn->sn_end = spec->to_at < end ? spec->to_at : end;
     return 0;
 }

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "filter/sql92.h"
+#include "log/resync.h"
 #include "store/store.h"
 
 #define DEFAULT_MESSAGES 32
@@ -448,6 +449,8 @@ ps_batch *ps_log_read(ps_store *s, int64_t physical, const ps_read_options *o, p
         if (p != NULL)
             out = ps_record_check(p, avail, physical,
                                   o->check_crc ? PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF : 0, &r);
+        if (out == PS_REC_BLANK && ps_log_blank_hides(mf, physical - mf->mf_base))
+            out = PS_REC_SIZE; /* whole records that nobody would hear of */
         if (p != NULL && out == PS_REC_BLANK) {
             physical = mf->mf_base + mf->mf_size;
         } else if (p != NULL && out == PS_REC_OK &&

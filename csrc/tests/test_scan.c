@@ -1142,12 +1142,28 @@ static void test_damage_report(const char *root, int64_t messages) {
     CHECK_EQ(r->physical_offset, stats->first_skipped);
     *later ^= 1;
     *byte = was;
-    memset(log.bytes + r->physical_offset + 4, 0x55,
-           4); /* no magic: the rest of the file is skipped */
-    int64_t rows = count_rows(s, &scan, stats, NULL);
-    CHECK(rows > 0 && rows < messages);
-    be32_put(log.bytes + r->physical_offset + 4, r->magic);
+    uint8_t *start = log.bytes + r->physical_offset, kept[8], *amid;
+    memcpy(kept, start, sizeof kept);
+    memset(start + 4, 0x55, 4); /* no magic: all others come */
+    CHECK_EQ(messages - 1, count_rows(s, &scan, stats, NULL));
+    CHECK_EQ(1, stats->skipped);
+    memcpy(start, kept, sizeof kept);
+    be32_put(start, (uint32_t)r->size + 4); /* a size that lies */
+    CHECK_EQ(messages - 1, count_rows(s, &scan, stats, NULL));
+    CHECK_EQ(1, stats->skipped);
+    memcpy(start, kept, sizeof kept);
     CHECK_EQ(messages, count_rows(s, &scan, NULL, NULL));
+    amid = log.bytes + r2->physical_offset; /* a blank, and whole records after it */
+    memcpy(kept, amid, sizeof kept);
+    be32_put(amid, (uint32_t)(LOG_FILE - r2->physical_offset));
+    be32_put(amid + 4, PS_MAGIC_BLANK);
+    CHECK_EQ(messages - 1, count_rows(s, &scan, stats, NULL));
+    CHECK_EQ(1, stats->skipped);
+    scan.skip_damaged = 0;
+    CHECK_EQ(-1, count_rows(s, &scan, NULL, why));
+    CHECK(strstr(why, "whole records follow the blank") != NULL);
+    scan.skip_damaged = 1;
+    memcpy(amid, kept, sizeof kept);
     int64_t blank = LOG_FILE - 4;
     while (blank > 0 && be32_get(log.bytes + blank) != PS_MAGIC_BLANK) blank--;
     be32_put(log.bytes + blank - 4, 7); /* how far the blank reaches is not believed */

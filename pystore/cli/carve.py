@@ -17,7 +17,7 @@ from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
 from pystore.cli.import_ import Count, Scratch, Target, arguments
-from pystore.errors import RecordDamaged
+from pystore.errors import MessageIllegal, RecordDamaged
 
 __all__ = ["run"]
 
@@ -81,7 +81,11 @@ def run(
                 and (not wanted or message.topic in wanted)
             ):
                 put = arguments(message_record(message, stored=True))
-                count.add(message.topic, target.put(put))
+                try:
+                    count.add(message.topic, target.put(put))
+                except MessageIllegal as bad:
+                    text = f"the record is no message that a store takes ({bad.text})"
+                    raise RecordDamaged(text, offset=message.physical_offset) from bad
     facts = {"store": str(out), "messages": count.messages, "log": Size(count.bytes)}
     facts["topics"] = count.topics
     if dry_run:

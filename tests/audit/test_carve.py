@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damages import SIZES, Sample, in_record, poke, sample
+from damages import SEGMENT, SIZES, Sample, blank, in_record, poke, sample
 
 import pystore
 from pystore.audit import verify
@@ -89,6 +89,48 @@ def test_damage_in_the_range_leaves_no_store(sample: Sample, tmp_path: Path):
     assert not (tmp_path / "out").exists()
     assert main(["carve", str(copy), str(tmp_path / "out"), "--to", str(sample.place)]) == 0
     assert main(["carve", str(copy), str(tmp_path / "out")]) == 2  # it exists
+
+
+@pytest.mark.parametrize("reach", [100, 0])
+def test_records_after_a_blank_are_not_left_out(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str], reach: int
+):
+    """A blank ends its file. Whole records after one would be missing from OUT, or counted as
+    missing by diff, and nobody would hear of it."""
+    copy = Path(shutil.copytree(sample.root, tmp_path / "store"))
+    poke(copy / sample.segment, sample.at, blank(reach or SEGMENT - sample.at))
+    assert main(["carve", str(copy), str(tmp_path / "out"), "--json"]) == 5
+    assert json.loads(capsys.readouterr().err)["error"]["offset"] == sample.place
+    assert main(["diff", str(sample.root), str(copy)]) == 5
+    with pystore.Reader(copy) as reader, pytest.raises(pystore.RecordDamaged):
+        list(reader.messages())
+
+
+def test_what_an_earlier_run_left_after_the_blank_is_no_damage(source: Path):
+    """Bytes of a log that was longer once: whole records, older than those before the blank."""
+    with pystore.open(source) as store:
+        now = store.put("t0", b"x" * 2000, queue=0)
+    log = source / "commitlog" / f"{0:020d}"
+    data = log.read_bytes()
+    at = now.physical_offset
+    old = data[: int.from_bytes(data[:4], "big")]  # the first record, as if it stood there
+    stale = at + 4096
+    poke(log, at + now.size, blank(SEGMENT - at - now.size))
+    poke(log, stale, old[:28] + stale.to_bytes(8, "big") + old[36:])
+    with pystore.Reader(source) as reader:
+        assert max(m.physical_offset for m in reader.messages()) == at
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x7f"])
+def test_a_record_that_no_store_takes_is_damage(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
+):
+    """A queue id that cannot be."""
+    copy = Path(shutil.copytree(sample.root, tmp_path / "store"))
+    in_record(12, data)(sample, copy)
+    assert main(["carve", str(copy), str(tmp_path / "out"), "--json"]) == 5
+    assert json.loads(capsys.readouterr().err)["error"]["offset"] == sample.place
+    assert not (tmp_path / "out").exists()
 
 
 def test_equal_stores_do_not_differ(source: Path, capsys: pytest.CaptureFixture[str]):
