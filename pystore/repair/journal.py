@@ -135,7 +135,6 @@ class Journal:
             made = cls(root, root / next_name(root), "applying", actions, file_mode)
             check_manifest(to_json(made.state, actions), made.folder, log_folders)
             made.folder.mkdir(mode=folder_mode(file_mode))
-            (made.folder / "old").mkdir(mode=folder_mode(file_mode))
             made.save()
             sync_folder(root)
         return made
@@ -183,6 +182,9 @@ class Journal:
         Raises: Forbidden, DiskFull, StoreIOError.
         """
         with _named(self.folder):
+            # Here: a loss of power may keep the manifest and lose the folder beside it.
+            (self.folder / "old").mkdir(mode=folder_mode(self.file_mode), exist_ok=True)
+            sync_folder(self.folder)
             self.state = "applying"
             for number, action in enumerate(self.actions):
                 if action.done:

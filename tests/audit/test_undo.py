@@ -534,6 +534,20 @@ def test_an_interrupted_repair_can_be_undone(
     assert store_of(tree(case.root)) == case.damaged
 
 
+def test_a_repair_without_its_folder_of_copies_is_finished(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+):
+    """The power may keep the manifest and lose the folder beside it, of a repair that did nothing
+    yet."""
+    undo(case.root)
+    half_way(case.root, monkeypatch, do="move")
+    (side_folders(case.root)[-1] / "old").rmdir()
+    done = repair(case.root)
+    assert done.finished != []
+    assert done.after is not None
+    assert done.after.sound, done.after.findings
+
+
 def test_what_was_put_into_a_half_repaired_store_stays(case: Case, monkeypatch: pytest.MonkeyPatch):
     """The rest of the plan belongs to a store that is no more: a new one is made."""
     undo(case.root)
