@@ -30,6 +30,7 @@ HEADERS = (
     "remoting/dedup.h",
     "remoting/popped.h",
     "audit/audit.h",
+    "derive/derive.h",
 )
 NOT_CORE = ("tests", "http2")
 FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra"]

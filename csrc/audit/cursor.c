@@ -41,7 +41,7 @@ static void buckets_double(au_cursors *cs) {
     if (more == NULL) return; /* chains grow longer */
     for (int64_t i = 0; i < cs->cs_bucket_count; i++)
         for (au_cursor *c = cs->cs_buckets[i], *next; c != NULL; c = next) {
-            uint32_t h = au_queue_hash(c->cu_topic, c->cu_topic_len, c->cu_id);
+            uint32_t h = ps_queue_hash(c->cu_topic, c->cu_topic_len, c->cu_id);
             next = c->cu_next;
             c->cu_next = more[h & (uint32_t)(count - 1)];
             more[h & (uint32_t)(count - 1)] = c;
@@ -58,7 +58,7 @@ static bool is_cursor_of(const au_cursor *c, const ps_record *r) {
 
 au_cursor *au_cursor_of(au_cursors *cs, const ps_record *r) {
     if (cs->cs_recent != NULL && is_cursor_of(cs->cs_recent, r)) return cs->cs_recent;
-    uint32_t h = au_queue_hash(r->topic, r->topic_len, r->queue_id);
+    uint32_t h = ps_queue_hash(r->topic, r->topic_len, r->queue_id);
     au_cursor *c = cs->cs_buckets[h & (uint32_t)(cs->cs_bucket_count - 1)];
     while (c != NULL && !is_cursor_of(c, r)) c = c->cu_next;
     if (c == NULL) {

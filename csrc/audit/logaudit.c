@@ -267,10 +267,8 @@ static void check_keys(segment_walk *w, const ps_record *r) {
     const uint8_t *key;
     ix_keys k;
     au_entry e;
-    /* Rolled back messages are never indexed. */
-    bool none = (r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || !ix_keys_of(r, &k);
     skip_ghosts(w, r->physical_offset);
-    if (none) return;
+    if (!ix_record_keys(r, &k)) return;
     int32_t topic = topic_hash_of(w, r);
     int64_t all = 0;
     while (ix_key_next(&k, &key, &len)) {

@@ -6,14 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "queues/consumequeue.h"
+
 #define FINDINGS_MAX 65536 /* of one call: more tell a person nothing new */
 #define BUCKETS 256
-
-uint32_t au_queue_hash(const uint8_t *topic, int32_t len, int32_t id) {
-    uint32_t h = 2166136261u ^ (uint32_t)id * 2654435761u;
-    for (int32_t i = 0; i < len; i++) h = (h ^ topic[i]) * 16777619u;
-    return h ^ h >> 15;
-}
 
 ps_audit *ps_audit_new(const ps_audit_conf *conf, ps_io *io) {
     ps_audit *a = calloc(1, sizeof *a);
@@ -55,7 +51,8 @@ void ps_audit_free(ps_audit *a) {
 }
 
 au_queue *au_queue_find(ps_audit *a, const uint8_t *topic, int32_t len, int32_t id) {
-    au_queue *q = a->au_buckets[au_queue_hash(topic, len, id) & (uint32_t)(a->au_bucket_count - 1)];
+    uint32_t h = ps_queue_hash(topic, len, id);
+    au_queue *q = a->au_buckets[h & (uint32_t)(a->au_bucket_count - 1)];
     while (q != NULL && (q->qu_id != id || q->qu_topic_len != len ||
                          memcmp(q->qu_topic, topic, (size_t)len) != 0))
         q = q->qu_next;
@@ -68,7 +65,7 @@ static void buckets_double(ps_audit *a) {
     if (more == NULL) return; /* chains grow longer */
     for (int64_t i = 0; i < a->au_bucket_count; i++)
         for (au_queue *q = a->au_buckets[i], *next; q != NULL; q = next) {
-            uint32_t h = au_queue_hash(q->qu_topic, q->qu_topic_len, q->qu_id);
+            uint32_t h = ps_queue_hash(q->qu_topic, q->qu_topic_len, q->qu_id);
             next = q->qu_next;
             q->qu_next = more[h & (uint32_t)(count - 1)];
             more[h & (uint32_t)(count - 1)] = q;
@@ -82,7 +79,7 @@ au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t len, int32_t i
     au_queue *q = calloc(1, sizeof *q + (size_t)len);
     if (q == NULL) return NULL;
     if (a->au_queue_count++ >= a->au_bucket_count) buckets_double(a);
-    uint32_t h = au_queue_hash(topic, len, id);
+    uint32_t h = ps_queue_hash(topic, len, id);
     au_queue **head = &a->au_buckets[h & (uint32_t)(a->au_bucket_count - 1)];
     q->qu_id = id;
     q->qu_topic_len = len;

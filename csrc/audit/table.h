@@ -60,8 +60,6 @@ struct ps_audit {
     int32_t au_segment_count;
 };
 
-/* Of a queue's name, for tables of queues. */
-uint32_t au_queue_hash(const uint8_t *topic, int32_t topic_len, int32_t id);
 /* The queue, NULL when its folder is not there. */
 au_queue *au_queue_find(ps_audit *a, const uint8_t *topic, int32_t topic_len, int32_t id);
 au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t topic_len, int32_t id);

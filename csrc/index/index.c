@@ -52,9 +52,7 @@ struct ps_index {
     ix_head ix_head;      /* its header */
     int64_t ix_reserved;  /* its bytes that have blocks */
     int64_t ix_end;       /* place of the last record indexed, -1 none */
-    int32_t ix_topic_len; /* hash of the topic last seen, with its '#' */
-    int32_t ix_topic_hash;
-    uint8_t ix_topic[PS_TOPIC_MAX];
+    ix_topic ix_topic;
 
     _Atomic int64_t ix_stamp_now; /* store time of the last record indexed */
     _Atomic int64_t ix_stamp;     /* the same, of what is on the disk */
@@ -316,7 +314,7 @@ int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries,
     ix->ix_entries = entries;
     ix->ix_adopt = adopt;
     ix->ix_read_only = read_only;
-    ix->ix_topic_len = -1;
+    ix->ix_topic.to_len = -1;
     pthread_mutex_init(&ix->ix_load_lock, NULL);
     pthread_rwlock_init(&ix->ix_lock, NULL);
     int code = files_load(ix, aside, skipped, e);
@@ -381,7 +379,7 @@ int ps_index_range(ps_index *ix, int64_t *file, int64_t *first, int64_t *last, p
 
 bool ps_index_wants(const ps_record *r) {
     ix_keys k;
-    return (r->sys_flag & PS_SYS_TX_MASK) != PS_SYS_TX_ROLLBACK && ix_keys_of(r, &k);
+    return ix_record_keys(r, &k);
 }
 
 int64_t ps_index_timestamp(ps_index *ix) {
@@ -534,20 +532,6 @@ int ps_index_cut(ps_index *ix, int64_t physical, ps_aside *aside, int64_t *cut, 
 
 /* ---- putting ---- */
 
-/* Records of one topic often follow each other. */
-static int32_t topic_hash_cached(ps_index *ix, const ps_record *r) {
-    if (r->topic_len == ix->ix_topic_len &&
-        memcmp(r->topic, ix->ix_topic, (size_t)r->topic_len) == 0)
-        return ix->ix_topic_hash;
-    int32_t hash = ix_topic_hash(r->topic, r->topic_len);
-    if (r->topic_len <= PS_TOPIC_MAX) {
-        memcpy(ix->ix_topic, r->topic, (size_t)r->topic_len);
-        ix->ix_topic_len = r->topic_len;
-        ix->ix_topic_hash = hash;
-    }
-    return hash;
-}
-
 static bool local_number(int64_t ms, int64_t *out) {
     time_t seconds = (time_t)(ms / 1000);
     struct tm t;
@@ -643,11 +627,9 @@ static int roll(ps_index *ix, int32_t entries, ps_error *e) {
     ix_file f;
     int code = file_make(ix, entries, &f, e);
     if (code < 0) return code;
-    ix_head h = {.hd_count = 1};
-    if (ix->ix_last.if_item != NULL && ix->ix_head.hd_end_physical > 0)
-        h.hd_begin_physical = h.hd_end_physical = ix->ix_head.hd_end_physical;
-    if (ix->ix_last.if_item != NULL && ix->ix_head.hd_end_time > 0)
-        h.hd_begin_time = h.hd_end_time = ix->ix_head.hd_end_time;
+    bool first = ix->ix_last.if_item == NULL;
+    ix_head h = ix_head_after(first ? 0 : ix->ix_head.hd_end_physical,
+                              first ? 0 : ix->ix_head.hd_end_time);
     ix_head_put(&f, &h);
     shared32_put(ix_bytes(&f) + IX_AT_COUNT, 0); /* as upstream leaves it until the first entry */
     pthread_rwlock_wrlock(&ix->ix_lock);
@@ -687,34 +669,6 @@ static int make_room(ps_index *ix, int32_t wanted, ps_error *e) {
     int code = ps_mapfile_reserve(f->if_map, end, RESERVE_WINDOW, e);
     ix->ix_reserved = atomic_load(&f->if_map->mf_reserved);
     return code;
-}
-
-/* Writes one entry. There is room for it. */
-static inline void put_entry(ps_index *ix, const ps_record *r, int32_t hash) {
-    ix_head *h = &ix->ix_head;
-    uint8_t *map = ix_bytes(&ix->ix_last);
-    uint8_t *slot = map + ix_slot_at(hash % ix->ix_last.if_slots);
-    uint8_t *entry = map + ix_entry_at(ix->ix_last.if_slots, h->hd_count);
-    int32_t previous = shared32_get(slot);
-    if (previous <= 0 || previous >= h->hd_count) previous = 0;
-    be32_put(entry + IX_IN_HASH, (uint32_t)hash);
-    be64_put(entry + IX_IN_PHYSICAL, (uint64_t)r->physical_offset);
-    be32_put(entry + IX_IN_SECONDS,
-             (uint32_t)ix_seconds_since(h->hd_begin_time, r->store_timestamp));
-    be32_put(entry + IX_IN_PREVIOUS, (uint32_t)previous);
-    shared32_put(slot, h->hd_count);
-    if (h->hd_count == 1) {
-        h->hd_begin_physical = r->physical_offset;
-        h->hd_begin_time = r->store_timestamp;
-        shared64_put(map + IX_AT_BEGIN_PHYSICAL, h->hd_begin_physical);
-        shared64_put(map + IX_AT_BEGIN_TIME, h->hd_begin_time);
-    }
-    if (previous == 0) shared32_put(map + IX_AT_SLOTS_USED, ++h->hd_used);
-    h->hd_end_physical = r->physical_offset;
-    h->hd_end_time = r->store_timestamp;
-    shared64_put(map + IX_AT_END_PHYSICAL, h->hd_end_physical);
-    shared64_put(map + IX_AT_END_TIME, h->hd_end_time);
-    shared32_put(map + IX_AT_COUNT, ++h->hd_count);
 }
 
 /* Tells the flusher. After the bytes, never before: it clears the mark before it syncs. */
@@ -784,10 +738,8 @@ int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
     int32_t len, skip = 0, written = 0;
     if (ix->ix_read_only)
         return ps_fail(e, PS_E_READ_ONLY, 0, -1, ix->ix_folder, "the index is read-only");
-    if ((r->sys_flag & PS_SYS_TX_MASK) == PS_SYS_TX_ROLLBACK || r->physical_offset < ix->ix_end)
-        return 0;
-    if (!ix_keys_of(r, &k)) return 0;
-    int32_t topic = topic_hash_cached(ix, r), wanted = ix_keys_count(k);
+    if (r->physical_offset < ix->ix_end || !ix_record_keys(r, &k)) return 0;
+    int32_t topic = ix_topic_hash_cached(&ix->ix_topic, r), wanted = ix_keys_count(k);
     if (r->physical_offset == ix->ix_end && (skip = keys_there(ix, r, k, topic, e)) < 0)
         return skip;
     wanted -= skip;
@@ -798,7 +750,8 @@ int ps_index_put(ps_index *ix, const ps_record *r, ps_error *e) {
         if (ix->ix_head.hd_count >= ix->ix_last.if_entries)
             code = make_room(ix, wanted - written, e);
         if (code == 0) {
-            put_entry(ix, r, ix_key_hash(topic, key, len));
+            ix_put(ix_bytes(&ix->ix_last), ix->ix_last.if_slots, &ix->ix_head,
+                   ix_key_hash(topic, key, len), r->physical_offset, r->store_timestamp);
             written++;
         }
     }

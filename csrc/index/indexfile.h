@@ -136,6 +136,13 @@ static inline int32_t ix_file_count(const ix_file *f) {
 
 /* ---- fields ---- */
 
+/* Of a new file after one with this end; zeros: it is the first. */
+static inline ix_head ix_head_after(int64_t physical, int64_t time) {
+    ix_head h = {.hd_count = 1};
+    if (physical > 0) h.hd_begin_physical = h.hd_end_physical = physical;
+    if (time > 0) h.hd_begin_time = h.hd_end_time = time;
+    return h;
+}
 void ix_head_get(const ix_file *f, ix_head *out);
 /* The count goes first, so that it never names an entry that is to be discarded. */
 void ix_head_put(const ix_file *f, const ix_head *h);
@@ -146,6 +153,31 @@ int64_t ix_time_add(int64_t t, int64_t ms);
 int64_t ix_entry_time(int64_t begin_time, int32_t n, int32_t seconds);
 /* timeDiff of an entry stored at `time`, in seconds, within what the field holds. */
 int32_t ix_seconds_since(int64_t begin_time, int64_t time);
+/* Adds an entry to a file whose header is *h. There is room for it. */
+static inline void ix_put(uint8_t *map, int32_t slots, ix_head *h, int32_t hash, int64_t physical,
+                          int64_t time) {
+    uint8_t *slot = map + ix_slot_at(hash % slots);
+    uint8_t *entry = map + ix_entry_at(slots, h->hd_count);
+    int32_t previous = shared32_get(slot);
+    if (previous <= 0 || previous >= h->hd_count) previous = 0;
+    be32_put(entry + IX_IN_HASH, (uint32_t)hash);
+    be64_put(entry + IX_IN_PHYSICAL, (uint64_t)physical);
+    be32_put(entry + IX_IN_SECONDS, (uint32_t)ix_seconds_since(h->hd_begin_time, time));
+    be32_put(entry + IX_IN_PREVIOUS, (uint32_t)previous);
+    shared32_put(slot, h->hd_count);
+    if (h->hd_count == 1) {
+        h->hd_begin_physical = physical;
+        h->hd_begin_time = time;
+        shared64_put(map + IX_AT_BEGIN_PHYSICAL, physical);
+        shared64_put(map + IX_AT_BEGIN_TIME, time);
+    }
+    if (previous == 0) shared32_put(map + IX_AT_SLOTS_USED, ++h->hd_used);
+    h->hd_end_physical = physical;
+    h->hd_end_time = time;
+    shared64_put(map + IX_AT_END_PHYSICAL, physical);
+    shared64_put(map + IX_AT_END_TIME, time);
+    shared32_put(map + IX_AT_COUNT, ++h->hd_count);
+}
 /* Place of the last record in the file; an unused file has that of the file before, from its
  * birth. */
 int64_t ix_file_end_physical(const ix_file *f);

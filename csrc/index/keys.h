@@ -41,6 +41,12 @@ static inline bool ix_keys_of(const ps_record *r, ix_keys *out) {
     return out->unique_len > 0 || out->words_len > 0;
 }
 
+/* The keys under which a record is indexed: none of one that was rolled back. False: there are
+ * none. */
+static inline bool ix_record_keys(const ps_record *r, ix_keys *out) {
+    return (r->sys_flag & PS_SYS_TX_MASK) != PS_SYS_TX_ROLLBACK && ix_keys_of(r, out);
+}
+
 /* Takes the next key off; false when there are no more. */
 static inline bool ix_key_next(ix_keys *k, const uint8_t **key, int32_t *len) {
     if (k->unique_len > 0) {
@@ -74,6 +80,24 @@ static inline int32_t ix_key_hash(int32_t topic_hash, const uint8_t *key, int32_
 
 static inline int32_t ix_topic_hash(const uint8_t *topic, int32_t len) {
     return ps_java_hash(ps_java_hash(0, topic, len), (const uint8_t *)"#", 1);
+}
+
+/* The topic last seen, and its hash: records of one topic often follow each other. */
+typedef struct ix_topic {
+    int32_t to_len, to_hash;
+    uint8_t to_name[PS_TOPIC_MAX];
+} ix_topic;
+
+static inline int32_t ix_topic_hash_cached(ix_topic *t, const ps_record *r) {
+    if (r->topic_len == t->to_len && memcmp(r->topic, t->to_name, (size_t)t->to_len) == 0)
+        return t->to_hash;
+    int32_t hash = ix_topic_hash(r->topic, r->topic_len);
+    if (r->topic_len <= PS_TOPIC_MAX) {
+        memcpy(t->to_name, r->topic, (size_t)r->topic_len);
+        t->to_len = r->topic_len;
+        t->to_hash = hash;
+    }
+    return hash;
 }
 
 #endif

@@ -43,7 +43,7 @@ int64_t ps_unit_end(const ps_unit *u) {
     return __builtin_add_overflow(u->physical, (int64_t)u->size, &end) ? INT64_MAX : end;
 }
 
-static void unit_put(uint8_t *p, const ps_unit *u) {
+void ps_unit_put(uint8_t *p, const ps_unit *u) {
     be64_put(p + UNIT_PHYSICAL, (uint64_t)u->physical);
     be64_put(p + UNIT_TAGS, (uint64_t)u->tags_code);
     /* The size is what makes a unit valid for a reader in another process, so it is stored last. */
@@ -51,6 +51,10 @@ static void unit_put(uint8_t *p, const ps_unit *u) {
     atomic_thread_fence(memory_order_release);
 #endif
     be32_put(p + UNIT_SIZE, (uint32_t)u->size);
+}
+
+int64_t ps_queue_most(int32_t name_len, int64_t bytes) {
+    return bytes / (PS_RECORD_FIXED + name_len);
 }
 
 static bool unit_valid(const uint8_t *p) {
@@ -513,7 +517,7 @@ static int queue_prefill(ps_queue *q, ps_mapfile *mf, int64_t upto, ps_error *e)
     const ps_unit none = {0, PS_UNIT_NONE, 0};
     int code = ps_mapfile_reserve(mf, upto + PS_UNIT, RESERVE_WINDOW, e);
     if (code < 0) return code;
-    for (int64_t at = 0; at < upto; at += PS_UNIT) unit_put(mf->mf_map + at, &none);
+    for (int64_t at = 0; at < upto; at += PS_UNIT) ps_unit_put(mf->mf_map + at, &none);
     atomic_store(&mf->mf_wrote, upto);
     int64_t first = (mf->mf_base + upto) / PS_UNIT;
     atomic_store(&q->cq_min, first);
@@ -559,7 +563,7 @@ static int append_unit(ps_queue *q, int64_t offset, const ps_unit *unit, ps_erro
         int code = ps_mapfile_reserve(mf, at + PS_UNIT, RESERVE_WINDOW, e);
         if (code < 0) return code;
     }
-    unit_put(mf->mf_map + at, unit);
+    ps_unit_put(mf->mf_map + at, unit);
     atomic_store_explicit(&mf->mf_wrote, at + PS_UNIT, memory_order_release);
     if (unit->size != PS_UNIT_NONE)
         atomic_store_explicit(&q->cq_max_physical, unit->physical + unit->size,
@@ -581,9 +585,9 @@ static int fill_gap(ps_queue *q, int64_t upto, int64_t physical, ps_error *e) {
  * record at `before`: each message between them took room in the log. */
 static bool offset_possible(const ps_queue *q, int64_t offset, int64_t physical, int64_t max,
                             int64_t before) {
-    int64_t least = PS_RECORD_FIXED + q->cq_name_len;
-    if (offset < 0 || offset > physical / least) return false;
-    return max == 0 || before < 0 || offset - max <= (physical - before) / least;
+    if (offset < 0 || offset > ps_queue_most(q->cq_name_len, physical)) return false;
+    return max == 0 || before < 0 ||
+           offset - max <= ps_queue_most(q->cq_name_len, physical - before);
 }
 
 /* Whether the unit that stands at `offset` names another record than the one at `physical`, and

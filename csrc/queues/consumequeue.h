@@ -15,6 +15,13 @@ typedef struct ps_unit {
     int64_t tags_code;
 } ps_unit;
 
+/* Of a queue's name, for tables of queues. */
+static inline uint32_t ps_queue_hash(const uint8_t *topic, int32_t len, int32_t id) {
+    uint32_t h = 2166136261u ^ (uint32_t)id * 2654435761u;
+    for (int32_t i = 0; i < len; i++) h = (h ^ topic[i]) * 16777619u;
+    return h ^ h >> 15;
+}
+
 struct ps_aside;
 struct ps_parked;
 struct ps_queue;
@@ -172,6 +179,9 @@ int ps_queue_refresh_locked(ps_queue *q, ps_error *e);
 int ps_queue_tail_add_locked(ps_queue *q, int64_t offset, const ps_unit *unit);
 
 void ps_unit_get(const uint8_t *p, ps_unit *u);
+void ps_unit_put(uint8_t *p, const ps_unit *u);
+/* How many records of this queue have room in so many bytes of the log, at most. */
+int64_t ps_queue_most(int32_t name_len, int64_t bytes);
 /* Where the unit's record ends. Damage makes any number of a unit: the furthest place there is for
  * what would be beyond it. */
 int64_t ps_unit_end(const ps_unit *u);

@@ -15,8 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
-from pystore.audit.layout import Layout
-from pystore.audit.quiet import open_quietly
+from pystore.audit.layout import Layout, last_with_data
 from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
@@ -194,7 +193,7 @@ class CoreAudit:
         self.name_segments()
         files = self._layout.segments
         numbers = range(len(files)) if some is None else some
-        newest = self.last_with_data() if last is None else last
+        newest = last_with_data(self._layout) if last is None else last
         watch = ffi.new("ps_progress *")
         total = sum(files[i].size for i in numbers)
         stop = threading.Event()
@@ -259,17 +258,6 @@ class CoreAudit:
         name = _bytes(topic)
         lib.ps_audit_queue_get(self._raw, name, len(name), queue, raw)
         return _facts_of(QueueFacts, raw)
-
-    def last_with_data(self) -> int:
-        """Number of the last segment that holds anything: files made ahead follow it."""
-        for i in reversed(range(len(self._layout.segments))):
-            try:
-                with open_quietly(self._layout.segments[i].path) as file:
-                    if any(file.read(8)):
-                        return i
-            except OSError:
-                return i
-        return 0
 
     # ---- pieces ----
 

@@ -213,7 +213,8 @@ class Audit:
     state: "live", "closed" or "crashed". bytes: of the log that were read. records: whole ones.
     not_dispatched, not_indexed: records and keys at the end of the log that queues and index do not
     hold yet, which is normal for a live store and mended by the next open of a crashed one.
-    dropped: findings beyond what is kept. seconds: wall time.
+    dropped: findings beyond what is kept. seconds: wall time. segment_keys: of `keys`, how many
+    each segment holds.
     """
 
     path: str
@@ -232,6 +233,7 @@ class Audit:
     not_indexed: int = 0
     dropped: int = 0
     seconds: float = 0.0
+    segment_keys: list[int] = field(default_factory=list, repr=False)
 
     @property
     def errors(self) -> list[Finding]:
@@ -249,5 +251,5 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        out = {k: v for k, v in asdict(self).items() if k != "findings"}
+        out = {k: v for k, v in asdict(self).items() if k not in ("findings", "segment_keys")}
         return {**out, "sound": self.sound, "findings": [f.as_dict() for f in self.findings]}

@@ -20,7 +20,7 @@ from pystore.files import os_error
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings
 
-__all__ = ["File", "Layout", "base_of", "look"]
+__all__ = ["File", "Layout", "base_of", "last_with_data", "look"]
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
@@ -331,3 +331,15 @@ def look(root: Path, settings: Settings) -> Layout:
     except OSError as failed:
         raise os_error(failed, failed.filename or root, "cannot look at the store") from failed
     return layout
+
+
+def last_with_data(layout: Layout) -> int:
+    """Number of the last segment that holds anything: files made ahead follow it."""
+    for i in reversed(range(len(layout.segments))):
+        try:
+            with open_quietly(layout.segments[i].path) as file:
+                if any(file.read(8)):
+                    return i
+        except OSError:
+            return i
+    return 0

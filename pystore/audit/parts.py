@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 
 from pystore.audit.core import CoreAudit, IndexFacts, Key, Progress, QueueFacts, SegmentFacts
 from pystore.audit.findings import Audit, Finding
-from pystore.audit.layout import Layout
+from pystore.audit.layout import Layout, last_with_data
 from pystore.audit.quiet import open_quietly
 from pystore.errors import NotAStore
 from pystore.settings import Settings
 
-__all__ = ["Found", "Part", "Run", "Shared", "SpreadAudit", "audit_part"]
+__all__ = [
+    "Found", "Part", "Run", "Shared", "SpreadAudit", "audit_part", "check_same", "cut_parts",
+    "share",
+]  # fmt: skip
 
 _Item = TypeVar("_Item")
 _WITNESS = 96  # a record's head: place, times, hosts
@@ -76,7 +79,13 @@ def _witness(layout: Layout, last: int) -> bytes:
         return file.read(_WITNESS)
 
 
-def _check_same(shared: Shared) -> None:
+def share(layout: Layout, settings: Settings, state: str, last: int) -> Shared:
+    """What parts begin with, without what is found. Raises: OSError."""
+    own = replace(layout, findings=[])
+    return Shared(own, settings, state, [], last, _witness(layout, last))
+
+
+def check_same(shared: Shared) -> None:
     """Raises: NotAStore where this host has another store at the path, or none."""
     try:
         same = _witness(shared.layout, shared.last) == shared.witness
@@ -93,7 +102,7 @@ def _check_same(shared: Shared) -> None:
 
 def audit_part(shared: Shared, part: Part) -> Found:
     """Does one part. Raises: NotAStore, and as pystore.audit.verify."""
-    _check_same(shared)
+    check_same(shared)
     audit = Audit(str(shared.layout.root), shared.state)
     core = CoreAudit(shared.layout, shared.settings, audit, lambda phase, done, total: None)
     found = Found(audit.findings, 0)
@@ -114,7 +123,7 @@ def audit_part(shared: Shared, part: Part) -> Found:
     return found
 
 
-def _cut(step: str, items: Sequence[_Item], sizes: Sequence[int], most: int) -> list[Part]:
+def cut_parts(step: str, items: Sequence[_Item], sizes: Sequence[int], most: int) -> list[Part]:
     """At most `most` parts of about the same size, in order."""
     parts: list[Part] = []
     weights = [size + 1 for size in sizes]  # an empty file takes a look, too
@@ -137,9 +146,7 @@ class SpreadAudit(CoreAudit):
         *, run: Run, most: int,
     ) -> None:  # fmt: skip
         super().__init__(layout, settings, audit, progress)
-        last = self.last_with_data()
-        own = replace(layout, findings=[])
-        self._shared = Shared(own, settings, audit.state, [], last, _witness(layout, last))
+        self._shared = share(layout, settings, audit.state, last_with_data(layout))
         self._run = run
         self._most = most
         self._ahead: list[IndexFacts] | None = None
@@ -200,7 +207,7 @@ class SpreadAudit(CoreAudit):
         return self._cut("index", list(numbers), sizes)
 
     def _cut(self, step: str, items: Sequence[Any], sizes: Sequence[int]) -> list[Part]:
-        return _cut(step, items, sizes, self._most)
+        return cut_parts(step, items, sizes, self._most)
 
     def _do(self, parts: Sequence[Part]) -> Iterable[Found]:
         for found in self._run(self._shared, parts) if parts else ():

@@ -93,7 +93,8 @@ def _sum_up(audit: Audit, layout: Layout, facts: list[SegmentFacts]) -> None:
     audit.log_max = max((f.end for f in facts if f.records or f.blank), default=layout.log_min)
     audit.bytes = sum(f.bytes for f in facts)
     audit.records = sum(f.records for f in facts)
-    audit.keys = sum(f.keys for f in facts)
+    audit.segment_keys = [f.keys for f in facts]
+    audit.keys = sum(audit.segment_keys)
     audit.not_dispatched = sum(f.units_pending for f in facts)
     audit.not_indexed = sum(f.keys_pending for f in facts)
 

@@ -18,8 +18,10 @@ from pystore.errors import BadArgument, NotFound, RecordDamaged
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
 from pystore.repair.manifest import DERIVED, Action, side_folders
+from pystore.repair.parts import Run as PartsRun
+from pystore.repair.parts import derive
 from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear
-from pystore.repair.scratch import Progress, make_derived, swap_derived
+from pystore.repair.scratch import Derive, Progress, make_derived, swap_derived
 from pystore.settings import Settings
 
 __all__ = ["Repair", "plan", "rebuild", "repair", "undo"]
@@ -51,12 +53,12 @@ class Repair:
         }  # fmt: skip
 
 
-def _rebuilder(settings: Settings, progress: Progress | None) -> Any:
+def _rebuilder(settings: Settings, progress: Progress | None, ahead: Derive | None = None) -> Any:
     def make(journal: Journal, action: Action) -> None:
         made = journal.folder / "made"
         if not action.data.get("inodes"):
             layout = look(journal.root, settings)
-            report = make_derived(layout, settings, made, progress, action.data["names"])
+            report = make_derived(layout, settings, made, progress, action.data["names"], ahead)
             action.data["log"] = mark_of(layout, report.log_max)
             (made / "abort").unlink(missing_ok=True)
         swap_derived(journal, action, made)
@@ -142,12 +144,12 @@ def repair(
 
 def _carry_out(
     root: Path, given: Settings, actions: list[Action], progress: Progress | None,
-    check: Callable[[], Audit],
+    check: Callable[[], Audit], ahead: Derive | None = None,
 ) -> tuple[Journal, Audit]:  # fmt: skip
     """Applies the actions, and returns what the store is like then. Only now is it known which of
     two records on one queue offset is delivered."""
     journal = Journal.begin(root, actions, given.file_mode, given.commitlog_dirs(root))
-    journal.apply(_rebuilder(given, progress))
+    journal.apply(_rebuilder(given, progress, ahead))
     after = check()
     more = keep_rivals(look(root, given), after)
     if more:
@@ -167,14 +169,15 @@ def rebuild(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
     dry_run: bool = False, progress: Progress | None = None,
-    core: Callable[..., CoreAudit] = CoreAudit, **settings: Any,
+    core: Callable[..., CoreAudit] = CoreAudit, parts: PartsRun | None = None, **settings: Any,
 ) -> Repair:  # fmt: skip
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
     They are made beside the old ones and swapped in; the old ones lie in ``STORE/repair-TIME``
     afterwards. metadata: the database is moved aside, and the next open makes it again from
     ``config/*.json`` and the log. dry_run: check and plan, and change nothing. core: as
-    :func:`pystore.audit.verify` takes it, for the audits before and after.
+    :func:`pystore.audit.verify` takes it, for the audits before and after. parts: does parts of the
+    making (:mod:`pystore.repair.parts`).
 
     Raises: as :func:`repair`, and RecordDamaged while the log itself is damaged.
     """
@@ -198,7 +201,8 @@ def rebuild(
             raise BadArgument("nothing was chosen to rebuild")
         if dry_run:
             return Repair(str(root), actions, before)
-        journal, after = _carry_out(root, given, actions, progress, check)
+        ahead = None if parts is None else partial(derive, before.segment_keys, parts)
+        journal, after = _carry_out(root, given, actions, progress, check, ahead)
     return Repair(str(root), journal.actions, before, after, str(journal.folder), ended)
 
 

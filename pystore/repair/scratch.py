@@ -20,9 +20,12 @@ from pystore.repair.journal import Journal
 from pystore.repair.manifest import Action
 from pystore.settings import Settings
 
-__all__ = ["Progress", "make_derived", "swap_derived"]
+__all__ = ["Derive", "Progress", "make_derived", "swap_derived"]
 
 Progress = Callable[[str, int, int], None]
+#: Makes the queues, and the index if the flag is set, of a store in a folder. False: it made
+#: nothing.
+Derive = Callable[[Layout, Settings, Path, bool], bool]
 #: Settings that say where a store is, or how it treats its disk: the scratch store has its own.
 _ELSEWHERE = (
     "storePathRootDir", "storePathCommitLog", "flushDiskType", "fileReservedTime",
@@ -37,10 +40,12 @@ class _Scratch(Store):
 
 
 def make_derived(
-    layout: Layout, settings: Settings, into: Path, progress: Progress | None, names: list[str]
-) -> RecoveryReport:
+    layout: Layout, settings: Settings, into: Path, progress: Progress | None, names: list[str],
+    ahead: Derive | None = None,
+) -> RecoveryReport:  # fmt: skip
     """Makes what `names` asks for of the log in folder `into`, which is emptied first: queues and
-    checkpoint always, "index" alone when it is named."""
+    checkpoint always, "index" alone when it is named. ahead: makes queues and index, where it can;
+    the recovery then finds nothing to do."""
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)
     (into / "abort").touch(mode=settings.file_mode)
@@ -60,6 +65,8 @@ def make_derived(
     if "index" not in names:
         given["messageIndexEnable"] = False  # most of the work
     given["cleanResourceInterval"] = 0  # retention must not run here
+    if ahead is not None and ahead(layout, settings, into, "index" in names):
+        (into / "abort").unlink()
     with _Scratch(into, None, progress=progress, **given) as store:
         return store.report
 

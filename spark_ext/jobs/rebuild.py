@@ -7,7 +7,7 @@ from typing import Any
 from pystore.cli.repair import Checkpoint, Index, Metadata, Queues, RebuildDryRun, chosen
 from pystore.repair import rebuild
 from spark_ext.jobs.frame import Job, job, main
-from spark_ext.jobs.spread import spread
+from spark_ext.jobs.spread import spread, spread_making
 from spark_ext.jobs.verify import show_audit
 
 __all__ = ["run"]
@@ -22,7 +22,7 @@ def run(
     metadata: Metadata = False,
     dry_run: RebuildDryRun = False,
 ) -> int | None:
-    """Make derived files again from the log, its checks before and after spread over executors.
+    """Make derived files again from the log, on executors, as well as the checks before and after.
 
     Without a choice: queues, index and checkpoint. They are made beside the old ones, equal to the
     byte to those of `pystore rebuild`, and swapped in; the old ones stay in STORE/repair-TIME, and
@@ -39,7 +39,7 @@ def run(
     sets: dict[str, Any] = j.session.sets
     done = rebuild(
         j.path.absolute(), j.session.conf, **chosen(queues, index, checkpoint, metadata),
-        dry_run=dry_run, core=spread(j), **sets,
+        dry_run=dry_run, core=spread(j), parts=spread_making(j), **sets,
     )  # fmt: skip
     steps = [(n, a.do, a.file, a.what) for n, a in enumerate(done.actions, 1)]
     j.report.table("actions", ("step", "do", "file", "what"), steps)

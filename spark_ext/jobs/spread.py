@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from pystore.audit.core import CoreAudit
 from pystore.audit.parts import Found, Part, Shared, SpreadAudit, audit_part
+from pystore.repair.parts import Derived, Deriving, derive_part
+from pystore.repair.parts import Run as Making
 from spark_ext.jobs.frame import Job
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["cores_of", "on_executors", "spread"]
+__all__ = ["cores_of", "on_executors", "spread", "spread_making"]
 
 #: Tasks a core in one step: enough that the last of them does not leave the others waiting long.
 TASKS_A_CORE = 3
@@ -39,6 +41,15 @@ def spread(j: Job) -> Callable[..., CoreAudit]:
         return on_executors(j, audit_part, shared, parts, _LABELS[parts[-1].step])
 
     return partial(SpreadAudit, run=run, most=TASKS_A_CORE * cores_of(j))
+
+
+def spread_making(j: Job) -> Making:
+    """What pystore.repair.rebuild takes as `parts`."""
+
+    def run(deriving: Deriving, parts: Sequence[Part]) -> Iterable[Derived]:
+        return on_executors(j, derive_part, deriving, parts, "making queues and index")
+
+    return Making(run, TASKS_A_CORE * cores_of(j))
 
 
 def _context(j: Job) -> SparkContext | None:

@@ -126,7 +126,8 @@ def test_jobs_outlive_an_executor(cluster, tmp_path, busy, capfd):
     reports = found["reports"]
     assert [each["code"] for each in reports] == [0] * len(given), reports
     half = len(JOBS)
-    assert all(each["hit"] for each in reports[half:]), reports
+    if not all(each["hit"] for each in reports[half:]):
+        raise TooLate("a job ended before any of its tasks was seen to run")
     assert told([r["said"] for r in reports[half:]]) == told([r["said"] for r in reports[:half]])
     assert dump(killed / "restore", capfd) == dump(store, capfd)
     assert derived(killed / "rebuild") == derived(calm / "rebuild")

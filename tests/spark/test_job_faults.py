@@ -189,8 +189,10 @@ def test_a_restore_that_was_killed(run_job, busy, store_path, tmp_path, capfd, s
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", ["reading the queues", "checking the log"])
-def test_a_rebuild_that_was_killed_at_its_checks(run_job, busy, store_path, tmp_path, step):
+@pytest.mark.parametrize(
+    "step", ["reading the queues", "checking the log", "making queues and index"]
+)
+def test_a_rebuild_that_was_killed_at_its_tasks(run_job, busy, store_path, tmp_path, step):
     """It had not begun to write, or writes what the next one writes."""
     busy(store_path)
     for file in store_path.glob("index/*"):

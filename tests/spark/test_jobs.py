@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -413,8 +414,14 @@ def test_executors_find_what_one_process_finds(run_job, golden, name, seed, tmp_
     assert error["kind"] == "RecordDamaged" and "pystore repair" in error["next_step"]
 
 
-def test_rebuilt_files_are_those_of_one_process(run_job, golden, capfd, tmp_path):
-    """Queues and index that are gone, and damaged ones; the old ones can be put back."""
+def test_rebuilt_files_are_those_of_one_process(run_job, golden, capfd, tmp_path, monkeypatch):
+    """Queues and index that are gone, and damaged ones, made by tasks; the old ones can be put
+    back."""
+    repair = importlib.import_module("pystore.repair.repair")
+    by_tasks, derive = list[bool](), repair.derive
+    monkeypatch.setattr(
+        repair, "derive", lambda *given: by_tasks.append(derive(*given)) or by_tasks[-1]
+    )
     path = golden("normal-exit")
     for file in (*path.glob("consumequeue/*/0/*"), *path.glob("index/*")):
         file.write_bytes(file.read_bytes()[:-7] + b"damaged")
@@ -428,6 +435,7 @@ def test_rebuilt_files_are_those_of_one_process(run_job, golden, capfd, tmp_path
     made = derived(path)
     assert made == derived(alone) != before
     assert run_job("rebuild", path)["result"]["sound"] and derived(path) == made
+    assert by_tasks == [True, True]
     assert main(["repair", str(path), "--undo"]) == main(["repair", str(path), "--undo"]) == 0
     assert derived(path) == before
 

@@ -26,6 +26,7 @@ FLOOR = {
     "filter": 2,
     "store": 3,
     "audit": 3,
+    "derive": 3,
     "scan": 4,
     "remoting": 4,
 }
