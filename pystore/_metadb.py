@@ -25,15 +25,13 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import stat
 import struct
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import lmdb
 
@@ -47,6 +45,7 @@ from pystore.errors import (
     StoreIOError,
     StoreLocked,
 )
+from pystore.quiet import copy_quietly, memory_file
 
 #: Raised when a table above changes its meaning.
 SCHEMA = 1
@@ -219,6 +218,17 @@ ROWS: dict[str, tuple[str, Any, Any]] = {
 }
 
 
+def check_regular(path: Path) -> bool:
+    """Whether there is a file. Raises: RecordDamaged for anything else in its place, OSError."""
+    try:
+        info = path.stat()
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(info.st_mode):
+        raise _damaged("not a regular file", path)
+    return True
+
+
 def check_file(path: Path, shown: Path | None = None) -> None:
     """Refuses what LMDB would not survive in the place of its file.
 
@@ -226,12 +236,8 @@ def check_file(path: Path, shown: Path | None = None) -> None:
     beyond the end of a file that was cut off, ends the process. shown: the path in the error.
     Raises: RecordDamaged, OSError.
     """
-    try:
-        info = path.stat()
-    except FileNotFoundError:
+    if not check_regular(path):
         return
-    if not stat.S_ISREG(info.st_mode):
-        raise _damaged("not a regular file", path)
     try:
         _metapages.check_pages(path)
     except _metapages.PageError as bad:
@@ -261,7 +267,7 @@ def _damaged(why: str, path: Path) -> RecordDamaged:
     return error
 
 
-def _copy_environment(meta: Path, into: Path) -> bool:
+def _copy_environment(meta: Path, into: BinaryIO) -> bool:
     """Copies data.mdb while a writer may be at work; False when no quiet moment was found.
 
     A commit writes free pages only, and last the meta page (one of the first two). When these are
@@ -269,17 +275,10 @@ def _copy_environment(meta: Path, into: Path) -> bool:
     """
     head = 2 * os.sysconf("SC_PAGESIZE")
     end = time.monotonic() + _COPY_SECONDS
-    check_file(meta / "data.mdb")
+    check_regular(meta / "data.mdb")
     while time.monotonic() < end:
-        with open(meta / "data.mdb", "rb") as source, open(into, "wb") as copy:
-            before = source.read(head)
-            if os.fstat(source.fileno()).st_size > MAP_MAX:
-                raise StoreIOError("not the metadata of a store", str(meta / "data.mdb"))
-            copy.write(before)
-            shutil.copyfileobj(source, copy, 1 << 20)
-            source.seek(0)
-            if source.read(head) == before:
-                return True
+        if copy_quietly(meta / "data.mdb", into, MAP_MAX, head):
+            return True
         time.sleep(0.001)
     return False
 
@@ -295,20 +294,19 @@ def read_copy(meta: Path) -> State | None:
 def from_copy(meta: Path, read: Callable[[Any], _T]) -> _T | None:
     """What `read` makes of a copy of the environment; None when there is none.
 
-    Nothing is locked or written, neither beside the store: the copy lies in the temporary folder.
+    Nothing is locked or written, neither beside the store: the copy lies in memory.
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.
     """
     try:
         if not (meta / "data.mdb").exists():
             return None
-        with tempfile.TemporaryDirectory(prefix="pystore-") as folder:
-            copy = Path(folder) / "data.mdb"
+        with memory_file() as (copy, path):
             if not _copy_environment(meta, copy):
                 raise StoreIOError("the metadata changes too fast for a consistent copy", str(meta))
-            check_file(copy, shown=meta / "data.mdb")
+            check_file(path, shown=meta / "data.mdb")
             try:
                 env = lmdb.open(
-                    str(copy), subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS,
+                    str(path), subdir=False, readonly=True, lock=False, max_dbs=MAX_DBS,
                     map_size=MAP_MAX,
                 )  # fmt: skip
                 with env:

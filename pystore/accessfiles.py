@@ -89,12 +89,15 @@ def has_access_copy(root: Path) -> bool:
 
 
 class Tables:
-    """The open environment. Raises: OSError, lmdb.Error."""
+    """The open environment. place: its folder, or, readonly, its file.
 
-    def __init__(self, folder: Path, *, readonly: bool = False) -> None:
+    Raises: OSError, lmdb.Error.
+    """
+
+    def __init__(self, place: Path, *, readonly: bool = False) -> None:
         self._env = lmdb.open(
-            os.fspath(folder), map_size=_MAP_BYTES, max_dbs=3, mode=0o600, readonly=readonly,
-            lock=not readonly,
+            os.fspath(place), subdir=not readonly, map_size=_MAP_BYTES, max_dbs=3, mode=0o600,
+            readonly=readonly, lock=not readonly,
         )  # fmt: skip
         self._dbs: dict[bytes, Any] = {}
         try:

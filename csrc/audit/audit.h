@@ -107,6 +107,7 @@ typedef struct ps_audit_segment_facts {
     int64_t keys;          /* that the records carry */
     int64_t keys_pending;  /* of them, after the last index entry */
     int64_t keys_pending_from;
+    int64_t forgotten;     /* records that ps_audit_forget told of */
     int32_t blank; /* 1: a blank ends it */
 } ps_audit_segment_facts;
 

@@ -188,7 +188,11 @@ static bool same_claim(segment_walk *w, const ps_record *r, int64_t physical) {
 }
 
 static void check_unit(segment_walk *w, const ps_record *r) {
-    if (!ps_record_has_unit(r) || (r->sys_flag & INNER_BATCH) != 0 || au_gone(w->a, r)) return;
+    if (!ps_record_has_unit(r) || (r->sys_flag & INNER_BATCH) != 0) return;
+    if (au_gone(w->a, r)) {
+        w->facts->forgotten++;
+        return;
+    }
     int64_t at = r->physical_offset, q = r->queue_offset;
     if (!ps_record_names_queue(r)) {
         au_find(w->out, PS_FIND_NO_QUEUE, at, at + r->size, 1, at, r->queue_id);

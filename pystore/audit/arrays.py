@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from pystore.audit.layout import Layout, look
-from pystore.audit.quiet import open_quietly
 from pystore.errors import NotFound
 from pystore.native import ffi, lib, raise_error, view_of
+from pystore.quiet import open_quietly
 from pystore.settings import load
 
 __all__ = ["ENTRY", "UNIT", "entries", "units"]

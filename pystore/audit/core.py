@@ -98,6 +98,7 @@ class SegmentFacts:
     keys: int
     keys_pending: int
     keys_pending_from: int
+    forgotten: int
     blank: int
 
 

@@ -120,6 +120,9 @@ KINDS: dict[str, Kind] = {
              "does not start", _QUEUES),
         Kind("queue-stray", _W, "", "unexpected files in a queue folder", "does not start",
              "move the files elsewhere, or pystore repair STORE"),
+        Kind("deleted-messages", _I, "", "the list of deleted topics hides these messages",
+             "does not know the list",
+             "none; if the list is another store's, move it away and pystore rebuild STORE"),
         Kind("deleted-topic", _I, "queue", "records of a topic that no configuration names and that"
              " has no queues: it was deleted", "the same", "none"),
         # ---- index ----
@@ -143,6 +146,8 @@ KINDS: dict[str, Kind] = {
              "takes the .bak beside it, or starts without what it held", _REPAIR),
         Kind("config-bak", _W, "", "the backup of a configuration file cannot be read",
              "never looks at it while the file itself is whole", "the next export replaces it"),
+        Kind("not-checked", _W, "", "this user has no right to read the file: it was not checked",
+             "does not start as this user", "run it as the user that the store belongs to"),
         Kind("metadata-db", _E, "", "the metadata database is damaged",
              "does not know it", "the next open takes config/*.json"),
         Kind("access-db", _E, "", "the database of users and policies is damaged: rules may be"

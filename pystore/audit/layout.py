@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from pystore.audit.findings import KINDS, Finding
-from pystore.audit.quiet import open_quietly
 from pystore.errors import NotAStore, NotFound
 from pystore.files import os_error
 from pystore.native import ffi, lib, raise_error
+from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
 __all__ = ["File", "Layout", "base_of", "last_with_data", "look"]
@@ -98,7 +98,7 @@ def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         try:
             yield entry, entry.stat(follow_symlinks=True)
         except OSError:
-            with suppress(OSError):  # gone meanwhile
+            with suppress(FileNotFoundError):  # gone meanwhile
                 yield entry, entry.stat(follow_symlinks=False)  # a link to nothing
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
-import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -19,9 +17,10 @@ from pystore import accessfiles
 from pystore._metadb import digest
 from pystore.accessfiles import AccessRows
 from pystore.audit.layout import File, Layout
-from pystore.audit.quiet import open_quietly, read_quietly
 from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
+from pystore.errors import StoreError
+from pystore.quiet import open_quietly, read_quietly
 
 __all__ = [
     "Beside", "believable", "check_checkpoint", "check_offsets", "read_beside",
@@ -29,7 +28,6 @@ __all__ = [
 ]  # fmt: skip
 
 _JSON_MAX = 256 << 20
-_DB_MAX = 64 << 30
 _CHECKPOINT = struct.Struct(">5q")
 _CHECKPOINT_SIZE = 4096
 _TOMBSTONES = 0x50534431  # "PSD1": csrc/store/tombstones.c
@@ -65,7 +63,7 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
         try:
             data = read_quietly(file, _JSON_MAX)
         except OSError as error:
-            layout.found(kind, file, text=error.strerror or str(error))
+            _unread(layout, kind, file, error)
             continue
         if data is None:
             continue
@@ -85,23 +83,26 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
     return parsed
 
 
+def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
+    """A file that cannot be read is damaged, unless it is only not for this user to read."""
+    text = error.text if isinstance(error, StoreError) else error.strerror or str(error)
+    layout.found("not-checked" if isinstance(error, PermissionError) else kind, path, text=text)
+
+
 def _read_database(
     layout: Layout, folder: Path, kind: str, read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `read` (readdb.py) finds in a copy; {} when there is none or when it is damaged."""
+    """What `read` (readdb.py) finds; {} when there is none or when it is damaged."""
     data = folder / "data.mdb"
-    if not data.exists() and not data.is_symlink():
-        return {}
     try:
-        with tempfile.TemporaryDirectory(prefix="pystore-") as made:
-            with open_quietly(data) as source, open(Path(made) / "data.mdb", "wb") as copy:
-                shutil.copyfileobj(source, copy, 1 << 20)
-            found = read(Path(made))
+        if not data.exists() and not data.is_symlink():
+            return {}
+        found = read(folder)
     except OSError as error:
-        layout.found(kind, data, text=str(error))
+        _unread(layout, kind, data, error)
         return {}
     if "error" in found:
-        layout.found(kind, data, text=found["error"].replace(made, folder.name))
+        layout.found(kind, data, text=found["error"])
         return {}
     return found
 
@@ -114,7 +115,7 @@ def _check_access(layout: Layout) -> None:
         data = read_quietly(path, _JSON_MAX)
         copy = None if data is None else AccessRows.from_file(data)
     except OSError as error:
-        layout.found("config-bak", path, text=error.strerror or str(error))
+        _unread(layout, "config-bak", path, error)
     except ValueError as bad:
         layout.found("config-bak", path, text=str(bad))
     database = _read_database(layout, folder, "access-db", read_access)
@@ -159,7 +160,7 @@ def _read_tombstones(layout: Layout) -> list[tuple[str, int]]:
     try:
         data = read_quietly(path, 64 << 20)
     except OSError as error:
-        layout.found("tombstones", path, text=str(error))
+        _unread(layout, "tombstones", path, error)
         return []
     if data is None:
         return []
@@ -207,7 +208,7 @@ def _check_own(layout: Layout) -> None:
         try:
             data = read_quietly(path, _JSON_MAX)
         except OSError as error:
-            layout.found("own-note", path, text=error.strerror or str(error))
+            _unread(layout, "own-note", path, error)
             continue
         if data is None:
             continue
@@ -230,7 +231,7 @@ def _check_ledgers(layout: Layout) -> None:
         try:
             check_json(read_quietly(path, _JSON_MAX) or b"")
         except OSError as error:
-            layout.found("sink-ledger", path, text=error.strerror or str(error))
+            _unread(layout, "sink-ledger", path, error)
         except ValueError as bad:
             layout.found("sink-ledger", path, text=str(bad))
 
@@ -246,7 +247,7 @@ def _check_aside(layout: Layout) -> None:
                 if not os.path.lexists(kept) or (size >= 0 and kept.lstat().st_size != size):
                     layout.found("kept-aside", kept, text=f"a copy of {size} bytes is meant")
         except OSError as error:
-            layout.found("kept-aside", manifest, text=error.strerror or str(error))
+            _unread(layout, "kept-aside", manifest, error)
         except (ValueError, KeyError, TypeError):
             layout.found("kept-aside", manifest, text="a row of it is malformed")
 
@@ -312,7 +313,7 @@ def check_checkpoint(layout: Layout, last_time: int) -> None:
     try:
         data = read_quietly(path, _CHECKPOINT_SIZE + 1)
     except OSError as error:
-        layout.found("checkpoint", path, text=str(error))
+        _unread(layout, "checkpoint", path, error)
         return
     if data is None:
         if last_time >= 0:

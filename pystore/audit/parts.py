@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from pystore.audit.core import CoreAudit, IndexFacts, Key, Progress, QueueFacts, SegmentFacts
 from pystore.audit.findings import Audit, Finding
 from pystore.audit.layout import Layout, last_with_data
-from pystore.audit.quiet import open_quietly
 from pystore.errors import NotAStore
+from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
 __all__ = [

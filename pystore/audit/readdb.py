@@ -14,15 +14,20 @@ import lmdb
 from pystore import accessfiles
 from pystore._metadb import read_copy
 from pystore.errors import StoreError
+from pystore.quiet import copy_quietly, memory_file
 
 __all__ = ["read_access", "read_meta"]
+
+_ACCESS_MAX = 1 << 30  # several times what the database may grow to
 
 
 def read_meta(meta: Path) -> dict[str, Any]:
     """Topics and offsets of the database in folder `meta`, and the files that it has read or
-    written; or why it cannot be read."""
+    written; or what is wrong with it. Raises: OSError."""
     try:
         state = read_copy(meta)
+    except OSError:
+        raise
     except StoreError as error:
         return {"error": error.text}
     if state is None:
@@ -41,15 +46,15 @@ def read_meta(meta: Path) -> dict[str, Any]:
 
 def read_access(access: Path) -> dict[str, Any]:
     """Users and policies of the database in folder `access`, as their copy has them (``copy``), or
-    why they cannot be read."""
+    what is wrong with it. Raises: OSError."""
     try:
-        accessfiles.check_file(access / "data.mdb")
-        tables = accessfiles.Tables(access, readonly=True)
-        try:
-            return {"copy": tables.read().to_file().decode()}
-        finally:
-            tables.close()
-    except StoreError as error:
-        return {"error": error.text}
-    except (lmdb.Error, OSError, ValueError, RecursionError) as error:
-        return {"error": str(error)}
+        with memory_file() as (copy, path):
+            copy_quietly(access / "data.mdb", copy, _ACCESS_MAX)
+            accessfiles.check_file(path, shown=access / "data.mdb")
+            tables = accessfiles.Tables(path, readonly=True)
+            try:
+                return {"copy": tables.read().to_file().decode()}
+            finally:
+                tables.close()
+    except (lmdb.Error, ValueError, RecursionError) as error:
+        return {"error": error.text if isinstance(error, StoreError) else str(error)}

@@ -59,7 +59,8 @@ def verify(
     live = audit.state == "live"
     beside = read_beside(layout)
     steps = core(layout, given, audit, progress or (lambda phase, done, total: None))
-    for topic, physical in believable(layout, beside, closed=audit.state == "closed"):
+    deleted = believable(layout, beside, closed=audit.state == "closed")
+    for topic, physical in deleted:
         steps.forget(topic, physical)
     steps.queues()
     steps.index()
@@ -71,6 +72,7 @@ def verify(
     check_offsets(layout, beside, steps.max_offsets(), live)
     indexed = bool(given["messageIndexEnable"])
     _pending(audit, layout, facts, indexed)
+    _forgotten(audit, facts, deleted)
     audit.findings = [
         weighed for each in layout.findings + audit.findings
         if (weighed := _weigh(each, audit, layout, beside, indexed)) is not None
@@ -114,6 +116,19 @@ def _pending(audit: Audit, layout: Layout, facts: list[SegmentFacts], indexed: b
         why = "" if layout.index else "there is no index file"
         _add(audit, "missing-keys", layout.segment_of(start), start, audit.log_max,
              audit.not_indexed, why)  # fmt: skip
+
+
+def _forgotten(audit: Audit, facts: list[SegmentFacts], deleted: list[tuple[str, int]]) -> None:
+    """What the list of deleted topics hides: nobody else would miss the messages if it were another
+    store's."""
+    count = sum(f.forgotten for f in facts)
+    if count:
+        text = ", ".join(f"{topic} before {physical} of the log" for topic, physical in deleted[:5])
+        more = f" and {len(deleted) - 5} more" if len(deleted) > 5 else ""
+        kind = KINDS["deleted-messages"]
+        audit.findings.append(
+            Finding(kind.name, kind.severity, "deletedTopics", count=count, text=text + more)
+        )
 
 
 def _add(

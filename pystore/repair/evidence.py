@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pystore.audit.layout import Layout
-from pystore.audit.quiet import open_quietly
+from pystore.quiet import open_quietly
 from pystore.repair.manifest import Action
 from pystore.repair.sparse import data_ranges
 

@@ -6,7 +6,10 @@ import os
 
 import pytest
 
+import pystore
+from pystore.audit import verify
 from pystore.metadata import Metadata
+from pystore.repair import repair
 
 
 def cut(file):
@@ -36,3 +39,16 @@ def test_damaged_metadata_gives_way_to_the_config_files(store_path, damage):
         assert meta.report[0].action == "aside"
         assert "the metadata is damaged" in meta.report[0].why
         assert meta.offsets.get("group7", "t", 0) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("config/topics.json", "config-json"), ("meta/data.mdb", "metadata-db")]
+)
+def test_what_is_larger_than_any_is_named_and_not_read(store_path, name, kind):
+    """A sparse file: its zeros cost neither memory nor room for a copy."""
+    with pystore.open(store_path) as store:
+        store.put("t", b"x")
+    os.truncate(store_path / name, 17 << 30)
+    found = {f.kind: f.text for f in verify(store_path).findings}
+    assert f"{17 << 30} bytes, and " in found[kind]
+    assert repair(store_path).after.sound

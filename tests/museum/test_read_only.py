@@ -3,6 +3,7 @@ ends with a result or with an error that has a name, and what was begun can be f
 
 from __future__ import annotations
 
+import ast
 import os
 import random
 import shutil
@@ -80,10 +81,11 @@ def allow(folder: Path, *, write: bool) -> None:
         path.chmod(mode if write else mode & ~0o222)
 
 
-def as_nobody(place: Path, logs: str, verb: str) -> str:
+def as_nobody(place: Path, logs: str, verb: str, **environ: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(place / "store"), logs, verb],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        cwd=ROOT, env=os.environ | environ, capture_output=True, text=True, timeout=300,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -104,6 +106,29 @@ def test_who_may_only_read_a_store_reads_and_checks_it(place):
     for verb in ("open", "repair", "rebuild", "undo"):
         assert as_nobody(place, logs, verb) == "Forbidden", verb
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+
+
+@needs_root
+def test_what_may_not_be_read_is_no_damage(place):
+    """Nor is a folder for temporary files that is somebody else's: none is needed."""
+    logs = make(place)
+    private = place / "private"
+    private.mkdir(mode=0o700)
+    allow(place / "store", write=False)
+    allow(place / "a", write=False)
+    allow(place / "b", write=False)
+    assert as_nobody(place, logs, "verify", TMPDIR=str(private)) == "[]"
+    for name in ("meta/data.mdb", "config/topics.json", "checkpoint", "config"):
+        (place / "store" / name).chmod(0)
+        found = as_nobody(place, logs, "verify", TMPDIR=str(private))
+        assert "not-checked" in found, name
+        assert set(ast.literal_eval(found)) == {"not-checked"}, name
+        allow(place / "store", write=False)
+    for folder in (place / "store/consumequeue", place / "a"):
+        for mode in (0o400, 0):
+            folder.chmod(mode)
+            assert as_nobody(place, logs, "verify") == "Forbidden", (folder, mode)
+        folder.chmod(0o755)
 
 
 @needs_root
