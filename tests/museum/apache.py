@@ -37,8 +37,7 @@ def shown() -> list[kinds.Kind]:
     """All kinds, each store undamaged first."""
     stores = dict.fromkeys(kind.store for kind in kinds.all_kinds())
     sound = [kinds.Kind("undamaged", store, "undamaged", lambda s, r: None) for store in stores]
-    shown = [k for k in kinds.all_kinds() if k.what not in kinds.NOT_SHOWN]
-    return sound + [k for k in shown if not k.what.endswith(NO_FILES)]
+    return sound + [k for k in kinds.all_kinds() if not k.what.endswith(NO_FILES)]
 
 
 @dataclass

@@ -444,10 +444,6 @@ QUIET = {
 }  # fmt: skip
 
 
-#: Added after Apache's store was last shown the museum: they have no row of its own yet.
-NOT_SHOWN = {"queues exchanged", "units moved by one", "tombstones of another store"}
-
-
 @dataclass(frozen=True)
 class Kind:
     """store: "ours closed", "ours crashed", "normal-exit" or "killed" (of Apache)."""
