@@ -50,10 +50,11 @@ class Shared:
 @dataclass(slots=True)
 class Part:
     """step: "queues", "index", "log" or "units". items: names of queues, numbers of index files or
-    of segments."""
+    of segments. size: bytes to read."""
 
     step: str
     items: list[Any]
+    size: int = 0
 
 
 @dataclass(slots=True)
@@ -134,6 +135,7 @@ def cut_parts(step: str, items: Sequence[_Item], sizes: Sequence[int], most: int
         if not parts or done >= len(parts) * share:
             parts.append(Part(step, []))
         parts[-1].items.append(item)
+        parts[-1].size += size
         done += size
     return parts
 

@@ -3,8 +3,10 @@ Connect, which has none, rows of a source whose partitions are the parts."""
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ __all__ = ["cores_of", "on_executors", "spread", "spread_making"]
 
 #: Tasks a core in one step: enough that the last of them does not leave the others waiting long.
 TASKS_A_CORE = 3
+#: Queues and index files of so many bytes are read by the driver before tasks have begun.
+_ALONE_BYTES = 1 << 30
 #: Where nobody tells how many cores there are, as in Spark Connect.
 _CORES = 10
 _LABELS = {
@@ -38,7 +42,10 @@ def spread(j: Job) -> Callable[..., CoreAudit]:
     """What pystore.audit.verify takes as `core`: its checks as tasks of this job's session."""
 
     def run(shared: Shared, parts: Sequence[Part]) -> Iterable[Found]:
-        return on_executors(j, audit_part, shared, parts, _LABELS[parts[-1].step])
+        label = _LABELS[parts[-1].step]
+        if parts[-1].step == "log" or sum(part.size for part in parts) > _ALONE_BYTES:
+            return on_executors(j, audit_part, shared, parts, label)
+        return _on_threads(j, partial(audit_part, shared), parts, label)
 
     return partial(SpreadAudit, run=run, most=TASKS_A_CORE * cores_of(j))
 
@@ -80,6 +87,16 @@ def on_executors(j: Job, work: Work, shared: Any, parts: Sequence[Any], label: s
     frame = j.spark.read.format("rocketmq-parts").load()
     rows = j.collect(frame, label)
     return [pickle.loads(row.found) for row in sorted(rows, key=lambda row: row.part)]
+
+
+def _on_threads(j: Job, work: Callable[[Any], Any], parts: Sequence[Any], label: str) -> list[Any]:
+    """The same, by the driver; `work` lets go of the GIL."""
+    done = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool, j.session.progress(label, "parts") as bar:
+        for found in pool.map(work, parts):
+            done.append(found)
+            bar.update(len(done), len(parts))
+    return done
 
 
 def _source(begin: bytes, works: Sequence[bytes]) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType
 
 import spark_ext
 from pystore.cli import main as main_of_pystore
-from spark_ext.jobs import archive
+from spark_ext.jobs import archive, spread
 
 
 @udf(StringType())
@@ -85,7 +85,7 @@ def stream(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
 
 def jobs(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
     """The report of each job; while one of `killed` works, an executor dies."""
-    archive._ALONE_BYTES = 0  # of so small a store the driver would write it all
+    archive._ALONE_BYTES = spread._ALONE_BYTES = 0  # else the driver does it, of so small a store
     reports = []
     for words, killed in given["jobs"]:
         over, hit = threading.Event(), list[int]()

@@ -47,9 +47,9 @@ spark.stop()
 JOBS_CLIENT = """
 import sys
 from pystore.cli import main
-from spark_ext.jobs import archive
+from spark_ext.jobs import archive, spread
 
-archive._ALONE_BYTES = 0  # of so small a store the client would write it all
+archive._ALONE_BYTES = spread._ALONE_BYTES = 0  # else the client does it, of so small a store
 main(["spark", *sys.argv[2:], "--master", sys.argv[1], "--json"])
 """
 

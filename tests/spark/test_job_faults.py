@@ -77,11 +77,11 @@ def test_the_second_run_says_what_the_first_said(run_job, busy, store_path, tmp_
 KILLED = """
 import contextlib, importlib, os, signal, sys, threading, time
 from pystore.cli import main
-from spark_ext.jobs import archive
+from spark_ext.jobs import archive, spread
 from spark_ext.jobs.frame import Job
 
 step, working = sys.argv[1], Job.working
-archive._ALONE_BYTES = 0
+archive._ALONE_BYTES = spread._ALONE_BYTES = 0
 
 def die(*_, **__):
     os.killpg(0, signal.SIGKILL)

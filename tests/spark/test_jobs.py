@@ -400,7 +400,13 @@ def spoil(path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["normal-exit", "killed"])
-def test_executors_find_what_one_process_finds(run_job, golden, name, seed, tmp_path, capfd):
+def test_executors_find_what_one_process_finds(
+    run_job, golden, name, seed, tmp_path, capfd, monkeypatch
+):
+    """The driver reads the queues of one store, tasks those of the other."""
+    from spark_ext.jobs import spread
+
+    monkeypatch.setattr(spread, "_ALONE_BYTES", 0 if name == "killed" else 1 << 30)
     path, page = golden(name), tmp_path / "page.html"
     assert same_audit(run_job("verify", path, "--deep"), verified(path, capfd, "--deep"))
     spoil(path, seed)
