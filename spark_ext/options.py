@@ -37,6 +37,8 @@ EARLIEST, LATEST = -2, -1  # Kafka's numbers for both ends in JSON offsets
 MIB = 1 << 20
 #: What the core's numbers hold.
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+#: Of a store (PS_QUEUE_ID_MAX).
+QUEUE_ID_MAX = 65535
 #: The latest time that an option may name, in ms: searches look around it.
 LAST_MS = INT64_MAX >> 1
 #: Characters of a wrong value in an error.
@@ -315,6 +317,10 @@ def _from_0(name: str, value: str) -> int:
     return _number(name, value, 0)
 
 
+def _queue_count(name: str, value: str) -> int:
+    return _number(name, value, 0, QUEUE_ID_MAX + 1)
+
+
 # ---- the tables ----
 
 _Parser = Callable[[str, str], Any]
@@ -377,7 +383,7 @@ _READ: dict[str, tuple[_Parser, str]] = {
 _WRITE: dict[str, tuple[_Parser, str]] = {
     "topic": (_text, ""),
     "tags": (_text, ""),
-    "queues": (_from_0, "0"),
+    "queues": (_queue_count, "0"),
     "jobId": (_text, ""),
     "spool": (_text, ""),
     "lockTimeout": (_span_ms, "10s"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pystore.javahash import java_hash
 from spark_ext.errors import BadSchema, SinkError, nearest
+from spark_ext.options import QUEUE_ID_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,6 +124,8 @@ class Stamper:
         queue = _or(have.get("queueId"), -1, n, pa.int32())
         if "queueId" in have:
             self._refuse(_less(have["queueId"], 0), "queueId is negative")
+            over = pc.fill_null(pc.greater(have["queueId"], QUEUE_ID_MAX), False)
+            self._refuse(over, f"queueId is over {QUEUE_ID_MAX}")
         properties = self._properties(have, level, n)
         deliver = _ms(have.get("deliverTime"), n)
         both = pc.and_(pc.is_valid(deliver), pc.greater(level, 0))

@@ -16,7 +16,7 @@ from pystore import errors
 from pystore.cli.verbs import Size, usage
 from pystore.files import FILE_MODE, make_folders
 from spark_ext.jobs.frame import Job, job, main
-from spark_ext.jobs.parquet import Shared, Sums, write_part
+from spark_ext.jobs.parquet import Shared, Sums, partition_of, write_part
 from spark_ext.jobs.report import Plot
 from spark_ext.jobs.runs import Run, alone, publish, runs_of, staging_of
 from spark_ext.jobs.spread import TASKS_A_CORE, cores_of, on_executors
@@ -85,6 +85,7 @@ def run(
             start, info.log_max, info.commitlog_file_size,
             sum(p.sums.messages for p in parts), sum(p.sums.bytes for p in parts),
             list(max(p.sums.last for p in parts)) if parts else [],
+            {name: p.topic for p in parts if (name := partition_of(p.topic)) != p.topic},
         )  # fmt: skip
         publish(archive, staged, made)
     _show(j, made, found + 1, parts)

@@ -8,6 +8,7 @@ bodies the scan has compared each with the CRC in its record.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from spark_ext.options import ReadOptions
     from spark_ext.plan import Part
 
-__all__ = ["Shared", "Sums", "Written", "read_sums", "write_part"]
+__all__ = ["Shared", "Sums", "Written", "partition_of", "read_sums", "write_part"]
 
 _NAMES = tuple(each.split()[0] for each in FIELDS.split(", "))
 _LAYOUT = Layout(("topic", *_NAMES), (False, *(n in ("tags", "keys") for n in _NAMES)), "json")
@@ -51,6 +52,8 @@ _RANGED = ("queueId", "queueOffset", "commitLogOffset", "bornTimestamp", "storeT
 #: for an empty one.
 _ESCAPED = frozenset(map(chr, (*range(1, 32), 127))) | frozenset("\"#%'*/:=?\\{[]^")
 _EMPTY = "__HIVE_DEFAULT_PARTITION__"
+#: Of the name of a directory.
+_NAME_BYTES = 255
 
 Key = tuple[str, str]
 
@@ -307,5 +310,24 @@ class _Files:
 
 
 def _path_of(key: Key, number: int, made: int) -> Path:
-    topic, day = ("".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in word) for word in key)
+    topic, day = _escaped(partition_of(key[0])), _escaped(key[1])
     return Path(f"topic={topic or _EMPTY}") / f"day={day}" / f"part-{number:05d}-{made:05d}.parquet"
+
+
+def _escaped(word: str) -> str:
+    return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in word)
+
+
+def _fits(topic: str) -> bool:
+    return len(f"topic={_escaped(topic)}".encode()) <= _NAME_BYTES
+
+
+def partition_of(topic: str) -> str:
+    """The topic as the name of its directory says it: itself, unless that name were too long."""
+    if _fits(topic):
+        return topic
+    mark = f"~{hashlib.sha256(topic.encode()).hexdigest()[:16]}"
+    kept = topic
+    while not _fits(kept + mark):
+        kept = kept[:-1]
+    return kept + mark

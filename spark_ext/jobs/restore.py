@@ -93,9 +93,12 @@ def _checked(archive: Path) -> list[Run]:
 
 def read_archive(j: Job, archive: Path, fields: str = FIELDS) -> DataFrame:
     """All messages of an archive, with topic and day."""
-    folders = [str(archive / run.name) for run in runs_of(archive)]
+    runs = runs_of(archive)
+    folders = [str(archive / run.name) for run in runs]
     names = f"{fields}, run string, topic string, day string"
-    return j.spark.read.schema(names).option("basePath", str(archive)).parquet(*folders)
+    frame = j.spark.read.schema(names).option("basePath", str(archive)).parquet(*folders)
+    renamed: dict[Any, Any] = {name: topic for run in runs for name, topic in run.topics.items()}
+    return frame.replace(renamed, subset=["topic"]) if renamed else frame
 
 
 # ---- the log ----

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ FIELDS = (
 class Run:
     """start, end: bytes of the log. segment_size: of the store. messages, bytes: of all records.
     witness: place, size, store time in ms and body CRC of the last record, by which the next run
-    knows the store."""
+    knows the store. topics: those whose directories have other names, by these names."""
 
     start: int
     end: int
@@ -50,6 +50,7 @@ class Run:
     messages: int
     bytes: int
     witness: list[int]
+    topics: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

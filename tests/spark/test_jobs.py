@@ -226,6 +226,20 @@ def test_runs_add_what_is_new_and_span_segments(
     assert dump(copy, capfd) == dump(store_path, capfd)
 
 
+def test_a_topic_whose_name_is_too_long_for_a_directory(run_job, make, tmp_path, capfd):
+    """Each '%' takes three bytes there; two topics differ in the last letter alone."""
+    path, archive, copy = (
+        make({"%" * 126 + end: [3] for end in "ab"}),
+        *map(tmp_path.joinpath, "xy"),
+    )
+    run_job("archive", path, archive)
+    assert len({name.split("/")[1] for name in visible(archive)}) == 2
+    run_job("restore", copy, archive)
+    assert dump(copy, capfd) == dump(path, capfd)
+    same = run_job("reconcile", path, archive)
+    assert same["reconcile"] == {"same_places": True, "same_contents": True}
+
+
 #: A process that dies when all is written and nothing visible.
 KILLED = """
 import os, signal, sys

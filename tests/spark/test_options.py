@@ -127,6 +127,9 @@ def test_write_options():
     assert parse_write({"path": "/s", "storeConf": '{"a": 1}'}).conf == {"a": 1}
     with pytest.raises(BadOption, match="it is neither"):
         parse_write({"path": "/s", "storeConf": "{"})
+    assert parse_write({"path": "/s", "queues": "65536"}).queues == 65536
+    with pytest.raises(BadOption, match="option queues is at most 65536"):
+        parse_write({"path": "/s", "queues": "65537"})
     with pytest.raises(BadOption, match="option jobId is letters"):
         parse_write({"path": "/s", "jobId": "../x"})
     with pytest.raises(BadOption, match="a write goes to one store"):

@@ -155,6 +155,7 @@ def test_a_store_that_is_open_elsewhere_is_named(spark, save, store_path):
         ("SELECT 'x' AS body, repeat('a', 128) AS topic", "topic is longer than 127 bytes"),
         ("SELECT 'x' AS body, 't' AS topic, 'a\\u0001' AS tags", "TAGS contains 0x01 or 0x02"),
         ("SELECT 'x' AS body, 't' AS topic, -1 AS delayLevel", "delayLevel is negative"),
+        ("SELECT 'x' AS body, 't' AS topic, 65536 AS queueId", "queueId is over 65535"),
         ("SELECT 'x' AS body, 't' AS topic, repeat('a', 40000) AS tags", "longer than 32255 bytes"),
     ],
 )
