@@ -9,6 +9,7 @@
 
 #include "audit/cursor.h"
 #include "base/bytes.h"
+#include "format/multi.h"
 #include "format/utf8.h"
 #include "index/keys.h"
 
@@ -187,8 +188,7 @@ static bool same_claim(segment_walk *w, const ps_record *r, int64_t physical) {
     return same;
 }
 
-static void check_unit(segment_walk *w, const ps_record *r) {
-    if (!ps_record_has_unit(r) || (r->sys_flag & INNER_BATCH) != 0) return;
+static void check_queue(segment_walk *w, const ps_record *r) {
     if (au_gone(w->a, r)) {
         w->facts->forgotten++;
         return;
@@ -225,6 +225,16 @@ static void check_unit(segment_walk *w, const ps_record *r) {
     if (u.physical == at) c->cu_matched++;
     if (kind != 0)
         au_find_queue(w->out, kind, c->cu_topic, c->cu_topic_len, c->cu_id, q, q + 1, at, value);
+}
+
+static void check_unit(segment_walk *w, const ps_record *r) {
+    ps_multi m;
+    if (!ps_record_has_unit(r) || (r->sys_flag & INNER_BATCH) != 0) return;
+    check_queue(w, r);
+    if (!w->a->au_lmq || !ps_multi_of(r, &m)) return;
+    while (ps_multi_next(&m))
+        if (au_queue_find(w->a, m.mu_as.topic, m.mu_as.topic_len, 0) != NULL)
+            check_queue(w, &m.mu_as);
 }
 
 /* ---- keys ---- */

@@ -10,6 +10,7 @@
 
 #include "audit/table.h"
 #include "base/bytes.h"
+#include "format/multi.h"
 #include "queues/consumequeue.h"
 
 
@@ -179,6 +180,12 @@ typedef struct recount {
     ps_finding *ghost;
 } recount;
 
+static bool names(const ps_record *r, const au_queue *q, int64_t offset) {
+    return r->queue_id == q->qu_id && r->queue_offset == offset &&
+           r->topic_len == q->qu_topic_len &&
+           memcmp(r->topic, q->qu_topic, (size_t)r->topic_len) == 0;
+}
+
 /* What is wrong with a unit: 0, or the kind of finding. */
 static int unit_against_record(recount *rc, int64_t offset, const ps_unit *u) {
     ps_audit *a = rc->walk.a;
@@ -196,9 +203,10 @@ static int unit_against_record(recount *rc, int64_t offset, const ps_unit *u) {
     if (p == NULL || ps_record_check(p, count, u->physical, a->au_checks, &r) != PS_REC_OK ||
         r.size != u->size || !ps_record_has_unit(&r) || au_gone(a, &r))
         return PS_FIND_UNIT_GHOST;
-    bool agrees = r.queue_id == rc->walk.q->qu_id && r.queue_offset == offset &&
-                  r.topic_len == rc->walk.q->qu_topic_len &&
-                  memcmp(r.topic, rc->walk.q->qu_topic, (size_t)r.topic_len) == 0;
+    ps_multi m;
+    bool agrees = names(&r, rc->walk.q, offset);
+    if (!agrees && a->au_lmq && ps_multi_of(&r, &m))
+        while (!agrees && ps_multi_next(&m)) agrees = names(&m.mu_as, rc->walk.q, offset);
     return agrees ? 0 : PS_FIND_DISAGREE;
 }
 

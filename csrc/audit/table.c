@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/multi.h"
 #include "queues/consumequeue.h"
 
 #define FINDINGS_MAX 65536 /* of one call: more tell a person nothing new */
@@ -84,6 +85,7 @@ au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t len, int32_t i
     q->qu_id = id;
     q->qu_topic_len = len;
     memcpy(q->qu_topic, topic, (size_t)len);
+    a->au_lmq = a->au_lmq || ps_name_is_lmq(topic, len);
     q->qu_end = -1;
     q->qu_next = *head;
     *head = q;

@@ -53,6 +53,7 @@ struct ps_audit {
     int64_t au_indexed;      /* place of the last record that the index holds, -1 none */
     au_queue **au_buckets;
     int64_t au_bucket_count, au_queue_count;
+    bool au_lmq; /* one of them is of light messages */
     au_forgotten *au_gone;
     au_index *au_indexes;
     int32_t au_index_count;

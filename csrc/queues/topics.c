@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "format/record.h"
+#include "format/multi.h"
 #include "queues/topics.h"
 
 void ps_topics_init(ps_topics *tt, struct ps_store *store, ps_io *io, const char *root,
@@ -67,6 +67,7 @@ static ps_topic *make_locked(ps_topics *tt, const char *name, int32_t len, uint3
     t->tp_hash = hash;
     memcpy(t->tp_name, name, (size_t)len);
     t->tp_schedule = strcmp(t->tp_name, "SCHEDULE_TOPIC_XXXX") == 0;
+    if (ps_name_is_lmq((const uint8_t *)name, len)) atomic_store(&tt->tt_lmq, true);
     t->tp_next = tt->tt_buckets[hash & (tt->tt_bucket_count - 1)];
     tt->tt_buckets[hash & (tt->tt_bucket_count - 1)] = t;
     tt->tt_topic_count++;

@@ -29,6 +29,7 @@ typedef struct ps_topics {
     ps_topic **tt_buckets; /* chains by hash of the name */
     uint32_t tt_bucket_count;
     int32_t tt_topic_count;
+    _Atomic bool tt_lmq; /* one of them is a queue of light messages (format/multi.h) */
     ps_queue **tt_queues; /* all queues, in order of birth */
     int32_t tt_queue_room;
     _Atomic int32_t tt_queue_count;

@@ -399,10 +399,14 @@ static int given_damaged(scanner *sn) {
     return code;
 }
 
-/* Where the next whole record stands: no size is believed that damage may have changed. */
-static int64_t next_whole(const segment *sg, int64_t at, int64_t before) {
+/* Where the record after damage stands. Only a size that the record's other lengths add up to is
+ * believed; else it is the next whole one. */
+static int64_t next_after(const segment *sg, int64_t at, int64_t before) {
     ps_record rec;
     int64_t stamp = 0;
+    ps_rec_outcome o = ps_record_check(sg->sg_map + (at - sg->sg_from), sg->sg_to - at, at,
+                                       PS_CHECK_BODY_CRC, &rec);
+    if (o == PS_REC_OK || o == PS_REC_CRC) return at + rec.size;
     if (before >= sg->sg_from && before < at &&
         ps_record_check(sg->sg_map + (before - sg->sg_from), at - before, before, 0, &rec) ==
             PS_REC_OK)
@@ -423,7 +427,7 @@ static int log_damaged(scanner *sn) {
                     (long long)at, why);
     const segment *sg = code == BLOCK_DONE ? segment_cached(sn, at) : NULL;
     if (sg != NULL)
-        sn->sn_at = next_whole(sg, at, sn->sn_before);
+        sn->sn_at = next_after(sg, at, sn->sn_before);
     else if (code == BLOCK_DONE)
         sn->sn_at = at < log_min ? log_min : (at / file_size + 1) * file_size;
     return code;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "format/multi.h"
 #include "store/store.h"
 
 /* While messages come in, the dispatcher polls rather than be woken for each: often when somebody
@@ -89,10 +90,25 @@ static int dispatch_unit(ps_store *s, const ps_record *r, ps_dispatched *done, p
     return 0;
 }
 
+/* Queues of light messages that are there: a Java broker keeps them, and nobody else makes them. */
+static int dispatch_light(ps_store *s, const ps_record *r, ps_dispatched *done, ps_error *e) {
+    ps_multi m;
+    int code = 0;
+    if (!ps_multi_of(r, &m)) return 0;
+    while (code >= 0 && ps_multi_next(&m))
+        if (ps_topic_find(&s->st_topics, (const char *)m.mu_as.topic, m.mu_as.topic_len) != NULL)
+            code = dispatch_unit(s, &m.mu_as, done, e);
+    return code;
+}
+
 int ps_dispatch_record(ps_store *s, const ps_record *r, bool queues, bool index,
                        ps_dispatched *done, ps_error *e) {
     int code = 0;
-    if (queues && ps_record_has_unit(r)) code = dispatch_unit(s, r, done, e);
+    if (queues && ps_record_has_unit(r)) {
+        code = dispatch_unit(s, r, done, e);
+        if (code == 0 && atomic_load_explicit(&s->st_topics.tt_lmq, memory_order_relaxed))
+            code = dispatch_light(s, r, done, e);
+    }
     if (code == 0 && index && s->st_index != NULL && r->properties_len > 0) {
         code = ps_index_put(s->st_index, r, e);
         if (code > 0) done->entries += code;

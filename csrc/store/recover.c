@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "format/multi.h"
 #include "log/resync.h"
 #include "store/indexer.h"
 #include "store/store.h"
@@ -258,9 +259,9 @@ static void start_deleted(scan *c, int64_t from) {
 
 /* ---- the scan ---- */
 
-static int scan_reading(scan *c, const ps_record *r) {
+static int read_unit(scan *c, const ps_record *r) {
     ps_store *s = c->s;
-    if (!ps_record_has_unit(r) || !ps_record_names_queue(r)) return 0;
+    if (!ps_record_names_queue(r)) return 0;
     ps_topic *t = ps_topic_get(&s->st_topics, (const char *)r->topic, r->topic_len);
     if (t != NULL && r->physical_offset < t->tp_gone_below) return 0;
     ps_queue *q = t != NULL ? ps_topic_queue_get(t, r->queue_id) : NULL;
@@ -273,14 +274,40 @@ static int scan_reading(scan *c, const ps_record *r) {
     return code < 0 ? code : 0;
 }
 
+static ps_queue *queue_of(scan *c, const ps_record *r) {
+    ps_topic *t = ps_topic_find(&c->s->st_topics, (const char *)r->topic, r->topic_len);
+    return t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
+}
+
+/* Whether the record may be in a queue of light messages. */
+static bool is_light(scan *c, const ps_record *r, ps_multi *m) {
+    return atomic_load(&c->s->st_topics.tt_lmq) && ps_multi_of(r, m);
+}
+
+static int scan_reading(scan *c, const ps_record *r) {
+    ps_multi m;
+    if (!ps_record_has_unit(r)) return 0;
+    int code = read_unit(c, r);
+    if (code == 0 && is_light(c, r, &m))
+        while (code == 0 && ps_multi_next(&m))
+            if (queue_of(c, &m.mu_as) != NULL) code = read_unit(c, &m.mu_as);
+    return code;
+}
+
+static bool in_a_hole(scan *c, const ps_record *r) {
+    ps_queue *q = ps_record_names_queue(r) ? queue_of(c, r) : NULL;
+    return q != NULL && q->cq_hole;
+}
+
 /* The second pass: units of queues that have a hole, and nothing else. */
 static int scan_healing(scan *c, const ps_record *r, ps_dispatched *done, ps_error *e) {
+    ps_multi m;
     if (c->reading) return scan_reading(c, r);
-    if (!ps_record_has_unit(r) || !ps_record_names_queue(r)) return 0;
-    ps_topic *t = ps_topic_find(&c->s->st_topics, (const char *)r->topic, r->topic_len);
-    ps_queue *q = t != NULL ? ps_topic_queue(t, r->queue_id) : NULL;
-    if (q == NULL || !q->cq_hole) return 0;
-    return ps_dispatch_record(c->s, r, true, false, done, e);
+    if (!ps_record_has_unit(r)) return 0;
+    bool wanted = in_a_hole(c, r);
+    if (!wanted && is_light(c, r, &m))
+        while (!wanted && ps_multi_next(&m)) wanted = in_a_hole(c, &m.mu_as);
+    return wanted ? ps_dispatch_record(c->s, r, true, false, done, e) : 0;
 }
 
 static int scan_record(scan *c, const ps_record *r, ps_error *e) {

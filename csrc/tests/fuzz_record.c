@@ -3,6 +3,7 @@
  * the head of a frame, then the bytes of the log; the museum is tests/fuzz/museum/record. */
 #define _GNU_SOURCE
 #include "core_kit.h"
+#include "format/multi.h"
 #include "format/record.h"
 #include "index/keys.h"
 
@@ -33,6 +34,10 @@ static void check_record(const ps_record *r, int64_t len) {
                                each.name_len, &found));
         before = at;
     }
+    ps_multi m;
+    if (ps_multi_of(r, &m))
+        while (ps_multi_next(&m))
+            CHECK(within(r, m.mu_as.topic, m.mu_as.topic_len) && m.mu_as.queue_offset >= 0);
     if (ix_keys_of(r, &keys))
         CHECK((keys.unique == NULL || within(r, keys.unique, keys.unique_len)) &&
               (keys.words == NULL || within(r, keys.words, keys.words_len)));
@@ -65,6 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 static void add_records(void) {
     static const char *const properties[] = {
         "UNIQ_KEY\1A\2", "UNIQ_KEY\1A\2KEYS\1k1 k2 k3\2TAGS\1a\2", "TAGS\1a\2__CRC32#\0010\2",
+        "INNER_MULTI_DISPATCH\1%LMQ%a,b,%LMQ%c\2INNER_MULTI_QUEUE_OFFSET\0011,2,3\2",
         "a\1b\2c\1d\2e\1\2\1f\2UNIQ_KEY\1B"};
     static uint8_t log[1 << 20], frame[GROWTH];
     char *folder = check_folder(), path[4400];

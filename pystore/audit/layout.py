@@ -64,6 +64,11 @@ class Layout:
         """End of the last segment, whatever it holds."""
         return self.segments[-1].number + self.segments[-1].size if self.segments else 0
 
+    @property
+    def light_queues(self) -> list[tuple[str, int]]:
+        """Those of light messages (csrc/format/multi.h), which the log alone does not ask for."""
+        return [key for key in self.queues if key[0].startswith("%LMQ%")]
+
     def name(self, path: Path) -> str:
         """The path as findings show it."""
         return (

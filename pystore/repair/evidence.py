@@ -221,11 +221,12 @@ def _move(path: Path, kept: Path, data: dict[str, Any], others: list[Action]) ->
 
 def _replace(path: Path, kept: Path, data: dict[str, Any], others: list[Action]) -> None:
     here, there, found = digest_of(path), digest_of(kept), data["found"]
-    content = bytes.fromhex(data["content"])
     if there not in (None, found):
         raise Differs(_FOREIGN, copy=True)
-    made = path.is_file() and not path.is_symlink() and path.read_bytes() == content
-    if here != found and not made:
+    steps = [each.data for each in others if each.do == "replace"]
+    plain = path.is_file() and not path.is_symlink()
+    made = plain and path.read_bytes() in [bytes.fromhex(each["content"]) for each in steps]
+    if here not in [each["found"] for each in steps] and not made:
         raise Differs(_USED)
     if here != found and found is not None and there is None:
         raise Differs(_MISSING, copy=True)

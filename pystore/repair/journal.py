@@ -145,6 +145,12 @@ class Journal:
         state, actions = read_manifest(folder, log_folders)
         return cls(folder.parent, folder, state, actions, file_mode)
 
+    def add(self, actions: list[Action]) -> None:
+        """More of them, planned by what the others made. Raises: Forbidden, StoreIOError."""
+        with _named(self.root):
+            note_found(self.root, actions)
+        self.actions = self.actions + actions
+
     def save(self) -> None:
         text = to_json(self.state, self.actions)
         write_whole(self.folder / "manifest.json", text, mode=self.file_mode)

@@ -176,7 +176,7 @@ def derive(
 
     keys: how many each segment holds. Raises: as :func:`derive_part`; OSError.
     """
-    if (layout.root / "deletedTopics").exists() or not layout.segments:
+    if (layout.root / "deletedTopics").exists() or not layout.segments or layout.light_queues:
         return False
     shape = (settings["maxHashSlotNum"], settings["maxIndexNum"])
     slots, entries = layout.index[-1][1:] if layout.index else shape

@@ -15,7 +15,7 @@ from pystore.repair.disagreeing import file_of, place_of, read_at, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
-__all__ = ["keep_rivals", "make_plan", "refuse_unclear"]
+__all__ = ["keep_rivals", "make_plan", "refuse_unclear", "set_back_offsets"]
 
 #: Findings that replace a stretch of the log by one record.
 _STRETCHES = ("damaged-record", "log-hole", "records-after-blank", "no-queue", "bad-queue-offset")
@@ -189,7 +189,7 @@ def _tombstones(layout: Layout, audit: Audit) -> list[Action]:
     return [Action("replace", "deletedTopics", text, {"content": left.hex()})]
 
 
-def _offsets(layout: Layout, audit: Audit) -> list[Action]:
+def set_back_offsets(layout: Layout, audit: Audit) -> list[Action]:
     """Committed offsets past the end of their queues, in the file that Java reads, too."""
     found = [f for f in audit.findings if f.kind == "offset-past-end"]
     path = layout.root / "config" / "consumerOffset.json"
@@ -270,7 +270,7 @@ def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """
     refuse_unclear(audit)
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}
-    actions = _configs(layout, audit) + _segments(layout, audit) + _offsets(layout, audit)
+    actions = _configs(layout, audit) + _segments(layout, audit) + set_back_offsets(layout, audit)
     names = []
     if kinds & set(_QUEUES):
         names.append("consumequeue")

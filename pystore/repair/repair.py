@@ -20,7 +20,7 @@ from pystore.repair.journal import Journal, hold_lock, refuse_if_held
 from pystore.repair.manifest import DERIVED, Action, side_folders
 from pystore.repair.parts import Run as PartsRun
 from pystore.repair.parts import derive
-from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear
+from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear, set_back_offsets
 from pystore.repair.scratch import Derive, Progress, make_derived, swap_derived
 from pystore.settings import Settings
 
@@ -147,15 +147,17 @@ def _carry_out(
     check: Callable[[], Audit], ahead: Derive | None = None,
 ) -> tuple[Journal, Audit]:  # fmt: skip
     """Applies the actions, and returns what the store is like then. Only now is it known which of
-    two records on one queue offset is delivered."""
+    two records on one queue offset is delivered, and where the queues end."""
     journal = Journal.begin(root, actions, given.file_mode, given.commitlog_dirs(root))
     journal.apply(_rebuilder(given, progress, ahead))
     after = check()
-    more = keep_rivals(look(root, given), after)
+    layout = look(root, given)
+    ends = set_back_offsets(layout, after)
+    more = keep_rivals(layout, after) + ends
     if more:
-        journal.actions = journal.actions + more
+        journal.add(more)
         journal.apply(_rebuilder(given, progress))
-    return journal, after
+    return journal, check() if ends else after
 
 
 def _check_held(

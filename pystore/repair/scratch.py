@@ -49,6 +49,8 @@ def make_derived(
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)
     (into / "abort").touch(mode=settings.file_mode)
+    for topic, queue in layout.light_queues:
+        make_folders(into / "consumequeue" / topic / str(queue), settings.file_mode)
     tombstones = layout.root / "deletedTopics"
     if tombstones.is_file():
         write_whole(into / "deletedTopics", tombstones.read_bytes(), mode=settings.file_mode)

@@ -390,6 +390,28 @@ def test_an_offset_past_the_end_is_mended_in_the_database_too(tmp_path: Path):
     assert verify(tmp_path / "s").findings == []
 
 
+def test_an_offset_that_is_past_the_end_of_the_mended_queue_is_set_back(tmp_path: Path):
+    """Only the repair shows where the queue ends: one repair is enough, and one undo."""
+    root = tmp_path / "store"
+    with pystore.open(root, **SIZES) as store:
+        for i in range(20):
+            store.put("orders", b"x" * 100, queue=i % 2)
+        places = [m.physical_offset for m in store.messages()]
+        store.metadata.offsets.commit("group", "orders", 0, 10)
+        store.metadata.offsets.commit("group", "orders", 1, 99)  # which the plan sees, too
+    poke(root / f"commitlog/{0:020d}", places[15], bytes(5 * 1000))
+    before = content(root)
+    done = repair(root)
+    assert done.after is not None
+    assert done.after.sound, done.after.findings
+    assert [a.file for a in done.actions].count("config/consumerOffset.json") == 2
+    copy = Path(shutil.copytree(root, tmp_path / "copy"))
+    with pystore.open(copy) as store:
+        assert [store.metadata.offsets.get("group", "orders", q) for q in (0, 1)] == [8, 7]
+    undo(root)
+    assert content(root) == before
+
+
 def test_a_store_in_use_is_refused(tmp_path: Path):
     with pystore.open(tmp_path / "s", **SIZES) as store:
         store.put("orders", b"x")

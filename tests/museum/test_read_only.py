@@ -58,10 +58,15 @@ except pystore.StoreError as e:
 """
 
 
+def is_open_to_all(folder: str) -> bool:
+    return all(path.stat().st_mode & 0o1 for path in (Path(folder), *Path(folder).parents))
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Where another user may go, too."""
-    with tempfile.TemporaryDirectory(prefix="pystore-ro-") as folder:
+    """Where another user may go, too, which TMPDIR need not be."""
+    around = next(d for d in (tempfile.gettempdir(), "/tmp", "/dev/shm") if is_open_to_all(d))
+    with tempfile.TemporaryDirectory(prefix="pystore-ro-", dir=around) as folder:
         os.chmod(folder, 0o755)  # noqa: PTH101
         yield Path(folder)
 

@@ -1,0 +1,55 @@
+/* Queues of light messages. See multi.h. */
+#include "format/multi.h"
+
+#include <string.h>
+
+#define DIGITS_MAX 18
+
+bool ps_name_is_lmq(const uint8_t *topic, int32_t len) {
+    return len > PS_LMQ_PREFIX_LEN && memcmp(topic, PS_LMQ_PREFIX, PS_LMQ_PREFIX_LEN) == 0;
+}
+
+bool ps_multi_of(const ps_record *r, ps_multi *out) {
+    static const char names[] = "INNER_MULTI_DISPATCH", offsets[] = "INNER_MULTI_QUEUE_OFFSET";
+    ps_property p;
+    if (!ps_property_find(r->properties, r->properties_len, names, sizeof names - 1, &p))
+        return false;
+    out->mu_name = p.value;
+    out->mu_names_end = p.value + p.value_len;
+    if (!ps_property_find(r->properties, r->properties_len, offsets, sizeof offsets - 1, &p))
+        return false;
+    out->mu_offset = p.value;
+    out->mu_offsets_end = p.value + p.value_len;
+    out->mu_as = *r;
+    out->mu_as.queue_id = 0;
+    return true;
+}
+
+/* The part up to the next ',', and *at after it. */
+static const uint8_t *part_end(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *stop = memchr(*at, ',', (size_t)(end - *at));
+    if (stop == NULL) stop = end;
+    *at = stop < end ? stop + 1 : end;
+    return stop;
+}
+
+bool ps_multi_next(ps_multi *m) {
+    while (m->mu_name < m->mu_names_end && m->mu_offset < m->mu_offsets_end) {
+        const uint8_t *name = m->mu_name, *digit = m->mu_offset;
+        const uint8_t *name_end = part_end(&m->mu_name, m->mu_names_end);
+        const uint8_t *digits_end = part_end(&m->mu_offset, m->mu_offsets_end);
+        int64_t offset = 0;
+        if (digit == digits_end || digits_end - digit > DIGITS_MAX) return false;
+        for (; digit < digits_end; digit++) {
+            if (*digit < '0' || *digit > '9') return false;
+            offset = offset * 10 + (*digit - '0');
+        }
+        if (!ps_name_is_lmq(name, (int32_t)(name_end - name)) || name_end - name > PS_TOPIC_MAX)
+            continue;
+        m->mu_as.topic = name;
+        m->mu_as.topic_len = (int32_t)(name_end - name);
+        m->mu_as.queue_offset = offset;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,28 @@
+/* Multi-dispatch: queues of light messages (%LMQ%) that hold a record of another topic, by two
+ * properties of it. Upstream: LmqDispatch.
+ *
+ *   INNER_MULTI_DISPATCH       names, with ',' between them
+ *   INNER_MULTI_QUEUE_OFFSET   as many queue offsets, which the broker adds; the queue id is 0
+ *
+ * No store of ours gives out such offsets; of a Java broker's, the queues are kept as they are. */
+#ifndef PS_MULTI_H
+#define PS_MULTI_H
+
+#include "format/record.h"
+
+#define PS_LMQ_PREFIX "%LMQ%"
+#define PS_LMQ_PREFIX_LEN 5
+
+typedef struct ps_multi {
+    const uint8_t *mu_name, *mu_names_end;
+    const uint8_t *mu_offset, *mu_offsets_end;
+    ps_record mu_as; /* the record as it lies in the queue that was met last */
+} ps_multi;
+
+bool ps_name_is_lmq(const uint8_t *topic, int32_t len);
+/* Whether the record is in such queues. */
+bool ps_multi_of(const ps_record *r, ps_multi *out);
+/* The next of them, in mu_as; false at the end. What is not of upstream's form ends the row. */
+bool ps_multi_next(ps_multi *m);
+
+#endif
