@@ -221,7 +221,8 @@ int main(void) {
         now_len = cut;
         feed_in_pieces();
     }
-    for (int64_t run = 0; run < runs && time(NULL) < end; run++) {
+    int64_t run = 0;
+    for (; run < runs && time(NULL) < end; run++) {
         memcpy(now, whole, (size_t)whole_len);
         now_len = whole_len;
         for (int64_t count = 1 + check_below(5); count > 0 && now_len > 64; count--) damage();
@@ -229,5 +230,6 @@ int main(void) {
         for (int i = 0; i < 20; i++) damage_request();
         for (int i = 0; i < 20; i++) damage_others();
     }
+    printf("%" PRId64 " inputs, and %" PRId64 " cut conversations\n", run, whole_len + 1);
     return check_end("http2");
 }
