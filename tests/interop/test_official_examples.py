@@ -1,6 +1,7 @@
 """The examples of official RocketMQ 5 clients, unchanged, at our service in local and in cluster
-mode: Java's as they stand in the client's jar, Go's as they stand in its module. They ask
-foobar.com:8080 or hold blanks to fill in; the name is mapped to this machine, blanks are filled."""
+mode, and, as a control, at Apache's proxy: Java's as they stand in the client's jar, Go's as they
+stand in its module. They ask foobar.com:8080 or hold blanks to fill in; the name is mapped to this
+machine, blanks are filled."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,25 @@ pytestmark = pytest.mark.long
 #: Where Java's examples ask.
 HOST, PORT = "foobar.com", 8080
 TAG = "yourMessageTagA"
+#: Of each topic.
+_QUEUES = 4
 #: Topics of the examples: those of Java by their own names.
 TOPICS = {
     "yourNormalTopic": "NORMAL", "yourFifoTopic": "FIFO", "yourDelayTopic": "DELAY",
     "yourTransactionTopic": "TRANSACTION", "yourTopic": "NORMAL",
     "go-normal": "NORMAL", "go-fifo": "FIFO", "go-delay": "DELAY", "go-transaction": "TRANSACTION",
-    "topic-delay-new": "DELAY", "go-simple": "NORMAL", "go-push": "NORMAL",
+    "topic-delay-new": "DELAY", "go-simple": "NORMAL", "go-push": "NORMAL", "go-async": "NORMAL",
 }  # fmt: skip
 
 
 class Service:
-    """A broker, and the gRPC port that examples ask."""
+    """A broker whose gRPC port examples ask. open_batches: that it handed out, where it can be
+    asked for them."""
 
-    def __init__(self, broker: Broker, namesrv: str) -> None:
-        self.broker, self.namesrv = broker, namesrv
+    def __init__(
+        self, broker: str, namesrv: str, open_batches: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.broker, self.namesrv, self.open_batches = broker, namesrv, open_batches
 
     def taken(self, topic: str, count: int = 1) -> list[Any]:
         """What a consumer of the remoting protocol gets."""
@@ -59,24 +65,17 @@ class Service:
 
     def is_consumed(self, group: str, topic: str, count: int) -> bool:
         """Handed out and acknowledged."""
-        pop = self.broker.services.pop
-        assert pop is not None
         offsets = 0
-        for queue in range(self.broker.run(_queues(self.broker, topic))):
+        for queue in range(_QUEUES):
             fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue)}
-            code, ext, _ = launch.ask(
-                self.broker.address, RequestCode.QUERY_CONSUMER_OFFSET, fields
-            )
+            code, ext, _ = launch.ask(self.broker, RequestCode.QUERY_CONSUMER_OFFSET, fields)
             offsets += int(ext["offset"]) if code == 0 else 0
-        return offsets >= count and not len(pop.points)
+        return offsets >= count and not self.open_batches()
 
 
-async def _queues(broker: Broker, topic: str) -> int:
-    found = broker.services.topics.get(topic)
-    return int(found.read_queue_nums) if found is not None else 0
-
-
-@pytest.fixture(scope="module", params=["local", "cluster"])
+@pytest.fixture(
+    scope="module", params=["local", "cluster", pytest.param("apache", marks=pytest.mark.java)]
+)
 def service(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,18 +84,44 @@ def service(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         except OSError:
             pytest.skip(f"port {PORT}, which the examples ask, is taken")
     folder = tmp_path_factory.mktemp(request.param)
+    make = _of_apache if request.param == "apache" else _ours
+    with make(folder, request.param) as made:
+        yield made
+
+
+@contextmanager
+def _ours(folder: Path, mode: str) -> Iterator[Service]:
     with ExitStack() as undo:
         names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
         given = {**SETTINGS, "listenPort": 0, "namesrvAddr": names.address, "drain_s": 0.2}
         given |= {"recallMessageEnable": True, "transactionTimeOut": 1}
-        if request.param == "local":
+        if mode == "local":
             given["grpc_port"] = PORT
         broker = undo.enter_context(Broker(folder / "store", **given))
         for name, kind in TOPICS.items():
-            broker.create_topic(name, message_type=kind)
-        if request.param == "cluster":
+            broker.create_topic(name, queues=_QUEUES, message_type=kind)
+        if mode == "cluster":
             undo.enter_context(proxy("ours", names.address, folder / "proxy", grpcServerPort=PORT))
-        yield Service(broker, names.address)
+        pop = broker.services.pop
+        assert pop is not None
+        yield Service(broker.address, names.address, lambda: len(pop.points))
+
+
+@contextmanager
+def _of_apache(folder: Path, mode: str) -> Iterator[Service]:
+    """Its broker, name server and proxy."""
+    settings = {"recallMessageEnable": "true", "transactionTimeOut": 1000}
+    with launch.running("java", folder / "java", settings) as peer:
+        for name, kind in TOPICS.items():
+            fields = {
+                "topic": name, "defaultTopic": "TBW102", "readQueueNums": str(_QUEUES),
+                "writeQueueNums": str(_QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0", "order": "false", "attributes": f"+message.type={kind}",
+            }  # fmt: skip
+            code, _, body = launch.ask(peer.broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            assert code == 0, body
+        with proxy("java", peer.namesrv, folder / "proxy", grpcServerPort=PORT):
+            yield Service(peer.broker, peer.namesrv)
 
 
 @contextmanager
@@ -180,6 +205,7 @@ def test_consumers_of_java(service: Service, jars: Path, tmp_path: Path, kind: s
 
 GO = {
     "producer/normal": "go-normal", "producer/fifo": "go-fifo", "producer/delay": "go-delay",
+    "producer/async": "go-async",
     "producer/transaction": "go-transaction", "producer/delay_recall": "topic-delay-new",
     "consumer/simple_consumer": "go-simple", "consumer/push_consumer": "go-push",
 }  # fmt: skip
@@ -208,7 +234,7 @@ def go(gophers: Path, folder: Path, name: str) -> Iterator[Path]:
         yield said
 
 
-@pytest.mark.parametrize("kind", ["normal", "fifo", "delay", "transaction"])
+@pytest.mark.parametrize("kind", ["normal", "async", "fifo", "delay", "transaction"])
 def test_producers_of_go(service: Service, gophers: Path, tmp_path: Path, kind: str) -> None:
     with go(gophers, tmp_path, f"producer/{kind}"):
         found = service.taken(f"go-{kind}", 10)
