@@ -134,6 +134,8 @@ def _check_properties(message: Any, limits: ProxySettings) -> None:
 
 
 def _check_times(system: Any, limits: ProxySettings) -> None:
+    if not 0 <= system.born_timestamp.seconds < _SECONDS_MAX:
+        raise Problem(Code.BAD_REQUEST, f"{system.born_timestamp.seconds} s is not a time of birth")
     if system.HasField("orphaned_transaction_recovery_duration"):
         seconds = system.orphaned_transaction_recovery_duration.seconds
         if not 0 <= seconds <= limits.recovery_max_s:

@@ -296,6 +296,8 @@ class Http2Connection(asyncio.Protocol):
             self.finish(stream.id, _CANCELLED, None)
         elif task.exception() is not None:
             self.finish(stream.id, INTERNAL, str(task.exception()))
+        if not self._streams and self._session.done:
+            self._soon()  # it was waited for alone
 
     def _drop(self, stream: Stream) -> None:
         if stream.task is not None:

@@ -199,7 +199,7 @@ class Sending:
         try:
             handle = Handle.parse(request.recall_handle)
         except BadArgument as bad:
-            raise Problem(Code.BAD_REQUEST, str(bad)) from None
+            raise Problem(Code.BAD_REQUEST, bad.text) from None
         ext = {
             "topic": topic, "recallHandle": request.recall_handle, "producerGroup": topic,
             "bname": handle.broker,

@@ -184,6 +184,15 @@ def test_frames_that_cannot_be_end_the_connection(broker: Broker, data: bytes) -
     assert fine(broker)
 
 
+def test_an_error_beside_a_call_in_progress_ends_the_connection(broker: Broker) -> None:
+    """As soon as the call is over, although nothing comes from the client any more."""
+    with connected(broker) as sock:
+        ended = frame(DATA, END_STREAM, 1, request())
+        sock.sendall(call(1) + ended + ended)
+        assert GOAWAY in [kind for kind, *_ in frames(sock)]  # until it is closed
+    assert fine(broker)
+
+
 def test_calls_beyond_the_limit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

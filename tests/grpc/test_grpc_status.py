@@ -82,6 +82,11 @@ REFUSED: dict[str, tuple[Any, int, str]] = {
         CODE.ILLEGAL_DELIVERY_TIME,
         "not a delivery time",
     ),
+    "born before the epoch": (
+        message("Normal", born_timestamp=pb.Timestamp(seconds=-(1 << 62))),
+        CODE.BAD_REQUEST,
+        "not a time of birth",
+    ),
     "type of a fifo topic": (
         message("Fifo"),
         CODE.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -183,6 +188,7 @@ def test_a_transaction_of_another_topic_is_refused(caller: Caller) -> None:
 def test_a_recall_handle_that_cannot_be_read(caller: Caller, handle: str) -> None:
     reply = caller("RecallMessage", topic=pb.Resource(name="Delay"), recall_handle=handle)
     assert reply.status.code == CODE.BAD_REQUEST
+    assert reply.status.message == "recall handle is invalid"
 
 
 def test_a_recall_from_a_topic_without_delays(caller: Caller) -> None:
