@@ -160,7 +160,7 @@ class Acking:
         receipt = await self._newest(group, given)
         if receipt.physical < 0:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
-        self._broker.check(call, to_consume(group, topic))
+        await self._broker.check(call, to_consume(group, topic))
         await self._check_place(group, topic, receipt)
         ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         await dead_letter(ask, group, topic, request.message_id, receipt)

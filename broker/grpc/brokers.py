@@ -189,10 +189,10 @@ class Brokers(Protocol):
 
     # ---- access control ----
 
-    def check(self, call: Call, command: Command) -> None:
+    async def check(self, call: Call, command: Command) -> None:
         """Whether the client may ask this."""
 
-    def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+    async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
         """Whether the client may do one of these to a topic."""
 
 

@@ -231,7 +231,7 @@ class ClientMethods:
         made.metric.SetInParent()
         made.metric.Clear()
         if kind == "publishing":
-            self._merge_producer(call, made)
+            await self._merge_producer(call, made)
         else:
             await self._merge_consumer(made)
         client = Client(client_id, call, self._broker.link(call), made)
@@ -243,12 +243,12 @@ class ClientMethods:
         self._clients.put(client)
         return pb.TelemetryCommand(status=ok(), settings=made)
 
-    def _merge_producer(self, call: Call, made: Any) -> None:
+    async def _merge_producer(self, call: Call, made: Any) -> None:
         own = self._settings
         if len(made.publishing.topics) > _TOPICS_MAX:
             raise Problem(Code.BAD_REQUEST, f"a producer has at most {_TOPICS_MAX} topics")
         for each in made.publishing.topics:
-            self._broker.check_topic(call, topic_of(each), Action.PUB)
+            await self._broker.check_topic(call, topic_of(each), Action.PUB)
         made.publishing.max_body_size = own.body_max
         made.publishing.validate_message_type = own.check_type
         policy = made.backoff_policy

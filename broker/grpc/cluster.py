@@ -10,7 +10,6 @@ transactions, questions of tools) comes to the right one. The proxy's own reques
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import random
 import ssl
@@ -28,10 +27,11 @@ from broker.client.options import ClientSettings
 from broker.client.progress import QueueProgress
 from broker.client.records import received
 from broker.client.routes import Route, parse_route
+from broker.grpc.access import ProxyAccess, credentials_of, has_signed
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, refused
 from broker.grpc.calls import Call
-from broker.grpc.local import credentials_of
 from broker.grpc.receipts import Receipt
+from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response
 from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
@@ -114,12 +114,18 @@ class ClusterLink:
 
 class ClusterBrokers:
     """asked: serves what brokers ask clients. servers: name servers. settings: of the proxy's own
-    requests; clients that sign with the same credentials have theirs signed by them."""
+    requests; clients that sign with the same credentials have theirs signed by them, and so has
+    every client that the proxy's own access control lets in."""
 
     host = ""
 
     def __init__(
-        self, asked: Handlers, *, servers: Sequence[str], settings: ClientSettings
+        self,
+        asked: Handlers,
+        *,
+        servers: Sequence[str],
+        settings: ClientSettings,
+        conf: ProxySettings,
     ) -> None:
         self._tls: ssl.SSLContext | None = settings.tls_context()
         self._credentials = settings.credentials
@@ -129,6 +135,10 @@ class ClusterBrokers:
         self._faults = FaultTable()
         #: Of masters, by the broker's name.
         self._addresses: dict[str, str] = {}
+        #: Their clusters, as far as they were asked for.
+        self._clusters: dict[str, str] = {}
+        self._cluster = conf.cluster
+        self.access = ProxyAccess(conf, self._ask_any)
         #: Names of those that could not be reached there: they may be elsewhere by now.
         self._doubted: set[str] = set()
         self._places: dict[str, tuple[Route, Mapping[str, str], tuple[Place, ...]]] = {}
@@ -238,7 +248,7 @@ class ClusterBrokers:
         if known is not None and time.monotonic() - known.at < _KNOWN_S:
             attributes: Mapping[str, str] = known.value
             return attributes
-        answer = await self._first(route, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        answer = await self._first(route.brokers, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             found: Mapping[str, str] = _ANY_TYPE
         elif answer.code == ResponseCode.SUCCESS:
@@ -263,17 +273,27 @@ class ClusterBrokers:
         if route is None:
             return None
         fields = {"group": name}
-        answer = await self._first(route, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields)
+        answer = await self._first(route.brokers, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields)
         group = None
         if answer.code == ResponseCode.SUCCESS:
             group = _read(lambda: Groups.from_json(mqjson.loads(answer.body)))
         _remember(self._groups, name, _Told(group, time.monotonic()))
         return group
 
-    async def _first(self, route: Route, code: int, fields: Mapping[str, object]) -> Command:
+    async def _ask_any(self, code: int, fields: Mapping[str, object]) -> Command:
+        """What a broker of the cluster answers. Raises: Problem."""
+        if not self._clusters:
+            await self._look()
+        wanted = self._cluster
+        names = [name for name, each in self._clusters.items() if not wanted or each == wanted]
+        return await self._first(names, code, fields)
+
+    async def _first(
+        self, names: Iterable[str], code: int, fields: Mapping[str, object]
+    ) -> Command:
         """The first answer that one of the brokers gives. Raises: Problem."""
-        problem = Problem(Code.INTERNAL_SERVER_ERROR, "the topic has no broker")
-        for name in sorted(route.brokers, key=lambda name: (not self.is_available(name), name)):
+        problem = Problem(Code.INTERNAL_SERVER_ERROR, "no broker is known that could be asked")
+        for name in sorted(names, key=lambda name: (not self.is_available(name), name)):
             try:
                 return await self._own(name, request_of(code, fields), _ASKED_S)
             except Problem as failed:
@@ -318,6 +338,8 @@ class ClusterBrokers:
         self, call: Call, command: Command, broker: str, *, timeout_s: float = REQUEST_S
     ) -> Command:
         link = self.link(call)
+        if self.access.is_on:
+            await self.access.check(call, command)
         address = await self.address(broker, command.code)
         self._sign(call, address, command)
         left = call.remaining_s
@@ -361,6 +383,8 @@ class ClusterBrokers:
     async def tell(self, call: Call, link: Link, command: Command, topics: Sequence[str]) -> None:
         """Those brokers that cannot be reached hear of the client with its next heartbeat. Raises:
         Problem when none can, or one refuses."""
+        if self.access.is_on:
+            await self.access.check(call, command)
         names = sorted(await self.brokers_of(topics))
         for answer in await told(self._tell_one(call, link, command, name) for name in names):
             if answer.code != ResponseCode.SUCCESS:
@@ -415,6 +439,7 @@ class ClusterBrokers:
                 by_id = {int(n): str(at) for n, at in (data.get("brokerAddrs") or {}).items()}
                 if by_id:
                     self._addresses[name] = by_id[min(by_id)]
+                    self._clusters[name] = str(data.get("cluster"))
 
     async def _cluster_info(self) -> Mapping[str, Any]:
         """Raises: ClientError."""
@@ -429,17 +454,22 @@ class ClusterBrokers:
             )
         return found
 
-    # ---- access control: brokers decide, for whom the proxy knows ----
+    # ---- access control: the proxy's own, else brokers decide, for whom the proxy knows ----
 
-    def check(self, call: Call, command: Command) -> None:
-        self._knows(call)
+    async def check(self, call: Call, command: Command) -> None:
+        if self.access.is_on:
+            await self.access.check(call, command)
+        else:
+            self._knows(call)
 
-    def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
-        self._knows(call)
+    async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+        if self.access.is_on:
+            await self.access.check_topic(call, topic, actions)
+        else:
+            self._knows(call)
 
     def _sign(self, call: Call, address: str, command: Command) -> None:
-        if self._knows(call):
-            assert self._signing is not None
+        if self._signing is not None and (self.access.is_on or self._knows(call)):
             self._signing.before_request(address, command)
 
     def _knows(self, call: Call) -> bool:
@@ -449,8 +479,7 @@ class ClusterBrokers:
         if own is None or given is None:
             return False
         key, date, signature = given
-        good = hmac.new(own.secret_key.encode(), date.encode(), "sha1").hexdigest()
-        if key == own.access_key and hmac.compare_digest(good, signature.lower()):
+        if key == own.access_key and has_signed(own.secret_key, date, signature):
             return True
         raise Problem(
             Code.UNAUTHORIZED,

@@ -10,15 +10,14 @@ questions of tools) goes there.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from broker.access.guard import Guard
-from broker.access.needs import Action, Ask, Asked, Kind, Need
-from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
+from broker.access.needs import Action
 from broker.client._messages import send_prepared
+from broker.grpc.access import prove, verdict_on_topic
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, Put, refused
 from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.receipts import Receipt
@@ -35,13 +34,12 @@ from broker.services.context import Services
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.errors import StoreError
 
-__all__ = ["LocalBroker", "LocalLink", "credentials_of"]
+__all__ = ["LocalBroker", "LocalLink"]
 
 log = logging.getLogger("broker.grpc")
 
 #: What a topic of other brokers takes: a name server does not say.
 _UNKNOWN = {"message.type": "UNSPECIFIED"}
-_ALGORITHM = "MQv2-HMAC-SHA1"
 #: Sends that a client's rights are remembered for.
 _LET_IN_MAX = 256
 #: Address of the service itself.
@@ -277,7 +275,7 @@ class LocalBroker:
         for link in self.links:
             link.let_in.clear()
 
-    def check(self, call: Call, command: Command) -> None:
+    async def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)
 
     def _let_in(self, call: Call, link: LocalLink, command: Command) -> None:
@@ -285,39 +283,21 @@ class LocalBroker:
         guard = self._guard
         if guard is None:
             return
-        self._sign(call, command)
+        access = self.services.access
+        if access is not None:
+            prove(call, command, access.rules)
         try:
             guard.check(link.far, command)
         except Refused as refused:
             raise Problem(Code.UNAUTHORIZED, refused.remark) from None
 
-    def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+    async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
         access = self.services.access
         if access is None or not access.is_on:
             return
-        command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        self._sign(call, command)
-        for action in actions:
-            verdict = access.rules.decide(command, _asks(topic, action), call.address[0])
-            if verdict.allowed:
-                return
-        raise Problem(Code.UNAUTHORIZED, verdict.remark)
-
-    def _sign(self, call: Call, command: Command) -> None:
-        """Puts the client's name under a request, if its headers prove it; rules that ask for a
-        signature refuse it otherwise."""
-        access = self.services.access
-        given = credentials_of(call.metadata)
-        if given is None or access is None:
-            return
-        key, date, signature = given
-        secret = access.rules.secret_of(key)
-        command.ext[ACCESS_KEY] = key
-        command.ext[SIGNATURE] = ""
-        if secret is not None:
-            good = hmac.new(secret.encode(), date.encode(), "sha1").hexdigest()
-            if hmac.compare_digest(good, signature.lower()):
-                sign(command, Credentials(key, secret))
+        verdict = verdict_on_topic(call, access.rules, topic, actions)
+        if not verdict.allowed:
+            raise Problem(Code.UNAUTHORIZED, verdict.remark)
 
 
 class _Later(asyncio.Future[Command]):
@@ -326,33 +306,3 @@ class _Later(asyncio.Future[Command]):
     def sent(self, code: int, queue: int, offset: int, ids: str, transaction: str) -> None:
         if not self.done():
             self.set_result(Command(code, {"queueOffset": str(offset), "msgId": ids}))
-
-
-def credentials_of(metadata: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Key, signed date and signature of a call; None: it is anonymous. Raises: Problem."""
-    text = metadata.get(AUTHORIZATION, "")
-    if not text.strip():
-        return None
-    algorithm, _, rest = text.partition(" ")
-    pairs = {}
-    for part in rest.split(","):
-        name, equals, value = part.partition("=")
-        if not equals or algorithm != _ALGORITHM:
-            raise Problem(
-                Code.UNAUTHORIZED,
-                f"the header authorization is not '{_ALGORITHM} Credential=..., SignedHeaders=...,"
-                " Signature=...'",
-            )
-        pairs[name.strip()] = value.strip()
-    key = pairs.get("Credential", "").partition("/")[0]
-    if not key:
-        return None
-    date = metadata.get(DATE, "")
-    if not date:
-        raise Problem(Code.UNAUTHORIZED, "the header x-mq-date-time, which is signed, is missing")
-    return key, date, pairs.get("Signature", "").encode("ascii", "replace").decode()
-
-
-def _asks(topic: str, action: Action) -> Ask:
-    """For a request that needs to do this to a topic."""
-    return lambda command: Asked(command.code, (Need(Kind.TOPIC, topic, (action,)),))

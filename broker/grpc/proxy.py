@@ -12,11 +12,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from broker.access.signature import Credentials
 from broker.client.options import ClientSettings, name_servers
 from broker.grpc.cluster import ClusterBrokers
 from broker.grpc.relay import Relay
@@ -25,6 +27,8 @@ from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.remoting.connection import Limits
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
+from broker.services.policy_access import user_of_setting
+from pystore.errors import BadArgument
 
 __all__ = ["ROUTE_POLL_S", "Proxy"]
 
@@ -55,7 +59,7 @@ class Proxy:
         self.settings = ProxySettings()
         if conf is not None:
             self.settings = ProxySettings.read(Path(conf), CLUSTER)
-        self._client = client if client is not None else ClientSettings(route_poll_s=ROUTE_POLL_S)
+        self._client = _signing(client, self.settings)
         self.servers = name_servers(namesrv or self.settings.namesrv or None, self._client)
         self._grpc_port = self.settings.port if grpc_port is None else grpc_port
         own = self.settings.remoting_port
@@ -97,7 +101,9 @@ class Proxy:
         self._undo.callback(sock.close)
         other = listening_socket(self._bind, self._remoting_port)
         self._undo.callback(other.close)
-        brokers = partial(ClusterBrokers, servers=self.servers, settings=self._client)
+        brokers = partial(
+            ClusterBrokers, servers=self.servers, settings=self._client, conf=self.settings
+        )
         service = GrpcService(brokers, self.settings, sock, limits=Limits(), tls=self._tls)
         self._undo.push_async_callback(service.broker.stop)
         await service.broker.start(self.settings.cluster)
@@ -127,6 +133,23 @@ class Proxy:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
+
+
+def _signing(client: ClientSettings | None, conf: ProxySettings) -> ClientSettings:
+    """Settings of what the proxy asks, with its credentials. Raises: BadArgument."""
+    made = client if client is not None else ClientSettings(route_poll_s=ROUTE_POLL_S)
+    name = "innerClientAuthenticationCredentials"
+    if conf.credentials:
+        if made.credentials is not None:
+            raise BadArgument(f"{name} and credentials of its own exclude each other")
+        user = user_of_setting(name, conf.credentials, ("accessKey", "secretKey"))
+        made = replace(made, credentials=Credentials(user.name, user.password))
+    if (conf.authenticate or conf.authorize) and made.credentials is None:
+        raise BadArgument(
+            "authenticationEnabled and authorizationEnabled let the proxy ask brokers for users:"
+            f" it needs the credentials of a Super, {name}"
+        )
+    return made
 
 
 def _joined(host: str, port: int) -> str:

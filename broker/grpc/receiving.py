@@ -105,7 +105,7 @@ class Receiving:
     async def assignment(self, call: Call, request: Any) -> Any:
         """Each queue to a group that consumes in order, else any queue of the broker."""
         topic, group = topic_of(request.topic), group_of(request.group)
-        self._broker.check(call, to_consume(group, topic))
+        await self._broker.check(call, to_consume(group, topic))
         places = await self._broker.places(topic)
         if not places:
             raise Problem(Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist")

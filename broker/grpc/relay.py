@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, cast
 
+from broker.access.guard import host_of
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S
 from broker.grpc.cluster import ClusterBrokers, told
 from broker.grpc.messages import Kind, kind_of
@@ -195,8 +196,11 @@ class Relay:
         self.port: int = sock.getsockname()[1]
         self._brokers = brokers
         self._settings = settings
+        handlers = self.handlers()
+        if brokers.access.is_on:
+            handlers = {code: _worded(self._guarded(each)) for code, each in handlers.items()}
         self._server = RemotingServer(
-            self.handlers(), sock=sock, tls=tls, limits=limits, on_close=self._closed
+            handlers, sock=sock, tls=tls, limits=limits, on_close=self._closed
         )
 
     async def start(self) -> None:
@@ -220,6 +224,14 @@ class Relay:
             RequestCode.CHECK_CLIENT_CONFIG: self._of_topic,
         }
         return {code: _worded(handler) for code, handler in made.items()}
+
+    def _guarded(self, handler: Any) -> Any:
+        async def checked(peer: Peer, command: Command) -> Command:
+            await self._brokers.access.check_remoting(command, host_of(peer))
+            answer: Command = await handler(peer, command)
+            return answer
+
+        return checked
 
     def _client(self, peer: Peer) -> _Client:
         found: _Client | None = peer.state.get(LINK)

@@ -61,7 +61,7 @@ class Routes:
 
     async def query(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
-        self._broker.check_topic(call, topic, Action.PUB, Action.SUB)
+        await self._broker.check_topic(call, topic, Action.PUB, Action.SUB)
         places = await self._broker.everywhere(topic)
         if not places:
             raise Problem(

@@ -18,11 +18,22 @@ LOCAL, CLUSTER = "LOCAL", "CLUSTER"
 _DAY_MS = 24 * 3600 * 1000
 #: Names of members are upstream's, but for the style of Python.
 _FILE_MAX = 1 << 20
-_OF_CLUSTER = ("host", "namesrv", "cluster", "remoting_port", "remoting_host")
+_OF_CLUSTER = (
+    "host", "namesrv", "cluster", "remoting_port", "remoting_host", "authenticate", "authorize",
+    "credentials",
+)  # fmt: skip
+#: What may be said, as it is so here: upstream's classes, and that the proxy signs.
+_SO_ANYWAY: dict[str, object] = {"enableAclRpcHookForClusterMode": True} | {
+    f"{word}{kind}": f"org.apache.rocketmq.{place}{word.capitalize()}{kind}"
+    for word in ("authentication", "authorization")
+    for kind, place in (
+        ("Provider", f"auth.{word}.provider.Default"), ("MetadataProvider", "proxy.auth.Proxy"),
+    )
+}  # fmt: skip
 
 
-def _of(name: str, default: Any) -> Any:
-    return field(default=default, metadata={"name": name})
+def _of(name: str, default: Any, *, shown: bool = True) -> Any:
+    return field(default=default, metadata={"name": name}, repr=shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,11 @@ class ProxySettings:
     remoting_port: int = _of("remotingListenPort", 8080)
     #: Where they reach the proxy; empty: localServeAddr, else where each came to.
     remoting_host: str = _of("remotingAccessAddr", "")
+    #: The proxy asks a broker for users and policies, and decides by itself.
+    authenticate: bool = _of("authenticationEnabled", False)
+    authorize: bool = _of("authorizationEnabled", False)
+    #: JSON: what the proxy signs with.
+    credentials: str = _of("innerClientAuthenticationCredentials", "", shown=False)
 
     def _check_mode(self, mode: str, source: str) -> None:
         if self.mode and self.mode.upper() != mode:
@@ -111,14 +127,23 @@ class ProxySettings:
         known = {each.metadata["name"]: each for each in fields(cls)}
         changes: dict[str, Any] = {}
         for name, value in given.items():
+            if name in _SO_ANYWAY and value != _SO_ANYWAY[name]:
+                raise BadArgument(
+                    f"{name} cannot be {json.dumps(value)[:200]} here: leave it out, or say"
+                    f" {json.dumps(_SO_ANYWAY[name])}",
+                    source,
+                )
+            if name in _SO_ANYWAY:
+                continue
             each = known.get(name)
             if each is None:
                 raise BadArgument(f"the setting {name:.60} is unknown, or has no effect", source)
             kind = type(each.default)
+            if kind is str and isinstance(value, dict):
+                value = json.dumps(value)  # as upstream's reader of JSON takes it
             if type(value) is not kind or (isinstance(value, int) and not 0 <= value < 1 << 62):
-                raise BadArgument(
-                    f"{name} is {json.dumps(value)[:60]}, which is not {_WORDS[kind]}", source
-                )
+                said = json.dumps(value)[:60] if each.repr else ".."
+                raise BadArgument(f"{name} is {said}, which is not {_WORDS[kind]}", source)
             changes[each.name] = value
         return replace(cls(), **changes)
 

@@ -1,6 +1,7 @@
 """Access control by tools: the plain list (50 to 54), users and policies (3001 to 3010).
 
-Secrets are taken, but never answered. docs/internals/access.md#admin-requests
+Secrets are taken; one request alone answers them (`user`).
+docs/internals/access.md#admin-requests
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.access.addresses import Pattern, parse_pattern
 from broker.access.plain import Account, parse_right
 from broker.access.plain_file import plain_json
 from broker.access.policies import User
+from broker.access.signature import is_signed_by
 from broker.processors.bodies import ANY, read
 from broker.processors.turns import reply_with
 from broker.remoting import mqjson
@@ -158,10 +160,14 @@ class AccessProcessor:
         return _done(command, policies.delete_user(name, self._by(command)))
 
     def user(self, peer: Peer, command: Command) -> Command:
+        """With the password for a Super whose signature counts: proxies verify with it what clients
+        have signed, Apache's as ours."""
         found = self._policies(command).rules.users.get(command.ext.get("username", ""))
         if found is None:
             return command.reply()
-        return command.reply(body=mqjson.dumps(found.as_json(secret=False)))
+        by = self._by(command)
+        secret = by is not None and by.superuser and is_signed_by(command, by.password)
+        return command.reply(body=mqjson.dumps(found.as_json(secret=secret)))
 
     def users(self, peer: Peer, command: Command) -> Work:
         users, part = self._policies(command).rules.users, command.ext.get("filter", "")

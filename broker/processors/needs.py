@@ -251,6 +251,7 @@ def _cluster(name: str, action: Action) -> Rule:
 _POLICY: dict[int, Rule] = {
     **_SENDS,
     **_POPS,
+    Code.GET_ROUTEINFO_BY_TOPIC: _topic("topic", PUB, SUB, GET),  # asked of proxies
     Code.RECALL_MESSAGE: _topic("topic", PUB),
     Code.CONSUMER_SEND_MSG_BACK: _group("group", SUB),
     Code.PULL_MESSAGE: _CONSUMES,

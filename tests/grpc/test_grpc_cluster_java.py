@@ -1,7 +1,9 @@
-"""A proxy of ours before Apache's broker and name server."""
+"""A proxy of ours before Apache's broker and name server; access control of proxies of both makes
+before brokers of both."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,14 @@ from typing import Any
 import pytest
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "interop"))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
 
 import launch
+import proxies
+from access_cases import play
 from caller import CODE, TOPICS, Caller, message
 from test_grpc_cluster import CONSUMER, ack, proxy, receive
+from test_grpc_cluster_access import CONF, INNER, headers_of
 from test_grpc_official import run
 from waiting import until
 
@@ -81,3 +87,70 @@ def refuse_and_bury(caller: Caller) -> None:
     )  # fmt: skip
     assert buried.status.code == CODE.OK, buried
     assert ack(caller, "g", "Fifo", changed.receipt_handle).status.code == CODE.OK
+
+
+_AUTH = "org.apache.rocketmq.auth"
+#: Of a broker, ours or Apache's.
+_GUARDED = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": CONF["authenticationProvider"],
+    "authenticationMetadataProvider": (
+        f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
+    "authorizationEnabled": "true",
+    "authorizationProvider": CONF["authorizationProvider"],
+    "authorizationMetadataProvider": (
+        f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+    ),
+    "initAuthenticationUser": '{"username":"inner","password":"inner-secret"}',
+    "innerClientAuthenticationCredentials": INNER,
+}
+
+
+def ask_as_super(peer: launch.Peer, code: int, ext: dict[str, str], body: object = None) -> None:
+    port = int(peer.broker.rpartition(":")[2])
+    case = {"server": "5.3.3", "code": code, "ext": ext, "key": "inner", "secret": "inner-secret"}
+    if body is not None:
+        case["body"] = json.dumps(body)
+    answered, remark, _ = play(port, case)
+    assert answered == 0, (code, remark)
+
+
+@pytest.mark.parametrize(
+    ("make", "before"), [("java", "java"), ("java", "ours"), ("ours", "java"), ("ours", "ours")]
+)
+def test_access_control_of_a_proxy(
+    reference: object, tmp_path: Path, make: str, before: str
+) -> None:
+    """make: of the proxy; before: of the broker, which has the users. Rights, and refusals with
+    their words, are the same."""
+    with launch.running(before, tmp_path / "peer", _GUARDED) as peer:
+        fields = {
+            "topic": "Normal", "defaultTopic": "TBW102", "readQueueNums": "2", "perm": "6",
+            "writeQueueNums": "2", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
+            "order": "false", "attributes": "+message.type=NORMAL",
+        }  # fmt: skip
+        ask_as_super(peer, MAKE_TOPIC, fields)
+        for user in ("shop", "guest"):
+            body = {"password": f"{user}-secret", "userType": "Normal"}
+            ask_as_super(peer, 3001, {"username": user}, body)
+        entry = {"resource": "Topic:Normal", "actions": ["Pub"], "decision": "Allow"}
+        policies = [{"policyType": "Custom", "entries": [entry]}]
+        subject = "User:shop"
+        ask_as_super(peer, 3006, {"subject": subject}, {"subject": subject, "policies": policies})
+        until(
+            lambda: launch.ask(peer.namesrv, launch.ROUTE, {"topic": "Normal"})[0] == 0, "its route"
+        )
+        with proxies.proxy(make, peer.namesrv, tmp_path / "proxy", **CONF) as made:
+            for user, password, says in (
+                (None, "", "username cannot be null."),
+                ("nobody", "x", "User:nobody is not found."),
+                ("shop", "guessed", "check signature failed."),
+                ("guest", "guest-secret", "User:guest has no permission to access Topic:Normal"),
+                ("shop", "shop-secret", ""),
+                ("inner", "inner-secret", ""),
+            ):
+                with Caller(made.grpc, headers_of(user, password) if user else None) as caller:
+                    status = caller.send(message("Normal")).status
+                    good = CODE.UNAUTHORIZED if says else CODE.OK
+                    assert (status.code, status.message.startswith(says)) == (good, True), status

@@ -1,0 +1,238 @@
+"""A proxy with access control of its own (authenticationEnabled, authorizationEnabled) before a
+broker that has the users and policies: gRPC clients, and clients of the remoting protocol."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "broker"))
+
+from access_cases import play
+from caller import CODE, Caller, message, serving
+from test_grpc_cluster import ack, receive
+
+from broker import Broker, Consumer, Credentials, Message, NameServer, Producer
+from broker.access.policies import User
+from broker.client.errors import ClientError
+from broker.grpc.proxy import Proxy
+from broker.grpc.schema import pb
+from broker.grpc.settings import ProxySettings
+from broker.remoting.thread import LoopThread
+from pystore.errors import BadArgument
+
+DATE = "20261122T110000Z"
+INNER = json.dumps({"accessKey": "inner", "secretKey": "inner-secret"})
+CONF = {
+    "enableAclRpcHookForClusterMode": True,
+    "authenticationEnabled": True,
+    "authenticationProvider": (
+        "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider"
+    ),
+    "authenticationMetadataProvider": (
+        "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider"
+    ),
+    "innerClientAuthenticationCredentials": INNER,
+    "authorizationEnabled": True,
+    "authorizationProvider": (
+        "org.apache.rocketmq.auth.authorization.provider.DefaultAuthorizationProvider"
+    ),
+    "authorizationMetadataProvider": (
+        "org.apache.rocketmq.proxy.auth.ProxyAuthorizationMetadataProvider"
+    ),
+}
+
+
+def headers_of(user: str, password: str) -> dict[str, str | None]:
+    """Those of a client that signs."""
+    signed = hmac.new(password.encode(), DATE.encode(), "sha1").hexdigest()
+    return {
+        "x-mq-date-time": DATE,
+        "authorization": (
+            f"MQv2-HMAC-SHA1 Credential={user}, SignedHeaders=x-mq-date-time, Signature={signed}"
+        ),
+    }
+
+
+class Guarded:
+    """A broker with users, and the proxy."""
+
+    def __init__(self, broker: Broker, proxy: Proxy) -> None:
+        self.broker, self.proxy = broker, proxy
+
+    def caller(self, user: str | None = None, password: str = "") -> Caller:
+        return Caller(self.proxy.address, headers_of(user, password) if user is not None else None)
+
+    def permit(self, user: str, *entries: tuple[str, str]) -> None:
+        """entries: resources, and what may be done to them."""
+        policies = self.broker.services.access.policies
+        rows = [{"resource": r, "actions": a.split(","), "decision": "Allow"} for r, a in entries]
+        self.broker.run(policies.merge_acl(f"User:{user}", {"policies": [{"entries": rows}]}))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    conf = folder / "rmq-proxy.json"
+    conf.write_text(json.dumps(CONF))
+    rules = {"authenticationEnabled": True, "authorizationEnabled": True}
+    thread = LoopThread("proxy")
+    with (
+        NameServer.in_thread(listenPort=0, kvConfigPath="") as names,
+        serving(
+            folder / "store", namesrvAddr=names.address,
+            innerClientAuthenticationCredentials=INNER, **rules,
+        ) as broker,
+    ):  # fmt: skip
+        policies = broker.services.access.policies
+        for user in ("shop", "guest"):
+            made = broker.run(policies.create_user(user, {"password": f"{user}-secret"}, None))
+            assert made is None
+        proxy = Proxy(names.address, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
+        thread.run(proxy.start())
+        try:
+            found = Guarded(broker, proxy)
+            found.permit("shop", ("Topic:Normal", "Pub,Sub"), ("Group:g", "Sub"))
+            yield found
+        finally:
+            thread.run(proxy.stop())
+            thread.stop()
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "says"),
+    [
+        (None, "", "username cannot be null."),
+        ("nobody", "x", "User:nobody is not found."),
+        ("shop", "guessed", "check signature failed."),
+        ("guest", "guest-secret", "User:guest has no permission to access Topic:Normal from"),
+    ],
+)
+def test_who_may_not_send(guarded: Guarded, user: str | None, password: str, says: str) -> None:
+    with guarded.caller(user, password) as caller:
+        status = caller.send(message("Normal")).status
+        assert (status.code, status.message.startswith(says)) == (CODE.UNAUTHORIZED, True), status
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("QueryRoute", {"topic": pb.Resource(name="Normal")}),
+        ("QueryAssignment", {"topic": pb.Resource(name="Normal"), "group": pb.Resource(name="g")}),
+        ("EndTransaction", {
+            "topic": pb.Resource(name="Normal"), "transaction_id": "0-1-1-6162", "resolution": 1,
+        }),
+        ("RecallMessage", {"topic": pb.Resource(name="Delay"), "recall_handle": "bm90aGluZw"}),
+    ],
+)  # fmt: skip
+def test_what_a_user_without_rights_is_refused(
+    guarded: Guarded, method: str, fields: dict[str, Any]
+) -> None:
+    with guarded.caller("guest", "guest-secret") as caller:
+        answer = caller(method, **fields)
+        assert answer.status.code in (CODE.UNAUTHORIZED, CODE.BAD_REQUEST), answer
+        if method != "RecallMessage":  # its handle is looked at first
+            assert "User:guest has no permission" in answer.status.message
+
+
+def test_settings_of_a_client_without_rights_end_its_stream(guarded: Guarded) -> None:
+    with guarded.caller("guest", "guest-secret") as caller:
+        assert caller.telemetry().publish("Normal").status.code == CODE.UNAUTHORIZED
+        assert caller.telemetry().subscribe("g", "Normal").status.code == CODE.UNAUTHORIZED
+
+
+def test_who_may_sends_receives_and_acknowledges(guarded: Guarded) -> None:
+    """The broker, which checks, too, sees the proxy's signature. Another group is refused."""
+    with guarded.caller("shop", "shop-secret") as caller:
+        sent = caller.send(message("Normal"))
+        assert sent.status.code == CODE.OK, sent
+        assert caller.telemetry().subscribe("g", "Normal").status.code == CODE.OK
+        (found,) = receive(caller, "g", "Normal")
+        assert found.system_properties.message_id == sent.entries[0].message_id
+        handle = found.system_properties.receipt_handle
+        assert ack(caller, "h", "Normal", handle).entries[0].status.code == CODE.UNAUTHORIZED
+        assert ack(caller, "g", "Normal", handle).status.code == CODE.OK
+
+
+def test_changes_count_when_they_are_asked_for_again(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with guarded.caller("guest", "guest-secret") as caller:
+        assert caller.send(message("Fifo", message_group="g")).status.code == CODE.UNAUTHORIZED
+        guarded.permit("guest", ("Topic:Fifo", "Pub"))
+        assert caller.send(message("Fifo", message_group="g")).status.code == CODE.UNAUTHORIZED
+        monkeypatch.setattr("broker.grpc.access._KNOWN_S", 0.0)
+        assert caller.send(message("Fifo", message_group="g")).status.code == CODE.OK
+
+
+def test_remoting_clients_are_checked_as_well(guarded: Guarded) -> None:
+    names = guarded.proxy.remoting_address
+    good = Credentials("shop", "shop-secret")
+    with Producer("shop", names, credentials=good) as producer:
+        producer.send(Message("Normal", b"12 apples"))
+    with Consumer("g", "Normal", namesrv=names, credentials=good, start="first") as consumer:
+        assert next(iter(consumer)).body in (b"hello", b"12 apples")
+    bad = Credentials("shop", "guessed")
+    with (
+        pytest.raises(ClientError, match="check signature failed"),
+        Producer("shop", names, credentials=bad) as producer,
+    ):
+        producer.send(Message("Normal", b"12 apples"))
+
+
+def test_a_password_is_told_to_a_super_alone(guarded: Guarded) -> None:
+    """Whose signature counts: the proxy needs it to verify what clients sign."""
+    policies = guarded.broker.services.access.policies
+    guarded.permit("guest", ("Cluster:DefaultCluster", "Get"))
+    found = {}
+    for user, password in (("inner", "inner-secret"), ("guest", "guest-secret")):
+        found[user] = _ask_for_user(guarded.broker, user, password, "shop")
+    assert found["inner"]["password"] == "shop-secret"
+    assert "password" not in found["guest"] and found["guest"]["username"] == "shop"
+    assert policies.rules.users["shop"] == User("shop", "shop-secret")
+
+
+def _ask_for_user(broker: Broker, user: str, password: str, name: str) -> dict[str, Any]:
+    case = {"server": "5.3.3", "code": 3004, "ext": {"username": name}}
+    code, remark, body = play(broker.port, {**case, "key": user, "secret": password})
+    assert code == 0, remark
+    return dict(json.loads(body))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"innerClientAuthenticationCredentials": ""}, "credentials of a Super"),
+        ({"innerClientAuthenticationCredentials": "x"}, "is not JSON like"),
+        ({"authenticationProvider": "com.example.Own"}, 'cannot be "com.example.Own" here'),
+    ],
+)
+def test_settings_that_cannot_be_meant(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    conf = tmp_path / "rmq-proxy.json"
+    conf.write_text(json.dumps({**CONF, **changes}))
+    with pytest.raises(BadArgument, match=says):
+        Proxy("127.0.0.1:1", conf=conf)
+
+
+def test_the_proxys_secret_is_not_shown(tmp_path: Path) -> None:
+    """As JSON in a text, as an object, or where a text is wanted."""
+    for given in (INNER, json.loads(INNER)):
+        found = ProxySettings.from_names({"innerClientAuthenticationCredentials": given})
+        assert json.loads(found.credentials) == json.loads(INNER)
+        assert "inner-secret" not in repr(found)
+    with pytest.raises(BadArgument) as refused:
+        ProxySettings.from_names({"innerClientAuthenticationCredentials": ["inner-secret"]})
+    assert "inner-secret" not in str(refused.value)
+
+
+def test_in_local_mode_they_belong_to_the_broker(tmp_path: Path) -> None:
+    conf = tmp_path / "rmq-proxy.json"
+    conf.write_text(json.dumps(CONF))
+    with pytest.raises(BadArgument, match="authenticationEnabled has no effect here"):
+        Broker(tmp_path / "store", listenPort=0, proxy_conf=conf).__enter__()
