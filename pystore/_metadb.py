@@ -57,6 +57,8 @@ MAX_DBS = 16
 _DBS = ("info", "topics", "groups", "pairs", "offsets", "delays", "halves")
 #: LMDB's longest key is 511 bytes.
 _KEY_MAX = 500
+#: Of lock.mdb with LMDB's 126 readers.
+_LOCK_BYTES = 8192
 #: How long a reader tries to take a copy while a writer commits, seconds.
 _COPY_SECONDS = 5.0
 
@@ -242,6 +244,23 @@ def check_file(path: Path, shown: Path | None = None) -> None:
         _metapages.check_pages(path)
     except _metapages.PageError as bad:
         raise _damaged(str(bad), shown or path) from None
+
+
+def reserve_lock(folder: Path, mode: int) -> None:
+    """Room for LMDB's lock file, which it maps: on a full disk its first byte ends the process.
+
+    One that has some is left alone: closing a file takes the locks of this process away.
+    Raises: OSError.
+    """
+    path = folder / "lock.mdb"
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_blocks > 0:
+            return
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    try:
+        os.posix_fallocate(fd, 0, _LOCK_BYTES)
+    finally:
+        os.close(fd)
 
 
 def size_of(env: Any) -> int:

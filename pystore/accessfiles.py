@@ -28,7 +28,7 @@ from typing import Any
 import lmdb
 
 from pystore._aside import move_aside
-from pystore._metadb import check_file, check_size, size_of
+from pystore._metadb import check_file, check_size, reserve_lock, size_of
 
 __all__ = [
     "COPY", "AccessRows", "Changes", "Tables", "check_file", "check_size", "has_access_copy",
@@ -39,6 +39,7 @@ _USERS, _ACLS, _INFO = b"users", b"acls", b"info"
 _VERSION = b"version"
 COPY = "users.json"
 _MAP_BYTES = 256 << 20
+_MODE = 0o600
 
 #: JSON of users or policies, by name; None deletes one.
 Changes = Mapping[str, Mapping[str, Any] | None]
@@ -95,8 +96,10 @@ class Tables:
     """
 
     def __init__(self, place: Path, *, readonly: bool = False) -> None:
+        if not readonly:
+            reserve_lock(place, _MODE)
         self._env = lmdb.open(
-            os.fspath(place), subdir=not readonly, map_size=_MAP_BYTES, max_dbs=3, mode=0o600,
+            os.fspath(place), subdir=not readonly, map_size=_MAP_BYTES, max_dbs=3, mode=_MODE,
             readonly=readonly, lock=not readonly,
         )  # fmt: skip
         self._dbs: dict[bytes, Any] = {}

@@ -196,6 +196,7 @@ class Metadata(MetaStore):
             if fresh:
                 files.sync_folder(self.root)
             _metadb.check_file(self.path / "data.mdb")
+            _metadb.reserve_lock(self.path, self._file_mode)
             self._env = lmdb.open(
                 str(self.path), map_size=_metadb.MAP_SIZE, max_dbs=_metadb.MAX_DBS,
                 writemap=False, sync=sync, metasync=True, mode=self._file_mode,

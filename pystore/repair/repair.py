@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -167,6 +168,13 @@ def _check_held(
     return partial(verify, root, conf, progress=progress, held=True, core=core, **settings)
 
 
+@contextmanager
+def _looking(root: Path) -> Iterator[None]:
+    """In place of the lock, whose file may have to be made. Raises: StoreLocked."""
+    refuse_if_held(root)
+    yield
+
+
 def rebuild(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
@@ -187,7 +195,7 @@ def rebuild(
     given = _settings.load(conf, settings)
     look(root, given)
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
-    with hold_lock(root, given.file_mode):
+    with _looking(root) if dry_run else hold_lock(root, given.file_mode):
         ended = [] if dry_run else _finish(_begun(root, given), given, progress)
         check = _check_held(root, conf, progress, settings, core)
         before = check()

@@ -36,7 +36,9 @@ def salvage(
 
     The segments are copied, holes kept; nothing in the heap changes. Their places in the log are
     read from their records. heap: folder with segments. into: folder for the store, which must not
-    exist. Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError.
+    exist; nothing is left of it when this raises.
+
+    Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError.
     """
     source, target = Path(heap), Path(into)
     if target.exists():
@@ -48,6 +50,17 @@ def salvage(
     files = _files_below(source)
     sizes = sorted(p.stat().st_size for p in files)
     size = int(settings.get("mappedFileSizeCommitLog") or (sizes[len(sizes) // 2] if sizes else 0))
+    try:
+        return _salvage(source, files, target, size, conf, settings, mode)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def _salvage(
+    source: Path, files: list[Path], target: Path, size: int,
+    conf: str | os.PathLike[str] | None, settings: dict[str, Any], mode: int,
+) -> Salvaged:  # fmt: skip
     taken: list[tuple[str, int]] = []
     skipped: list[str] = []
     make_folders(target / "commitlog", mode)
@@ -62,7 +75,6 @@ def salvage(
             copy_range(file, 0, path.stat().st_size, place, mode)
         taken.append((str(path.relative_to(source)), base))
     if not taken:
-        shutil.rmtree(target)
         raise NotAStore("no file in it holds a record of a commit log", str(source))
     done = repair(target, conf, **{**settings, "mappedFileSizeCommitLog": size})
     return Salvaged(sorted(taken, key=lambda each: each[1]), skipped, done)

@@ -456,6 +456,31 @@ def test_the_command_line_repairs_and_undoes(
     capsys.readouterr()
 
 
+def test_a_salvage_that_fails_leaves_nothing(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Or the next one would say that the folder exists."""
+    from pystore.repair import salvage as module
+
+    def full(*_: object, **__: object) -> None:
+        raise pystore.DiskFull("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules[module.__module__], "repair", full)
+        with pytest.raises(pystore.DiskFull):
+            salvage(sample.root / "commitlog", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    salvage(sample.root / "commitlog", tmp_path / "store")
+
+
+def test_a_dry_run_makes_no_lock_file(copy: Path):
+    """A copy may have none, and may lie where nobody can write."""
+    (copy / "lock").unlink()
+    before = sorted(copy.rglob("*"))
+    assert rebuild(copy, dry_run=True).actions
+    assert sorted(copy.rglob("*")) == before
+
+
 def test_a_heap_of_nameless_segments_becomes_a_store(sample: Sample, tmp_path: Path):
     heap = tmp_path / "heap"
     heap.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -52,3 +53,18 @@ def test_what_is_larger_than_any_is_named_and_not_read(store_path, name, kind):
     found = {f.kind: f.text for f in verify(store_path).findings}
     assert f"{17 << 30} bytes, and " in found[kind]
     assert repair(store_path).after.sound
+
+
+def test_a_full_disk_is_named_before_lmdb_maps_its_lock_file(store_path, monkeypatch):
+    """The first byte of a file without room would end the process (SIGBUS)."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(pystore.DiskFull):
+            Metadata(store_path)
+    with Metadata(store_path):
+        lock = (store_path / "meta/lock.mdb").stat()
+        assert lock.st_blocks * 512 >= lock.st_size == 8192
