@@ -10,6 +10,7 @@ from typing import Any
 
 from pystore import settings as _settings
 from pystore.audit.core import CoreAudit, SegmentFacts, soften
+from pystore.audit.delays import with_own_levels
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
 from pystore.audit.layout import Layout, look
 from pystore.audit.metadata import (
@@ -55,6 +56,7 @@ def verify(
     root = Path(path)
     given = _settings.load(conf, settings)
     layout = look(root, given)
+    given = with_own_levels(given, layout)
     audit = Audit(str(root), _state(root, held))
     live = audit.state == "live"
     beside = read_beside(layout)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pystore._report import RecoveryReport
 from pystore._store import Store
+from pystore.audit.delays import with_own_levels
 from pystore.audit.layout import Layout
 from pystore.files import make_folders, write_whole
 from pystore.repair.journal import Journal
@@ -48,6 +49,7 @@ def make_derived(
     the recovery then finds nothing to do."""
     shutil.rmtree(into, ignore_errors=True)
     make_folders(into, settings.file_mode)
+    settings = with_own_levels(settings, layout)
     (into / "abort").touch(mode=settings.file_mode)
     for topic, queue in layout.light_queues:
         make_folders(into / "consumequeue" / topic / str(queue), settings.file_mode)

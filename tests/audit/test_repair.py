@@ -412,6 +412,26 @@ def test_an_offset_that_is_past_the_end_of_the_mended_queue_is_set_back(tmp_path
     assert content(root) == before
 
 
+def test_delay_levels_of_a_store_are_its_own(tmp_path: Path):
+    """Without its settings, a repair for another reason leaves each message the time at which it is
+    due; one wrong code among right ones is named and mended."""
+    root = tmp_path / "store"
+    with pystore.open(root, messageDelayLevel="1h 77m 3h", **SIZES) as store:
+        for i in range(40):
+            store.put("orders", b"x" * 100, delay_level=i % 3 + 1)
+        store.put_many("orders", [b"x" * 100] * 20)
+    assert verify(root).findings == []
+    delayed = {p: p.read_bytes() for p in (root / "consumequeue/SCHEDULE_TOPIC_XXXX").glob("*/*")}
+    assert len(delayed) >= 3
+    shutil.rmtree(root / "consumequeue/orders")
+    poke(next(iter(delayed)), 20 * 5 + 19, b"\xff")
+    assert "unit-tags" in {f.kind for f in verify(root).findings}
+    done = repair(root)
+    assert done.after is not None
+    assert done.after.findings == []
+    assert {p: p.read_bytes() for p in delayed} == delayed
+
+
 def test_a_store_in_use_is_refused(tmp_path: Path):
     with pystore.open(tmp_path / "s", **SIZES) as store:
         store.put("orders", b"x")

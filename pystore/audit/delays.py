@@ -1,0 +1,76 @@
+"""The delay levels of a store, as its own queues tell them where nobody gives its settings."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from operator import itemgetter
+
+from pystore.audit.layout import File, Layout
+from pystore.quiet import open_quietly
+from pystore.settings import Settings
+
+__all__ = ["with_own_levels"]
+
+_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_NAME = "messageDelayLevel"
+_UNITS = 16  # of each file that are looked at
+_UNIT = struct.Struct(">qiq")
+_MAGICS = (0xDAA320A7, 0xDAA320AB)
+_NO_RECORD = 0x7FFFFFFF
+_HEAD, _TIME_AT, _BORN_V6 = 76, 56, 0x10
+
+
+def with_own_levels(settings: Settings, layout: Layout) -> Settings:
+    """The settings with the levels of the broker that wrote the store, where they name none.
+
+    The code of a unit of a delay queue is the time at which its message is due, the level's delay
+    after it was stored. What most of a queue's units say, two at least, is its level.
+    """
+    if _NAME in settings.explicit:
+        return settings
+    levels = list(settings.delay_levels_ms)
+    usual = tuple(levels)
+    for topic, queue in layout.queues:
+        if topic != _TOPIC:
+            continue
+        delays = Counter(_delays(layout, layout.queues[topic, queue]))
+        delay, count = max(delays.items(), key=itemgetter(1), default=(0, 0))
+        if count > max(1, delays.total() // 2) and delay > 0 and delay % 1000 == 0:
+            levels += levels[-1:] * (queue + 1 - len(levels))
+            levels[queue] = delay
+    if tuple(levels) == usual:
+        return settings
+    return settings.replaced(**{_NAME: " ".join(f"{ms // 1000}s" for ms in levels)})
+
+
+def _delays(layout: Layout, files: list[File]) -> Iterator[int]:
+    """What units say of their level's delay, ms."""
+    for file in files:
+        with suppress(OSError), open_quietly(file.path) as opened:
+            data = opened.read(layout.queue_file_size)
+            units = [u for u in _UNIT.iter_unpack(data[: len(data) // 20 * 20])
+                     if u[0] >= layout.log_min and 0 < u[1] != _NO_RECORD]  # fmt: skip
+            for physical, _, due in units[:: len(units) // _UNITS + 1]:
+                stored = _store_time(layout, physical)
+                if stored is not None:
+                    yield due - stored
+
+
+def _store_time(layout: Layout, physical: int) -> int | None:
+    """Of the record there, ms."""
+    for file in layout.segments:
+        if file.number <= physical < file.number + file.size:
+            with open_quietly(file.path) as opened:
+                head = os.pread(opened.fileno(), _HEAD, physical - file.number)
+            if len(head) < _HEAD or int.from_bytes(head[4:8], "big") not in _MAGICS:
+                return None
+            if int.from_bytes(head[28:36], "big") != physical:
+                return None
+            wide = int.from_bytes(head[36:40], "big") & _BORN_V6
+            at = _TIME_AT + (12 if wide else 0)
+            return int.from_bytes(head[at : at + 8], "big")
+    return None
