@@ -4,7 +4,7 @@ after a start (docs/internals/pop.md#recovery; upstream PopReviveService)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.remoting.popped import Key, Popped
@@ -82,22 +82,23 @@ class ReviveLog:
         found = Found()
         points: dict[object, CheckPoint] = {}
         acks: list[Acknowledged] = []
-        for message in self._pending(timers, done):
+        for message, said in self._pending(timers, done):
             found.records += 1
-            self._take(message, found, points, acks, since)
+            self._take(message, said, found, points, acks, since)
         for ack in acks:
             ck = points.get(ack.key)
-            for i, offset in enumerate(ck.offsets if ck is not None else ()):
-                if ck is not None and offset in ack.offsets:
-                    ck.acked |= 1 << i
+            if ck is not None:
+                for offset in ack.offsets:
+                    if offset in ck.offsets:
+                        ck.acked |= 1 << ck.offsets.index(offset)
         found.open = [ck for ck in points.values() if ck.open]
         return found
 
     def _take(
-        self, message: Message, found: Found, points: dict[object, CheckPoint],
-        acks: list[Acknowledged], since: int,
+        self, message: Message, said: Mapping[str, str], found: Found,
+        points: dict[object, CheckPoint], acks: list[Acknowledged], since: int,
     ) -> None:  # fmt: skip
-        said = message.properties
+        """said: its properties."""
         try:
             if said.get("TAGS") == "ck":
                 revive_queue = int(said.get("REAL_QID", message.queue))
@@ -116,17 +117,22 @@ class ReviveLog:
                 log.warning("Skipped a record of %s: %s", self.topic, bad)
             found.unreadable += 1
 
-    def _pending(self, timers: Timers, done: Callable[[int], int]) -> Iterator[Message]:
-        """Records that wait for their time, then those whose time has come."""
+    def _pending(
+        self, timers: Timers, done: Callable[[int], int]
+    ) -> Iterator[tuple[Message, Mapping[str, str]]]:
+        """Records that wait for their time, then those whose time has come; their properties,
+        which a message reads anew each time."""
         while timers.run(most=1, now_ms=1).more:
             pass  # it reads what came after its state was saved; nothing is due in 1970
         for timer in timers.of_pop():  # there may be millions of others
             if timer.physical >= 0:
                 message = self._store.message(timer.physical)
-                if message.properties.get("REAL_TOPIC") == self.topic:
-                    yield message
+                said = message.properties
+                if said.get("REAL_TOPIC") == self.topic:
+                    yield message, said
         for queue in self._store.queues(self.topic):
-            yield from self.records(queue.queue, max(done(queue.queue), queue.min_offset))
+            for message in self.records(queue.queue, max(done(queue.queue), queue.min_offset)):
+                yield message, message.properties
 
     def records(self, queue: int, offset: int, most: int | None = None) -> Iterator[Message]:
         """Those of one revive queue from an offset on."""
