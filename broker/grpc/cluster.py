@@ -10,6 +10,7 @@ transactions, questions of tools) comes to the right one. The proxy's own reques
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import ssl
@@ -144,6 +145,8 @@ class ClusterBrokers:
         self._places: dict[str, tuple[Route, Mapping[str, str], tuple[Place, ...]]] = {}
         self._types: dict[str, _Told] = {}
         self._groups: dict[str, _Told] = {}
+        #: When the routes of topics were asked for again.
+        self._asked_again: dict[str, float] = {}
         self._looked = -REFRESH_S
         self._looking = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
@@ -223,7 +226,21 @@ class ClusterBrokers:
         except ClientError as failed:
             raise _problem(failed) from None
         self._learn(route)
+        if not any(map(self.is_available, route.brokers)):
+            self._ask_again(topic)
         return route
+
+    def _ask_again(self, topic: str) -> None:
+        """For the route of a topic on which nobody answers: it may be older than other brokers are.
+        This call does not wait for it."""
+        now = time.monotonic()
+        if now - self._asked_again.get(topic, -REFRESH_S) >= REFRESH_S:
+            _remember(self._asked_again, topic, now)
+            self._spawn(self._refresh(topic))
+
+    async def _refresh(self, topic: str) -> None:
+        with contextlib.suppress(ClientError):
+            await self.network.route(topic, fresh=True)
 
     def _learn(self, route: Route) -> None:
         for name in route.brokers:

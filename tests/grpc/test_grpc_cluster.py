@@ -19,7 +19,10 @@ from test_grpc_official import run, start
 from waiting import BOUND_S, until
 
 from broker import Broker, Consumer, Message, NameServer, Producer
+from broker.client.options import ClientSettings
+from broker.grpc.proxy import Proxy as GrpcProxy
 from broker.grpc.schema import pb
+from broker.remoting.thread import LoopThread
 
 CONSUMER = Path(__file__).with_name("official_consumer.py")
 PYSTORE = Path(sys.executable).parent / "pystore"
@@ -248,6 +251,28 @@ def test_a_broker_that_is_down(cluster: Cluster) -> None:
         answer = ack(caller, "g", "Normal", handle).entries[0].status
         assert answer.code == CODE.INVALID_RECEIPT_HANDLE
         assert answer.message == "cannot find broker nobody"
+
+
+def test_a_route_on_which_nobody_answers_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not only with the next poll: another broker has the topic by now."""
+    monkeypatch.setattr("broker.client.network.BACKOFF_S", (3600.0, 3600.0))
+    thread = LoopThread("proxy")
+    with ExitStack() as undo:
+        names = undo.enter_context(NameServer.in_thread(listenPort=0, kvConfigPath=""))
+        client = ClientSettings(route_poll_s=3600.0)
+        made = GrpcProxy(names.address, grpc_port=0, remoting_port=0, client=client, drain_s=0.2)
+        undo.callback(thread.stop)
+        thread.run(made.start())
+        undo.callback(lambda: thread.run(made.stop()))
+        caller = undo.enter_context(Caller(made.address))
+        with serving(tmp_path / "a", brokerName="broker-a", namesrvAddr=names.address):
+            assert caller.send(message("Normal")).status.code == CODE.OK
+        undo.enter_context(
+            serving(tmp_path / "b", brokerName="broker-b", namesrvAddr=names.address)
+        )
+        until(lambda: caller.send(message("Normal")).status.code == CODE.OK, "the other broker")
 
 
 def test_name_servers_that_do_not_answer(tmp_path: Path) -> None:
