@@ -20,6 +20,7 @@ from broker.processors.needs import NeedsOfPolicies
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
+from broker.services.policy_access import NAME_MAX
 
 __all__ = ["ProxyAccess", "credentials_of", "has_signed", "prove", "verdict_on_topic"]
 
@@ -147,8 +148,10 @@ class ProxyAccess:
 
     async def _learn(self, name: str) -> None:
         """Who that is, unless it was asked lately. Raises: Problem."""
+        if not 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX:
+            return  # nobody has such a name
         at = self._asked.get(name)
-        if not name or (at is not None and time.monotonic() - at < _KNOWN_S):
+        if at is not None and time.monotonic() - at < _KNOWN_S:
             return
         task = self._asking.get(name)
         if task is None:

@@ -35,7 +35,7 @@ from pystore import accessfiles, files
 from pystore.accessfiles import COPY, AccessRows, Changes
 from pystore.errors import BadArgument, RecordDamaged, StoreError, StoreIOError
 
-__all__ = ["PolicyAccess", "Rejected", "user_of_setting"]
+__all__ = ["NAME_MAX", "PolicyAccess", "Rejected", "user_of_setting"]
 
 log = logging.getLogger("broker.access")
 

@@ -205,6 +205,36 @@ def _ask_for_user(broker: Broker, user: str, password: str, name: str) -> dict[s
     return dict(json.loads(body))
 
 
+def test_a_name_that_nobody_can_have_is_not_kept(guarded: Guarded) -> None:
+    """Else whoever wants to would fill the proxy's memory with them."""
+    name = "x" * 30_000
+    with guarded.caller(name, "secret") as caller:
+        assert caller.send(message("Normal")).status.code == CODE.UNAUTHORIZED
+    assert guarded.proxy.service is not None
+    assert name not in guarded.proxy.service.broker.access._asked
+
+
+def test_a_proxy_whose_credentials_are_not_those_of_a_super(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    """It cannot know who a client is, says why, and lets nobody in."""
+    guarded.permit("guest", ("Cluster:DefaultCluster", "Get"), ("Topic:Normal", "Get"))
+    conf = tmp_path / "rmq-proxy.json"
+    own = {"accessKey": "guest", "secretKey": "guest-secret"}
+    conf.write_text(json.dumps({**CONF, "innerClientAuthenticationCredentials": own}))
+    thread = LoopThread("weak proxy")
+    weak = Proxy(guarded.proxy.servers, conf=conf, grpc_port=0, remoting_port=0, drain_s=0.2)
+    thread.run(weak.start())
+    try:
+        with Caller(weak.address, headers_of("shop", "shop-secret")) as caller:
+            status = caller.send(message("Normal")).status
+            assert status.code == CODE.INTERNAL_SERVER_ERROR
+            assert "have to be those of a Super" in status.message
+    finally:
+        thread.run(weak.stop())
+        thread.stop()
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
