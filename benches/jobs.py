@@ -8,6 +8,10 @@ audits    verify and rebuild, on two executors of one core, beside `pystore veri
           `pystore rebuild` of one process that has one core
 batch     all default columns of a store to the noop sink, on one and on two executors, each of
           which has one core of the machine for all that it runs
+
+Beside both: the same work by one process and by two at once that share nothing, each on a core of
+its own. No two executors are worth more than those.
+
 kafka     the same rows out of one Kafka broker of this machine, by Spark's Kafka source
 
 Executors are processes of their own (`local-cluster`). What is timed begins in a warm session. A
@@ -22,6 +26,7 @@ import io
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -249,28 +254,59 @@ def of_archive(count: int, rounds: int) -> list[Row]:
 
 ALONE = """
 import os, sys, time
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+what, path, core = sys.argv[1:]
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(core)]})
+import pystore
 from pystore.audit import verify
 from pystore.repair import rebuild
-path = sys.argv[2]
+
+import pyarrow
+
+def read(path):
+    for batch in pyarrow.RecordBatchReader.from_stream(pystore.Reader(path).arrow("bench")):
+        pass
+
+print("ready", flush=True)
+sys.stdin.readline()
 began = time.perf_counter()
-verify(path) if sys.argv[1] == "verify" else rebuild(path)
+{"verify": verify, "rebuild": rebuild, "read": read}[what](path)
 print(time.perf_counter() - began)
 """
 
 
-def alone(what: str, path: Path) -> float:
-    """Seconds of the tool in one process of one core, without its start."""
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, what, str(path)], check=True, capture_output=True, text=True
-    )
-    return float(done.stdout)
+def alone(what: str, path: Path, count: int = 1) -> float:
+    """Seconds of the work in one process of one core, without its start; of the slowest of `count`
+    that do it at the same time, each on a core of its own."""
+    words = [sys.executable, "-c", ALONE, what, str(path)]
+    tools = [
+        subprocess.Popen([*words, str(core)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for core in range(count)
+    ]
+    for tool in tools:
+        assert tool.stdout is not None
+        tool.stdout.readline()
+    for tool in tools:
+        assert tool.stdin is not None
+        tool.stdin.write(b"\n")
+        tool.stdin.flush()
+    took = [float(tool.communicate()[0] or "nan") for tool in tools]
+    if any(tool.returncode for tool in tools):
+        raise RuntimeError(f"{what} ended with {[tool.returncode for tool in tools]}")
+    return max(took)
+
+
+def control(what: str, words: str, path: Path, payload: str, rounds: int) -> Row:
+    """What two cores of this machine are worth to work that shares nothing."""
+    pairs = [(alone(what, path), alone(what, path, 2)) for _ in range(rounds)]
+    mode = "two processes on a core each, nothing shared"
+    return Row(f"control: {words}, two / one", payload, mode, "x", [2 * a / b for a, b in pairs])
 
 
 def of_audits(count: int, rounds: int) -> list[Row]:
     path = fresh("jobs-audit")
     fill(path, count, SMALL)
-    rows = []
+    what = f"{SMALL} B bodies, {count:,} messages"
+    rows = [control("verify", "pystore verify", path, what, rounds)]
     with session(executors(2)) as spark:
         spark.range(2).count()
         job("verify", path)
@@ -304,17 +340,21 @@ def of_batch(count: int, rounds: int) -> list[Row]:
     path = fresh("jobs-batch")
     fill(path, count)
     into_cache(path)
-    took: dict[int, list[float]] = {1: [], 2: []}
-    for many, each in took.items():
-        with session(executors(many)) as spark:
-            frame = spark.read.format("rocketmq").option("minPartitions", 8).load(str(path))
-            seconds(frame)
-            pin_executors()
-            seconds(frame)
-            each += [seconds(frame) for _ in rounds_within(rounds, ROUNDS_S / 4)]
-    shutil.rmtree(path)
     what, mode = f"{SIZE} B bodies, {count:,} messages", "default columns, noop sink"
+    plain = control("read", "the same rows as Arrow", path, what, rounds)
+    took: dict[int, list[float]] = {1: [], 2: []}
+    # In turns: a machine that is slower for a minute is so for both.
+    for _ in rounds_within(rounds, 1.5 * ROUNDS_S):
+        for many, each in took.items():
+            with session(executors(many)) as spark:
+                frame = spark.read.format("rocketmq").option("minPartitions", 8).load(str(path))
+                seconds(frame)
+                pin_executors()
+                seconds(frame)
+                each.append(statistics.median(seconds(frame) for _ in range(rounds)))
+    shutil.rmtree(path)
     return [
+        plain,
         *(Row(f"batch, {n} executor{'s' * (n > 1)} of one core", what, mode, "rows/s",
               [count / s for s in each]) for n, each in took.items()),
         Row("batch: two executors / one", what, mode, "x",

@@ -254,9 +254,11 @@ def jobs_section(run: dict[str, Any]) -> list[str]:
         " prepared source yields batches that are at hand, to Spark's Parquet writer;"
         " `archive` writes its files by pyarrow and compares them with the log, by count, sums and"
         " CRC. Rates a core are those"
-        " of the clock, for two executors against one process on one core; what a rebuild writes"
-        " is made by one thread, as without Spark. One executor has one core of the machine for"
-        " its virtual machine and its Python processes. The Kafka broker is of"
+        " of the clock, for two executors against one process on one core. Of the batch, one"
+        " executor has one core of the machine for its virtual machine and its Python processes,"
+        " and the driver takes what it needs of the same cores. A control is the same work by one"
+        " process and by two at once that share nothing, each on a core of its own: what the"
+        " second core of this machine is worth at most. The Kafka broker is of"
         " this machine, and its log is in the page cache, as the store's."
     )
     return ["## Spark jobs", "", machine_line(run), "", text, "", *table(run["rows"]), ""]
