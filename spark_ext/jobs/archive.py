@@ -70,6 +70,7 @@ def run(
     archive = j.output = archive.absolute()
     with j.reader():
         pass  # what is no store is refused before anything is made
+    j.check_outside(archive)
     with alone(archive, "_lock"):
         with j.reader() as reader:
             start, found = _start(reader, runs_of(archive), allow_gap)

@@ -93,6 +93,13 @@ class Job:
         """The store, or what the job calls so."""
         return self.session.path
 
+    def check_outside(self, path: Path) -> None:
+        """Of what a job writes to: a store does not open with files of others in its log. Raises:
+        BadArgument."""
+        folders = (self.path, *self.session.settings().commitlog_dirs(self.path))
+        if any(path.resolve().is_relative_to(folder.resolve()) for folder in folders):
+            raise usage(f"{path} lies in the store", "name a place elsewhere")
+
     @contextlib.contextmanager
     def reader(self) -> Iterator[pystore.Reader]:
         """The store, read by the driver. Raises: NotAStore and others of opening."""
@@ -299,7 +306,9 @@ def job(name: str, *, skips: bool = False) -> Callable[[Callable[..., int | None
             started = Job(s, name, master, spark or [])
             if report is not None:
                 _check_report(report)
+                started.check_outside(report)
             if skip_damaged is not None:
+                started.check_outside(skip_damaged)
                 started.damage = _empty(skip_damaged)
             with _named_errors(started):
                 try:

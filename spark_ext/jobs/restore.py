@@ -115,6 +115,8 @@ def _make_log(j: Job, archive: Path, runs: list[Run], log: Path) -> None:
     base = expr(f"commitLogOffset - pmod(commitLogOffset, {size})")
     ends = places.groupBy(base.alias("base")).agg(expr("max(commitLogOffset + storeSize) AS end"))
     found = {r.base: r.end for r in j.collect(ends, "reading the archive")}
+    if None in found:
+        raise errors.StoreIOError("a Parquet file there is not of an archive", str(archive))
     make_segments(log, size, found, FILE_MODE)
     j.spark.dataSource.register(SegmentSink)
     records = read_archive(j, archive, "commitLogOffset long, envelope binary, body binary")

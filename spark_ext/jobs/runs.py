@@ -67,11 +67,22 @@ def runs_of(archive: Path) -> list[Run]:
     found = []
     for folder in sorted(archive.glob("run=*")):
         try:
-            run = Run(**json.loads((folder / "_run.json").read_text("utf-8")))
+            run = _run_of(folder)
         except (OSError, ValueError, TypeError) as e:
             raise usage(f"{folder} is not a run of an archive ({e})", "move it away") from None
         found.append(run)
     return found
+
+
+def _run_of(folder: Path) -> Run:
+    """Raises: OSError, ValueError, TypeError."""
+    run = Run(**json.loads((folder / "_run.json").read_text("utf-8")))
+    numbers = (run.start, run.end, run.segment_size, run.messages, run.bytes, *run.witness)
+    whole = all(type(number) is int for number in numbers) and run.segment_size > 0
+    texts = isinstance(run.topics, dict) and all(type(t) is str for t in run.topics.values())
+    if not whole or not texts or len(run.witness) not in (0, 4) or run.name != folder.name:
+        raise ValueError("_run.json is not what archive wrote there")
+    return run
 
 
 def staging_of(archive: Path, run: str) -> Path:

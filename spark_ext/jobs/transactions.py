@@ -69,6 +69,8 @@ def run(
     """  # fmt: skip
     if halves is not None and halves.exists() and (not halves.is_dir() or any(halves.iterdir())):
         raise usage(f"--halves {halves} exists already", "name a new directory")
+    if halves is not None:
+        j.check_outside(halves)
     with j.reader() as reader:
         if HALF_TOPIC not in reader.topics():
             j.report.facts("transactions", {"halves": 0})

@@ -105,19 +105,30 @@ def jobs(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kill_executor(spark: SparkSession, over: threading.Event, hit: list[int]) -> None:
-    """SIGKILL to one of the application's executors, as soon as a task runs."""
+    """SIGKILL to one of the application's executors while a task runs. Until then it is stopped, so
+    that no task of it ends before it is seen."""
     tracker, name = spark.sparkContext.statusTracker(), spark.sparkContext.applicationId.encode()
-    while not over.wait(0.001):
+    victim = _executor_of(name)
+    while victim is None and not over.wait(0.05):
+        victim = _executor_of(name)  # another one is starting
+    if victim is None:
+        return
+    os.kill(victim, signal.SIGSTOP)
+    while not over.wait(0.01):
         stages = [tracker.getStageInfo(i) for i in tracker.getActiveStageIds()]
-        if not any(each is not None and each.numActiveTasks for each in stages):
-            continue
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (folder / "cmdline").read_bytes()
-                if b"CoarseGrainedExecutorBackend" in words and name in words:
-                    os.kill(int(folder.name), signal.SIGKILL)
-                    hit.append(int(folder.name))
-                    return
+        if any(each is not None and each.numActiveTasks for each in stages):
+            hit.append(victim)
+            break
+    os.kill(victim, signal.SIGKILL if hit else signal.SIGCONT)
+
+
+def _executor_of(application: bytes) -> int | None:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in words and application in words:
+                return int(folder.name)
+    return None
 
 
 def main() -> None:

@@ -402,6 +402,42 @@ def test_what_cannot_be_written_is_refused_before_the_work(run_job, make, tmp_pa
         assert why in run_job("topics", store, *words, code=2)["text"]
 
 
+def test_nothing_is_written_into_the_store_itself(run_job, make):
+    """It would not open any more."""
+    store = make({"t": [1]})
+    before, log = tree(store), store / "commitlog"
+    for words in (
+        ("archive", store, log), ("archive", store, store / "archive"),
+        ("transactions", store, "--halves", log / "halves"),
+        ("topics", store, "--report", log / "page.html"),
+        ("topics", store, "--skip-damaged", log / "notes"),
+    ):  # fmt: skip
+        assert "lies in the store" in run_job(*words, code=2)["text"]
+    assert tree(store) == before
+
+
+def test_an_archive_with_files_of_others_makes_no_store(run_job, make, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    archive, target = tmp_path / "archive", tmp_path / "restored"
+    run_job("archive", make({"t": [3]}), archive)
+    (facts,) = archive.glob("run=*/_run.json")
+    right = json.loads(facts.read_text())
+    for wrong in (
+        {"start": -5}, {"end": "x"}, {"segment_size": 0}, {"witness": ["a"]}, {"witness": 5},
+        {"topics": [1]}, {"topics": {"t": 5}}, {"messages": None},
+    ):  # fmt: skip
+        facts.write_text(json.dumps(right | wrong))
+        for job, *words in (("restore", target, archive), ("archive", tmp_path / "store", archive)):
+            assert "is not a run of an archive" in run_job(job, *words, code=2)["text"], wrong
+    facts.write_text(json.dumps(right))
+    (file,) = archive.rglob("*.parquet")
+    pq.write_table(pa.table({"x": [1]}), file.with_name("another.parquet"))
+    assert "not of an archive" in run_job("restore", target, archive, code=6)["text"]
+    assert not target.exists()
+
+
 def test_what_a_machine_of_java_says_first_is_told():
     from spark_ext.jobs.frame import _first_line
 
