@@ -65,7 +65,9 @@ def run(
     A single broker needs no proxy: pystore broker --grpc serves the same clients by itself.
 
     --credentials sign what the proxy asks brokers for itself, and for clients that sign with the
-    same ones; other clients must not sign, and are let in where brokers let anybody in.
+    same ones; other clients must not sign, and are let in where brokers let anybody in. With
+    authenticationEnabled or authorizationEnabled in --proxy-conf the proxy checks clients by
+    itself, by the users and policies of the brokers, and signs for all that it lets in.
 
     \b
     Examples:
