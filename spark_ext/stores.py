@@ -1,7 +1,8 @@
 """Readers of stores, kept open per process: workers and planners live longer than one task.
 
 A cached reader is brought up to date when a range asks for more than it has seen. One whose oldest
-segment was deleted is opened again, since its mappings would keep the disk's blocks.
+segment was deleted is opened again, since its mappings would keep the disk's blocks; so is one
+whose store was replaced by another, as by a copy that was put back.
 """
 
 from __future__ import annotations
@@ -30,9 +31,34 @@ _TCP_DELACK_MAX_US = 46
 _ACK_DELAY_US = 8000
 
 
+class _Anchor:
+    """The oldest segment, open, so that no other file is taken for it; closed with the object."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be opened
+            os.close(self._fd)
+
+    def holds(self) -> bool:
+        """Whether it is still there."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+
 class _Held(NamedTuple):
+    """anchor: None of a store without segments."""
+
     reader: pystore.Reader
-    oldest: Path | None
+    anchor: _Anchor | None
+
+    @property
+    def stale(self) -> bool:
+        return self.reader.closed or (self.anchor is not None and not self.anchor.holds())
 
 
 _cache: OrderedDict[tuple[str, StoreSettings], _Held] = OrderedDict()
@@ -50,14 +76,14 @@ def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False)
     held = _cache.pop((path, settings), None)
     if fresh and is_remote(path):
         held = None  # not closed: see below
-    if held is not None and (held.reader.closed or _gone(held.oldest)):
+    if held is not None and held.stale:
         held.reader.close()
         held = None
     try:
         if held is None:
             reader = _new_reader(path, settings)
             _check_log(reader)
-            held = _Held(reader, _oldest(reader))
+            held = _Held(reader, _anchor_of(reader))
         elif fresh:
             held.reader.refresh()
     except (pystore.StoreError, OSError) as e:
@@ -110,16 +136,15 @@ def _check_log(reader: pystore.Reader) -> None:
         )
 
 
-def _oldest(reader: pystore.Reader) -> Path | None:
+def _anchor_of(reader: pystore.Reader) -> _Anchor | None:
     files: list[Path] = []
     for folder in reader.settings.commitlog_dirs(reader.path):
         with contextlib.suppress(OSError):
             files += folder.iterdir()
-    return min(files, key=lambda file: file.name, default=None)
-
-
-def _gone(path: Path | None) -> bool:
-    return path is not None and not path.exists()
+    for file in sorted(files, key=lambda file: file.name):
+        with contextlib.suppress(FileNotFoundError):  # retention has taken it just now
+            return _Anchor(file)
+    return None
 
 
 def settle_worker() -> None:

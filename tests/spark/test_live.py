@@ -112,3 +112,16 @@ def test_a_worker_is_settled_once(tmp_path):
         check=True,
     )
     assert done.stdout.split() == ["True", "True", "True"]
+
+
+def test_a_store_that_was_replaced_is_read_as_it_is_now(make, tmp_path):
+    """Another store at the same path, as when a copy is put back: workers and drivers live on."""
+    from spark_ext.stores import close_reader, open_reader
+
+    path, other = make({"t": [3]}), make({"u": [5]}, tmp_path / "other")
+    held = open_reader(str(path))
+    assert held.topics() == ["t"] and open_reader(str(path)) is held
+    path.rename(tmp_path / "aside")
+    other.rename(path)
+    assert open_reader(str(path)).topics() == ["u"]
+    close_reader(str(path))
