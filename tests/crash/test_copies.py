@@ -28,12 +28,14 @@ import pystore
 dice = random.Random(int(sys.argv[2]))
 sizes = {"mappedFileSizeCommitLog": 64 << 10, "mappedFileSizeConsumeQueue": 4000,
          "maxHashSlotNum": 64, "maxIndexNum": 256}
+told = False
 with pystore.open(sys.argv[1], **sizes) as store:
-    print("open", flush=True)
     while True:
         bodies = [b"." * dice.choice((10, 100, 1000)) for _ in range(dice.randrange(1, 9))]
         keys = [f"k{dice.randrange(99)}" for _ in bodies]
         store.put_many(f"t{dice.randrange(4)}", bodies, keys=keys, queue=dice.randrange(3))
+        if not told:
+            told = print("put", flush=True) is None
         sys.stdin.readline()  # as fast as it is asked to
 """
 
@@ -84,7 +86,7 @@ def copies(tmp_path: Path, seed: int) -> list[Path]:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
-        writer.stdout.readline()
+        writer.stdout.readline()  # there is a log
         for i in range(COPIES):
             for _ in range(dice.randrange(100)):
                 print(file=writer.stdin, flush=True)
