@@ -210,7 +210,7 @@ static int make_room(const ps_derive *d, dv_queue *q, ps_error *e) {
 
 static int take_unit(void *arg, const ps_record *r, ps_error *e) {
     ps_derive *d = arg;
-    dv_queue *q;
+    dv_queue *q = NULL;
     if (!ps_record_has_unit(r)) return 1;
     if (!ps_record_names_queue(r)) return 0;
     int code = queue_of(d, r, &q, e);

@@ -150,9 +150,12 @@ static ps_store *open_store(const char *root, ps_io *io, ps_report *report) {
     return s;
 }
 
+/* Later, by a millisecond at least, than what was put before: a checkpoint whose times are the same
+ * is not written. */
 static void put(ps_store *s, const char *topic, int32_t queues, int32_t n) {
     ps_error e = {0};
     ps_put_result out;
+    for (int64_t before = ps_now_ms(); ps_now_ms() == before;) usleep(100);
     static const char body[500];
     ps_topic *t = ps_topic_open(s, topic, (int32_t)strlen(topic), 1, &e);
     for (int32_t i = 0; i < n; i++)
