@@ -149,3 +149,15 @@ def folder_hash(root: Path) -> dict[str, str]:
             with path.open("rb") as data:
                 found[name] = hashlib.file_digest(data, "md5").hexdigest()
     return found
+
+
+def derived(path: Path) -> dict[str, bytes]:
+    """Queues and checkpoint by their names; index files, which are named by the clock, by their
+    order."""
+    found = {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in [*path.glob("consumequeue/*/*/*"), path / "checkpoint"]
+    }
+    for n, file in enumerate(sorted(path.glob("index/*"))):
+        found[f"index {n}"] = file.read_bytes()
+    return found

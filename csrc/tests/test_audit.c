@@ -10,45 +10,14 @@
 #include <unistd.h>
 
 #include "audit/audit.h"
-#include "store/store.h"
-#include "check.h"
+#include "small_store.h"
 
 #define SEGMENT (64 << 10)
-#define QUEUE_FILE 2000
-#define SLOTS 64
 #define ENTRIES 128
 #define FILES_MAX 512
 #define ROUNDS 100 /* PS_AUDIT_ROUNDS: more */
 
 static char root[256];
-
-static ps_conf conf_small(void) {
-    ps_conf c;
-    ps_conf_init(&c);
-    c.root = root;
-    c.commitlog_file_size = SEGMENT;
-    c.consumequeue_file_size = QUEUE_FILE;
-    c.index_slots = SLOTS;
-    c.index_entries = ENTRIES;
-    c.clean_interval_ms = 0;
-    return c;
-}
-
-static void make_store(void) {
-    static const char props[] = "TAGS\1TagA\2KEYS\1k1 k2\2UNIQ_KEY\1abc\2";
-    ps_conf c = conf_small();
-    ps_error e = {0};
-    ps_report report = {0};
-    ps_store *s = ps_store_open(&c, NULL, &report, NULL, &e);
-    CHECK(s != NULL);
-    ps_topic *t = ps_topic_open(s, "audited", 7, 1, &e);
-    char body[400] = {'b'};
-    ps_put_result out;
-    for (int i = 0; i < 1500; i++)
-        CHECK_EQ(0, ps_put(t, i % 3, 0, body, i % 400, props, sizeof props - 1, 1, &out));
-    CHECK_EQ(0, ps_store_close(s, &e));
-    ps_store_free(s);
-}
 
 /* Paths of the regular files of one folder below the root, by name. */
 static int list_files(const char *below, char paths[][256], int count) {
@@ -183,7 +152,7 @@ int main(void) {
     char *folder = check_folder();
     snprintf(root, sizeof root, "%s", folder);
     free(folder);
-    make_store();
+    small_store_make(root, SEGMENT, ENTRIES, "audited", 1500, 400);
     CHECK_EQ(0, audit_all());
     test_random_damage();
     check_remove(root);

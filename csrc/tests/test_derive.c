@@ -8,15 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "check.h"
 #include "derive/derive.h"
-#include "store/store.h"
+#include "small_store.h"
 
 #define SEGMENT (32 << 10)
 #define SEGMENTS_MAX 64
-#define QUEUE_FILE 2000
-#define QUEUES 3
-#define SLOTS 64
 #define ENTRIES 400
 #define MESSAGES 600
 #define DAMAGED 60
@@ -26,29 +22,6 @@ static char paths[SEGMENTS_MAX][512];
 static int64_t bases[SEGMENTS_MAX], sizes[SEGMENTS_MAX];
 static const char *names[SEGMENTS_MAX];
 static int32_t segments;
-
-static void make_store(void) {
-    static const char props[] = "TAGS\1TagA\2KEYS\1k1 k2\2UNIQ_KEY\1abc\2";
-    ps_conf c;
-    ps_conf_init(&c);
-    c.root = root;
-    c.commitlog_file_size = SEGMENT;
-    c.consumequeue_file_size = QUEUE_FILE;
-    c.index_slots = SLOTS;
-    c.index_entries = ENTRIES;
-    c.clean_interval_ms = 0;
-    ps_error e = {0};
-    ps_report report = {0};
-    ps_store *s = ps_store_open(&c, NULL, &report, NULL, &e);
-    CHECK(s != NULL);
-    ps_topic *t = ps_topic_open(s, "derived", 7, 1, &e);
-    char body[200] = {'b'};
-    ps_put_result out;
-    for (int i = 0; i < MESSAGES; i++)
-        CHECK_EQ(0, ps_put(t, i % QUEUES, 0, body, i % 200, props, sizeof props - 1, 1, &out));
-    CHECK_EQ(0, ps_store_close(s, &e));
-    ps_store_free(s);
-}
 
 /* Files of a folder, by name; how many. */
 static int32_t list_files(const char *folder, char found[][512]) {
@@ -207,7 +180,7 @@ int main(void) {
     snprintf(root, sizeof root, "%s", folder);
     free(folder);
     snprintf(made, sizeof made, "%s/made", root);
-    make_store();
+    small_store_make(root, SEGMENT, ENTRIES, "derived", MESSAGES, 200);
     find_segments();
     CHECK(segments > 3 && segments < SEGMENTS_MAX);
     test_parts_make_what_the_store_made();

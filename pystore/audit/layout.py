@@ -20,13 +20,15 @@ from pystore.native import ffi, lib, raise_error
 from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
-__all__ = ["File", "Layout", "base_of", "last_with_data", "look"]
+__all__ = ["UNIT", "File", "Layout", "base_of", "last_with_data", "look"]
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
+#: Bytes of a unit of a queue.
+UNIT = 20
 _INDEX_MOST = (1 << 31) - 1  # bytes that Java can map
 
 
@@ -84,7 +86,7 @@ class Layout:
 
     def queue_file_of(self, topic: str, queue: int, offset: int) -> str:
         """Name of the file that holds a unit."""
-        base = offset * 20 - offset * 20 % self.queue_file_size
+        base = offset * UNIT - offset * UNIT % self.queue_file_size
         return f"consumequeue/{topic}/{queue}/{base:020d}"
 
     def found(self, kind: str, file: Path | str, **details: object) -> None:
@@ -252,7 +254,7 @@ def _queues(layout: Layout, settings: Settings) -> None:
                              count=len(others), text=names)  # fmt: skip
     name = "mappedFileSizeConsumeQueue"
     size = _usual_size(files, int(settings[name] or 0), name in settings.explicit)
-    layout.queue_file_size = -(-size // 20) * 20
+    layout.queue_file_size = -(-size // UNIT) * UNIT
 
 
 def _explained(fd: int, slots: int, entries: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pystore.audit import Finding
-from pystore.audit.layout import File, Layout
+from pystore.audit.layout import UNIT, File, Layout
 from pystore.repair.filler import Patch
 from pystore.repair.manifest import Action
 
@@ -21,7 +21,6 @@ __all__ = ["file_of", "place_of", "read_at", "restored"]
 
 _MAGIC_V2 = 0xDAA320AB
 _MAGICS = (0xDAA320A7, _MAGIC_V2)
-_UNIT = 20
 _HEAD = 128  # more than what stands before the body
 
 
@@ -77,10 +76,10 @@ def _claim(layout: Layout, physical: int) -> _Claim | None:
 
 def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
     """Where a unit points; None: there is none."""
-    base = offset * _UNIT - offset * _UNIT % layout.queue_file_size
+    base = offset * UNIT - offset * UNIT % layout.queue_file_size
     files = layout.queues.get((os.fsdecode(topic), queue), [])
     file = next((each for each in files if each.number == base), None)
-    data = b"" if file is None or offset < 0 else read_at(file.path, offset * _UNIT - base, 12)
+    data = b"" if file is None or offset < 0 else read_at(file.path, offset * UNIT - base, 12)
     size = int.from_bytes(data[8:12], "big", signed=True)
     return int.from_bytes(data[:8], "big", signed=True) if len(data) == 12 and size > 0 else None
 

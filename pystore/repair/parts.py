@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pystore.audit.core import Key
-from pystore.audit.layout import Layout, last_with_data
+from pystore.audit.layout import UNIT, Layout, last_with_data
 from pystore.audit.parts import Part, Shared, check_same, cut_parts, share
 from pystore.errors import NotAStore
 from pystore.files import make_folders, sync_folder
@@ -30,8 +30,6 @@ from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
 
 __all__ = ["Derived", "Deriving", "Run", "derive", "derive_part"]
-
-_UNIT = 20
 
 
 @dataclass(slots=True)
@@ -195,7 +193,7 @@ def derive(
     done = list(run.do(deriving, parts))
     begins = _begins(layout, done)
     if begins:
-        firsts = [first % (layout.queue_file_size // _UNIT) for _, first in begins]
+        firsts = [first % (layout.queue_file_size // UNIT) for _, first in begins]
         list(run.do(deriving, cut_parts("begin", begins, firsts, run.most)))
     if begins is not None:
         _place(made, into, {n: path for each in done for n, path in each.indexes.items()})
@@ -232,7 +230,7 @@ def _begins(layout: Layout, done: Iterable[Derived]) -> list[tuple[Key, int]] | 
             ends[key] = end
     if layout.log_min == 0 and any(firsts.values()):
         return None
-    units = layout.queue_file_size // _UNIT
+    units = layout.queue_file_size // UNIT
     return [(key, first) for key, first in firsts.items() if first % units]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from storeview import derived
 
 import pystore
 from pystore import errors
@@ -19,18 +20,6 @@ from pystore.pending import HALF_TOPIC
 from pystore.repair import rebuild
 from pystore.repair.parts import Derived, Deriving, Run, derive_part
 from tests.museum import kinds
-
-
-def derived(path: Path) -> dict[str, bytes]:
-    """Queues and checkpoint by their names; index files, which are named by the clock, by their
-    order."""
-    found = {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in [*path.glob("consumequeue/*/*/*"), path / "checkpoint"]
-    }
-    for n, file in enumerate(sorted(path.glob("index/*"))):
-        found[f"index {n}"] = file.read_bytes()
-    return found
 
 
 class Elsewhere:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from storeview import derived
 from waiting import BOUND_S, until
 
 import pystore
@@ -20,7 +21,7 @@ from tests.spark.clusters import Cluster, run_cluster, stopped
 from tests.spark.conftest import TooLate
 from tests.spark.test_job_faults import JOBS, told
 from tests.spark.test_job_faults import words as job_words
-from tests.spark.test_jobs import derived, dump
+from tests.spark.test_jobs import dump
 from tests.spark.test_sink import SMALL, bodies, leftovers
 from tests.spark.test_spark_kill import writing
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from storeview import derived
 from waiting import BOUND_S
 
 import pystore
 from pystore.pending import HALF_TOPIC
 from spark_ext.jobs.runs import alone
 from tests.spark.conftest import SEGMENT, TooLate
-from tests.spark.test_jobs import derived, dump, visible
+from tests.spark.test_jobs import dump, visible
 
 pytestmark = pytest.mark.spark
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from purecodec import MAGIC_V1, MAGIC_V2
+from storeview import derived
 from waiting import BOUND_S
 
 import pystore
@@ -377,18 +378,6 @@ def same_audit(one: Any, other: Any) -> bool:
     names = set(one["audit"]) & set(other["audit"]) - {"seconds"}
     assert len(names) > 12
     return all(one["audit"][name] == other["audit"][name] for name in names)
-
-
-def derived(path: Path) -> dict[str, bytes]:
-    """Queues and checkpoint by their names; index files, which are named by the clock, by their
-    order."""
-    found = {
-        str(file.relative_to(path)): file.read_bytes()
-        for file in [*path.glob("consumequeue/*/*/*"), path / "checkpoint"]
-    }
-    for n, file in enumerate(sorted(path.glob("index/*"))):
-        found[f"index {n}"] = file.read_bytes()
-    return found
 
 
 def spoil(path: Path, seed: int) -> None:
