@@ -40,12 +40,10 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        """With eight fields, the remoting handle; with ten, one that an Apache proxy in local mode
-        changed: its last is the offset in the log. Raises: ValueError that says what is wrong."""
-        parts = text.split(" ", _FIELDS + 2)
-        handle = Handle.parse(" ".join(parts[:_FIELDS]))
-        if len(parts) > _FIELDS + 2:
-            raise ValueError("the receipt handle has more than 10 fields")
+        """With eight fields, the remoting handle; with more (an Apache proxy in local mode adds two
+        when it changes one), the last is the offset in the log. Raises: ValueError that says what
+        is wrong."""
+        handle, parts = Handle.parse(text), text.split(" ")
         last = parts[-1] if len(parts) > _FIELDS else "-1"
         known = last.isascii() and last.isdigit() and len(last) < 19
         return cls(handle, int(last) if known else -1)

@@ -54,11 +54,15 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Raises: ValueError that says what is wrong."""
-        parts = text[:_LONGEST].split(" ")
-        if len(parts) != _FIELDS:
-            raise ValueError(f"the receipt handle has {len(parts)} fields, not {_FIELDS}")
-        start, pop_ms, invisible_ms, revive, retry, broker, queue, offset = parts
+        """What follows the eighth field is a proxy's own: Apache's in cluster mode adds the place in
+        the log and leaves it there when it acknowledges. Raises: ValueError that says what is
+        wrong."""
+        if len(text) > _LONGEST:
+            raise ValueError(f"the receipt handle is longer than {_LONGEST} characters")
+        parts = text.split(" ")
+        if len(parts) < _FIELDS:
+            raise ValueError(f"the receipt handle has {len(parts)} fields, fewer than {_FIELDS}")
+        start, pop_ms, invisible_ms, revive, retry, broker, queue, offset = parts[:_FIELDS]
         if retry not in (NORMAL, RETRY_V1, RETRY_V2):
             raise ValueError("the receipt handle names no kind of topic")
         numbers = (start, pop_ms, invisible_ms, revive, queue, offset)

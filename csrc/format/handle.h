@@ -1,6 +1,6 @@
 /* Receipt handles: how a consumer that pops names one delivery of one message (POP_CK, extraInfo).
- * startOffset popTime invisibleTime reviveQid kind broker queue offset, and, over gRPC, the place
- * in the log. docs/internals/pop.md#handles; upstream ExtraInfoUtil. */
+ * startOffset popTime invisibleTime reviveQid kind broker queue offset, and what proxies add, whose
+ * last is the place in the log. docs/internals/pop.md#handles; upstream ExtraInfoUtil. */
 #ifndef PS_HANDLE_H
 #define PS_HANDLE_H
 
@@ -49,7 +49,8 @@ static inline bool ps_handle_number(ps_handle_words *w, int64_t *out) {
     return true;
 }
 
-/* False: it is not of the usual form: eight or nine fields, none empty, with a blank between. */
+/* False: it is not of the usual form: eight fields and numbers after them, none empty, with a blank
+ * between. */
 static inline bool ps_handle_read(const char *text, int64_t len, ps_handle *out) {
     ps_handle_words w = {text, text + len};
     const char *retry;
@@ -63,7 +64,9 @@ static inline bool ps_handle_read(const char *text, int64_t len, ps_handle *out)
         return false;
     out->retry = *retry;
     out->physical = -1;
-    return w.at == w.end || (ps_handle_number(&w, &out->physical) && w.at == w.end);
+    while (w.at < w.end)
+        if (!ps_handle_number(&w, &out->physical)) return false;
+    return true;
 }
 
 #endif

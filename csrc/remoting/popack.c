@@ -54,7 +54,7 @@ int ps_core_ack(ps_conn *n, const ps_command *command) {
     /* Timers may be off. */
     if (c->co_pops == NULL || c->co_pops->po_revive == NULL || !c->co_store->st_timer_rules.on ||
         !read_request(command, &r) ||
-        !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) || h.physical >= 0 ||
+        !ps_handle_read((const char *)r.handle.data, r.handle.len, &h) ||
         h.revive_queue == PS_ORDER_QUEUE || !is_there(c, &r))
         return 0;
     const ps_popped_key key = {.topic = (const char *)r.topic.data,

@@ -38,10 +38,12 @@ static void ack_one(ps_conn *n, ps_popped_row *r) {
     bool was_open = !(r->acked >> i & 1);
     int64_t before = ps_core_pop_end(kit_core), end;
     if (check_below(2)) {
+        static const char *const added[] = {"", " 4312", " 0 4312"}; /* by proxies */
         char handle[200];
         kit_frame f;
-        snprintf(handle, sizeof handle, "%" PRId64 " %" PRId64 " 1 %d 0 b %d %" PRId64,
-                 r->key.start, r->key.pop_ms, r->revive_queue, r->key.queue_id, r->offsets[i]);
+        snprintf(handle, sizeof handle, "%" PRId64 " %" PRId64 " 1 %d 0 b %d %" PRId64 "%s",
+                 r->key.start, r->key.pop_ms, r->revive_queue, r->key.queue_id, r->offsets[i],
+                 added[check_below(3)]);
         kit_clear();
         kit_begin(&f, 0, 200051, 7);
         kit_text(&f, "consumerGroup", r->key.group);

@@ -502,7 +502,7 @@ def test_forged_and_stale_handles_do_nothing(store_path):
             assert (await p.ack(one._replace(offset=99))).code == 208
             assert (await p.ack(one._replace(queue=7))).code == 13
             assert (await p.ack(one, topic="none")).code == 17
-            for text in ("", "1 2 3", "x" * 100_000, "0 0 0 0 0 b 0 -1", one.text + " 9"):
+            for text in ("", "1 2 3", "x" * 100_000, "0 0 0 0 0 b 0 -1"):
                 bad = await p.ask(
                     Code.ACK_MESSAGE, consumerGroup="g", topic="T", queueId=0, offset=0,
                     extraInfo=text,
@@ -513,6 +513,31 @@ def test_forged_and_stale_handles_do_nothing(store_path):
             assert [ck.open for ck in p.pop_service.points] == [2]
             p.shift(10_100)
             assert [body for _, _, body in await p.handles(poll=10_000)] == [b"a", b"b"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("added", [" 4312", " 0 4312", " x", " "])
+def test_what_a_proxy_adds_to_a_handle_is_passed_over(store_path, added):
+    """Apache's proxy in cluster mode acknowledges with nine fields."""
+
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a", "b")
+            (one, _, _), (two, _, _) = await p.handles()
+            for code, handle, more in (
+                (Code.ACK_MESSAGE, one, {}),
+                (Code.CHANGE_MESSAGE_INVISIBLETIME, two, {"invisibleTime": 30_000}),
+            ):
+                answer = await p.ask(
+                    code, consumerGroup="g", topic="T", queueId=0, offset=handle.offset,
+                    extraInfo=handle.text + added, **more,
+                )  # fmt: skip
+                assert answer.code == 0, answer.remark
+            assert p.pop_service.in_flight("T", "g", 0) == 1
+            p.shift(30_100)
+            assert [body for _, _, body in await p.handles(poll=10_000)] == [b"b"]
 
     run(work())
 
