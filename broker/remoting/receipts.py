@@ -54,8 +54,8 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """What follows the eighth field is a proxy's own: Apache's in cluster mode adds the place in
-        the log and leaves it there when it acknowledges. Raises: ValueError that says what is
+        """What follows the eighth field is a proxy's own: Apache's in cluster mode adds the place
+        in the log and leaves it there when it acknowledges. Raises: ValueError that says what is
         wrong."""
         if len(text) > _LONGEST:
             raise ValueError(f"the receipt handle is longer than {_LONGEST} characters")
