@@ -54,7 +54,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+	  /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Begin
 
@@ -99,7 +99,7 @@ demo: build ## the round trip of the README, on the flights of 2013
 
 # The C tests need no .venv: they are built and run while it is made.
 test: | build/.nghttp2 ## everything: C under sanitizers, threads, then the Python suite
-	@$(MAKE) -s -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS)
+	@$(MAKE) -s -j$$(($(JOBS) + 1)) build prepare $(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS)
 	@$(PYTEST)
 
 test-py: build ## the Python suite alone
@@ -168,9 +168,7 @@ chaos: build ## ten minutes of Python clients that come and go beside Java membe
 bench: build ## benches of the store; machine and settings are printed with the figures
 	@$(PY) -m pytest benches -q --benchmark-only
 
-bench-c: build/benches/append ## the append path in C without Python, and the memcpy under it
-
--include benches/Makefile.inc
+include benches/Makefile.inc
 
 bench-peers: build ## the same work by the peers, side by side
 	@$(PY) -m benches.peers
@@ -255,9 +253,10 @@ MEMORY := $(shell test -w /dev/shm && echo env TMPDIR=/dev/shm)
 
 # run/NAME runs that program and prints its name and result.
 $(C_TSAN_RUNS): PREFIX := $(FIXED)
-$(C_RUNS) $(C_TSAN_RUNS): run/%: build/ctests/%
+$(C_RUNS) $(C_TSAN_RUNS) $(C_BENCH_RUNS): run/%: build/ctests/%
+	@mkdir -p build/bench
 	@start=$$(date +%s.%N); \
-	if $(MEMORY) $(PREFIX) $< >$<.log 2>&1; then \
+	if $(MEMORY) $(PREFIX) $< $(ARGS) >$<.log 2>&1; then \
 	  printf '%-28s ok      %6.2f s\n' $* $$(echo "$$(date +%s.%N) $$start" | awk '{print $$1 - $$2}'); \
 	else \
 	  code=$$?; { printf '%-28s FAILED (exit %d)\n' $* $$code; cat $<.log; }; exit 1; \

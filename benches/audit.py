@@ -20,7 +20,7 @@ from typing import Any
 
 import pystore
 from benches import harness
-from benches.harness import ROOT, TOPIC, Row, bodies, flat, fresh
+from benches.harness import TOPIC, Row, bodies, flat, fresh
 from benches.test_recovery import into_cache
 from pystore.audit import verify
 from pystore.audit.layout import look
@@ -94,7 +94,6 @@ def main() -> None:
     rows += rows_of_rebuild(given.count)
     harness.show(rows, facts, "verify and rebuild")
     path = harness.save(rows, facts, "audit")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benches import harness, spread
 from benches.brokers import HEAP, Peer, ask, connect, heartbeat, make_topics, peer_of, set_pop_mode
-from benches.harness import ROOT, Row
+from benches.harness import Row
 
 console = Console(stderr=True, highlight=False)
 
@@ -239,7 +239,6 @@ def main(arguments: list[str]) -> int:
     rows = run(peers, only, given.rounds, (given.warm, given.measure))
     print(side_by_side(rows, peers))
     path = harness.save(rows, facts, "broker")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
     return 0

@@ -45,7 +45,7 @@ RATE = 1000
 #: client, which has slept since its last turn, get going again.
 TURNS, TURN_S, AGAIN_S = 5, 2, 0.5
 #: A virtual machine compiles what it runs first.
-JAVA_WARM_S = 15
+JAVA_WARM_S = max(1, int(15 * harness.SCALE))
 WAITS = ("send to receipt, median", "send to receipt, p99", "of it: the loop was late, p99")
 
 

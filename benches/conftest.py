@@ -68,4 +68,4 @@ def scratch() -> Path:
 def pytest_terminal_summary() -> None:
     if _ROWS:
         harness.show(_ROWS, _FACTS, "rocketmq-pystore")
-        print(f"raw rounds: {harness.save(_ROWS, _FACTS, 'bench').relative_to(harness.ROOT)}")
+        harness.save(_ROWS, _FACTS, "bench")

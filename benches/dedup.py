@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benches import harness
-from benches.harness import ROOT, Row
+from benches.harness import Row
 from broker.remoting import codec
 from broker.remoting.command import Command
 from broker.remoting.dedup import Dedup
@@ -122,7 +122,6 @@ def main() -> None:
     rows = rows_of(given.count)
     harness.show(rows, facts, "idempotent produce")
     path = harness.save(rows, facts, "dedup")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 

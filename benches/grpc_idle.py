@@ -106,7 +106,6 @@ def main() -> None:
     facts = harness.machine()
     harness.show(rows, facts, "idle gRPC clients")
     path = harness.save(rows, facts, "grpc_idle")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 

@@ -40,7 +40,7 @@ from benches.brokers import (
     free_port,
     send_frame,
 )
-from benches.harness import ROOT, SCRATCH, Row
+from benches.harness import SCRATCH, Row
 
 console = Console(stderr=True, highlight=False)
 
@@ -228,7 +228,6 @@ def main() -> None:
     rows = run(given.peers.split(","), given.rounds, given.only.split(","), given.count)
     harness.show(rows, facts, "gRPC")
     path = harness.save(rows, facts, "grpc")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 

@@ -23,7 +23,8 @@ from rich.table import Table
 import pystore
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benches" / "results"
+#: Where the raw rounds go; PS_BENCH_RESULTS takes them elsewhere.
+RESULTS = Path(os.environ.get("PS_BENCH_RESULTS", ROOT / "benches" / "results"))
 #: Stores of the benches; PS_BENCH_DIR puts them on another disk.
 SCRATCH = Path(os.environ.get("PS_BENCH_DIR", ROOT / "build" / "bench"))
 #: A smaller run: PS_BENCH_SCALE=0.1 does a tenth of the work.
@@ -178,7 +179,7 @@ def show(rows: list[Row], facts: dict[str, str], title: str) -> None:
 
 
 def save(rows: list[Row], facts: dict[str, str], name: str) -> Path:
-    """Every round of every row as JSON, under benches/results."""
+    """Writes every round of every row as JSON under RESULTS and prints where."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = RESULTS / f"{name}-{stamp}.json"
@@ -189,4 +190,5 @@ def save(rows: list[Row], facts: dict[str, str], name: str) -> Path:
         "rows": [{**asdict(row), "median": row.median} for row in rows],
     }
     path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    print(f"raw rounds: {os.path.relpath(path)}")
     return path

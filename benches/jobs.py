@@ -467,7 +467,6 @@ def main() -> None:
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     harness.show(rows, facts, "Spark jobs")
     path = harness.save(rows, facts, "jobs")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; nothing is kept")
     if given.keep:

@@ -219,8 +219,7 @@ def main(arguments: list[str]) -> int:
     rows = run(rounds, participants)
     rows += ratios(rows)
     harness.show(rows, facts, "beside its peers")
-    path = harness.save(rows, facts, "peers")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
+    harness.save(rows, facts, "peers")
     return 0
 
 

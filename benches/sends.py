@@ -150,8 +150,7 @@ def main() -> None:
     facts = harness.machine()
     rows = rows_of(trees, given.rounds, given.count)
     harness.show(rows, facts, "sends")
-    path = harness.save(rows, facts, "sends")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
+    harness.save(rows, facts, "sends")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 from benches import harness
 from benches.client import WARM_S
 from benches.dedup import BODY, CHUNK, Feed
-from benches.harness import ROOT, Row
+from benches.harness import Row
 from broker import Broker, Credentials
 from broker.client.credentials import SigningHook
 from broker.remoting import codec
@@ -186,7 +186,6 @@ def main() -> None:
     rows = rows_of(given.count) + wire_rows(given.rounds, given.seconds)
     harness.show(rows, facts, "access control")
     path = harness.save(rows, facts, "signed")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 

@@ -20,8 +20,7 @@ MODE = "ASYNC_FLUSH, 4 queues"
 def test_c_append(measure: Any) -> None:
     """One C thread, the dispatcher beside it; and the memcpy that is the floor."""
     program = ROOT / "build" / "benches" / "append"
-    build = ["make", "-s", "-f", "benches/Makefile.inc", str(program.relative_to(ROOT))]
-    subprocess.run(build, cwd=ROOT, check=True)
+    subprocess.run(["make", "-s", str(program.relative_to(ROOT))], cwd=ROOT, check=True)
     SCRATCH.mkdir(parents=True, exist_ok=True)
     # Many rounds: one whose memory the hypervisor has taken back meanwhile is several times slower.
     words = [str(program), str(SCRATCH), str(scaled(2_000_000)), str(SIZE), "9"]

@@ -24,8 +24,8 @@ pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 TOPIC = "bench"
 SIZE = 200
-COUNT = max(100_000, int(8_000_000 * SCALE))
 QUEUES = 4
+COUNT = max(QUEUES * 100_000, int(8_000_000 * SCALE))
 PAYLOAD = f"{SIZE} B bodies"
 TURNS = 3
 PARTITIONS = 200

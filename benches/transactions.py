@@ -26,7 +26,7 @@ import uvloop
 from benches import broker as beside
 from benches import harness
 from benches.brokers import HEAP
-from benches.harness import ROOT, Row
+from benches.harness import Row
 from broker.broker import Broker
 from broker.remoting import codec
 from broker.remoting.command import Command
@@ -185,7 +185,6 @@ def main() -> None:
     rows += alone(given.count) if given.count else []
     harness.show(rows, facts, "transactions")
     path = harness.save(rows, facts, "transactions")
-    print(f"raw rounds: {path.relative_to(ROOT)}")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")
 

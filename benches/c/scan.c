@@ -1,6 +1,6 @@
 /* Rows a second of scans over a warm page cache, a core. Makes a store of its own and deletes it.
  *
- *   bench_scan FOLDER [MESSAGES [BODY_BYTES [QUEUES [ROUNDS]]]]
+ *   scan FOLDER [MESSAGES [BODY_BYTES [QUEUES [ROUNDS]]]]
  *
  * The messages carry TAGS, KEYS, UNIQ_KEY, CLUSTER and WAIT, as those of an official client do.
  * Each line: columns, rows, best and median round in rows/s, bytes of records a second in the best
@@ -14,7 +14,7 @@
 
 #include "scan/arrow.h"
 
-#define TOPIC "bench_scan_topic"
+#define TOPIC "bench-scan"
 #define CHUNK 4096
 #define ROUNDS_MAX 4096
 
