@@ -9,6 +9,7 @@ What is served and where comes from the tables; what differs from upstream stand
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -34,15 +35,13 @@ from broker.namesrv.settings import NamesrvSettings
 from broker.processors import all_handlers
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.handlers import Handler
-from broker.remoting.hot import HOT_CODES
 from broker.services.context import Services
 from pystore.settings import load
 
 PAGE = generated.ROOT / "docs" / "codes.md"
 
-#: Where the C core answers what it can.
-_HOT = {11: "csrc/remoting/pull.c", 361: "csrc/remoting/pull.c"}
-_HOT_SEND = "csrc/remoting/send.c"
+#: The room of the C core that answers what needs no decision.
+_CORE = generated.ROOT / "csrc" / "remoting"
 
 #: Of the broker: what a caller could notice.
 DIFFERS: dict[int, str] = {
@@ -166,6 +165,32 @@ def relay_lines() -> list[str]:
     ]  # fmt: skip
 
 
+def hot_codes() -> dict[int, str]:
+    """The codes that `serve_frame` of conn.c hands to a function of the core, with the file of that
+    function. Raises: SystemExit when the switch is not there or a function is in no file."""
+    numbers = dict(
+        re.findall(r"#define (PS_REQUEST_\w+) (\d+)", (_CORE / "core.h").read_text("utf-8"))
+    )
+    switch = re.search(
+        r"\nstatic int serve_frame\(.*?\n}\n", (_CORE / "conn.c").read_text("utf-8"), re.DOTALL
+    )
+    found: dict[int, str] = {}
+    groups = r"((?:\s*case PS_REQUEST_\w+:)+)\s*return (\w+)\("
+    for cases, function in re.findall(groups, switch[0] if switch else ""):
+        files = [
+            path
+            for path in sorted(_CORE.glob("*.c"))
+            if re.search(rf"^int {function}\(", path.read_text("utf-8"), re.MULTILINE)
+        ]
+        if len(files) != 1:
+            raise SystemExit(f"gen_codes.py: {function} of conn.c stands in {len(files)} files")
+        for name in re.findall(r"PS_REQUEST_\w+", cases):
+            found[int(numbers[name])] = files[0].relative_to(generated.ROOT).as_posix()
+    if not found:
+        raise SystemExit("gen_codes.py: conn.c has no serve_frame with codes in it")
+    return found
+
+
 def path_of(handler: Any) -> str:
     return f"{str(handler.__module__).replace('.', '/')}.py"
 
@@ -175,7 +200,9 @@ def shown(path: str) -> str:
     return path.removeprefix("broker/") if path.endswith(".py") else Path(path).name
 
 
-def rows_of(handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: bool) -> list[str]:
+def rows_of(
+    handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: Mapping[int, str]
+) -> list[str]:
     """A table that fits 80 columns, then the remarks on its codes. Links of the places stand at the
     end of the page."""
     unknown = set(differs) - set(map(int, handlers))
@@ -184,8 +211,8 @@ def rows_of(handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: bo
     lines = ["| code | name | served in |", "|---|---|---|"]
     for code, handler in sorted(handlers.items()):
         place = f"[{shown(path_of(handler))}][]"
-        if hot and code in HOT_CODES:
-            place = f"[{shown(_HOT.get(code, _HOT_SEND))}][], {place}"
+        if code in hot:
+            place = f"[{shown(hot[code])}][], {place}"
         lines.append(f"| {int(code)} | `{RequestCode(code).name}` | {place} |")
     lines += ["", "What differs from upstream:", ""]
     for code, what in sorted(differs.items()):
@@ -194,16 +221,17 @@ def rows_of(handlers: Mapping[int, Handler], differs: Mapping[int, str], hot: bo
     return lines
 
 
-def links_of(*tables: Mapping[Any, Handler]) -> list[str]:
+def links_of(hot: Mapping[int, str], *tables: Mapping[Any, Handler]) -> list[str]:
     """The definitions of the links that `rows_of` names."""
     paths = {path_of(handler) for table in tables for handler in table.values()}
-    paths |= {_HOT_SEND, *_HOT.values()}
+    paths |= set(hot.values())
     return sorted(f"[{shown(path)}]: ../{path}" for path in paths)
 
 
 def page_text() -> str:
     """What docs/codes.md must hold."""
     broker, names = handlers_of_broker(), asyncio.run(handlers_of_namesrv())
+    hot = hot_codes()
     answers = ", ".join(f"{each.value} `{each.name}`" for each in ResponseCode)
     lines = [
         "# Request codes",
@@ -216,11 +244,11 @@ def page_text() -> str:
         "",
         "Where a C file is named, it answers what needs no decision, and the Python file the rest.",
         "",
-        *rows_of(broker, DIFFERS, hot=True),
+        *rows_of(broker, DIFFERS, hot),
         "",
         f"## Name server: {len(names)} codes",
         "",
-        *rows_of(names, NAMES_DIFFER, hot=False),
+        *rows_of(names, NAMES_DIFFER, {}),
         "",
         "## Sent by the broker",
         "",
@@ -249,7 +277,7 @@ def page_text() -> str:
     methods = methods_of_grpc()
     lines += [*grpc_lines(methods), *relay_lines()]
     lines += ["", "## Answers", "", *textwrap.wrap(f"{answers}.", 100), ""]
-    lines += [*links_of(broker, names, methods), ""]
+    lines += [*links_of(hot, broker, names, methods), ""]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Settings of the running broker, and housekeeping on demand: 25, 26, 27, 306, 316, 329 (2.4)."""
+"""Settings of the running broker, and housekeeping on demand: 25, 26, 27, 306, 316, 329."""
 
 from __future__ import annotations
 

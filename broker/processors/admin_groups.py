@@ -1,4 +1,4 @@
-"""Groups for tools: 200, 201, 207, 225, 352, 353; who is online: 203, 204, 328, 343, 345 (2.4)."""
+"""Groups for tools: 200, 201, 207, 225, 352, 353; who is online: 203, 204, 328, 343, 345."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets in the hands of tools: 222, 314, 308, and the tables 43 and 45 (2.4)."""
+"""Offsets in the hands of tools: 222, 314, 308, and the tables 43 and 45."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker has done and holds, for tools: 28, 202, 208, 303, 315, 317, 321, 907 (2.4, 2.5)."""
+"""What a broker has done and holds, for tools: 28, 202, 208, 303, 315, 317, 321, 907."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics for tools: 17, 18, 21, 215, 305, 351, and which groups read them: 300 (2.4)."""
+"""Topics for tools: 17, 18, 21, 215, 305, 351, and which groups read them: 300."""
 
 from __future__ import annotations
 

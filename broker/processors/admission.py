@@ -164,7 +164,7 @@ class Admission:
         return made if made is not None else topics.found(request.topic)
 
     def _redirect(self, request: SendRequest, decision: PutDecision) -> None:
-        """A message that was tried too often goes to the dead letters (6.4). Raises: Refused."""
+        """A message that was tried too often goes to the dead letters. Raises: Refused."""
         name, asked = request.topic.removeprefix(RETRY), request.asked
         group = self.s.groups.find(name)
         if group is None:
