@@ -9,26 +9,26 @@ __all__ = ["inflate"]
 _LARGEST_BODY = 256 << 20  # a compressed body that claims more is taken for an attack
 
 
-def inflate(kind: int, data: bytes | memoryview) -> bytes:
+def inflate(kind: int, data: bytes | memoryview, most: int = _LARGEST_BODY) -> bytes:
     """A compressed body in full.
 
     kind: bits 8 to 10 of sysFlag: 0 and 3 zlib, 1 LZ4 frame, 2 Zstandard
     (docs/internals/format.md#system-flag). Raises: ValueError when the bytes are no such stream,
-    or inflate to more than 256 MiB.
+    or inflate to more than `most` bytes.
     """
     if kind in (0, 3):
-        return _zlib(data)
+        return _zlib(data, most)
     if kind == 1:
-        return _lz4(data)
+        return _lz4(data, most)
     if kind == 2:
-        return _zstd(data)
+        return _zstd(data, most)
     raise ValueError(f"unknown compression type {kind}")
 
 
-def _zlib(data: bytes | memoryview) -> bytes:
+def _zlib(data: bytes | memoryview, most: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        out = stream.decompress(data, _LARGEST_BODY)
+        out = stream.decompress(data, most)
     except zlib.error as e:
         raise ValueError(f"bad zlib stream: {e}") from e
     if not stream.eof:
@@ -36,12 +36,12 @@ def _zlib(data: bytes | memoryview) -> bytes:
     return out
 
 
-def _lz4(data: bytes | memoryview) -> bytes:
+def _lz4(data: bytes | memoryview, most: int) -> bytes:
     import lz4.frame
 
     reader = lz4.frame.LZ4FrameDecompressor()
     try:
-        out = reader.decompress(data, max_length=_LARGEST_BODY)
+        out = reader.decompress(data, max_length=most)
     except RuntimeError as e:
         raise ValueError(f"bad LZ4 frame: {e}") from e
     if not reader.eof:
@@ -49,17 +49,17 @@ def _lz4(data: bytes | memoryview) -> bytes:
     return bytes(out)
 
 
-def _zstd(data: bytes | memoryview) -> bytes:
+def _zstd(data: bytes | memoryview, most: int) -> bytes:
     import zstandard
 
     data = bytes(data)
     try:
         claimed = zstandard.get_frame_parameters(data).content_size
-        if zstandard.CONTENTSIZE_UNKNOWN != claimed > _LARGEST_BODY:  # it would get that much room
+        if zstandard.CONTENTSIZE_UNKNOWN != claimed > most:  # it would get that much room
             raise ValueError(f"the Zstandard frame claims {claimed} bytes, which is too large")
         # A stream reader would return the half of a frame that was cut, and say nothing.
         return zstandard.ZstdDecompressor().decompress(
-            data, max_output_size=_LARGEST_BODY, allow_extra_data=True
+            data, max_output_size=most, allow_extra_data=True
         )
     except zstandard.ZstdError as e:
         raise ValueError(f"bad Zstandard frame, truncated or too large: {e}") from e

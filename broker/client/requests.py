@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from broker.client.errors import BadAnswer, InvalidMessage, RequestTimeout, reading
 from broker.client.message import ReceivedMessage
 from broker.remoting.command import Command
-from broker.remoting.handlers import Peer
+from broker.remoting.handlers import Peer, Result
 from pystore.compression import inflate
 from pystore.properties import parse_properties
 
@@ -65,7 +65,7 @@ class Waiting:
     def drop(self, key: str) -> None:
         self._futures.pop(key, None)
 
-    def pushed(self, peer: Peer, command: Command) -> Command:
+    def pushed(self, peer: Peer, command: Command) -> Result:
         """PUSH_REPLY_MESSAGE_TO_CLIENT: the answer of a request."""
         properties = parse_properties(command.ext.get("properties", "").encode())
         future = self._futures.get(properties.get(CORRELATION, ""))
@@ -74,14 +74,26 @@ class Waiting:
         body = bytes(command.body)
         flag = command.number("sysFlag", 0)
         if flag & _COMPRESSED:
-            try:
-                with reading("a request, as a reply,", str(peer)):
-                    body = inflate((flag >> 8) & 7, body)
-            except BadAnswer as bad:
-                future.set_exception(bad)
-                raise
+            return _inflated(future, (flag >> 8) & 7, body, properties, peer, command)
         future.set_result(Reply(body, properties))
         return command.reply()
+
+
+async def _inflated(
+    future: asyncio.Future[Reply], kind: int, body: bytes, properties: Mapping[str, str],
+    peer: Peer, command: Command,
+) -> Command:  # fmt: skip
+    """Beside the event loop: a few bytes may become many."""
+    try:
+        with reading("a request, as a reply,", str(peer)):
+            body = await asyncio.to_thread(inflate, kind, body)
+    except BadAnswer as bad:
+        if not future.done():
+            future.set_exception(bad)
+        raise
+    if not future.done():  # the wait may have ended meanwhile
+        future.set_result(Reply(body, properties))
+    return command.reply()
 
 
 def request_properties(key: str, client_id: str, timeout_s: float) -> dict[str, str]:

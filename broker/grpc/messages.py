@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import ipaddress
@@ -18,10 +19,12 @@ from broker.grpc._http2 import Deliveries, Sends
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
+from pystore.compression import inflate
 
 __all__ = [
-    "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "incoming", "kind_of", "message_of",
-    "millis", "outgoing", "plain_delivery", "plain_sends", "set_millis", "usual_delivery",
+    "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",
+    "is_compressed", "kind_of", "message_of", "millis", "outgoing", "plain_delivery",
+    "plain_sends", "set_millis", "usual_delivery",
 ]  # fmt: skip
 
 Kind = pb.MessageType
@@ -54,8 +57,10 @@ _MS = 1_000_000
 #: Where a record has its born host, and the bits of sysFlag that say how wide its hosts are
 #: (docs/internals/format.md#record).
 _BORN_HOST_AT, _BORN_V6, _STORE_V6 = 48, 0x10, 0x20
-#: Bytes that a stored body may become.
-_INFLATED_MAX = 256 << 20
+#: sysFlag of a record, and its bit that says that the body is compressed.
+_SYS_FLAG_AT, _COMPRESSED = 36, 1
+#: Bytes that a stored body may become here; a client inflates a longer one by itself.
+_INFLATED_MAX = 4 << 20
 
 
 def millis(stamp: Any) -> int:
@@ -168,15 +173,28 @@ def plain_sends(limits: ProxySettings) -> Sends:
 plain_delivery = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN))).message
 
 
-def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
-    """The reply of ReceiveMessage that hands out a stored record. topic: that it is shown with.
-    Raises: ValueError for bytes that are not a record."""
+def delivery_at_once(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes | None:
+    """The reply of ReceiveMessage that hands out a stored record; None: its body is to be inflated,
+    which is not for the event loop. topic: that it is shown with. Raises: ValueError for bytes that
+    are not a record."""
     plain = plain_delivery(record, topic, receipt, attempt)
-    return plain if plain is not None else usual_delivery(record, topic, receipt, attempt)
+    if plain is not None:
+        return plain
+    is_compressed = int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & _COMPRESSED
+    return None if is_compressed else usual_delivery(record, topic, receipt, attempt)
+
+
+async def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
+    """The same, of every record."""
+    made = delivery_at_once(record, topic, receipt, attempt)
+    if made is None:
+        copy = memoryview(bytes(record))
+        made = await asyncio.to_thread(usual_delivery, copy, topic, receipt, attempt)
+    return made
 
 
 def usual_delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
-    """The same, of every record."""
+    """The same by protobuf, whatever it takes."""
     made = incoming(message_of(record), topic)
     made.system_properties.receipt_handle = receipt
     made.system_properties.delivery_attempt = attempt
@@ -192,7 +210,8 @@ def message_of(record: memoryview) -> ReceivedMessage:
 
 def incoming(received: ReceivedMessage, topic: str | None = None) -> Any:
     """A stored message as pb.Message. topic: that it is shown with; None: the stored one. Receipt
-    handle, invisible time and the attempt of an ordered group are the caller's."""
+    handle, invisible time and the attempt of an ordered group are the caller's. A compressed body
+    takes long: is_compressed()."""
     properties, head = received.properties, received.head
     body, encoding = _body(received)
     made = pb.Message(body=body)
@@ -226,13 +245,18 @@ def incoming(received: ReceivedMessage, topic: str | None = None) -> Any:
     return made
 
 
+def is_compressed(received: ReceivedMessage) -> bool:
+    return bool(received.head.sys_flag & _COMPRESSED)
+
+
 def _body(received: ReceivedMessage) -> tuple[bytes, int]:
     """The body and its encoding. It is inflated here, as no client knows all of the kinds; one that
-    cannot be is left to the client, which tells its user."""
-    try:
-        return received.body, pb.Encoding.IDENTITY
-    except ValueError:
-        raw = bytes(received.body_view)
+    cannot be, or becomes too long, is left to the client, as Apache's proxy leaves all of them."""
+    raw, flag = bytes(received.body_view), received.head.sys_flag
+    if not flag & _COMPRESSED:
+        return raw, pb.Encoding.IDENTITY
+    with contextlib.suppress(ValueError):
+        return inflate((flag >> 8) & 7, raw, _INFLATED_MAX), pb.Encoding.IDENTITY
     if raw.startswith(b"\x1f\x8b"):  # Apache's proxy stores what its clients have compressed
         with contextlib.suppress(Problem):
             return _unzipped(raw, _INFLATED_MAX), pb.Encoding.IDENTITY

@@ -3,6 +3,7 @@ of transactions, and questions of tools."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine
@@ -13,7 +14,7 @@ from broker.client.progress import QueueProgress
 from broker.client.records import BadRecord, received
 from broker.grpc.brokers import BROKER
 from broker.grpc.clients import Client, Clients
-from broker.grpc.messages import incoming
+from broker.grpc.messages import incoming, is_compressed
 from broker.grpc.schema import pb
 from broker.grpc.status import Code
 from broker.grpc.transactions import Half, id_of
@@ -54,16 +55,15 @@ class Questions:
 
     # ---- transactions ----
 
-    def check(self, peer: Peer, command: Command) -> None:
+    def check(self, peer: Peer, command: Command) -> Coroutine[Any, Any, None] | None:
         client = self._clients.of(peer)
         try:
             message = _message(command)
         except ValueError as bad:
             _quiet.warning("check", "Cannot read a check of a transaction: %s", bad)
-            return
+            return None
         if client is None or not client.is_producer:
-            return  # it has just left: the broker asks another one
-        made = incoming(message, message.properties.get("REAL_TOPIC"))
+            return None  # it has just left: the broker asks another one
         half = Half(
             message.message_id,
             int(command.ext.get("tranStateTableOffset", "0")),
@@ -71,13 +71,11 @@ class Questions:
             peer.state[BROKER],
             checked=True,
         )
-        client.tell(
-            pb.TelemetryCommand(
-                recover_orphaned_transaction_command=pb.RecoverOrphanedTransactionCommand(
-                    message=made, transaction_id=id_of(half)
-                )
-            )
-        )
+        topic = message.properties.get("REAL_TOPIC")
+        if is_compressed(message):
+            return _check_later(client, half, message, topic)
+        _check(client, half, incoming(message, topic))
+        return None
 
     # ---- tools ----
 
@@ -126,8 +124,9 @@ class Questions:
 
     async def _consume(self, client: Client, message: ReceivedMessage, command: Command) -> Command:
         nonce = secrets.token_hex(16)
+        made = await asyncio.to_thread(incoming, message)
         asked = pb.TelemetryCommand(
-            verify_message_command=pb.VerifyMessageCommand(nonce=nonce, message=incoming(message))
+            verify_message_command=pb.VerifyMessageCommand(nonce=nonce, message=made)
         )
         answer = await self._ask(client, asked, nonce)
         result = _VERIFIED.get(answer.status.code, "CR_THROW_EXCEPTION")
@@ -151,6 +150,23 @@ class Questions:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY, f"the client {client.client_id:.200} did not answer"
             ) from None
+
+
+async def _check_later(
+    client: Client, half: Half, message: ReceivedMessage, topic: str | None
+) -> None:
+    """A body is inflated beside the event loop."""
+    _check(client, half, await asyncio.to_thread(incoming, message, topic))
+
+
+def _check(client: Client, half: Half, made: Any) -> None:
+    client.tell(
+        pb.TelemetryCommand(
+            recover_orphaned_transaction_command=pb.RecoverOrphanedTransactionCommand(
+                message=made, transaction_id=id_of(half)
+            )
+        )
+    )
 
 
 def _message(command: Command) -> ReceivedMessage:

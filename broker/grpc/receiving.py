@@ -21,7 +21,7 @@ from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_invisible, group_of, topic_of
 from broker.grpc.clients import Client, Clients
 from broker.grpc.deliveries import Ask, change, dead_letter, to_consume
-from broker.grpc.messages import delivery, message_of, millis, set_millis
+from broker.grpc.messages import delivery, delivery_at_once, message_of, millis, set_millis
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
 from broker.grpc.routes import Routes
@@ -153,7 +153,7 @@ class Receiving:
                 raise Problem(Code.MESSAGE_NOT_FOUND, "no match message")
             yield _OK
             while left:
-                made = _shown(asked, left[0])
+                made = await delivery(*_shown(asked, left[0]))
                 self._hold(call, asked, left[0])
                 yield made
                 left = left[1:]
@@ -211,13 +211,16 @@ class Receiving:
             found = _popped(asked, popped)
             if any(each.attempts >= asked.most for each in found):
                 return None
-            replies = [_OK, *(_shown(asked, each) for each in found), _end()]
+            shown = [delivery_at_once(*_shown(asked, each)) for each in found]
         except (StoreError, ValueError):
+            return None
+        made = [each for each in shown if each is not None]
+        if len(made) < len(shown):
             return None
         if asked.renews:
             for each in found:
                 self._hold(call, asked, each)
-        return replies
+        return [_OK, *made, _end()]
 
     async def _arriving(
         self, call: Call, asked: _Asked, rules: PopRules, wanted: PopRequest,
@@ -409,8 +412,9 @@ def _end() -> bytes:
     return data
 
 
-def _shown(asked: _Asked, each: _Found) -> bytes:
-    return delivery(each.record, asked.topic, each.receipt.text, each.attempts + 1)
+def _shown(asked: _Asked, each: _Found) -> tuple[memoryview, str, str, int]:
+    """What delivery() takes."""
+    return each.record, asked.topic, each.receipt.text, each.attempts + 1
 
 
 def poll_ms(call: Call, request: Any, request_timeout_ms: int, own: ProxySettings) -> int:

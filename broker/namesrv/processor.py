@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.namesrv.jsontext import compact, fastjson
 from broker.namesrv.kv import ORDER_TOPICS, KvConfig
-from broker.namesrv.registration import BODY_MAX, Body, data_version, parse, route_rows
+from broker.namesrv.registration import BODY_MAX, Body, data_version, is_packed, parse, route_rows
 from broker.namesrv.routes import (
     EXPIRY_MS,
     UNIT,
@@ -157,8 +157,9 @@ class Processor:
         crc = command.number("bodyCrc32", 0)
         if crc and crc != zlib.crc32(data) & 0x7FFFFFFF:
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        given = data, command.flag_of("compressed"), command.version
-        if len(data) <= _AT_ONCE:
+        packed = is_packed(data, command.flag_of("compressed"))
+        given = data, packed, command.version
+        if len(data) <= _AT_ONCE and not packed:
             return self._registered(peer, command, _parsed(*given))
         return self._register_later(peer, command, given)
 

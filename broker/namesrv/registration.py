@@ -33,7 +33,7 @@ from broker.remoting.jsonbody import (
 )
 from pystore.configfiles import DataVersion
 
-__all__ = ["BODY_MAX", "Body", "data_version", "parse", "route_rows"]
+__all__ = ["BODY_MAX", "Body", "data_version", "is_packed", "parse", "route_rows"]
 
 V3_0_11, V5_0_0 = 37, 413
 #: First byte of a zlib stream; that of JSON is a brace. A 5.x broker with compressedRegister=true
@@ -91,13 +91,18 @@ _ROUTE = Shape(
 )
 
 
+def is_packed(data: bytes, compressed: bool) -> bool:
+    """Whether a body is a zlib stream, of which a few bytes may become UNPACKED_MAX."""
+    return compressed or data[:1] == bytes((ZLIB,))
+
+
 def parse(data: bytes, compressed: bool, version: int) -> Body:
     """Raises: ValueError that says what is wrong."""
     if not data:
         return Body()
     if version < V3_0_11:
         return _wrapper(_WRAPPER.loads(data), [])
-    if compressed or data[0] == ZLIB:
+    if is_packed(data, compressed):
         return _compressed(data, version)
     whole = _REGISTRATION.loads(data)
     return _wrapper(

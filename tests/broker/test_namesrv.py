@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 from loops import Wire, run, until
 from waiting import BOUND_S
 
-from broker.namesrv import NameServer
+from broker.namesrv import NameServer, registration
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.registration import parse
 from broker.namesrv.routes import MinIdChange, Registration, Routes, Topic
@@ -459,6 +460,28 @@ def on_wire(check, **settings):
             await check(wire, names)
 
     run(work())
+
+
+def test_a_packed_registration_is_read_beside_the_loop(monkeypatch):
+    """However short it is: a few bytes may become 16 MiB."""
+    at = []
+
+    def watched(*given):
+        at.append(asyncio._get_running_loop())
+        return usual(*given)
+
+    usual = registration._unpacked
+    monkeypatch.setattr(registration, "_unpacked", watched)
+
+    async def check(wire, names):
+        command = register(compressed="true", version=479)
+        command.body = packed(["t 3 4 6 SINGLE_TAG ", "u 3 4 6 SINGLE_TAG "])
+        del command.ext["bodyCrc32"]
+        answer = await wire.ask(command)
+        assert answer.code == 0, answer.remark
+
+    on_wire(check)
+    assert at == [None]
 
 
 def test_both_styles_of_keys():

@@ -12,6 +12,7 @@ import contextlib
 import json
 import struct
 import time
+import zlib
 
 import pytest
 from loops import run, serving, until
@@ -29,6 +30,7 @@ from broker.client.routes import QUEUES_MAX, route_of_queues
 from broker.remoting import codec
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
+from pystore import compression
 
 SEND, PULL, POP = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE
 CLOSE = b""
@@ -524,6 +526,37 @@ def test_a_reply_that_does_not_inflate_ends_the_wait(tmp_path, small):
                 await producer.request(Message("orders", b"x"), timeout_s=60.0)
 
     run(scenario())
+
+
+def test_a_reply_is_inflated_beside_the_loop(tmp_path, small, monkeypatch):
+    at, usual = [], compression._zlib
+
+    def watched(*given):
+        at.append(asyncio._get_running_loop())
+        return usual(*given)
+
+    monkeypatch.setattr(compression, "_zlib", watched)
+
+    async def scenario():
+        async with (
+            lied_to(tmp_path, small) as liar,
+            AsyncProducer("asking", find_route=liar.route) as producer,
+        ):
+
+            def pushed(answer):
+                (key,) = producer._replies._futures
+                frame = asked_of(
+                    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, zlib.compress(bytes(5000)),
+                    properties=f"CORRELATION_ID\x01{key}\x02", sysFlag="1",
+                )  # fmt: skip
+                return [codec.encode(answer), frame]
+
+            liar.lie(SEND, pushed)
+            reply = await producer.request(Message("orders", b"x"), timeout_s=60.0)
+            assert reply.body == bytes(5000)
+
+    run(scenario())
+    assert at == [None]
 
 
 # ---- name servers, and servers that are none ----

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
+import zlib
 from datetime import timedelta
 
 import pytest
@@ -14,6 +16,7 @@ from waiting import until_async
 from broker import Message
 from broker.grpc.local import LocalBroker
 from broker.grpc.schema import pb
+from pystore import compression
 from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 
@@ -454,3 +457,43 @@ def test_a_message_sent_over_grpc_means_the_same_over_remoting(store_path):
             assert reply.entries[0].offset == got.queue_offset
 
     run(work())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_stored_bodies_are_inflated_beside_the_loop(
+    at_once, store_path, monkeypatch
+):
+    """A few kilobytes may become gigabytes: what would become too long is the client's to inflate,
+    as every compressed body is at Apache's proxy."""
+    at, usual = [], compression._zlib
+
+    def watched(*given):
+        at.append(asyncio._get_running_loop())
+        return usual(*given)
+
+    monkeypatch.setattr(compression, "_zlib", watched)
+    if not at_once:
+        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda self, call: None)
+
+    async def work():
+        async with serving(store_path) as raw:
+            bodies = [b"y" * 5000, bytes(3 << 20), bytes((4 << 20) + 1), b"plain"]
+            async with raw.broker.async_producer("classic", compress_over=1000) as producer:
+                for body in bodies[:2]:
+                    await producer.send(Message("T", body))
+            bomb = zlib.compress(bodies[2])
+            raw.broker.store.put("T", bomb, properties={"UNIQ_KEY": "b"}, sys_flag=1)
+            raw.put(bodies[3])
+            found = {}
+            while len(found) < 4:
+                found |= {each.body: each for each in await raw.take(poll=20)}
+            assert set(found) == {*bodies[:2], bomb, bodies[3]}
+            for body, each in found.items():
+                system = each.system_properties
+                kind = pb.Encoding.GZIP if body == bomb else pb.Encoding.IDENTITY
+                assert system.body_encoding == kind
+                digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+                assert system.body_digest.checksum == digest
+
+    run(work())
+    assert len(at) == 3 and not any(at), "a body was inflated on the event loop"
