@@ -460,9 +460,7 @@ def test_a_message_sent_over_grpc_means_the_same_over_remoting(store_path):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_stored_bodies_are_inflated_beside_the_loop(
-    at_once, store_path, monkeypatch
-):
+def test_stored_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeypatch):
     """A few kilobytes may become gigabytes: what would become too long is the client's to inflate,
     as every compressed body is at Apache's proxy."""
     at, usual = [], compression._zlib
