@@ -141,7 +141,7 @@ class Broker:
         self.settings: Settings = served(load(conf, self._given))
         if "bindAddress" not in self.settings.explicit:
             self._given["bindAddress"] = _bind_address(self.settings["brokerIP1"])
-        self.settings = self.settings.replaced(bindAddress=self._given["bindAddress"])
+            self.settings = self.settings.replaced(bindAddress=self._given["bindAddress"])
         self.path = path or self.settings.root or Path.home() / "store"
         self._with_namesrv = with_namesrv
         self._namesrv_port = namesrv_port

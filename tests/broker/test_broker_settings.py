@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from broker import Broker
+from broker.grpc.settings import _OF_CLUSTER, ProxySettings
+from broker.namesrv import NameServer
+from broker.namesrv.settings import DEFAULTS
 from broker.services.config import _NOT_SERVED, Config
 from pystore.errors import BadArgument
 from pystore.settings import TABLE, load
@@ -49,3 +55,104 @@ def test_what_only_a_start_takes_over_is_refused_while_running(name, value):
     config = Config(load({}))
     with pytest.raises(BadArgument, match="only at a start"):
         config.update({name: value})
+
+
+# ---- a start with every setting ----
+
+#: What a test has to choose: places, ports and sizes of files.
+CHOSEN = {
+    "bindAddress": "127.0.0.1", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1",
+    "listenPort": "0", "mappedFileSizeCommitLog": str(1 << 20), "namesrvAddr": "127.0.0.1:1",
+}  # fmt: skip
+
+
+def text_of(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def another(name: str) -> str:
+    """A value that is not the default, as a file would hold it."""
+    row = TABLE[name]
+    if name in CHOSEN:
+        return CHOSEN[name]
+    if row.type == "boolean":
+        return text_of(not row.default)
+    if row.choices:
+        return next(str(each) for each in row.choices if each != row.default)
+    if isinstance(row.default, (int, float)):
+        more = row.default + 1 <= row.high
+        return text_of(row.default + 1 if more else row.default - 1)
+    return str(row.default or "")
+
+
+def started(folder: Path, given: dict[str, str]) -> None:
+    """A broker of a broker.conf that says this starts and ends. Raises: BadArgument."""
+    folder.mkdir()
+    conf = folder / "broker.conf"
+    given = given | {name: CHOSEN[name] for name in ("listenPort", "mappedFileSizeCommitLog")}
+    conf.write_text("".join(f"{name}={value}\n" for name, value in given.items()), "utf-8")
+    with Broker(folder / "store", conf=conf, drain_s=0.0) as broker:
+        for name, value in given.items():
+            if name not in ("listenPort", "namesrvAddr") and value:
+                assert broker.settings[name] == load({name: value})[name], name
+
+
+def test_a_broker_starts_with_every_setting_at_its_default_in_a_file(tmp_path):
+    given = {
+        name: text_of(row.default)
+        for name, row in TABLE.items()
+        if row.default not in (None, "") and name not in CHOSEN
+    }
+    started(tmp_path / "all", given)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_a_broker_starts_with_every_setting_changed_or_refuses_it_by_name(tmp_path, turn):
+    """Those that are refused alone are left out of the start that all others share; what cannot
+    be together is tried alone."""
+    names = [name for name, row in TABLE.items() if row.used_by != "none"][turn::4]
+    good = {}
+    for name in names:
+        value = another(name)
+        try:
+            Broker(tmp_path / "none", **{name: value})  # type: ignore[arg-type]
+        except BadArgument as bad:
+            assert name in str(bad), bad
+        else:
+            good[name] = value
+    try:
+        started(tmp_path / "all", good)
+    except BadArgument:
+        for name, value in good.items():
+            try:
+                started(tmp_path / name, {name: value})
+            except BadArgument as bad:
+                assert name in str(bad), bad
+
+
+def test_a_name_server_starts_with_every_setting_changed(tmp_path):
+    given = {name: text_of(default) for name, default in DEFAULTS.items() if default != ""}
+    for name, default in DEFAULTS.items():
+        if isinstance(default, bool):
+            given[name] = text_of(not default)
+        elif isinstance(default, int):
+            given[name] = str(default + 1)
+    given |= {"listenPort": "0", "bindAddress": "127.0.0.1", "kvConfigPath": str(tmp_path / "kv")}
+    given["configStorePath"] = str(tmp_path / "conf")
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in given.items()), "utf-8")
+    with NameServer.in_thread(conf) as names:
+        assert names.address.startswith("127.0.0.1:")
+
+
+def test_the_service_of_grpc_starts_with_every_setting_changed(tmp_path):
+    given: dict[str, object] = {}
+    for each in fields(ProxySettings):
+        name, default = each.metadata["name"], each.default
+        if each.name not in _OF_CLUSTER:
+            changed = not default if isinstance(default, bool) else default
+            given[name] = changed + 1 if type(changed) is int else changed
+    conf = tmp_path / "rmq-proxy.json"
+    conf.write_text(json.dumps(given | {"proxyMode": "LOCAL"}))
+    with Broker(tmp_path / "store", listenPort=0, grpc_port=0, proxy_conf=conf, drain_s=0.0) as it:
+        assert it.grpc_port
