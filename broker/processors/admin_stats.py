@@ -174,7 +174,7 @@ class StatisticsProcessor:
                 "brokerOffset": high,
                 "consumerOffset": max(offset - flight, 0),
                 "lastTimestamp": max(last, 0),
-                "pullOffset": offset,
+                "pullOffset": max(offset, self.s.offsets.pulled(group, config.name, queue) or 0),
             }
         return table
 

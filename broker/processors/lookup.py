@@ -40,16 +40,16 @@ class LookupProcessor:
     ) -> Command:
         # Index files may have to come from the disk.
         body = await asyncio.to_thread(self._records, topic, key, begin, end, count)
-        if not body:
-            raise Refused(
-                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
-            )
         info = self.s.store.info()
         ext = {
             "indexLastUpdatePhyoffset": info.dispatched,
             "indexLastUpdateTimestamp": info.checkpoint[2],
         }
-        return command.reply(ext=ext, body=body)
+        if body:
+            return command.reply(ext=ext, body=body)
+        return command.reply(
+            ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
+        )
 
     def _records(self, topic: str, key: str, begin: int, end: int, count: int) -> bytes:
         parts: list[bytes] = []

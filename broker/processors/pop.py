@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from broker.processors.poprules import BATCH_MAX, PopRules, after_disk
-from broker.processors.refusals import put_refusal
+from broker.processors.refusals import always, put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, host_text
@@ -37,10 +37,10 @@ class PopProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.POP_MESSAGE: self.pop,
-            RequestCode.PEEK_MESSAGE: self.peek,
-            RequestCode.NOTIFICATION: self.notify,
-            RequestCode.POLLING_INFO: self.polling_info,
+            RequestCode.POP_MESSAGE: always(_NOTHING, self.pop),
+            RequestCode.PEEK_MESSAGE: always(_NOTHING, self.peek),
+            RequestCode.NOTIFICATION: always({"hasMsg": False, "pollingFull": False}, self.notify),
+            RequestCode.POLLING_INFO: always({"pollingNum": 0}, self.polling_info),
             RequestCode.POP_ROLLBACK: self.rollback,
         }
 
@@ -85,12 +85,9 @@ class PopProcessor:
     def pop(self, peer: Peer, command: Command) -> Command | None:
         if command.is_oneway:
             return None  # what nobody takes stays where it is
-        try:
-            born_ms, poll_ms = self._born(command), command.number("pollTime", 0)
-            self._check_age(born_ms, poll_ms)
-            request = self._request(peer, command)
-        except Refused as refused:
-            return command.reply(refused.code, refused.remark, _NOTHING)
+        born_ms, poll_ms = self._born(command), command.number("pollTime", 0)
+        self._check_age(born_ms, poll_ms)
+        request = self._request(peer, command)
 
         def told(found: Popped | StoreError) -> None:
             try:
@@ -148,17 +145,13 @@ class PopProcessor:
 
     def peek(self, peer: Peer, command: Command) -> Command:
         """The next messages, without taking them."""
-        try:
-            self._rules.check_readable("peek message")
-            topic, queue, group = self._place(peer, command, "peek message")
-            most = command.number("maxMsgNums")
-            if not 1 <= most <= BATCH_MAX:
-                raise Refused(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"maxMsgNums {most} is not from 1 to {BATCH_MAX}",
-                )
-        except Refused as refused:
-            return command.reply(refused.code, refused.remark, _NOTHING)
+        self._rules.check_readable("peek message")
+        topic, queue, group = self._place(peer, command, "peek message")
+        most = command.number("maxMsgNums")
+        if not 1 <= most <= BATCH_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"maxMsgNums {most} is not from 1 to {BATCH_MAX}"
+            )
         records, rest = self._rules.pop().peek(PopRequest(topic, group, queue, most, 0))
         ext = {**_NOTHING, "restNum": rest}
         if records:

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.processors.bodies import BATCH_ACK, read
 from broker.processors.poprules import PopRules, after_disk
+from broker.processors.refusals import always
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, Result, host_text
@@ -21,6 +22,7 @@ __all__ = ["PopAckProcessor"]
 _BITS_MAX = 8192
 _BATCH_MAX = 64
 _NO_REMARK = "not set any response code"
+_UNCHANGED = {"popTime": 0, "invisibleTime": 0, "reviveQid": 0}
 
 
 class PopAckProcessor:
@@ -32,7 +34,7 @@ class PopAckProcessor:
         return {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: always(_UNCHANGED, self.change),
         }
 
     @staticmethod

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 import time
 
-from broker.processors.refusals import put_refusal
+from broker.processors.refusals import always, put_refusal
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -26,8 +26,9 @@ class RecallProcessor:
         self.s = s
 
     def handlers(self) -> dict[int, Handler]:
+        region = {"MSG_REGION": self.s.settings["regionId"]}
         return {
-            RequestCode.RECALL_MESSAGE: self.recall,
+            RequestCode.RECALL_MESSAGE: always(region, self.recall),
             RequestCode.GET_TIMER_CHECK_POINT: self.check_point,
             RequestCode.GET_TIMER_METRICS: self.metrics,
         }

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from functools import wraps
 
 from broker.remoting.codes import ResponseCode
-from broker.remoting.command import Refused
+from broker.remoting.command import Command, Refused
+from broker.remoting.handlers import Handler, Peer, Result
 from broker.services.context import Services
 from pystore.errors import (
     CreateMappedFileFailed,
@@ -19,7 +21,7 @@ from pystore.errors import (
     TimersOff,
 )
 
-__all__ = ["ended", "put_refusal"]
+__all__ = ["always", "ended", "put_refusal"]
 
 
 async def ended(end: Awaitable[None]) -> None:
@@ -32,6 +34,27 @@ async def ended(end: Awaitable[None]) -> None:
             "deleted, but what was popped of it may come back after a restart if the name is used"
             f" again: {failed.text}",
         ) from failed
+
+
+def always(fields: Mapping[str, object], handler: Handler) -> Handler:
+    """The handler, with these fields in its refusals, too: clients read them whatever the code
+    is. They are what upstream's header of the answer has without being set."""
+
+    async def later(command: Command, answer: Awaitable[Command | None]) -> Command | None:
+        try:
+            return await answer
+        except Refused as refused:
+            return command.reply(refused.code, refused.remark, fields)
+
+    @wraps(handler)
+    def handle(peer: Peer, command: Command) -> Result:
+        try:
+            answer = handler(peer, command)
+        except Refused as refused:
+            return command.reply(refused.code, refused.remark, fields)
+        return answer if answer is None or isinstance(answer, Command) else later(command, answer)
+
+    return handle
 
 
 def put_refusal(error: StoreError, s: Services) -> Refused:

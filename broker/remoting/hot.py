@@ -295,6 +295,11 @@ class Core:
 
     # ---- consumer offsets ----
 
+    def pulled_offset(self, group: str, topic: str, queue: int) -> int | None:
+        """Where the group's last pull ended, the committed offset at least; None: neither."""
+        found: int = lib.ps_core_pulled(self.handle, *_name(group), *_name(topic), queue)
+        return found if found >= 0 else None
+
     def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> bool:
         """Whether it was taken: not while a reset is pending. Raises: BadArgument."""
         return not self._check(

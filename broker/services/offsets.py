@@ -60,6 +60,10 @@ class Offsets:
     def get(self, group: str, topic: str, queue: int) -> int | None:
         return self._core.offset(group, topic, queue)
 
+    def pulled(self, group: str, topic: str, queue: int) -> int | None:
+        """Where the group's last pull ended; the committed offset at least."""
+        return self._core.pulled_offset(group, topic, queue)
+
     def all(self, group: str | None = None, topic: str | None = None) -> Sequence[OffsetRow]:
         return self._core.offsets(group, topic)
 

@@ -59,6 +59,7 @@ typedef struct ps_mark { /* a group's place in a queue */
     int32_t mk_queue;
     int64_t mk_offset; /* -1: none */
     int64_t mk_reset;  /* told at the next pull; -1: none */
+    int64_t mk_pulled; /* where its last pull ended; -1: none, or not since it was reset */
     bool mk_changed;
     int64_t mk_in_flight; /* popped, neither acknowledged nor back */
 } ps_mark;
@@ -180,6 +181,7 @@ ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len)
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
+void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
 /* A check point needs the pair, and the mark of its queue, until it lets go of them. */
 int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,

@@ -77,11 +77,26 @@ static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const 
     return p;
 }
 
+static void free_marks(ps_pair *p) {
+    free(p->pr_marks);
+    p->pr_marks = NULL;
+    p->pr_mark_count = p->pr_mark_room = 0;
+    p->pr_changed = false;
+}
+
+/* Nothing is committed, and no reset is to be told. */
+static bool has_no_offsets(const ps_pair *p) {
+    for (int32_t i = 0; i < p->pr_mark_count; i++)
+        if (p->pr_marks[i].mk_offset >= 0 || p->pr_marks[i].mk_reset >= 0) return false;
+    return true;
+}
+
 /* Clients can invent names: a pair without data, pointers or messages delivered is removed. */
 static void drop_if_empty(ps_core *c, ps_pair *p) {
-    if (p->pr_flags != 0 || p->pr_mark_count > 0 || p->pr_parked > 0 || p->pr_popped > 0 ||
-        p->pr_gets > 0)
+    if (p->pr_flags != 0 || p->pr_parked > 0 || p->pr_popped > 0 || p->pr_gets > 0 ||
+        !has_no_offsets(p))
         return;
+    free_marks(p);
     ps_pair **link = &c->co_pairs[p->pr_hash & (c->co_pair_buckets - 1)];
     while (*link != p) link = &(*link)->pr_next;
     *link = p->pr_next;
@@ -176,7 +191,7 @@ ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make) {
     }
     ps_mark *m = &p->pr_marks[at];
     memmove(m + 1, m, (size_t)(p->pr_mark_count - at) * sizeof *m);
-    *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1};
+    *m = (ps_mark){.mk_queue = queue_id, .mk_offset = -1, .mk_reset = -1, .mk_pulled = -1};
     p->pr_mark_count++;
     return m;
 }
@@ -186,6 +201,11 @@ void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset) {
     if (m == NULL || m->mk_reset >= 0 || m->mk_offset == offset) return;
     m->mk_offset = offset;
     m->mk_changed = p->pr_changed = true;
+}
+
+void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next) {
+    ps_mark *m = ps_pair_mark(p, queue_id, true);
+    if (m != NULL) m->mk_pulled = next;
 }
 
 static int mark_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -201,13 +221,6 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
     return *out != NULL ? 0 : no_memory(e);
 }
 
-static void free_marks(ps_pair *p) {
-    free(p->pr_marks);
-    p->pr_marks = NULL;
-    p->pr_mark_count = p->pr_mark_room = 0;
-    p->pr_changed = false;
-}
-
 int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *topic,
                  int32_t topic_len, int32_t queue_id, ps_pair **out, ps_error *e) {
     ps_mark *m = NULL;
@@ -217,10 +230,7 @@ int ps_pair_hold(ps_core *c, const char *group, int32_t group_len, const char *t
 }
 
 void ps_pair_let_go(ps_core *c, ps_pair *p) {
-    bool empty = --p->pr_popped == 0;
-    for (int32_t i = 0; empty && i < p->pr_mark_count; i++)
-        empty = p->pr_marks[i].mk_offset < 0 && p->pr_marks[i].mk_reset < 0;
-    if (!empty) return;
+    if (--p->pr_popped > 0 || !has_no_offsets(p)) return;
     free_marks(p);
     drop_if_empty(c, p);
 }
@@ -245,6 +255,7 @@ int ps_core_reset(ps_core *c, const char *group, int32_t group_len, const char *
     m->mk_reset = -1;
     ps_pair_commit(p, queue_id, offset);
     m->mk_reset = offset;
+    m->mk_pulled = -1;
     ps_parked_wake(c, p, queue_id);
     return 0;
 }
@@ -255,6 +266,15 @@ int64_t ps_core_offset(ps_core *c, const char *group, int32_t group_len, const c
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
     return m != NULL ? m->mk_offset : -1;
+}
+
+int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                       int32_t topic_len, int32_t queue_id) {
+    ps_pair *p =
+        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
+    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
+    if (m == NULL) return -1;
+    return m->mk_pulled > m->mk_offset ? m->mk_pulled : m->mk_offset;
 }
 
 int64_t ps_core_take_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
@@ -294,7 +314,7 @@ int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t
 static void clear_marks(ps_pair *p) {
     for (int32_t i = 0; i < p->pr_mark_count; i++) {
         ps_mark *m = &p->pr_marks[i];
-        m->mk_offset = m->mk_reset = -1;
+        m->mk_offset = m->mk_reset = m->mk_pulled = -1;
         m->mk_changed = false;
     }
     p->pr_changed = false;

@@ -130,6 +130,7 @@ static int answer_pull(ps_core *c, const pull *p, int32_t code, const char *rema
         c->co_out.len = from;
         return rc;
     }
+    ps_pair_pulled(p->pair, p->queue_id, next);
     c->co_pulled = (ps_pulled){p->opaque, code, bytes > 0 ? b->count : 0, bytes};
     if (bytes == 0) c->co_totals.misses++;
     if (bytes > 0) {
@@ -255,7 +256,10 @@ static int serve_pull(ps_conn *n, const pull *p, const request *r) {
     int32_t code = code_of(b.status, p->offset);
     bool held = is_empty(b.status, p->offset) && (r->flags & SYS_SUSPEND) && r->suspend_ms > 0 &&
                 park_pull(n, p, r->suspend_ms);
-    if (!held) rc = answer_pull(c, p, code, name_of(b.status), &b, b.next_offset);
+    if (held)
+        ps_pair_pulled(p->pair, p->queue_id, p->offset);
+    else
+        rc = answer_pull(c, p, code, name_of(b.status), &b, b.next_offset);
     ps_batch_free(batch);
     return rc < 0 ? rc : 1;
 }

@@ -67,6 +67,10 @@ int ps_core_commit(ps_core *core, const char *group, int32_t group_len, const ch
                    int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
 int64_t ps_core_offset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                        int32_t topic_len, int32_t queue_id); /* -1: none */
+/* Where the group's last pull ended, its committed offset at least; -1: neither. In memory alone,
+ * as upstream's pullOffsetTable. */
+int64_t ps_core_pulled(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                       int32_t topic_len, int32_t queue_id);
 /* Commits `offset`; the next pull is answered with it and PULL_OFFSET_MOVED. */
 int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);

@@ -139,6 +139,9 @@ class FakeCore:
         self.changed.add(key)
         return True
 
+    def pulled_offset(self, group, topic, queue):
+        return self.offset(group, topic, queue)
+
     def offset(self, group, topic, queue):
         return self.table.get((group, topic, queue))
 

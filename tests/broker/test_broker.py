@@ -100,6 +100,42 @@ def test_offsets_of_pulls_are_there_after_a_restart(tmp_path, small):
     assert stored["offsetTable"]["orders@readers"] == {"0": 2}
 
 
+def test_consumption_says_how_far_consumers_have_pulled(tmp_path, small):
+    """pullOffset is where the last pull ended; tools show what lies between as in flight."""
+
+    async def scenario():
+        async with (
+            Broker(tmp_path / "store", listenPort=0, **small) as broker,
+            await Wire.to(broker.port) as wire,
+        ):
+
+            async def offsets():
+                answer = await wire.ask(request(208, consumerGroup="readers", topic="orders"))
+                (row,) = (
+                    row for queue, row in mqjson.loads(answer.body)["offsetTable"].items()
+                    if queue.queue == 0
+                )  # fmt: skip
+                every = mqjson.loads((await wire.ask(request(317, isOrder=False))).body)
+                return row["consumerOffset"], row["pullOffset"], every["totalInflightDiff"]
+
+            for _ in range(3):
+                assert (await wire.ask(send_command("orders", b"x"))).code == 0
+            wire.write(request(34, json.dumps(beat()).encode()))
+            await wire.answer(), await wire.answer()
+            assert (await wire.ask(pull(1, sysFlag=0, maxMsgNums=2))).code == 0
+            assert await offsets() == (0, 2, 0)  # nothing is committed: no topic of the group
+            assert (await wire.ask(pull(2, sysFlag=1, queueOffset=2, commitOffset=1))).code == 0
+            assert await offsets() == (1, 3, 2)
+            await wire.ask(
+                request(15, consumerGroup="readers", topic="orders", queueId=0, commitOffset=3)
+            )
+            assert await offsets() == (3, 3, 0)
+            await wire.ask(pull(3, sysFlag=0, queueOffset=0, maxMsgNums=1))
+            assert await offsets() == (3, 3, 0)  # never less than what is committed
+
+    run(scenario())
+
+
 def test_embedded_without_a_loop(tmp_path, small):
     with Broker(tmp_path / "store", listenPort=0, **small) as broker:
 
