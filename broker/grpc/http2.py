@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from broker.grpc._http2 import Service, Session
 from broker.grpc.calls import Later, Now, Ticket
+from broker.remoting.turns import Line, Turns
 
 __all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 
@@ -24,8 +25,8 @@ Address = tuple[str, int]
 _CALL, _MESSAGE, _END, _RESET, _DRAINED = 1, 2, 3, 4, 5
 _CANCELLED, _DEADLINE_EXCEEDED, INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
 _MUCH = 256 << 10
-#: Events of a connection in one turn of the loop: other connections have theirs between.
-_A_TURN = 64
+#: Events that are taken together: what tickets stand for is served once for all of them.
+_TOGETHER = 64
 #: Bytes that the transport keeps before it says that the client does not read.
 _HIGH = 256 << 10
 #: Seconds for the first frames of HTTP/2.
@@ -162,7 +163,12 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
         self._streams: dict[int, Stream] = {}
-        self._due = self._full = self._behind = False
+        self._due = self._full = False
+        self._turns = Turns.of(self._loop)
+        self._line = Line(self._turns, self._turn)
+        #: What was read and what has happened, and waits for a turn.
+        self._unfed: list[bytes] = []
+        self._events: deque[tuple[Any, ...]] = deque()
         self._began = self._seen = 0
         self._quiet_since = 0.0
 
@@ -176,6 +182,18 @@ class Http2Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        entered = self._turns.enter()
+        try:
+            if self._line.waits or self._turns.over:
+                self._unfed.append(data)
+                self._wait()
+            else:
+                self._take(data)
+        finally:
+            if entered:
+                self._turns.leave()
+
+    def _take(self, data: bytes) -> None:
         session = self._session
         self._due = True  # what is sent meanwhile goes with the rest
         fine = session.feed(data)
@@ -195,12 +213,14 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._full = False
         if self._transport is not None and not self._transport.is_closing():
-            if not self._behind:
+            if not self._line.waits:
                 self._transport.resume_reading()
-            self._flush()
+            self._flush_alone()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self._line.close()
+        self._events.clear()
         if self._greeting is not None:
             self._greeting.cancel()
         for stream in list(self._streams.values()):
@@ -216,44 +236,58 @@ class Http2Connection(asyncio.Protocol):
     # ---- calls ----
 
     def _handle(self) -> None:
-        """What has happened; more of it than one turn takes is for the next, and nothing is read
-        before that."""
-        events = self._session.events(_A_TURN)
-        if len(events) == _A_TURN and not self._behind:
-            self._behind = True
-            if self._transport is not None:
-                self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
-        for event in events:
-            kind, number, data, *rest = event
-            if kind == _CALL:
-                method, metadata, timeout_s = rest
-                self._begin(number, data or b"", method, metadata, timeout_s)
-                continue
-            stream = self._streams.get(number)
-            if stream is None:
-                continue
-            if kind == _MESSAGE:
-                stream.arrived(data or b"")
-            elif kind == _END:
-                stream.arrived(None)
-            elif kind == _DRAINED:
-                stream.drained()
-            elif kind == _RESET:
-                self._drop(stream)
-        if self._tickets:
-            tickets, self._tickets = self._tickets, []
-            for begun, ticket in tickets:
-                self._answer(begun, self._redeem(begun.method, ticket))
+        """What has happened; what the turn has no time for waits, and nothing is read before."""
+        events, turns = self._events, self._turns
+        over = False
+        while not over:
+            if not events:
+                events.extend(self._session.events(_TOGETHER))
+                if not events:
+                    return
+            while events and not over:
+                self._happened(events.popleft())
+                over = turns.over
+            if self._tickets:
+                tickets, self._tickets = self._tickets, []
+                for begun, ticket in tickets:
+                    self._answer(begun, self._redeem(begun.method, ticket))
+        self._wait()
 
-    def _go_on(self) -> None:
-        self._behind = False
+    def _happened(self, event: tuple[Any, ...]) -> None:
+        kind, number, data, *rest = event
+        if kind == _CALL:
+            method, metadata, timeout_s = rest
+            self._begin(number, data or b"", method, metadata, timeout_s)
+            return
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if kind == _MESSAGE:
+            stream.arrived(data or b"")
+        elif kind == _END:
+            stream.arrived(None)
+        elif kind == _DRAINED:
+            stream.drained()
+        elif kind == _RESET:
+            self._drop(stream)
+
+    def _wait(self) -> None:
+        self._line.wait()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _turn(self) -> None:
+        """What waits in the line goes on."""
         transport = self._transport
         if transport is None:
             return
-        self._due = True  # as in data_received()
+        self._due = True  # as in _take()
         self._handle()
-        if not self._behind and not self._full and not transport.is_closing():
+        while self._unfed and not self._line.waits and not transport.is_closing():
+            self._take(self._unfed.pop(0))
+            if self._turns.over and self._unfed:
+                self._wait()
+        if not self._line.waits and not self._full and not transport.is_closing():
             transport.resume_reading()
         self._flush()
 
@@ -285,7 +319,7 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[number] = Stream(self, number, metadata, deadline)
         if deadline is not None:
             stream.timer = self._loop.call_later(timeout_s, self._expire, stream)
-        stream.task = task = self._loop.create_task(self._serve(stream, method, data, reply))
+        stream.task = task = self._line.start(self._serve(stream, method, data, reply))
         task.add_done_callback(lambda done: self._done(stream, done))
 
     def _done(self, stream: Stream, task: asyncio.Task[None]) -> None:
@@ -325,7 +359,15 @@ class Http2Connection(asyncio.Protocol):
     def _soon(self) -> None:
         if not self._due:
             self._due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_alone)
+
+    def _flush_alone(self) -> None:
+        entered = self._turns.enter()
+        try:
+            self._flush()
+        finally:
+            if entered:
+                self._turns.leave()
 
     def _flush(self) -> None:
         self._due = False
@@ -337,7 +379,7 @@ class Http2Connection(asyncio.Protocol):
             if not data:
                 break
             transport.write(data)
-        if self._behind:
+        if self._line.waits:
             return
         if self._streams:
             self._handle()  # of replies that were sent

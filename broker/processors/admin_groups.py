@@ -12,6 +12,7 @@ from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.turns import alone
 from broker.services.clients import Channel
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
@@ -48,6 +49,7 @@ class GroupProcessor:
     def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         return self._update_list(command, read(command, GROUPS)["groupConfigList"])
 
+    @alone
     async def _update_list(self, command: Command, wanted: list[object]) -> Command:
         turns, groups = Turns(), []
         for one in wanted:

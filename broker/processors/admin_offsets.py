@@ -13,6 +13,7 @@ from broker.remoting.command import ONEWAY, Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.hot import OffsetRow
 from broker.remoting.mqjson import MessageQueue
+from broker.remoting.turns import alone
 from broker.services.context import Services
 from broker.services.names import check_offsets_may_change
 from pystore.configfiles import TopicConfig, version_to_json
@@ -53,6 +54,7 @@ class OffsetAdminProcessor:
         queues = [only] if only >= 0 else list(range(config.read_queue_nums))
         return self._reset(command, config, group, queues)
 
+    @alone
     async def _reset(
         self, command: Command, config: TopicConfig, group: str, queues: list[int]
     ) -> Command:
@@ -132,6 +134,7 @@ class OffsetAdminProcessor:
             self.s.topics.found(topic)
         return self._clone(command, self.s.offsets.all(source, topic), target)
 
+    @alone
     async def _clone(self, command: Command, rows: Sequence[OffsetRow], target: str) -> Command:
         turns = Turns()
         for _, topic, queue, offset in rows:
@@ -139,6 +142,7 @@ class OffsetAdminProcessor:
             self.s.offsets.commit(target, topic, queue, offset)
         return command.reply()
 
+    @alone
     async def correction(self, peer: Peer, command: Command) -> Command:
         """The smallest offset of each queue over all groups but these."""
         topic = command.text("topic")

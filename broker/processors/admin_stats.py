@@ -16,6 +16,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import VERSION, Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
+from broker.remoting.turns import alone
 from broker.services.context import Services
 from pystore.configfiles import TopicConfig
 from pystore.errors import NotFound
@@ -63,6 +64,7 @@ class StatisticsProcessor:
     def topic(self, peer: Peer, command: Command) -> Work:
         return self._topic(command, self.s.topics.found(command.text("topic")))
 
+    @alone
     async def _topic(self, command: Command, config: TopicConfig) -> Command:
         turns, table = Turns(), {}
         for queue in range(max(config.read_queue_nums, config.write_queue_nums)):
@@ -81,6 +83,7 @@ class StatisticsProcessor:
         topic, group = command.text("topic"), command.text("group")
         return self._time_span(command, self.s.topics.found(topic), group)
 
+    @alone
     async def _time_span(self, command: Command, config: TopicConfig, group: str) -> Command:
         topic, turns, spans = config.name, Turns(), []
         for queue in range(config.write_queue_nums):
@@ -195,6 +198,7 @@ class StatisticsProcessor:
         topics = set(filter(None, named.split(";"))) or self.s.offsets.topics_of(group)
         return self._consumption(command, group, topics)
 
+    @alone
     async def _consumption(self, command: Command, group: str, topics: set[str]) -> Command:
         turns, table = Turns(), {}
         tps, of = 0.0, self.s.statistics.tps("GROUP_GET_NUMS")
@@ -203,6 +207,7 @@ class StatisticsProcessor:
             tps += of(f"{config.name}@{group}")
         return await reply_with(command, lambda: {"consumeTps": tps, "offsetTable": table})
 
+    @alone
     async def all_consumption(self, peer: Peer, command: Command) -> Command:
         only_ordered = command.flag_of("isOrder")
         turns, total, flight, listed = Turns(), 0, 0, []
@@ -274,6 +279,7 @@ class StatisticsProcessor:
         }
         return command.reply(body=mqjson.dumps({"table": {k: str(v) for k, v in table.items()}}))
 
+    @alone
     async def _pop_metrics(self, command: Command) -> Command:
         table = await pop_samples(self.s)
         return await reply_with(command, lambda: {"table": table})

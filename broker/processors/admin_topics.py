@@ -14,6 +14,7 @@ from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.turns import alone
 from broker.services.context import Services
 from broker.services.names import RETRY
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
@@ -67,6 +68,7 @@ class TopicProcessor:
     def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         return self._update_list(command, read(command, TOPICS)["topicConfigList"])
 
+    @alone
     async def _update_list(self, command: Command, wanted: list[object]) -> Command:
         turns, configs = Turns(), []
         for one in wanted:

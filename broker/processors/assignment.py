@@ -16,6 +16,7 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
+from broker.remoting.turns import alone
 from broker.services.clients import BROADCASTING
 from broker.services.context import Services
 from broker.services.names import RETRY
@@ -48,6 +49,7 @@ class AssignmentProcessor:
             body["messageModel"],
         )
 
+    @alone
     async def _query(
         self, command: Command, topic: str, group: str, client: str, strategy: str, model: str
     ) -> Command:

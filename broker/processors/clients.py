@@ -12,6 +12,7 @@ from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.turns import alone
 from broker.services.clients import Beat, Channel, Subscription
 from broker.services.context import Services
 
@@ -52,6 +53,7 @@ class ClientProcessor:
             changed = self._consumer_sign(channel, item, body) or changed
         return self._beaten(command, changed)
 
+    @alone
     async def _long_heartbeat(
         self, channel: Channel, command: Command, body: dict[str, Any], items: list[dict[str, Any]]
     ) -> Command | None:

@@ -9,6 +9,7 @@ from typing import Any
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.turns import alone
 from broker.services.context import Services
 from pystore.errors import StoreError
 
@@ -35,6 +36,7 @@ class LookupProcessor:
         end = command.number("endTimestamp", (1 << 63) - 1)
         return self._query(command, topic, key, begin, end, min(count, _MOST))
 
+    @alone
     async def _query(
         self, command: Command, topic: str, key: str, begin: int, end: int, count: int
     ) -> Command:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from broker.remoting import mqjson
 from broker.remoting.command import Command
+from broker.remoting.turns import alone
 
 __all__ = ["Turns", "reply_with"]
 
-#: Seconds of work after which others have their turn.
-_A_TURN_S = 0.005
+#: Seconds of work after which others have their turn, if more is asked than a turn has time for.
+_A_TURN_S = 0.002
 
 
 class Turns:
@@ -28,6 +29,7 @@ class Turns:
             self._began = time.monotonic()
 
 
+@alone
 async def reply_with(command: Command, made: Callable[[], object]) -> Command:
     """An answer whose JSON takes long to write. made: its value, called in a thread, so it must
     look at nothing that the loop changes meanwhile; an empty list stands for no body."""

@@ -40,10 +40,11 @@ class AnswerFramer(PlainFramer):
         self._error = room.error
 
     def received(self, count: int) -> Sequence[Command]:
-        if not count:
+        if not count and not self.more:
             return ()
         end = self._filled + count
-        view, at, found, size = self._view, 0, _ROWS, 0
+        view, at, found, size = self._view, self._from, _ROWS, 0
+        self.more = False
         own = self._own
         start = self._shared if own is None else ffi.from_buffer("uint8_t[]", own)
         numbers = self._numbers

@@ -5,6 +5,7 @@ TLS), and into the framer. All answers to one read are written at once. Limits o
 
 - A peer that does not read its answers is not read from, until it does (``write_high``).
 - No more than ``in_work_max`` of its requests are in progress, and no more are queued.
+- What it asks is served while the loop's turn has time, and waits in its line then (turns.py).
 - What cannot be written is bounded by ``unsent_max``; beyond it the connection is closed.
 - One that is not used for ``idle_s`` is closed.
 
@@ -29,6 +30,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.framer import (
+    FRAMES_ENOUGH,
     EndTransaction,
     Framer,
     FramerFactory,
@@ -40,17 +42,19 @@ from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
 from broker.remoting.outstanding import Outstanding, Sending, Waiter
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.turns import Line, Turns
 from broker.remoting.watchdog import Watchdog
 
 __all__ = ["Connection", "Intake", "Limits", "Parts", "Shared"]
 
 #: What holds a connection up: bits of Connection._held. It does not read its answers; it has enough
-#: in progress; enough of its requests are queued.
-WRITES, WORK, FULL = 1, 2, 4
+#: in progress; enough of its requests are queued; one of them waits until another is done (alone()
+#: in turns.py); more was read before what it waits with had its turn.
+WRITES, WORK, FULL, ALONE, TURN = 1, 2, 4, 8, 16
 #: Then its requests wait. Its answers do not: a request in progress may wait for them.
-BUSY = WRITES | WORK
+BUSY = WRITES | WORK | ALONE
 #: Then nothing is read.
-PAUSED = WRITES | FULL
+PAUSED = WRITES | FULL | TURN
 #: Characters of a refusal's remark: it may quote what was asked, which may be long.
 REMARK_MAX = 4096
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
@@ -177,6 +181,10 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._outstanding = Outstanding()
         self._closing = False
+        self._turns = turns = Turns.of(self._loop)
+        self._line = Line(turns, self._turn, self._room_to_write, self._hold_alone)
+        #: Who waits until the peer has read what was written.
+        self._unread: list[asyncio.Future[None]] = []
 
     @property
     def scratch(self) -> memoryview:
@@ -211,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.connections.discard(self)
         for task in self._tasks:
             task.cancel()
+        self._line.close()
         self._outstanding.end(ConnectionResetError(f"the connection to {self} is closed"))
         self._backlog.clear()
         self.parts.clear()
@@ -231,18 +240,21 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._shared.wheel.now
         self.reads += 1
-        shared = self._shared
+        shared, turns = self._shared, self._turns
+        entered = turns.enter()
         shared.reading = True
         try:
             self._take(nbytes)
         finally:
             shared.reading = False
+            if entered:
+                turns.leave()
 
     def direct(self) -> tuple[int, int] | None:
         """See Near.direct, of which this is the server's part."""
         if (
             self._closing or self._held & PAUSED or self._shared.reading
-            or self.intake is not None
+            or self.intake is not None or self._line.waits
         ):  # fmt: skip
             return None
         self.touch()
@@ -265,23 +277,86 @@ class Connection(asyncio.BufferedProtocol):
         """count: 0 asks for what was held back."""
         intake = self.intake
         try:
-            if intake is not None:
+            if intake is None:
+                self._read(count)
+                return
+            if not count and self._framer.more:
+                self._read(0)
+            if count or not self._line.waits:
                 intake.received(count)
-            elif commands := self._framer.received(count):
-                self._serve(commands)
-            else:
-                self.flush()
         except BadFrame as bad:
             self.abort("malformed frame", str(bad))
         except Exception as error:  # noqa: BLE001 - one peer's bytes must not end the server
             _quiet.error(type(error), error, "Reading from %s failed", self)
             self.abort("read error", str(error))
 
+    def _read(self, count: int) -> None:
+        """So many bytes stand in the framer's room; 0: it goes on with what it has held back.
+        Raises: BadFrame."""
+        framer, turns, line = self._framer, self._turns, self._line
+        over, waits = turns.over, line.waits
+        if over or waits:
+            if waits:
+                self._hold(TURN)
+            self._serve(framer.keep(count))
+            self.flush()
+            line.wait()
+            return
+        while True:
+            commands = framer.received(count)
+            if commands:
+                self._serve(commands)
+            if len(commands) < FRAMES_ENOUGH:  # otherwise the answers to the next go with these
+                self.flush()
+            if not framer.more or self.paused or line.waits or not self.open:
+                break
+            if turns.over:
+                line.wait()
+                break
+            count = 0
+        self.flush()
+
+    def _turn(self) -> None:
+        """What waits in the line goes on."""
+        held = self._held & TURN
+        self._held &= ~TURN
+        shared = self._shared
+        shared.reading = True
+        try:
+            self._go_on()
+        finally:
+            shared.reading = False
+        if held and self._line.waits:
+            self._held |= TURN
+        self._steer()
+
     def pause_writing(self) -> None:
         self._hold(WRITES)
 
     def resume_writing(self) -> None:
-        self._release(WRITES)
+        entered = self._turns.enter()
+        try:
+            self._release(WRITES)
+        finally:
+            if entered:
+                self._turns.leave()
+        unread, self._unread = self._unread, []
+        for future in unread:
+            if not future.done():
+                future.set_result(None)
+
+    async def _room_to_write(self) -> None:
+        while self._held & WRITES and not self._closing:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._unread.append(future)
+            await future
+
+    def _hold_alone(self, on: bool) -> None:
+        if on:
+            self._held |= ALONE
+        elif self._held & ALONE:
+            self._held &= ~ALONE
+            self._line.wait()
 
     # ---- what is read ----
 
@@ -293,14 +368,14 @@ class Connection(asyncio.BufferedProtocol):
             count = min(len(room), len(data) - at)
             room[:count] = data[at : at + count]
             at += count
-            self._serve(self._framer.received(count))
+            self._read(count)
 
     def room(self, hint: int) -> memoryview:
         """The framer's buffer, for an intake that can read into it; fed() must follow."""
         return self._framer.buffer(hint)
 
     def fed(self, count: int) -> None:
-        self._serve(self._framer.received(count))
+        self._read(count)
 
     def _serve(self, commands: Sequence[Command]) -> None:
         self._gathering = True
@@ -308,15 +383,17 @@ class Connection(asyncio.BufferedProtocol):
             for command in commands:
                 if command.flag & RESPONSE:  # a request in progress may wait for it
                     self._outstanding.settle(command)
-                elif self._held & BUSY or self._backlog or self._closing:
+                elif self._held & BUSY or self._backlog or self._closing or self._turns.over:
                     self._backlog.append(command)
                 else:
                     self._dispatch(command)
         finally:
             self._gathering = False
-        if len(self._backlog) >= self._shared.limits.in_work_max:
-            self._hold(FULL)
-        self.flush()
+        if self._backlog:
+            if len(self._backlog) >= self._shared.limits.in_work_max:
+                self._hold(FULL)
+            if not self._held & BUSY and not self._closing:
+                self._line.wait()
 
     def _dispatch(self, command: Command) -> None:
         if self._leaving and self._turned_away(command):
@@ -358,9 +435,12 @@ class Connection(asyncio.BufferedProtocol):
         return request.reply(ResponseCode.SYSTEM_ERROR, remark)
 
     def _start(self, command: Command, work: Awaitable[Command | None]) -> None:
-        task = self._loop.create_task(self._work(command, work))
+        task = self._line.start(self._work(command, work))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        close = getattr(work, "close", None)
+        if close is not None:
+            task.add_done_callback(lambda done: close())  # it may not even have begun
         if len(self._tasks) >= self._shared.limits.in_work_max:
             self._hold(WORK)
 
@@ -396,17 +476,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release(self, why: int) -> None:
         self._held &= ~why
-        backlog = self._backlog
+        if self._line.waits:
+            self._steer()
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Serves what has waited, as far as nothing holds it up and the turn has time."""
+        backlog, turns = self._backlog, self._turns
         self._gathering = True
         try:
-            while backlog and not self._held & BUSY and not self._closing:
+            while backlog and not self._held & BUSY and not self._closing and not turns.over:
                 self._dispatch(backlog.popleft())
         finally:
             self._gathering = False
         self.flush()
         if self._held & FULL and len(backlog) < self._shared.limits.in_work_max:
             self._held &= ~FULL
-        if not self.paused and not self._closing:
+        if backlog and not self._held & BUSY and not self._closing:
+            self._line.wait()
+        elif not self.paused and not self._closing:
             self._take(0)
         self._steer()
 
@@ -447,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def in_work(self) -> int:
         """Requests of the peer that are not answered yet."""
-        return len(self._tasks) + len(self._backlog)
+        return len(self._tasks) + len(self._backlog) + self._framer.more
 
     # ---- what is written ----
 
@@ -465,10 +554,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.parts.append(frames)
         self._parts_bytes += len(frames)
-        if not self._gathering:
-            self._flush_soon()
-        elif self._parts_bytes >= self._shared.limits.write_high:
+        if self._parts_bytes >= self._shared.limits.write_high:
             self.flush()
+        elif not self._gathering:
+            self._flush_soon()
 
     def _flush_soon(self) -> None:
         """At the next turn of the loop: answers of many tasks go out with one write."""

@@ -12,8 +12,8 @@ from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.handlers import Peer
 
 __all__ = [
-    "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer", "SendWaiter",
-    "plain_framers",
+    "FRAMES_ENOUGH", "EndTransaction", "Framer", "FramerFactory", "Link", "Parts", "PlainFramer",
+    "SendWaiter", "plain_framers",
 ]  # fmt: skip
 
 #: Bytes of one read at most. All connections of a loop share one such buffer.
@@ -21,6 +21,8 @@ READ_MAX = 256 << 10
 #: A part of a frame up to here is put before the next read; a longer one gets a buffer of its own,
 #: since copying it again for each read would let a slow sender buy much work with few bytes.
 PART_MAX = 4096
+#: Commands of one call of received().
+FRAMES_ENOUGH = 64
 _NO_STORE = "no store is behind this port: messages cannot be sent to it"
 #: First size of such a buffer. It doubles as bytes come: a frame that only says it is long costs
 #: nothing.
@@ -75,10 +77,13 @@ class EndTransaction(NamedTuple):
 class Framer(Protocol):
     """Makes commands of what one connection reads, and may answer some of them by itself.
 
-    buffer() and received() come in pairs, nothing of another connection between them. received(0)
-    asks for what was held back: a framer may stop while it has too much output, and is asked again
-    once that is written. Its answers go into Link.parts; whoever called it calls flush().
+    buffer() and received() or keep() come in pairs, nothing of another connection between them.
+    Its answers go into Link.parts; whoever called it calls flush().
     """
+
+    #: It has stopped before whole frames, since it has much output, many commands, or no more time:
+    #: received(0) goes on.
+    more: bool
 
     def buffer(self, hint: int) -> memoryview:
         """Room to read into, at least one byte. hint: how many bytes the reader would like."""
@@ -88,6 +93,10 @@ class Framer(Protocol):
 
         Raises: BadFrame, after which the connection is closed.
         """
+
+    def keep(self, count: int) -> Sequence[Command]:
+        """The same bytes, which are not looked at before received() is called again. What is
+        returned was found already."""
 
     def serve_raw(self, command: Command) -> bool:
         """Serves a pull that received() had given to Python; its answer comes at once, or later:
@@ -129,7 +138,9 @@ class PlainFramer:
     Holds no buffer while no frame is begun, so that thousands of idle connections cost little.
     """
 
-    __slots__ = ("_filled", "_frame_max", "_own", "_part", "_scratch", "_total", "_view")
+    __slots__ = (
+        "_filled", "_frame_max", "_from", "_own", "_part", "_scratch", "_total", "_view", "more",
+    )  # fmt: skip
 
     def __init__(self, scratch: memoryview, frame_max: int = codec.FRAME_MAX) -> None:
         """scratch: shared by framers that are never between buffer() and received() together."""
@@ -138,8 +149,10 @@ class PlainFramer:
         self._part = b""
         self._own: bytearray | None = None
         self._view = scratch
-        self._filled = 0
+        #: Bytes that were read, and how many of them are done with.
+        self._filled = self._from = 0
         self._total = 0
+        self.more = False
 
     def buffer(self, hint: int) -> memoryview:
         if self._own is not None:
@@ -153,23 +166,34 @@ class PlainFramer:
         return self._scratch
 
     def _room_of_own(self, own: bytearray) -> memoryview:
+        if self._from:
+            own = own[self._from :]
+            self._filled -= self._from
+            self._total -= self._from
+            self._from = 0
         if self._filled == len(own):
-            grown = bytearray(min(self._total, 2 * len(own)))
+            size = 2 * len(own)
+            grown = bytearray(min(self._total, size) if self._total > len(own) else size)
             grown[: self._filled] = own
-            self._own = own = grown
+            own = grown
+        self._own = own
         self._view = memoryview(own)
         return self._view[self._filled :]
 
     def received(self, count: int) -> Sequence[Command]:
-        if not count:
+        if not count and not self.more:
             return ()
         end = self._filled + count
-        view, at = self._view, 0
-        commands = []
+        view, at = self._view, self._from
+        commands: list[Command] = []
         size = 0
+        self.more = False
         while end - at >= 4:
             size = codec.frame_size(view[at : at + 4], self._frame_max)
             if size > end - at:
+                break
+            if len(commands) == FRAMES_ENOUGH:
+                self.more = True
                 break
             commands.append(codec.decode(view[at : at + size]))
             at += size
@@ -177,11 +201,24 @@ class PlainFramer:
         self._keep(view, at, end, size)
         return commands
 
+    def keep(self, count: int) -> Sequence[Command]:
+        if count:
+            self.more = True
+            self._keep(self._view, self._from, self._filled + count, 0)
+        return ()
+
     def _keep(self, view: memoryview, at: int, end: int, size: int) -> None:
-        """Keeps the frame that has begun at `at`. size: its length, 0 when not yet known."""
+        """Keeps what begins at `at`. size: of the frame there, 0 when not yet known."""
         left = end - at
-        if self._own is not None and at == 0:
-            self._filled = end
+        if self._own is not None and (at == self._from or self.more):
+            self._from, self._filled = at, end
+            self._total = at + size
+            return
+        self._from = 0
+        if self.more:
+            self._own = bytearray(view[at:end])
+            self._view = memoryview(self._own)
+            self._filled, self._total = left, 0
             return
         if left <= PART_MAX:
             self._own = None

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import struct
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from broker.remoting.decision import AskedSend, PutDecision, Sent, fill, read_as
 from broker.remoting.digests import digest_functions
 from broker.remoting.framer import EndTransaction, Link
 from broker.remoting.handlers import Peer
+from broker.remoting.turns import CORE_NS
 from pystore import PutStatus, Store
 from pystore.errors import StoreError
 from pystore.native import address_of, ffi, lib, raise_error
@@ -31,6 +33,7 @@ __all__ = [
     "HotFramer",
     "OffsetRow",
     "Pulled",
+    "Sample",
     "Statistic",
     "Times",
     "Totals",
@@ -61,6 +64,15 @@ class Statistic(NamedTuple):
     group: str | None
     messages: int
     bytes: int
+
+
+class Sample(NamedTuple):
+    """All statistics at once. values: messages and bytes of each counter, at its place. puts, gets:
+    messages in all."""
+
+    values: array[int]
+    puts: int
+    gets: int
 
 
 class Pulled(NamedTuple):
@@ -99,6 +111,10 @@ class Times(NamedTuple):
 def _name(name: str) -> tuple[bytes, int]:
     data = name.encode()
     return data, len(data)
+
+
+def _any_name(name: str | None) -> tuple[Any, int]:
+    return (ffi.NULL, 0) if name is None else _name(name)
 
 
 def _text(data: Any, size: int) -> str:
@@ -141,6 +157,7 @@ class Core:
         if made == ffi.NULL:
             raise_error(self._error[0])
         self.handle: Any = made
+        lib.ps_core_turn(made, CORE_NS)
         self._step = ffi.new("ps_step *")
         room = ffi.new("uint8_t **")
         size = lib.ps_core_room(made, room)
@@ -174,6 +191,7 @@ class Core:
         self._decision = ffi.new("ps_decision *")
         self._sent = ffi.new("ps_sent *")
         self._ending = ffi.new("ps_ending *")
+        self._counter = ffi.new("ps_counter *")
         #: What became of the pull that was given back last; None: it waits.
         self.last_pull: Pulled | None = None
 
@@ -326,21 +344,39 @@ class Core:
 
     def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
         """All of them, or those of a group or a topic, in no order."""
-        rows = self._offset_rows(changed=False)
-        if group is None and topic is None:
-            return rows
-        return [row for row in rows if group in (None, row[0]) and topic in (None, row[1])]
+        names = _any_name(group), _any_name(topic)
+        return self._offset_rows(
+            lambda rows, room: lib.ps_core_offsets_of(
+                self.handle, *names[0], *names[1], False, rows, room
+            )
+        )
+
+    def consumed(self, group: str | None = None, topic: str | None = None) -> list[tuple[str, str]]:
+        """Each group with each topic that it has offsets of: all of them, or as offsets()."""
+        names = _any_name(group), _any_name(topic)
+        return [
+            row[:2]
+            for row in self._offset_rows(
+                lambda rows, room: lib.ps_core_offsets_of(
+                    self.handle, *names[0], *names[1], True, rows, room
+                )
+            )
+        ]
 
     def take_changed_offsets(self) -> list[OffsetRow]:
         """Those that moved since the last call."""
-        return self._offset_rows(changed=True)
+        return self._offset_rows(
+            lambda rows, room: lib.ps_core_offsets(self.handle, True, rows, room), changed=True
+        )
 
-    def _offset_rows(self, changed: bool) -> list[OffsetRow]:
+    def _offset_rows(
+        self, ask: Callable[[Any, int], int], changed: bool = False
+    ) -> list[OffsetRow]:
         count = _ROWS
         found: list[OffsetRow] = []
         while True:
             room, rows = count, ffi.new("ps_offset_row[]", count)
-            count = lib.ps_core_offsets(self.handle, changed, rows, room)
+            count = ask(rows, room)
             size = min(count, room) * _OFFSET_ROW.size
             last, names = None, ("", "")
             for at, (*pair, queue, offset) in enumerate(
@@ -359,13 +395,27 @@ class Core:
 
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None:
         """Those of a group, of a topic, or of both together."""
-        lib.ps_core_forget_offsets(
-            self.handle,
-            *(_name(group) if group is not None else (ffi.NULL, 0)),
-            *(_name(topic) if topic is not None else (ffi.NULL, 0)),
-        )
+        lib.ps_core_forget_offsets(self.handle, *_any_name(group), *_any_name(topic))
 
     # ---- statistics ----
+
+    def sample(self) -> Sample:
+        values = array("q")
+        sums = ffi.new("int64_t[2]")
+        while True:
+            room = len(values)
+            count = lib.ps_core_sample(
+                self.handle, ffi.from_buffer("int64_t[]", values), room, sums
+            )
+            if count <= room:
+                return Sample(values, sums[0], sums[1])
+            values = array("q", bytes(8 * count))
+
+    def counter(self, topic: str, group: str | None) -> tuple[int, int, int]:
+        """Its place in samples, -1: none yet; messages and bytes now."""
+        found = self._counter
+        lib.ps_core_counter(self.handle, *_any_name(group), *_name(topic), found)
+        return found.slot, found.messages, found.bytes
 
     def statistics(self) -> list[Statistic]:
         count = _ROWS
@@ -632,12 +682,12 @@ class HotFramer:
         "_error",
         "_id",
         "_let_in",
-        "_more",
         "_part",
         "_room",
         "_sent",
         "_step",
         "_up",
+        "more",
     )
 
     def __init__(
@@ -653,8 +703,8 @@ class HotFramer:
         self._error = core._error
         self._step = core._step
         self._room = ffi.new("uint8_t **")
-        #: Whole frames wait after answers that are still to be written.
-        self._more = False
+        #: Whole frames wait: answers are still to be written, or the time was over.
+        self.more = False
         #: The step is one of ps_conn_send, which nobody has looked at.
         self._sent = False
         #: Of the connection and of the step.
@@ -690,40 +740,46 @@ class HotFramer:
     def received(self, count: int) -> Sequence[Command]:
         if self._sent:
             self._sent = False
-            return self._received_more(0)
-        if not count and not self._more:
+            return self._stepped(0)
+        if not count and not self.more:
             return ()
         step = self._step
         code = lib.ps_conn_received(self._conn, count, step, self._error)
         if code or step.rare:
-            return self._received_more(code)
-        self._part = self._more = False
+            return self._stepped(code)
+        self._part = self.more = False
         if step.out_len:
             self._connection.parts.append(_taken(step))
         return ()
 
-    def _received_more(self, code: int) -> Sequence[Command]:
-        step, connection = self._step, self._connection
-        commands: list[Command] = []
-        while True:
-            # First of all, since waking others uses the same step again.
-            self._more, self._part = bool(step.more), bool(step.part)
-            if step.frame_count:
-                commands += [_command(step.frames[i]) for i in range(step.frame_count)]
-            self._take(step)
-            if code < 0:
-                raise_error(self._error[0], code)
-            if self._more:
-                connection.flush()
-            if not self._more or connection.paused or not connection.open:
-                return commands
-            code = lib.ps_conn_received(self._conn, 0, step, self._error)
+    def _stepped(self, code: int) -> Sequence[Command]:
+        step = self._step
+        # First of all, since waking others uses the same step again.
+        self.more, self._part = bool(step.more), bool(step.part)
+        commands = [_command(step.frames[i]) for i in range(step.frame_count)]
+        self._take(step)
+        if code < 0:
+            raise_error(self._error[0], code)
+        return commands
+
+    def keep(self, count: int) -> Sequence[Command]:
+        if self._sent:
+            self._sent = False
+            return self._stepped(0)
+        if not count:
+            return ()
+        code = lib.ps_conn_keep(self._conn, count, self._step, self._error)
+        if code < 0:
+            raise_error(self._error[0], code)
+        self.more = self._part = True
+        self._core.hold(self, lib.ps_conn_unfinished(self._conn))
+        return ()
 
     def direct(self) -> tuple[int, int] | None:
         if self._conn is None:
             self._open()
             self._part = False
-        return None if self._part or self._more else self._addresses
+        return None if self._part or self.more else self._addresses
 
     def sent_directly(self, answered: bool) -> bool:
         step = self._step

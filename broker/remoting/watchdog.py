@@ -73,6 +73,8 @@ class _Watched:
         self, dog: Watchdog, work: Awaitable[Command | None], peer: Peer, code: int
     ) -> None:
         self._dog, self._work, self._peer, self._code = dog, work, peer, code
+        #: Of a coroutine.
+        self.close: Callable[[], None] | None = getattr(work, "close", None)
 
     def __await__(self) -> Generator[Any, Any, Command | None]:
         running = self._work.__await__()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from broker.remoting.decision import PutDecision, Sent
-from broker.remoting.hot import OffsetRow, Pulled, Times, Totals
+from broker.remoting.hot import OffsetRow, Pulled, Sample, Times, Totals
 
 __all__ = ["HotPath"]
 
@@ -60,6 +60,11 @@ class HotPath(Protocol):
         self, group: str | None = None, topic: str | None = None
     ) -> Sequence[OffsetRow]: ...
 
+    def consumed(
+        self, group: str | None = None, topic: str | None = None
+    ) -> Iterable[tuple[str, str]]:
+        """Each group with each topic that it has offsets of."""
+
     def take_changed_offsets(self) -> Sequence[OffsetRow]: ...
 
     def delete_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
@@ -75,6 +80,12 @@ class HotPath(Protocol):
 
     def statistics(self) -> Iterable[tuple[str, str | None, int, int]]:
         """Topic, group, messages, bytes since the start; group None: puts of the topic."""
+
+    def sample(self) -> Sample:
+        """All of them at once."""
+
+    def counter(self, topic: str, group: str | None) -> tuple[int, int, int]:
+        """Its place in samples, -1: none yet; messages and bytes now."""
 
     def totals(self) -> Totals: ...
 

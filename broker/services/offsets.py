@@ -68,17 +68,17 @@ class Offsets:
         return self._core.offsets(group, topic)
 
     def topics_of(self, group: str) -> set[str]:
-        return {topic for _, topic, _, _ in self.all(group=group)}
+        return {topic for _, topic in self._core.consumed(group=group)}
 
     def topics_by_group(self) -> dict[str, set[str]]:
         """Of every group, in one pass."""
         found: dict[str, set[str]] = {}
-        for group, topic, _, _ in self.all():
+        for group, topic in self._core.consumed():
             found.setdefault(group, set()).add(topic)
         return found
 
     def groups_of(self, topic: str) -> set[str]:
-        return {group for group, _, _, _ in self.all(topic=topic)}
+        return {group for group, _ in self._core.consumed(topic=topic)}
 
     def commit(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Also backwards, as clients may; ignored while a reset is pending."""

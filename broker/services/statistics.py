@@ -2,16 +2,21 @@
 (docs/internals/services.md#statistics).
 
 The core counts what it serves; processors add what passes through Python. A sample is a copy of
-all counters, taken by the housekeeping timer; a window is the difference of two samples.
+all counters, taken by the housekeeping timer; a window is the difference of two samples. There are
+some forty of them, of a broker that may have tens of thousands of topics: so a sample is numbers
+alone, each counter's at its place, and no name is read to take it.
 """
 
 from __future__ import annotations
 
 import time
+from array import array
+from collections import Counter as Sums
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from broker.remoting.hot import Sample
 from broker.services.hotpath import HotPath
 from broker.services.puttimes import PutTimes
 
@@ -25,8 +30,12 @@ Counter = tuple[str, str]
 
 @dataclass(slots=True)
 class _Sample:
+    """core: messages and bytes by place, own: values by place. sums: of the whole broker."""
+
     when: float
-    values: Mapping[Counter, int]
+    core: Sequence[int]
+    own: Sequence[int]
+    sums: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -40,6 +49,17 @@ class _Window:
             self.samples.append(sample)
             while len(self.samples) > self.kept:
                 self.samples.popleft()
+
+
+@dataclass(slots=True)
+class _Value:
+    """A counter now. sum: its name, if it is of the whole broker. core, own: its places in samples;
+    -1: none."""
+
+    value: int
+    sum: str
+    core: int = -1
+    own: int = -1
 
 
 def _midnight(when: float) -> float:
@@ -61,7 +81,10 @@ class Statistics:
         self._cluster = cluster
         self._clock = clock
         self._wall = wall
-        self._own: dict[Counter, int] = {}
+        #: Ours: the place of each, and the values.
+        self._places: dict[Counter, int] = {}
+        self._own = array("q")
+        self._own_sums: Sums[str] = Sums()
         self.put_times = PutTimes(core)
         self._windows = {
             "statsMinute": _Window(*_MINUTE),
@@ -77,8 +100,11 @@ class Statistics:
     # ---- counting ----
 
     def add(self, name: str, key: str, value: int = 1) -> None:
-        counter = (name, key)
-        self._own[counter] = self._own.get(counter, 0) + value
+        place = self._places.setdefault((name, key), len(self._own))
+        if place == len(self._own):
+            self._own.append(0)
+        self._own[place] += value
+        self._own_sums[name] += value
 
     @property
     def failed_puts(self) -> int:
@@ -86,43 +112,48 @@ class Statistics:
 
     def forget(self, topic: str | None = None, group: str | None = None) -> None:
         """Drops what belongs to a deleted topic or group."""
-        for counter in list(self._own):
+        for counter in list(self._places):
             of_topic, _, of_group = counter[1].partition("@")
             if (topic is not None and of_topic == topic) or (group and of_group == group):
-                del self._own[counter]
+                self._own[self._places.pop(counter)] = 0
 
     def current(self) -> dict[Counter, int]:
-        """Every counter now, those of the core and ours together."""
-        values = dict(self._own)
-
-        def more(name: str, key: str, value: int) -> None:
-            values[name, key] = values.get((name, key), 0) + value
-
+        """Every counter now, those of the core and ours together: what one looks at when few topics
+        are there."""
+        values = {counter: self._own[place] for counter, place in self._places.items()}
         for topic, group, messages, size in self._core.statistics():
             name, key = ("TOPIC_PUT", topic) if group is None else ("GROUP_GET", f"{topic}@{group}")
-            if messages:
-                more(f"{name}_NUMS", key, messages)
-                more(f"{name}_SIZE", key, size)
-        for total, part in (("PUT", "TOPIC_PUT_NUMS"), ("GET", "GROUP_GET_NUMS")):
-            everything = sum(value for (name, _), value in values.items() if name == part)
-            values[f"BROKER_{total}_NUMS", self._cluster] = everything
-        totals = self._core.totals()
-        values["FOUND", self._cluster] = totals.found
-        values["MISS", self._cluster] = totals.misses
-        values["FOUND_AND_MISS", self._cluster] = totals.found + totals.misses
-        return values
+            for kind, value in (("NUMS", messages), ("SIZE", size)):
+                counter = f"{name}_{kind}", key
+                values[counter] = values.get(counter, 0) + value
+        sums = self._sums(self._core.sample())
+        return values | {(name, self._cluster): value for name, value in sums.items()}
+
+    def _sums(self, sample: Sample) -> dict[str, int]:
+        """Counters of the whole broker."""
+        totals, own = self._core.totals(), self._own_sums
+        return {
+            "BROKER_PUT_NUMS": sample.puts + own["TOPIC_PUT_NUMS"],
+            "BROKER_GET_NUMS": sample.gets + own["GROUP_GET_NUMS"],
+            "FOUND": totals.found,
+            "MISS": totals.misses,
+            "FOUND_AND_MISS": totals.found + totals.misses,
+        }
 
     # ---- sampling ----
 
     def sample(self) -> None:
         """Called by the housekeeping timer every 10 s, and once at the start."""
-        one = _Sample(self._clock(), self.current())
+        counters = self._core.sample()
+        sums = self._sums(counters)
+        one = _Sample(self._clock(), counters.values, self._own[:], sums)
         self.put_times.sample(one.when)
-        for window in (*self._windows.values(), self._rates):
+        for window in self._windows.values():
             window.take(one)
+        self._rates.take(_Sample(one.when, (), (), sums))
         midnight = _midnight(self._wall())
         for name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
-            now = one.values.get((name, self._cluster), 0)
+            now = sums.get(name, 0)
             today = self.mornings.setdefault(name, (now, now))[1]
             if midnight != self._today:
                 self.mornings[name] = (today, now)
@@ -132,37 +163,69 @@ class Statistics:
 
     def view(self, name: str, key: str) -> dict[str, dict[str, float]] | None:
         """BrokerStatsData: sum, tps and avgpt of each window; None for what was never counted."""
-        now, current = self._clock(), self.current()
-        if (name, key) not in current:
+        now, value = self._clock(), self._value(name, key)
+        times_name = name[:-4] + "NUMS" if name.endswith("_SIZE") else name
+        count = self._value(times_name, key)
+        if value is None:
             return None
         made = {}
         for window_name, window in self._windows.items():
             first = window.samples[0] if window.samples else None
-            total = self._grown(current, first, name, key)
+            total = self._grown(value, first)
             elapsed = max(now - first.when, 1.0) if first is not None else 1.0
-            times = total
-            if name.endswith("_SIZE"):
-                times = self._grown(current, first, name[:-4] + "NUMS", key)
+            times = self._grown(count, first) if count is not None else 0
             average = total / times if times > 0 else 0.0
             made[window_name] = {"avgpt": average, "sum": total, "tps": round(total / elapsed, 2)}
         return made
 
+    def _value(self, name: str, key: str) -> _Value | None:
+        """A counter now; None: it was never counted."""
+        if key == self._cluster:
+            sums = self._sums(self._core.sample())
+            if name in sums:
+                return _Value(sums[name], name)
+        found = _Value(0, "", own=self._places.get((name, key), -1))
+        if found.own >= 0:
+            found.value = self._own[found.own]
+        kind, _, unit = name.rpartition("_")
+        if kind in ("TOPIC_PUT", "GROUP_GET") and unit in ("NUMS", "SIZE"):
+            topic, _, group = key.partition("@")
+            is_put = kind == "TOPIC_PUT"
+            place, messages, size = self._core.counter(*((key, None) if is_put else (topic, group)))
+            found.value += messages if unit == "NUMS" else size
+            found.core = 2 * place + (unit == "SIZE") if place >= 0 else -1
+            if messages:
+                return found
+        return found if found.own >= 0 else None
+
     @staticmethod
-    def _grown(current: Mapping[Counter, int], first: _Sample | None, name: str, key: str) -> int:
-        before = first.values.get((name, key), 0) if first is not None else 0
-        return max(0, current.get((name, key), 0) - before)
+    def _grown(value: _Value, first: _Sample | None) -> int:
+        """Since that sample."""
+        if first is None:
+            return value.value
+        before = first.sums[value.sum] if value.sum else 0
+        if 0 <= value.core < len(first.core):
+            before += first.core[value.core]
+        if 0 <= value.own < len(first.own):
+            before += first.own[value.own]
+        return max(0, value.value - before)
 
     def tps(self, name: str) -> Callable[[str], float]:
-        """By key: a second, over the last minute. The counters are read once."""
-        now, current = self._clock(), self.current()
+        """By key: a second, over the last minute."""
+        now = self._clock()
         samples = self._windows["statsMinute"].samples
         first = samples[0] if samples else None
         elapsed = max(now - first.when, 1.0) if first is not None else 1.0
-        return lambda key: round(self._grown(current, first, name, key) / elapsed, 2)
+
+        def of(key: str) -> float:
+            value = self._value(name, key)
+            return round(self._grown(value, first) / elapsed, 2) if value is not None else 0.0
+
+        return of
 
     def total(self, name: str) -> int:
         """Of a broker-wide counter since the start."""
-        return self.current().get((name, self._cluster), 0)
+        return self._sums(self._core.sample()).get(name, 0)
 
     def rates(self, name: str) -> str:
         """Of a broker-wide counter: per second over 10 s, a minute, ten minutes, as 28 has it."""
@@ -173,6 +236,6 @@ class Statistics:
             if first is None:
                 texts.append("0.0")
                 continue
-            grown = total - first.values.get((name, self._cluster), 0)
+            grown = total - first.sums.get(name, 0)
             texts.append(str(round(max(0, grown) / max(now - first.when, 1.0), 3)))
         return " ".join(texts)

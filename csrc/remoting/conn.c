@@ -20,6 +20,7 @@
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
 #define OUT_ENOUGH (1 << 20)
+#define FRAMES_ENOUGH 64 /* to hand on, where the time of a call is limited; framer.py */
 
 /* ---- the core ---- */
 
@@ -285,6 +286,15 @@ static int check_first(ps_conn *n, const uint8_t *data, int64_t len, ps_error *e
                    (long long)total, (long long)c->co_first_max);
 }
 
+static bool is_over(const ps_core *c) {
+    return c->co_turn_ns > 0 && (c->co_frame_count >= FRAMES_ENOUGH ||
+                                 ps_monotonic_ns() - c->co_began_ns >= c->co_turn_ns);
+}
+
+void ps_core_turn(ps_core *c, int64_t ns) {
+    c->co_turn_ns = ns;
+}
+
 /* Serves the whole frames of [data, data + len), unless the answers become too many; *used says how
  * far it got. */
 static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *used, ps_error *e) {
@@ -293,7 +303,7 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
     int code = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (c->co_out.len >= OUT_ENOUGH) {
+        if (c->co_out.len >= OUT_ENOUGH || (*used > 0 && is_over(c))) {
             c->co_more = true;
             break;
         }
@@ -339,6 +349,19 @@ int ps_conn_received(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
         code = cut_frames(n, c->co_in.data, len, &used, e);
         if (code == 0 && used < len) code = keep_rest(n, c->co_in.data + used, len - used, e);
     }
+    finish(n, out);
+    return code;
+}
+
+int ps_conn_keep(ps_conn *n, int64_t len, ps_step *out, ps_error *e) {
+    ps_core *c = n->cn_core;
+    int code = 0;
+    begin(c);
+    if (n->cn_in.len > 0)
+        n->cn_in.len += len;
+    else if (len > 0)
+        code = keep_rest(n, c->co_in.data, len, e);
+    c->co_more = true;
     finish(n, out);
     return code;
 }

@@ -41,6 +41,7 @@ typedef struct ps_topic_entry {
     bool te_live; /* false: withdrawn; kept for its statistics */
     ps_topic *te_topic;
     int64_t te_puts, te_bytes;
+    int64_t te_slot; /* of its counters in a sample, from 1 on; 0: it has none yet */
     struct ps_tx_tally *te_tx; /* NULL: no transaction of it was decided */
     char te_name[];            /* ends with 0x00 */
 } ps_topic_entry;
@@ -80,6 +81,7 @@ typedef struct ps_pair {
     int64_t pr_popped; /* check points of it that are open */
     bool pr_changed;
     int64_t pr_gets, pr_bytes;
+    int64_t pr_slot; /* as te_slot */
     char pr_names[]; /* group, then topic */
 } ps_pair;
 
@@ -144,7 +146,8 @@ struct ps_core {
     int64_t co_pop_due; /* when what it has popped ends, if that is before all others; else 0 */
     int64_t co_work_left; /* what filters of pulls may cost now, PS_SQL92_WORK_MAX at most */
     int64_t co_work_ms;   /* monotonic time that it was counted at */
-    bool co_more;    /* this call has left whole frames, since its answers are many */
+    bool co_more; /* whole frames are left: the answers are many, or the time is over */
+    int64_t co_turn_ns; /* so long it goes on; 0: to the end */
     ps_topic *co_schedule, *co_timer;
     char *co_broker;     /* name of the broker, in handles */
     ps_buffer co_handle; /* of the timer that was put last */
@@ -161,6 +164,7 @@ struct ps_core {
     int32_t co_heap_count, co_heap_room;
     ps_parked *co_ready, **co_ready_end;
     ps_core_totals co_totals;
+    int64_t co_slots; /* of counters, so far */
 
     ps_core_times co_times;
     int64_t co_began_ns; /* when the call under way began, and what had been done then */

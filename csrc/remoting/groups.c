@@ -310,6 +310,33 @@ int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t
     return n;
 }
 
+static bool is_of(const ps_pair *p, const char *group, int32_t group_len, const char *topic,
+                  int32_t topic_len) {
+    return (group == NULL || (p->pr_group_len == group_len &&
+                              memcmp(p->pr_names, group, (size_t)group_len) == 0)) &&
+           (topic == NULL ||
+            (p->pr_topic_len == topic_len &&
+             memcmp(p->pr_names + p->pr_group_len, topic, (size_t)topic_len) == 0));
+}
+
+int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t pairs, ps_offset_row *out, int64_t room) {
+    int64_t n = 0;
+    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
+        if (!is_of(p, group, group_len, topic, topic_len)) continue;
+        for (int32_t i = 0; i < p->pr_mark_count; i++) {
+            const ps_mark *m = &p->pr_marks[i];
+            if (m->mk_offset < 0) continue;
+            if (n++ < room)
+                out[n - 1] = (ps_offset_row){p->pr_names,     p->pr_names + p->pr_group_len,
+                                             p->pr_group_len, p->pr_topic_len,
+                                             m->mk_queue,     m->mk_offset};
+            if (pairs) break;
+        }
+    }
+    return n;
+}
+
 /* What is in flight stays counted. */
 static void clear_marks(ps_pair *p) {
     for (int32_t i = 0; i < p->pr_mark_count; i++) {
@@ -324,12 +351,7 @@ void ps_core_forget_offsets(ps_core *c, const char *group, int32_t group_len, co
                             int32_t topic_len) {
     for (ps_pair *p = c->co_all_pairs, *next; p != NULL; p = next) {
         next = p->pr_all;
-        if (group != NULL &&
-            (p->pr_group_len != group_len || memcmp(p->pr_names, group, (size_t)group_len) != 0))
-            continue;
-        if (topic != NULL && (p->pr_topic_len != topic_len ||
-                              memcmp(p->pr_names + p->pr_group_len, topic, (size_t)topic_len) != 0))
-            continue;
+        if (!is_of(p, group, group_len, topic, topic_len)) continue;
         if (p->pr_popped > 0)
             clear_marks(p);
         else

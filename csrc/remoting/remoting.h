@@ -80,6 +80,9 @@ int64_t ps_core_take_reset(ps_core *core, const char *group, int32_t group_len, 
 /* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they
  * were last taken, and only those written into `out` count as taken. */
 int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int64_t room);
+/* The same of one group, of one topic or of both; NULL: any. pairs 1: one row of each pair. */
+int64_t ps_core_offsets_of(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                           int32_t topic_len, int32_t pairs, ps_offset_row *out, int64_t room);
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 
@@ -129,6 +132,18 @@ typedef struct ps_stat_row {
 } ps_stat_row;
 int64_t ps_core_statistics(ps_core *core, ps_stat_row *out, int64_t room);
 
+/* All counters at once: messages and bytes by slot, which a counter has from the first sample on
+ * that finds it above 0. Returns how many numbers there are; all of them only if `room` is as large.
+ * sums: messages put, and messages got. */
+int64_t ps_core_sample(ps_core *core, int64_t *out, int64_t room, int64_t sums[2]);
+typedef struct ps_counter {
+    int64_t slot; /* -1: none yet */
+    int64_t messages, bytes;
+} ps_counter;
+/* One of them now. group NULL: puts of the topic. */
+void ps_core_counter(ps_core *core, const char *group, int32_t group_len, const char *topic,
+                     int32_t topic_len, ps_counter *out);
+
 typedef struct ps_core_totals {
     int64_t puts, put_bytes, put_failures, gets, get_bytes, pulls, misses, held, found;
 } ps_core_totals;
@@ -162,7 +177,8 @@ typedef struct ps_step {
     int64_t look_in_ms; /* a pull was held: in how many ms to call ps_core_next at the latest, to
                            end the first of all that are; -1: none was held by this call */
     int64_t pop_due_ms; /* what was popped is back at this time, before all others; 0: it is not */
-    int32_t more;       /* 1: there is much to write; call ps_conn_received with 0 after it */
+    int32_t more;       /* 1: whole frames are left: there is much to write, or the time is over;
+                           call ps_conn_received with 0 after it */
     int32_t part;       /* 1: part of a frame is kept: the next room is the connection's own */
     int32_t rare;       /* 0: nothing of all this but `out`, as of most reads */
 } ps_step;
@@ -180,6 +196,11 @@ int64_t ps_conn_room(ps_conn *conn, uint8_t **at, ps_error *error);
 /* `len` bytes were read there; 0 to go on with what was read before (more in the last step).
  * PS_E_FRAME: the connection cannot go on. */
 int ps_conn_received(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
+/* The same bytes are kept for a later call, and nothing is served now. */
+int ps_conn_keep(ps_conn *conn, int64_t len, ps_step *out, ps_error *error);
+/* From now on ps_conn_received ends after so many nanoseconds and the frame under way, or with many
+ * frames to hand on; 0: with the last frame. */
+void ps_core_turn(ps_core *core, int64_t ns);
 /* One whole frame that was handed on before: 1 served, 0 not. */
 int ps_conn_serve(ps_conn *conn, const uint8_t *frame, int64_t len, ps_step *out);
 

@@ -1,17 +1,20 @@
 /* Counters since the core was made: of topics, of pairs, in all. Upstream: BrokerStatsManager. */
 #include "remoting/core.h"
 
+static void put_into(const ps_topic_entry *t, int64_t *puts, int64_t *bytes) {
+    *puts = t->te_puts;
+    *bytes = t->te_bytes;
+    if (t->te_topic == NULL) return; /* a delayed message counts when it comes, too: as upstream */
+    *puts += atomic_load_explicit(&t->te_topic->tp_delivered, memory_order_relaxed);
+    *bytes += atomic_load_explicit(&t->te_topic->tp_delivered_bytes, memory_order_relaxed);
+}
+
 int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
     int64_t n = 0;
     for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
         for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
-            int64_t puts = t->te_puts, bytes = t->te_bytes;
-            if (t->te_topic !=
-                NULL) { /* a delayed message counts when it comes, too: as upstream */
-                puts += atomic_load_explicit(&t->te_topic->tp_delivered, memory_order_relaxed);
-                bytes +=
-                    atomic_load_explicit(&t->te_topic->tp_delivered_bytes, memory_order_relaxed);
-            }
+            int64_t puts, bytes;
+            put_into(t, &puts, &bytes);
             if (puts == 0) continue;
             if (n < room) out[n] = (ps_stat_row){t->te_name, NULL, t->te_len, 0, puts, bytes};
             n++;
@@ -29,6 +32,47 @@ int64_t ps_core_statistics(ps_core *c, ps_stat_row *out, int64_t room) {
         n++;
     }
     return n;
+}
+
+static void sample(ps_core *c, int64_t *slot, int64_t messages, int64_t bytes, int64_t *out,
+                   int64_t room) {
+    if (messages == 0) return;
+    if (*slot == 0) *slot = ++c->co_slots;
+    if (2 * *slot > room) return;
+    out[2 * *slot - 2] = messages;
+    out[2 * *slot - 1] = bytes;
+}
+
+int64_t ps_core_sample(ps_core *c, int64_t *out, int64_t room, int64_t sums[2]) {
+    sums[0] = sums[1] = 0;
+    for (uint32_t i = 0; i < c->co_topic_buckets; i++) {
+        for (ps_topic_entry *t = c->co_topics[i]; t != NULL; t = t->te_next) {
+            int64_t puts, bytes;
+            put_into(t, &puts, &bytes);
+            sums[0] += puts;
+            sample(c, &t->te_slot, puts, bytes, out, room);
+        }
+    }
+    for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
+        sums[1] += p->pr_gets;
+        sample(c, &p->pr_slot, p->pr_gets, p->pr_bytes, out, room);
+    }
+    return 2 * c->co_slots;
+}
+
+void ps_core_counter(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                     int32_t topic_len, ps_counter *out) {
+    const uint8_t *name = (const uint8_t *)topic;
+    *out = (ps_counter){.slot = -1};
+    if (group == NULL) {
+        const ps_topic_entry *t = ps_core_find_topic(c, name, topic_len);
+        if (t == NULL) return;
+        put_into(t, &out->messages, &out->bytes);
+        out->slot = t->te_slot - 1;
+    } else {
+        const ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len, name, topic_len);
+        if (p != NULL) *out = (ps_counter){p->pr_slot - 1, p->pr_gets, p->pr_bytes};
+    }
 }
 
 void ps_core_get_totals(ps_core *c, ps_core_totals *out) {

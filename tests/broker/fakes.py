@@ -4,11 +4,12 @@ messages; peers that remember."""
 from __future__ import annotations
 
 import asyncio
+from array import array
 from contextlib import contextmanager
 
 from broker.remoting import codec
 from broker.remoting.command import Command, texts
-from broker.remoting.hot import Core, Times, Totals
+from broker.remoting.hot import Core, Sample, Times, Totals
 from broker.services.clients import Clients
 from broker.services.config import Config
 from broker.services.context import Services
@@ -152,6 +153,9 @@ class FakeCore:
             if group in (None, key[0]) and topic in (None, key[1])
         ]
 
+    def consumed(self, group=None, topic=None):
+        return {row[:2] for row in self.offsets(group, topic)}
+
     def take_changed_offsets(self):
         changed, self.changed = self.changed, set()
         return [(*key, self.table[key]) for key in changed if key in self.table]
@@ -168,6 +172,18 @@ class FakeCore:
 
     def statistics(self):
         return self.counters + (self.real.statistics() if self.real is not None else [])
+
+    def sample(self):
+        rows = self.statistics()
+        values = array("q", [number for row in rows for number in row[2:]])
+        puts = sum(row[2] for row in rows if row[1] is None)
+        return Sample(values, puts, sum(row[2] for row in rows) - puts)
+
+    def counter(self, topic, group):
+        for place, row in enumerate(self.statistics()):
+            if tuple(row[:2]) == (topic, group):
+                return place, *row[2:]
+        return -1, 0, 0
 
     def totals(self):
         return Totals(0, 0, 0, 0, 0, 0, *self.pulls)

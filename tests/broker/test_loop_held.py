@@ -260,7 +260,8 @@ POPS = {
 }
 
 
-async def fill(broker):
+async def fill(broker, messages=QUEUES):
+    """messages: in how many queues of the widest topic there is one."""
     s = broker.services
     for i in range(TOPICS):
         s.topics.update(TopicConfig(f"topic-{i:05}", 1, 1))
@@ -268,7 +269,7 @@ async def fill(broker):
     await s.topics.settled()
     for i in range(GROUPS):
         s.groups.update(SubscriptionGroup(f"group-{i:05}"))
-    for queue in range(QUEUES):
+    for queue in range(messages):
         s.store.put("wide", b"b", queue=queue)
     for i in range(READERS):
         s.groups.update(SubscriptionGroup(f"reader-{i}"))
