@@ -133,8 +133,8 @@ typedef struct ps_stat_row {
 int64_t ps_core_statistics(ps_core *core, ps_stat_row *out, int64_t room);
 
 /* All counters at once: messages and bytes by slot, which a counter has from the first sample on
- * that finds it above 0. Returns how many numbers there are; all of them only if `room` is as large.
- * sums: messages put, and messages got. */
+ * that finds it above 0. Returns how many numbers there are; `out` has all of them if there is room
+ * for as many. sums: messages put, and messages got. */
 int64_t ps_core_sample(ps_core *core, int64_t *out, int64_t room, int64_t sums[2]);
 typedef struct ps_counter {
     int64_t slot; /* -1: none yet */
