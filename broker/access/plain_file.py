@@ -284,6 +284,11 @@ class _Reader:
                     f"{self.place(item)}: account {key}: {name}: {parts[1].strip()} is no right,"
                     " taken as DENY"
                 )
+            if "*" in resource:
+                self.warnings.append(
+                    f"{self.place(item)}: account {key}: {name}: {resource}: a star stands for"
+                    " nothing in a plain list, so that the right fits no other name"
+                )
             made[resource] = right or DENY
         return made
 

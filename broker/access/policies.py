@@ -86,6 +86,14 @@ class Resource:
         """Neither a prefix nor every name."""
         return self.rank == _LITERAL
 
+    def check(self) -> None:
+        """Whoever writes a star within a name means more than that name. Raises: Malformed."""
+        if "*" in self.name:
+            raise Malformed(
+                f"The resource {str(self)[:300]} has a star that is not its last letter, which"
+                " stands for nothing: write a name, or a prefix like Topic:orders-*."
+            )
+
     def fits(self, need: Need) -> bool:
         if self.kind not in (Kind.ANY, need.kind):
             return False
@@ -95,16 +103,17 @@ class Resource:
 
 
 def parse_resource(text: str | None) -> Resource | None:
-    """``Topic:name``, ``Group:begin*``, ``Cluster:*`` or ``*``; None for anything else."""
+    """``Topic:name``, ``Group:begin*``, ``Cluster:*`` or ``*``; None for anything else. A star
+    that is not the last letter is a letter of the name, as in 5.3.3."""
     if text == "*":
         return Resource(Kind.ANY, _EVERY)
     word, colon, name = (text or "").partition(":")
     kind = _KINDS.get(word.lower())
     if not colon or kind is None or not name:
         return None
-    begin, star, _ = name.partition("*")
-    if not star:
+    if not name.endswith("*"):
         return Resource(kind, _LITERAL, name)
+    begin = name[:-1]
     return Resource(kind, _PREFIX if begin else _EVERY, begin)
 
 
@@ -189,6 +198,11 @@ class Acl:
         if kind == DEFAULT:
             return replace(self, default=tuple(entries))
         return replace(self, custom=tuple(entries))
+
+    def starred(self) -> list[Resource]:
+        """Those of its resources that no new rule may have (Resource.check)."""
+        entries = (*self.custom, *self.default)
+        return [entry.resource for entry in entries if "*" in entry.resource.name]
 
     def merged(self, kind: str, entries: Sequence[Entry]) -> Acl:
         """With these, each in the place of the one that has its resource."""

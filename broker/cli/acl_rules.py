@@ -125,6 +125,10 @@ def rules_of_broker(broker: str, credentials: Path | None, trust: Path | None) -
 
 def _bits(right: Right) -> int:
     """Raises: BadArgument for what a plain list cannot say."""
+    try:
+        right.resource.check()
+    except Malformed as bad:
+        raise usage(str(bad), "see pystore acl add --help") from None
     if right.resource.kind not in (Kind.TOPIC, Kind.GROUP) or not (
         right.resource.is_name or not right.resource.name
     ):
@@ -327,6 +331,8 @@ class _Users:
         try:
             parse_user(user, change.user, old)
             parse_acl(acl if change.rights else {"policies": []})
+            for right in change.rights:
+                right.resource.check()
         except Malformed as bad:
             raise usage(str(bad), "see pystore acl add --help") from None
         if dry:

@@ -264,6 +264,12 @@ def _resource(text: str) -> tuple[str, int]:
             f"Parse Resource format error for {text}.\nThe expected resource format is 'Res=Perm'."
             " For example: topicA=SUB",
         )
+    if "*" in parts[0]:
+        raise Refused(
+            _UPDATE_FAILED,
+            f"Parse Resource format error for {text}.\nA star stands for nothing in a plain list:"
+            " name the resource, or use defaultTopicPerm or defaultGroupPerm.",
+        )
     return parts[0].strip(), _right(parts[1], text)
 
 

@@ -108,6 +108,14 @@ class PolicyAccess:
             acls = {name: parse_acl(row) for name, row in rows.acls.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as bad:
             raise self._damaged(bad) from None
+        for name, acl in acls.items():
+            for resource in acl.starred():
+                log.warning(
+                    "A rule of User:%s is on %s: a star that is not the last letter stands for"
+                    " nothing, so that the rule fits no other name; remove it with pystore acl"
+                    " remove",
+                    name, resource,
+                )  # fmt: skip
         return replace(rules, users=users, acls=acls)
 
     def _open_tables(self) -> AccessRows:
@@ -243,7 +251,7 @@ class PolicyAccess:
         async with self._lock:
             if name not in self.rules.users:
                 raise Rejected(16, f"The subject of {subject} is not exist.")
-            policies = _checked(parse_policies, body.get("policies"))
+            policies = _checked(_new_policies, body.get("policies"))
             if not policies:
                 raise Rejected(
                     1,
@@ -310,8 +318,15 @@ class PolicyAccess:
                     f"{account.place}: whiteRemoteAddress of {account.key} is not taken over"
                 )
             user = User(account.key, account.secret, account.admin)
-            custom = [_entry(Kind.TOPIC, name, bits) for name, bits in account.topics.items()]
-            custom += [_entry(Kind.GROUP, name, bits) for name, bits in account.groups.items()]
+            # In a plain list a star is a letter; here it would stand for other names.
+            named = [(Kind.TOPIC, name, bits) for name, bits in account.topics.items()]
+            named += [(Kind.GROUP, name, bits) for name, bits in account.groups.items()]
+            lost += [
+                f"{account.place}: the right of {account.key} on {kind}:{name} is not taken over:"
+                " a star stands for nothing in a plain list"
+                for kind, name, _ in named if "*" in name
+            ]  # fmt: skip
+            custom = [_entry(*each) for each in named if "*" not in each[1]]
             default = [
                 _entry(Kind.TOPIC, None, account.topic_default),
                 _entry(Kind.GROUP, None, account.group_default),
@@ -329,6 +344,15 @@ def _entry(kind: Kind, name: str | None, bits: int) -> Entry:
         return Entry(resource, (Action.ALL,), False)
     named = ((PUB, Action.PUB), (SUB, Action.SUB))
     return Entry(resource, tuple(action for bit, action in named if bits & bit), True)
+
+
+def _new_policies(given: object) -> list[tuple[str, list[Entry]]]:
+    """Those of a request that makes rules. Raises: Malformed."""
+    made = parse_policies(given)
+    for _, entries in made:
+        for entry in entries:
+            entry.resource.check()
+    return made
 
 
 def _user(given: dict[str, Any]) -> User:

@@ -20,6 +20,7 @@ from waiting import until
 
 import pystore
 from broker import Broker, Credentials, LocalState, Message, Producer, TransactionProducer
+from broker.access import plain_file
 from broker.access.signature import sign
 from broker.cli.secure import ADMIN_FILE, secured
 from broker.client.credentials import SigningHook, credentials_of_file
@@ -31,6 +32,7 @@ from broker.remoting import rate_limited_log
 from broker.remoting.command import BINARY, Command, Refused
 from broker.remoting.digests import digest_functions
 from broker.remoting.tls import client_context
+from broker.services.policy_access import PolicyAccess
 from pystore.errors import BadArgument
 from pystore.properties import encode_properties
 from pystore.repair import rebuild
@@ -306,6 +308,33 @@ def test_accounts_become_users(tmp_path, rules):
         admin = {"key": "operator", "secret": "operator-secret"}
         assert play(broker.port, send("typo", **admin))[0] == 0
         assert (tmp_path / "store" / "access").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["*", "mid*", "*-public"])
+def test_a_star_in_a_plain_list_is_refused_when_a_request_brings_it(broker, name):
+    boss = ASK | {"key": "operator", "secret": "operator-secret", "code": 50}
+    given = {"accessKey": TEAM.access_key, "topicPerms": f"{name}=PUB"}
+    code, remark, _ = play(broker.port, boss | {"ext": given})
+    assert (code, "A star stands for nothing in a plain list" in remark) == (209, True)
+
+
+def test_a_star_in_the_file_of_a_plain_list_is_warned_of(tmp_path):
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES.replace("orders=PUB|SUB", "ord*=PUB|SUB"))
+    (warning,) = plain_file.load(file).warnings
+    assert "topicPerms: ord*: a star stands for nothing" in warning
+
+
+def test_a_star_of_a_plain_list_becomes_no_prefix_of_users(tmp_path):
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES.replace("orders=PUB|SUB", "ord*=PUB|SUB"))
+    rules, _ = plain_file.joined([plain_file.load(file)])
+    access = PolicyAccess(tmp_path / "access", lambda: None)
+    access.open(access.rules)
+    lost = access.migrate(rules)
+    assert "Topic:ord*" in "".join(lost)
+    assert "Topic:ord*" not in json.dumps(access.acls("", ""))
+    access.close()
 
 
 # ---- our clients ----
