@@ -18,6 +18,7 @@ from broker.services.names import (
     RETRY,
     TEMPLATE,
     check_topic,
+    is_legal,
     is_system_topic,
 )
 from broker.services.write_behind import WriteBehindTable
@@ -139,6 +140,9 @@ class Topics:
         perm = config.perm
         if not self._settings["brokerPermission"] & READ:
             perm &= ~READ
+        if not is_legal(config.name):  # a file of another broker may have one
+            log.warning("The topic %.300r is not served: no topic can have that name", config.name)
+            return
         self._core.publish_topic(
             config.name, config.read_queue_nums, config.write_queue_nums, perm,
             hot=self.is_hot(config), once=self.is_once(config.name),
@@ -158,6 +162,14 @@ class Topics:
     # ---- making ----
 
     def _put(self, config: TopicConfig) -> TopicConfig:
+        """Raises: Refused, for a name that no topic of the store can have, too: that of a group or
+        of another store may be stranger."""
+        if not is_legal(config.name):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"{config.name[:260]!r} cannot be a topic: use letters, digits and % | _ - in the"
+                " names of topics and groups",
+            )
         old = self.get(config.name)
         more = _queues(config) - (_queues(old) if old is not None else 0)
         most = self._settings["maxQueuesPerBroker"]
