@@ -24,9 +24,11 @@ FIELDS = (
     "subject", "resource", "clusterName", "defaultTopic", "namespace", "a", "b", "c",
 )  # fmt: skip
 NUMBERS = dict.fromkeys(
-    ["queueId", "offset", "commitOffset", "timestamp", "maxNum", "bornTimestamp", "delayLevel", "readQueueNums", "writeQueueNums", "beginTimestamp", "endTimestamp", "brokerId"],
-    "0",
-)
+    (
+        "queueId", "offset", "commitOffset", "timestamp", "maxNum", "bornTimestamp", "delayLevel",
+        "readQueueNums", "writeQueueNums", "beginTimestamp", "endTimestamp", "brokerId",
+    ), "0",
+)  # fmt: skip
 #: They need an administrator's care, and end what the test looks at.
 LEFT_OUT = {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG}
 
@@ -57,9 +59,7 @@ def requests(name: str) -> Iterator[Command]:
                 yield Command(code, {**base, "delayLevel": "1", field: name}, body_of(name))
 
 
-def test_no_name_makes_a_request_fail(
-    store_path, caplog, monkeypatch
-):
+def test_no_name_makes_a_request_fail(store_path, caplog, monkeypatch):
     """Each is served or refused by name: none is answered with the name of a Python error, and the
     log has no traceback."""
     failed: list[str] = []
