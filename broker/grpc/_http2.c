@@ -2,8 +2,9 @@
  * counted in microseconds, which is why it is written by hand.
  *
  * Interface: the types Service and Session; the type Sends and stored for plain sends, the type
- * Deliveries for messages that are handed out, read_acks for acknowledgements. What they do says
- * broker/grpc/_http2.pyi. The limited API of CPython 3.11, as pystore/_core. */
+ * Deliveries for messages that are handed out, read_acks for acknowledgements, count_fields for any
+ * request. What they do says broker/grpc/_http2.pyi. The limited API of CPython 3.11, as
+ * pystore/_core. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "http2/delivery.h"
 #include "http2/http2.h"
 #include "http2/message.h"
+#include "http2/proto.h"
 
 /* ---- sets of names ---- */
 
@@ -457,9 +459,22 @@ static PyObject *read_acks(PyObject *module, PyObject *data) {
                          (Py_ssize_t)acks.topic.len, each, reply);
 }
 
+/* count_fields(request, shapes, kind, most): see the .pyi. */
+static PyObject *count_fields(PyObject *module, PyObject *args) {
+    (void)module;
+    const char *data, *shapes;
+    Py_ssize_t len, size;
+    int kind;
+    long long most;
+    if (!PyArg_ParseTuple(args, "y#y#iL", &data, &len, &shapes, &size, &kind, &most)) return NULL;
+    return PyLong_FromLongLong(ps_proto_count((const uint8_t *)data, len,
+                                              (const int32_t *)(const void *)shapes, kind, most));
+}
+
 /* ---- the module ---- */
 
 static PyMethodDef functions[] = {
+    {"count_fields", count_fields, METH_VARARGS, NULL},
     {"read_acks", read_acks, METH_O, NULL},
     {"stored", stored, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

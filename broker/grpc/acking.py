@@ -19,6 +19,7 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok, overall, status
 from broker.processors.poprules import PopRules, after_disk
+from broker.processors.turns import Turns
 from broker.remoting.command import Refused
 from broker.remoting.receipts import Handle
 
@@ -26,6 +27,8 @@ __all__ = ["Acking"]
 
 #: Groups with their topics whose names are remembered as good.
 _KNOWN_MAX = 4096
+#: Of one call, as of one request of the remoting protocol (bodies.py).
+_ENTRIES_MAX = 1024
 
 
 class Acking:
@@ -101,8 +104,14 @@ class Acking:
         topic, group = topic_of(request.topic), group_of(request.group)
         if not request.entries:
             raise Problem(Code.BAD_REQUEST, "no message to acknowledge")
-        reply = pb.AckMessageResponse()
+        if len(request.entries) > _ENTRIES_MAX:
+            raise Problem(
+                Code.BAD_REQUEST,
+                f"{len(request.entries)} messages to acknowledge, {_ENTRIES_MAX} are allowed",
+            )
+        reply, turns = pb.AckMessageResponse(), Turns()
         for entry in request.entries:
+            await turns.next()
             try:
                 await self._ack(call, group, topic, entry.receipt_handle)
                 how = ok()

@@ -25,7 +25,7 @@ from broker.grpc.messages import delivery, delivery_at_once, message_of, millis,
 from broker.grpc.receipts import Receipt
 from broker.grpc.renewal import Renewals
 from broker.grpc.routes import Routes
-from broker.grpc.schema import DecodeError, pb
+from broker.grpc.schema import METHODS, DecodeError, pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
 from broker.processors.poprules import PopRules, after_disk
@@ -173,7 +173,7 @@ class Receiving:
         if client is None or client.is_producer or rules is None:
             return None
         try:
-            request = pb.ReceiveMessageRequest.FromString(data)
+            request = METHODS["ReceiveMessage"].parse(data)
             asked = self._asked(call, request, client, rules.s.broker_name)
             wanted = _wanted(rules, call, asked)
         except (DecodeError, Refused):

@@ -35,6 +35,8 @@ __all__ = ["Sending", "check_type", "queue_for"]
 
 #: Messages that are looked at in one turn of the event loop.
 _A_TURN = 64
+#: Messages of one call.
+_MESSAGES_MAX = 4096
 #: Topics, and queues of theirs, that are remembered for plain messages.
 _KNOWN_MAX = 4096
 _KINDS = {number: name for name, number in vars(Kind).items()}
@@ -111,6 +113,10 @@ class Sending:
 
     async def send(self, call: Call, request: Any) -> Any:
         messages = request.messages
+        if len(messages) > _MESSAGES_MAX:
+            raise Problem(
+                Code.BAD_REQUEST, f"{len(messages)} messages to send, {_MESSAGES_MAX} are allowed"
+            )
         topic = check_topics_equal(messages)
         made = [await self._taken(call, each) for each in messages]
         places = await self._broker.places(topic)

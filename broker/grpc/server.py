@@ -227,7 +227,7 @@ async def _telemetry(method: Method, handler: Any, call: Call, stream: Stream) -
 
 def _parsed(method: Method, data: bytes) -> Any:
     try:
-        return method.request.FromString(data)
+        return method.parse(data)
     except DecodeError as bad:
         raise Problem(Code.BAD_REQUEST, f"malformed {method.name} request: {bad}") from None
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from broker.grpc.brokers import AtOnce, Brokers, accepted
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import topic_of
-from broker.grpc.schema import DecodeError, pb
+from broker.grpc.schema import METHODS, DecodeError, pb
 from broker.grpc.status import Code, Problem, ok
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
@@ -90,7 +90,7 @@ class Ending:
     def _end_at_once(self, broker: AtOnce, call: Call, data: bytes) -> bytes | None:
         """The reply when the core carries it out, as nearly always."""
         try:
-            request = pb.EndTransactionRequest.FromString(data)
+            request = METHODS["EndTransaction"].parse(data)
         except DecodeError:
             return None
         asked = _asked(request)

@@ -31,6 +31,64 @@ bool ps_proto_next(ps_proto_reader *r, ps_proto_field *out) {
     return true;
 }
 
+/* The kind of message in a field; PS_PROTO_PACKED; or -2. */
+static int32_t kind_of(const int32_t *shapes, int32_t kind, uint64_t number) {
+    for (int32_t i = shapes[kind]; i < shapes[kind + 1]; i += 2)
+        if ((uint64_t)shapes[i] == number) return shapes[i + 1];
+    return -2;
+}
+
+static bool skip(ps_proto_reader *r, uint64_t key, uint64_t *len) {
+    uint64_t ignored;
+    *len = 0;
+    switch (key & 7) {
+    case 0:
+        return read_varint(r, &ignored);
+    case 1:
+        *len = 8;
+        break;
+    case 2:
+        if (!read_varint(r, len)) return false;
+        break;
+    case 5:
+        *len = 4;
+        break;
+    default: /* the ends of groups */
+        return true;
+    }
+    if (*len > (uint64_t)(r->end - r->at)) return false;
+    r->at += *len;
+    return true;
+}
+
+#define DEEPEST 16
+
+int64_t ps_proto_count(const uint8_t *data, int64_t len, const int32_t *shapes, int32_t kind,
+                       int64_t most) {
+    struct {
+        ps_proto_reader r;
+        int32_t kind;
+    } all[DEEPEST] = {{ps_proto_reader_of(data, len), kind}};
+    int64_t count = 0;
+    for (int deep = 0; deep >= 0 && count <= most;) {
+        ps_proto_reader *r = &all[deep].r;
+        uint64_t key, size;
+        if (r->at >= r->end) {
+            deep--;
+            continue;
+        }
+        if (!read_varint(r, &key) || !skip(r, key, &size)) return count;
+        count++;
+        int32_t inner = (key & 7) == 2 ? kind_of(shapes, all[deep].kind, key >> 3) : -2;
+        if (inner == PS_PROTO_PACKED) count += (int64_t)size;
+        if (inner < 0 || deep + 1 == DEEPEST) continue;
+        const uint8_t *from = r->at - size;
+        all[++deep].r = ps_proto_reader_of(from, (int64_t)size);
+        all[deep].kind = inner;
+    }
+    return count;
+}
+
 bool ps_proto_text(const ps_proto_field *f, ps_h2_text *out) {
     bool blank = true;
     if (f->is_number || f->len > PS_H2_TEXT_MAX) return false;

@@ -48,6 +48,14 @@ bool ps_proto_text(const ps_proto_field *f, ps_h2_text *out);
 /* Resource: its name; its namespace counts for nothing. */
 bool ps_proto_resource(const ps_proto_field *in, ps_h2_text *name);
 
+/* How many fields and elements a message has with all that are in it, up to `most` and one more: to
+ * parse one takes as long. It ends where the message is malformed. shapes: for each kind of message
+ * where its pairs begin, and after the last where they end; then the pairs: a field's number, and
+ * the kind of message in it, or PS_PROTO_PACKED. kind: of this message. */
+#define PS_PROTO_PACKED (-1) /* numbers, which may stand in one field */
+int64_t ps_proto_count(const uint8_t *data, int64_t len, const int32_t *shapes, int32_t kind,
+                       int64_t most);
+
 uint8_t *ps_proto_put_varint(uint8_t *to, uint64_t value);
 uint8_t *ps_proto_put_bytes(uint8_t *to, uint8_t number, const void *data, int64_t len);
 /* Status: OK. */

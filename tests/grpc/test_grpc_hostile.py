@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,10 +19,12 @@ from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
-from broker.grpc._http2 import Service
+from broker.grpc import schema
+from broker.grpc._http2 import Service, count_fields
 from broker.grpc.front import Front
 from broker.grpc.http2 import Http2Connection
-from broker.grpc.schema import METHODS, SERVICE, pb
+from broker.grpc.schema import METHODS, SERVICE, DecodeError, pb
+from broker.grpc.status import Code
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -302,3 +305,89 @@ def test_a_flood_of_calls_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch
             transport.close()
 
     asyncio.run(work())
+
+
+# ---- many of something ----
+
+
+def fields_of(message: Any) -> int:
+    """Fields and elements of a message with those in it, as protobuf itself knows them."""
+    count = 0
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            count += 3 * len(value)
+        elif isinstance(value, (str, bytes, int, float, bool)):
+            count += 1
+        elif field.message_type is None and not isinstance(value[0], (str, bytes)):
+            count += 1 + len(value)  # packed
+        else:
+            values = value if isinstance(field.default_value, list) else [value]
+            inner = [0 if isinstance(v, (str, bytes)) else fields_of(v) for v in values]
+            count += len(values) + sum(inner)
+    return count
+
+
+def test_fields_are_counted_as_protobuf_knows_them() -> None:
+    system = pb.SystemProperties(keys=["a", "b", "c"], message_id="id", tag="t")
+    properties = {"k": "v", "l": "w"}
+    one = pb.Message(
+        topic=pb.Resource(name="T"), user_properties=properties, system_properties=system, body=b"x"
+    )
+    requests: dict[str, Any] = {
+        "SendMessage": pb.SendMessageRequest(messages=[one, one, pb.Message()]),
+        "AckMessage": pb.AckMessageRequest(
+            topic=pb.Resource(name="T"), entries=[pb.AckMessageEntry(receipt_handle="h")] * 5
+        ),
+        "ReceiveMessage": pb.ReceiveMessageRequest(
+            message_queue=pb.MessageQueue(accept_message_types=[1, 2, 3]), batch_size=3
+        ),
+        "Telemetry": pb.TelemetryCommand(
+            settings=pb.Settings(
+                subscription=pb.Subscription(
+                    subscriptions=[pb.SubscriptionEntry(topic=pb.Resource(name="T"))] * 3
+                )
+            )
+        ),
+    }
+    for name, request in requests.items():
+        data, method = request.SerializeToString(), METHODS[name]
+        found = count_fields(data, schema._SHAPES, method.kind, 1000)
+        assert found == fields_of(request), name
+        assert count_fields(data, schema._SHAPES, method.kind, 3) > 3, name
+
+
+def test_a_request_of_very_many_fields_is_refused_unparsed(broker: Broker) -> None:
+    """Whatever there is many of: a million entries would hold the loop for seconds."""
+    many = 200_000
+    system = pb.SystemProperties(keys=["k"] * many)
+    topics = pb.Publishing(topics=[pb.Resource(name="T")] * many)
+    types = pb.MessageQueue(accept_message_types=[1] * many)
+    requests: dict[str, Any] = {
+        "AckMessage": pb.AckMessageRequest(entries=[pb.AckMessageEntry()] * many),
+        "SendMessage": pb.SendMessageRequest(messages=[pb.Message(system_properties=system)]),
+        "ReceiveMessage": pb.ReceiveMessageRequest(message_queue=types),
+        "Telemetry": pb.TelemetryCommand(settings=pb.Settings(publishing=topics)),
+    }
+    for name, request in requests.items():
+        with pytest.raises(DecodeError, match="more than 100000 fields"):
+            METHODS[name].parse(request.SerializeToString())
+    with Caller(broker.grpc_address) as caller:
+        found = METHODS["AckMessage"].reply.FromString(
+            caller.raw("AckMessage", requests["AckMessage"].SerializeToString())
+        )
+    assert found.status.code == Code.BAD_REQUEST
+    assert "more than 100000 fields" in found.status.message
+
+
+def test_entries_of_one_call_are_bounded(broker: Broker) -> None:
+    resources = {"topic": pb.Resource(name="Normal"), "group": pb.Resource(name="g")}
+    entry = pb.AckMessageEntry(receipt_handle="no handle", message_id="m")
+    with Caller(broker.grpc_address) as caller:
+        found = caller("AckMessage", **resources, entries=[entry] * 1025)
+        assert found.status.code == Code.BAD_REQUEST
+        assert found.status.message == "1025 messages to acknowledge, 1024 are allowed"
+        allowed = caller("AckMessage", **resources, entries=[entry] * 1024)
+        assert {each.status.code for each in allowed.entries} == {Code.INVALID_RECEIPT_HANDLE}
+        found = caller.send(*[pb.Message()] * 4097)
+        assert found.status.code == Code.BAD_REQUEST
+        assert found.status.message == "4097 messages to send, 4096 are allowed"
