@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.cli.signing import credentials_of
+from broker.cli.signing import context_of, credentials_of
 from pystore.cli.verbs import usage
 from pystore.errors import BadArgument
 
@@ -42,14 +42,13 @@ def ask(
     from broker.access.signature import sign
     from broker.remoting.client import RemotingClient, parse_address
     from broker.remoting.command import Command, texts
-    from broker.remoting.tls import client_context
 
     try:
         parse_address(broker)
     except ValueError as wrong:
         raise usage(f"--broker: {wrong}", "for example: --broker 127.0.0.1:10911") from None
     signer = credentials_of(credentials)
-    tls = client_context(str(trust)) if trust is not None else None
+    tls = context_of(trust)
 
     async def asked() -> Command:
         async with RemotingClient(tls=tls) as client:

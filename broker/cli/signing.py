@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from broker.client.credentials import Credentials
 
-__all__ = ["CredentialsFile", "TrustFile", "credentials_of", "tls_of"]
+__all__ = ["CredentialsFile", "TrustFile", "context_of", "credentials_of", "tls_of"]
 
 CredentialsFile = Annotated[
     Path | None,
@@ -30,16 +31,26 @@ CredentialsFile = Annotated[
 TrustFile = Annotated[
     Path | None,
     typer.Option(
-        "--trust", metavar="FILE", help="Use TLS, and trust servers with this certificate."
+        "--trust", metavar="FILE",
+        help="Use TLS, and trust servers with this certificate, which names the address that is"
+        " asked; ROCKETMQ_TLS_VERIFY_HOST=false: any address.",
     ),
-]
+]  # fmt: skip
 
 
 def tls_of(file: Path | None) -> ssl.SSLContext | bool:
-    """Raises: BadArgument."""
+    """As a client of the package takes it. Raises: BadArgument."""
+    return context_of(file) or False
+
+
+def context_of(file: Path | None) -> ssl.SSLContext | None:
+    """None: plain text. Raises: BadArgument."""
     from broker.remoting.tls import client_context
 
-    return client_context(str(file)) if file is not None else False
+    if file is None:
+        return None
+    any_host = os.environ.get("ROCKETMQ_TLS_VERIFY_HOST", "").strip().lower() == "false"
+    return client_context(str(file), verify_host=not any_host)
 
 
 def credentials_of(file: Path | None) -> Credentials | None:

@@ -147,7 +147,7 @@ class RemotingClient:
                 return made
         try:
             async with asyncio.timeout(self._connect_s):
-                _, made = await loop.create_connection(self._make, host, port)
+                _, made = await loop.create_connection(lambda: self._make(host), host, port)
                 if isinstance(made.intake, TlsIntake):
                     await made.intake.start()
         except TimeoutError:
@@ -162,11 +162,13 @@ class RemotingClient:
             raise ConnectionError(f"no connection to {address}: {failed}") from failed
         return made
 
-    def _make(self) -> Connection:
+    def _make(self, host: str) -> Connection:
         tls = self._tls
         if tls is None:
             return Connection(self._shared)
-        return Connection(self._shared, lambda connection: TlsIntake(connection, tls, False))
+        return Connection(
+            self._shared, lambda connection: TlsIntake(connection, tls, False, host=host)
+        )
 
     async def close(self) -> None:
         self._closed = True

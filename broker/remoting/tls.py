@@ -60,6 +60,8 @@ class TlsSettings:
     #: tls.client.authServer: whether their certificates are verified, against this one if given.
     auth_server: bool = False
     client_trust_cert_path: str = ""
+    #: And whether they are for the host that was asked. Not upstream's, which never looks.
+    verify_host: bool = True
     _context: ssl.SSLContext | None = field(default=None, repr=False)
 
     NAMES = {  # noqa: RUF012 - the slots make it a constant of the class
@@ -77,6 +79,7 @@ class TlsSettings:
         "tls.client.keyPassword": "client_key_password",
         "tls.client.authServer": "auth_server",
         "tls.client.trustCertPath": "client_trust_cert_path",
+        "tls.client.verifyHost": "verify_host",
     }
 
     def __post_init__(self) -> None:
@@ -104,7 +107,7 @@ class TlsSettings:
             if name not in given:
                 continue
             text = given[name].strip()
-            if attribute in ("auth_client", "auth_server", "enable", "test_mode"):
+            if attribute in ("auth_client", "auth_server", "enable", "test_mode", "verify_host"):
                 found[attribute] = text.lower() == "true"
             elif attribute in ("mode", "need_client_auth"):
                 found[attribute] = text.lower()
@@ -146,6 +149,7 @@ class TlsSettings:
             self.client_key_path,
             self.client_key_password,
             verify=self.auth_server,
+            verify_host=self.verify_host,
         )
 
     def server_context(self) -> ssl.SSLContext:
@@ -207,23 +211,35 @@ def client_context(
     key_password: str = "",
     *,
     verify: bool | None = None,
+    verify_host: bool = True,
 ) -> ssl.SSLContext:
     """TLS of a client. trust_cert_path: whoever the server's certificate must be signed by. verify:
     whether it is looked at; None: if that path is given. Upstream's clients do not by default
-    (tls.client.authServer).
+    (tls.client.authServer). verify_host: a certificate that is looked at must be for the address
+    that was asked; else whoever has one of the same issuer passes for a broker.
 
     Raises: BadArgument.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False  # addresses come from the name server, and are numbers
+    context.check_hostname = False
     if verify if verify is not None else trust_cert_path:
         _trust(context, trust_cert_path, ssl.Purpose.SERVER_AUTH)
+        context.check_hostname = verify_host
     else:
         context.verify_mode = ssl.CERT_NONE
     if cert_path:
         _load(context, cert_path, key_path or cert_path, key_password)
     return context
+
+
+def _why(failed: ssl.SSLError) -> str:
+    if isinstance(failed, ssl.SSLCertVerificationError):
+        hint = ""
+        if "match" in failed.verify_message:  # a name or an address
+            hint = "; use an address that the certificate names, or set tls.client.verifyHost=false"
+        return f"{failed.reason}: {failed.verify_message}{hint}"
+    return str(failed.reason)
 
 
 class TlsIntake:
@@ -235,12 +251,16 @@ class TlsIntake:
         context: ssl.SSLContext,
         server_side: bool,
         opened: Callable[[], None] | None = None,
+        host: str | None = None,
     ) -> None:
-        """opened: called when the handshake is done, or can no longer be."""
+        """opened: called when the handshake is done, or can no longer be. host: that was asked, of
+        a client."""
         self._connection = connection
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
+        self._tls = context.wrap_bio(
+            self._in, self._out, server_side=server_side, server_hostname=host
+        )
         self._opened = opened
         self._ready = False
         self._early: Parts = []
@@ -293,7 +313,7 @@ class TlsIntake:
             return False
         except ssl.SSLError as failed:
             self._carry()  # the alert that says why
-            self._fail(ConnectionError(f"no TLS with {self._connection}: {failed.reason}"))
+            self._fail(ConnectionError(f"no TLS with {self._connection}: {_why(failed)}"))
             self._connection.abort("the TLS handshake failed", str(failed))
             return False
         self._ready = True

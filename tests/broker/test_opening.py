@@ -354,3 +354,34 @@ def test_the_core_reads_behind_a_proxy_and_inside_tls(tmp_path):
             assert hosts == [ipaddress.ip_address("10.1.2.3").packed + struct.pack(">i", 4711)] * 6
 
     run(work())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_certificate_that_is_trusted_is_for_the_host_that_was_asked(tmp_path, named):
+    """Else whoever has a certificate of the same issuer passes for a broker; an option says so."""
+    cert, key = self_signed("x", ["127.0.0.1"] if named else ["broker.example", "127.0.0.2"])
+    (tmp_path / "cert").write_text(cert)
+    (tmp_path / "key").write_text(key)
+    trust = str(tmp_path / "cert")
+    tls = TlsSettings(mode="enforcing", cert_path=trust, key_path=str(tmp_path / "key"))
+    told = {"tls.enable": "true", "tls.client.authServer": "true"}
+    told["tls.client.trustCertPath"] = trust
+    of_names = TlsSettings.from_names(told).client_context()
+    any_host = TlsSettings.from_names(told | {"tls.client.verifyHost": "false"}).client_context()
+    own = ssl.create_default_context(cafile=trust)
+
+    async def work():
+        async with serving({1: who}, tls=tls) as server:
+            at = f"127.0.0.1:{server.port}"
+            for context, checks in (
+                (client_context(trust), True), (of_names, True), (own, True), (any_host, False),
+                (client_context(trust, verify_host=False), False), (client_context(), False),
+            ):  # fmt: skip
+                async with RemotingClient(tls=context) as client:
+                    if named or not checks:
+                        assert (await client.request(at, Command(1))).code == 0
+                        continue
+                    with pytest.raises(ConnectionError, match=r"mismatch.*verifyHost=false"):
+                        await client.request(at, Command(1))
+
+    run(work())
