@@ -40,11 +40,13 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One of `actions` on one resource."""
+    """One of `actions` on one resource. shown: what a refusal says in place of the name, where
+    the name is not for whoever asks."""
 
     kind: Kind
     name: str
     actions: tuple[Action, ...]
+    shown: str = ""
 
     def __str__(self) -> str:
         return f"{'|'.join(self.actions)} on {self.kind}:{self.name}"

@@ -121,7 +121,7 @@ class PlainRules:
             wanted = PUB if need.actions == (Action.PUB,) else SUB
             if bits & DENY or not bits & wanted:
                 return _refused(
-                    f"No default permission for {need.kind.lower()}:{need.name}"
+                    f"No default permission for {need.kind.lower()}:{need.shown or need.name}"
                     f" (accessKey={account.key} lacks {right_text(wanted)} for request"
                     f" code={asked.code})",
                     rule,

@@ -328,8 +328,8 @@ class PolicyRules:
             if entry is None or not entry.allow:
                 why = "no matched policies." if entry is None else "the decision is deny."
                 return _refused(
-                    f"User:{name} has no permission to access {need.kind}:{need.name} from"
-                    f" {host}, {why}",
+                    f"User:{name} has no permission to access"
+                    f" {need.kind}:{need.shown or need.name} from {host}, {why}",
                     rule,
                 )
         return Verdict(True, rule)

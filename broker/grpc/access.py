@@ -114,7 +114,7 @@ class ProxyAccess:
             self._users, self._acls, settings.authenticate, settings.authorize
         )
         # Halves are named by their topic's group, which brokers compare.
-        self._needs = NeedsOfPolicies(settings.cluster, lambda offset, half: None)
+        self._needs = NeedsOfPolicies(settings.cluster, None)
         self._asked: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[None]] = {}
 

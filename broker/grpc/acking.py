@@ -109,10 +109,16 @@ class Acking:
                 Code.BAD_REQUEST,
                 f"{len(request.entries)} messages to acknowledge, {_ENTRIES_MAX} are allowed",
             )
-        reply, turns = pb.AckMessageResponse(), Turns()
+        reply, turns, refused = pb.AckMessageResponse(), Turns(), None
+        try:
+            await self._broker.check(call, to_consume(group, topic))
+        except Problem as problem:
+            refused = problem
         for entry in request.entries:
             await turns.next()
             try:
+                if refused is not None:
+                    raise refused
                 await self._ack(call, group, topic, entry.receipt_handle)
                 how = ok()
             except Problem as problem:
@@ -149,6 +155,7 @@ class Acking:
             group_of(request.group),
             request.receipt_handle,
         )
+        await self._broker.check(call, to_consume(group, topic))
         invisible_ms = millis(request.invisible_duration)
         check_invisible(invisible_ms, 0, self._settings)
         receipt = await self._newest(group, given)
@@ -166,10 +173,10 @@ class Acking:
             group_of(request.group),
             request.receipt_handle,
         )
+        await self._broker.check(call, to_consume(group, topic))
         receipt = await self._newest(group, given)
         if receipt.physical < 0:
             raise Problem(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
-        await self._broker.check(call, to_consume(group, topic))
         await self._check_place(group, topic, receipt)
         ask = partial(self._broker.request, call, broker=receipt.handle.broker)
         await dead_letter(ask, group, topic, request.message_id, receipt)

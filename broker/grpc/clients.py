@@ -233,7 +233,7 @@ class ClientMethods:
         if kind == "publishing":
             await self._merge_producer(call, made)
         else:
-            await self._merge_consumer(made)
+            await self._merge_consumer(call, made)
         client = Client(client_id, call, self._broker.link(call), made)
         old = self._clients.get(client_id)
         client.commands = out
@@ -258,13 +258,14 @@ class ClientMethods:
         set_millis(policy.exponential_backoff.max, own.producer_backoff_max_ms)
         policy.exponential_backoff.multiplier = own.producer_backoff_multiplier
 
-    async def _merge_consumer(self, made: Any) -> None:
+    async def _merge_consumer(self, call: Call, made: Any) -> None:
         own, subscription = self._settings, made.subscription
         if len(subscription.subscriptions) > _TOPICS_MAX:
             raise Problem(Code.BAD_REQUEST, f"a consumer has at most {_TOPICS_MAX} subscriptions")
         name = group_of(subscription.group)
         for each in subscription.subscriptions:
             topic_of(each.topic)
+        await self._broker.check(call, _beat(call.client_id, [], [_consumer(made)]))
         topics = [each.topic.name for each in subscription.subscriptions]
         config = await self._broker.group(name, topics)
         subscription.fifo = config is not None and config.consume_message_orderly
@@ -287,39 +288,12 @@ class ClientMethods:
         if client.is_producer:
             producers = [{"groupName": topic} for topic in client.topics]
         else:
-            consumers = [self._consumer(client)]
-        body = {
-            "clientID": client.client_id, "heartbeatFingerprint": 0, "withoutSub": False,
-            "producerDataSet": producers, "consumerDataSet": consumers,
-        }  # fmt: skip
-        command = Command(RequestCode.HEART_BEAT, {}, mqjson.dumps(body))
+            consumers = [_consumer(client.settings)]
+        command = _beat(client.client_id, producers, consumers)
         command.language = _LANGUAGES.get(client.call.language.upper(), _OTHER)
         if not client.link.open:
             client.use(self._broker.link(call))
         await self._broker.tell(call, client.link, command, client.topics)
-
-    @staticmethod
-    def _consumer(client: Client) -> dict[str, Any]:
-        settings = client.settings
-        passive = settings.client_type != pb.ClientType.SIMPLE_CONSUMER
-        return {
-            "groupName": client.group,
-            "consumeType": "CONSUME_PASSIVELY" if passive else "CONSUME_ACTIVELY",
-            "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "unitMode": False,
-            "subscriptionDataSet": [
-                {
-                    "topic": each.topic.name,
-                    "subString": each.expression.expression or "*",
-                    "expressionType": (
-                        "SQL92" if each.expression.type == pb.FilterType.SQL else "TAG"
-                    ),
-                    "subVersion": time.time_ns() // 1_000_000,
-                }
-                for each in settings.subscription.subscriptions
-            ],
-        }
 
     # ---- Heartbeat, NotifyClientTermination ----
 
@@ -349,3 +323,34 @@ class ClientMethods:
                 await self._broker.tell(call, client.link, command, client.topics)
         self._clients.drop(client.client_id)
         return pb.NotifyClientTerminationResponse(status=ok())
+
+
+def _beat(
+    client_id: str, producers: list[dict[str, Any]], consumers: list[dict[str, Any]]
+) -> Command:
+    """The heartbeat of a client with these groups."""
+    body = {
+        "clientID": client_id, "heartbeatFingerprint": 0, "withoutSub": False,
+        "producerDataSet": producers, "consumerDataSet": consumers,
+    }  # fmt: skip
+    return Command(RequestCode.HEART_BEAT, {}, mqjson.dumps(body))
+
+
+def _consumer(settings: Any) -> dict[str, Any]:
+    passive = settings.client_type != pb.ClientType.SIMPLE_CONSUMER
+    return {
+        "groupName": str(settings.subscription.group.name),
+        "consumeType": "CONSUME_PASSIVELY" if passive else "CONSUME_ACTIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "unitMode": False,
+        "subscriptionDataSet": [
+            {
+                "topic": each.topic.name,
+                "subString": each.expression.expression or "*",
+                "expressionType": ("SQL92" if each.expression.type == pb.FilterType.SQL else "TAG"),
+                "subVersion": time.time_ns() // 1_000_000,
+            }
+            for each in settings.subscription.subscriptions
+        ],
+    }

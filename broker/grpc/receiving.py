@@ -135,8 +135,9 @@ class Receiving:
                 Code.UNRECOGNIZED_CLIENT_TYPE,
                 "cannot find settings of a consumer for this client",
             )
-        name = request.message_queue.broker.name
-        broker = await self._broker.reader(topic_of(request.message_queue.topic), name)
+        name, topic = request.message_queue.broker.name, topic_of(request.message_queue.topic)
+        await self._broker.check(call, to_consume(group_of(request.group), topic))
+        broker = await self._broker.reader(topic, name)
         asked = self._asked(call, request, client, broker)
         found = await self._pop(call, asked)
         async with contextlib.aclosing(self._handed_out(call, asked, found)) as replies:

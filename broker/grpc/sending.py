@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from broker.access.needs import Action
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
 from broker.grpc._http2 import stored
@@ -118,6 +119,7 @@ class Sending:
                 Code.BAD_REQUEST, f"{len(messages)} messages to send, {_MESSAGES_MAX} are allowed"
             )
         topic = check_topics_equal(messages)
+        await self._broker.check_topic(call, topic, Action.PUB)
         made = [await self._taken(call, each) for each in messages]
         places = await self._broker.places(topic)
         config = places[0].config if places else None
@@ -199,6 +201,7 @@ class Sending:
 
     async def recall(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
+        await self._broker.check_topic(call, topic, Action.PUB)
         places = await self._broker.places(topic)
         if self._settings.check_type:
             check_type(places[0].config if places else None, Kind.DELAY)

@@ -8,6 +8,7 @@ listed on the page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from broker.access.needs import Action, Asked, Kind, Need, bare_group, topic_need
 from broker.processors.bodies import (
@@ -163,24 +164,61 @@ _POPS: dict[int, Rule] = {
 }
 
 
+def _at(topic: str | None, action: Action, offset: str) -> Need:
+    """For the record at an offset of the log. The refusal is the same where there is none, and does
+    not name its topic: nobody learns by it what others have stored."""
+    shown = f"(of the message at {offset[:20]}, if there is one)"
+    need = topic_need(topic or "", action)
+    return replace(need, kind=Kind.TOPIC if topic is None else need.kind, shown=shown)
+
+
 def _of_half(topic_at: TopicAt) -> Rule:
     """Upstream believes the request's own field, and asks for nothing when it is absent."""
+    named = _topic("topic", PUB)
 
     def rule(command: Command) -> Needs:
-        names = [command.ext.get("topic"), topic_at(command.ext.get("commitLogOffset", ""), True)]
-        return [topic_need(name, PUB) for name in dict.fromkeys(names) if name]
+        offset = command.ext.get("commitLogOffset", "")
+        yield from named(command)
+        yield _at(topic_at(offset, True), PUB, offset)
 
     return rule
 
 
 def _of_message(topic_at: TopicAt, action: Action) -> Rule:
     """VIEW_MESSAGE_BY_ID names no topic; upstream lets anybody read any message by its offset."""
+    named = _topic("topic", action)
 
     def rule(command: Command) -> Needs:
-        names = [command.ext.get("topic"), topic_at(command.ext.get("offset", ""), False)]
-        return [topic_need(name, action) for name in dict.fromkeys(names) if name]
+        offset = command.ext.get("offset", "")
+        yield from named(command)
+        yield _at(topic_at(offset, False), action, offset)
 
     return rule
+
+
+def _sent_back(topic_at: TopicAt) -> Rule:
+    """CONSUMER_SEND_MSG_BACK names no topic; upstream has the group's retry topic filled with any
+    record of the log. A half has not been read by anybody who may send it back."""
+    named = _group("group", SUB)
+
+    def rule(command: Command) -> Needs:
+        offset, group = command.ext.get("offset", ""), bare_group(command.ext.get("group", ""))
+        yield from named(command)
+        is_half = topic_at(offset, True) is not None
+        topic = HALF_TOPIC if is_half else topic_at(offset, False)
+        of = is_retry_of(topic, group) if topic is not None else None
+        yield _at(of if of is not None else topic, SUB, offset)
+
+    return rule
+
+
+def _by_place(topic_at: TopicAt, look: Action) -> dict[int, Rule]:
+    """Requests that name a record of the log. look: what reading it is."""
+    return {
+        Code.CONSUMER_SEND_MSG_BACK: _sent_back(topic_at),
+        Code.END_TRANSACTION: _of_half(topic_at),
+        Code.VIEW_MESSAGE_BY_ID: _of_message(topic_at, look),
+    }
 
 
 def _topics_of_stats(command: Command) -> Needs:
@@ -194,7 +232,6 @@ def _topics_of_stats(command: Command) -> Needs:
 _PLAIN: dict[int, Rule] = {
     **_SENDS,
     **_POPS,
-    Code.CONSUMER_SEND_MSG_BACK: _group("group", SUB),
     Code.PULL_MESSAGE: _CONSUMES,
     Code.LITE_PULL_MESSAGE: _CONSUMES,
     Code.QUERY_MESSAGE: _topic("topic", SUB),
@@ -226,8 +263,7 @@ class NeedsOfPlain:
     def __init__(self, topic_at: TopicAt) -> None:
         self._rules: dict[int, Rule] = {
             **_PLAIN,
-            Code.END_TRANSACTION: _of_half(topic_at),
-            Code.VIEW_MESSAGE_BY_ID: _of_message(topic_at, SUB),
+            **_by_place(topic_at, SUB),
         }
 
     def __call__(self, command: Command) -> Asked:
@@ -253,7 +289,6 @@ _POLICY: dict[int, Rule] = {
     **_POPS,
     Code.GET_ROUTEINFO_BY_TOPIC: _topic("topic", PUB, SUB, GET),  # asked of proxies
     Code.RECALL_MESSAGE: _topic("topic", PUB),
-    Code.CONSUMER_SEND_MSG_BACK: _group("group", SUB),
     Code.PULL_MESSAGE: _CONSUMES,
     Code.LITE_PULL_MESSAGE: _CONSUMES,
     Code.POLLING_INFO: _all_of(_topic("topic", GET), _group("consumerGroup", GET)),
@@ -310,6 +345,12 @@ _POLICY: dict[int, Rule] = {
     Code.RESUME_CHECK_HALF_MESSAGE: _topic("topic", UPDATE),
     Code.CONSUME_MESSAGE_DIRECTLY: _all_of(_topic("topic", SUB), _group("consumerGroup", SUB)),
 }  # fmt: skip
+#: Requests that name a record, where there are none to look at.
+_PLACELESS: dict[int, Rule] = {
+    Code.CONSUMER_SEND_MSG_BACK: _group("group", SUB),
+    Code.END_TRANSACTION: _topic("topic", PUB),
+    Code.VIEW_MESSAGE_BY_ID: _topic("topic", GET),
+}
 #: Which look at or change the broker as a whole.
 _CLUSTER: Mapping[Action, tuple[int, ...]] = {
     GET: (
@@ -334,11 +375,11 @@ class NeedsOfPolicies:
     """A code that stands in no table needs to change the cluster: what nobody thought of is for
     administrators."""
 
-    def __init__(self, cluster: str, topic_at: TopicAt) -> None:
+    def __init__(self, cluster: str, topic_at: TopicAt | None) -> None:
+        """topic_at: None at a proxy, whose brokers look at the record."""
         self._rules: dict[int, Rule] = {
             **_POLICY,
-            Code.END_TRANSACTION: _of_half(topic_at),
-            Code.VIEW_MESSAGE_BY_ID: _of_message(topic_at, GET),
+            **(_by_place(topic_at, GET) if topic_at is not None else _PLACELESS),
         }
         for action, codes in _CLUSTER.items():
             self._rules.update(dict.fromkeys(codes, _cluster(cluster, action)))

@@ -230,6 +230,7 @@ class PolicyAccess:
             old = self.rules.users.get(name)
             if old is None:
                 raise Rejected(16, "The user is not exist")
+            _check_super(old, old, by)
             user = _checked(parse_user, body, name, old)
             _check_super(user, old, by)
             await self._put_user(user)
@@ -377,8 +378,9 @@ def _check_super(user: User, old: User | None, by: User | None) -> None:
     """A Super is made, changed and deleted by a Super alone."""
     concerned = user.superuser or (old is not None and old.superuser)
     if concerned and (by is None or not by.superuser):
-        word = "create" if old is None else "update"
-        raise Rejected(1, f"The super user can only be {word} by super user")
+        # Of a new one 1, as in RocketMQ: nothing is there yet that could be forbidden.
+        word, code = ("create", 1) if old is None else ("update", 16)
+        raise Rejected(code, f"The super user can only be {word} by super user")
 
 
 def _name_of(subject: str) -> str:

@@ -15,6 +15,7 @@ BETTER = {
     "_UNIQUE_KEY_QUERY may be signed or not": (True, ["4.9.7-016", "5.3.3-018", "5.3.3-020"]),
     "an empty field of a binary header adds nothing": (True, ["4.9.7-018", "5.3.3-023"]),
     "batches are sends": (False, ["4.9.7-052"]),
+    "a half that is not there is refused as somebody else's": (False, ["4.9.7-063", "5.3.3-040"]),
     "replies are sends": (False, ["4.9.7-062", "5.3.3-038", "5.3.3-039"]),
     "a retry topic is its own group's": (False, ["5.3.3-036"]),
     "LITE_PULL is a pull": (False, ["5.3.3-048"]),

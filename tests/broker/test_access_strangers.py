@@ -52,6 +52,7 @@ def guarded(tmp_path_factory):
             body = {"username": user, "password": f"{user}-secret"}
             assert play(broker.port, request(ROOT, 3001, body, username=user))[0] == 0
             assert play(broker.port, rights(user, f"Topic:{own}", f"Group:{user}"))[0] == 0
+            assert play(broker.port, request(ROOT, 200, {"groupName": user}))[0] == 0
         yield broker
 
 
@@ -85,3 +86,74 @@ def test_a_rule_with_such_a_star_in_a_store_is_warned_of(tmp_path, caplog):
         access.open(access.rules)
     access.close()
     assert "A rule of User:bob is on Topic:mid*x" in caplog.text
+
+
+# ---- records by their place in the log ----
+
+
+def back(who, group, offset):
+    return request(
+        who, 36, group=group, offset=offset, delayLevel=0, originMsgId="x", originTopic="memos",
+        unitMode="false", maxReconsumeTimes=16,
+    )  # fmt: skip
+
+
+def stored(guarded, who, topic, **changes):
+    """Where a message that somebody sends lies in the log."""
+    before = guarded.run(_end_of(guarded))
+    assert play(guarded.port, send(who, topic, **changes))[0] == 0
+    return before
+
+
+async def _end_of(guarded):
+    return guarded.services.store.info().log_max
+
+
+@pytest.fixture
+def place(guarded):
+    """Of a message of Alice's."""
+    return stored(guarded, ALICE, "payroll", body="salaries")
+
+
+def test_a_record_that_one_may_not_read_is_not_sent_back(guarded, place):
+    code, remark, _ = play(guarded.port, back(MALLORY, "mallory", place))
+    assert (code, "has no permission" in remark) == (16, True)
+    assert "%RETRY%mallory" not in {row.name for row in guarded.services.topics.all()}
+
+
+def test_a_record_that_one_has_read_is_sent_back(guarded, place):
+    assert play(guarded.port, back(ALICE, "alice", place))[0] == 0
+
+
+def test_a_half_message_is_not_sent_back_by_who_may_read_its_topic(guarded):
+    place = stored(guarded, ALICE, "payroll", body="a half", i="TRAN_MSG\1true\2PGROUP\1alice",
+                   f="4")  # fmt: skip
+    assert play(guarded.port, back(ALICE, "alice", place))[0] == 16
+
+
+@pytest.mark.parametrize("code", [33, 36, 37])
+def test_a_refusal_does_not_tell_whether_a_record_is_there(guarded, place, code):
+    """Nor of which topic it is."""
+    said = set()
+    for offset in (place, place + 1, 1 << 40):
+        asked = request(
+            MALLORY, code, group="mallory", offset=offset, delayLevel=0, producerGroup="mallory",
+            tranStateTableOffset=0, commitLogOffset=offset, commitOrRollback=8,
+        )  # fmt: skip
+        answered, remark, _ = play(guarded.port, asked)
+        assert "payroll" not in remark
+        said.add((answered, remark.replace(str(offset), "N")))
+    assert {answered for answered, _ in said} == {16}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("code", [3002, 3003])
+def test_a_super_is_changed_by_no_normal_user(guarded, code):
+    """Who may change the cluster, and so the other users."""
+    body = {"username": "clerk", "password": "clerk-secret"}
+    play(guarded.port, request(ROOT, 3001, body, username="clerk"))
+    play(guarded.port, rights("clerk", "Cluster:*", actions=["All"]))
+    clerk = {"server": "5.3.3", "key": "clerk", "secret": "clerk-secret"}
+    for given in ({"username": "root", "password": "mine"}, {"userType": "nonsense"}):
+        answered, remark, _ = play(guarded.port, request(clerk, code, given, username="root"))
+        assert (answered, remark) == (16, "The super user can only be update by super user")

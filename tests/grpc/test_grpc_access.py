@@ -1,0 +1,88 @@
+"""The service of a broker that has users: what somebody without rights learns, and whose a client
+id is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from caller import CODE, Caller, message, serving
+from test_grpc_cluster_access import headers_of
+
+from broker import Broker
+from broker.access.policies import Acl, parse_acl
+from broker.grpc.schema import pb
+
+RIGHTS = {"alice": ("Topic:Normal", "Topic:Tx", "Group:g"), "mallory": ("Group:m",)}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    rules = {"authenticationEnabled": True, "authorizationEnabled": True}
+    first = json.dumps({"username": "root", "password": "root-secret"})
+    with serving(
+        tmp_path_factory.mktemp("guarded") / "store", initAuthenticationUser=first, **rules
+    ) as broker:
+        policies = broker.services.access.policies
+        for user, resources in RIGHTS.items():
+            broker.run(policies.create_user(user, {"password": f"{user}-secret"}, None))
+            entries = [
+                {"resource": each, "actions": ["Pub", "Sub"], "decision": "Allow"}
+                for each in resources
+            ]
+            body = {"policies": [{"entries": entries}]}
+            assert isinstance(parse_acl(body), Acl)
+            broker.run(policies.merge_acl(f"User:{user}", body))
+        yield broker
+
+
+def caller_of(broker: Broker, user: str, **headers: str) -> Caller:
+    return Caller(f"127.0.0.1:{broker.grpc_port}", headers_of(user, f"{user}-secret") | headers)
+
+
+def asked(method: str, topic: str, handle: str) -> dict[str, Any]:
+    """The fields of a call about a topic."""
+    resource, group = pb.Resource(name=topic), pb.Resource(name="m")
+    return {
+        "QueryRoute": {"topic": resource},
+        "QueryAssignment": {"topic": resource, "group": group},
+        "SendMessage": {"messages": [message(topic)]},
+        "RecallMessage": {"topic": resource, "recall_handle": handle},
+        "EndTransaction": {"topic": resource, "transaction_id": handle, "resolution": 1},
+        "AckMessage": {
+            "topic": resource, "group": group,
+            "entries": [pb.AckMessageEntry(message_id="i", receipt_handle=handle)],
+        },
+        "ChangeInvisibleDuration": {
+            "topic": resource, "group": group, "receipt_handle": handle, "message_id": "i",
+        },
+        "ForwardMessageToDeadLetterQueue": {
+            "topic": resource, "group": group, "receipt_handle": handle, "message_id": "i",
+        },
+    }[method]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [
+    "QueryRoute", "QueryAssignment", "SendMessage", "RecallMessage", "EndTransaction", "AckMessage",
+    "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue",
+])  # fmt: skip
+def test_a_refusal_does_not_tell_whether_a_topic_or_a_handle_exists(
+    guarded: Broker, method: str
+) -> None:
+    """A topic that is there, one of another type, and one that is not; handles of any kind."""
+    said = set()
+    with caller_of(guarded, "mallory") as caller:
+        for topic in ("Normal", "Delay", "Nowhere"):
+            for handle in ("no handle", "0 1 60000 0 0 b 0 0", "0-1-1-6162"):
+                answer = caller(method, **asked(method, topic, handle))
+                assert answer.status.code == CODE.UNAUTHORIZED, (topic, handle, answer)
+                said.add(answer.status.message.replace(topic, "T"))
+    assert len(said) == 1
+
+
+def test_settings_of_a_consumer_do_not_tell_whether_a_group_exists(guarded: Broker) -> None:
+    with caller_of(guarded, "mallory") as caller:
+        for group, topic in (("g", "Normal"), ("nobodys", "Nowhere")):
+            assert caller.telemetry().subscribe(group, topic).status.code == CODE.UNAUTHORIZED
