@@ -17,31 +17,51 @@ from broker.lazy import lazily
 if TYPE_CHECKING:
     from broker.broker import Broker
     from broker.client import (
+        AlreadyClosed,
         AsyncConsumer,
         AsyncProducer,
         AsyncTransactionProducer,
+        BadAnswer,
+        BrokerRefused,
+        ClientError,
         Consumer,
         Credentials,
+        Forked,
+        HandlerStuck,
+        HookFailed,
+        InvalidMessage,
         LocalState,
         Message,
         MessageQueue,
+        Misuse,
+        NoRoute,
+        NotStarted,
+        OffsetFileFailed,
         Producer,
         ReceivedMessage,
+        RequestTimeout,
         RetryLater,
+        SendFailed,
         SendResult,
         SendStatus,
         Sql,
         Transaction,
         TransactionListener,
+        TransactionNotStarted,
         TransactionProducer,
+        Unreachable,
+        WrongLoop,
     )
     from broker.namesrv import NameServer
 
 __all__ = [
-    "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "Broker", "Consumer",
-    "Credentials", "LocalState", "Message", "MessageQueue", "NameServer", "Producer",
-    "ReceivedMessage", "RetryLater", "SendResult", "SendStatus", "Sql", "Transaction",
-    "TransactionListener", "TransactionProducer",
+    "AlreadyClosed", "AsyncConsumer", "AsyncProducer", "AsyncTransactionProducer", "BadAnswer",
+    "Broker", "BrokerRefused", "ClientError", "Consumer", "Credentials", "Forked",
+    "HandlerStuck", "HookFailed", "InvalidMessage", "LocalState", "Message", "MessageQueue",
+    "Misuse", "NameServer", "NoRoute", "NotStarted", "OffsetFileFailed", "Producer",
+    "ReceivedMessage", "RequestTimeout", "RetryLater", "SendFailed", "SendResult", "SendStatus",
+    "Sql", "Transaction", "TransactionListener", "TransactionNotStarted", "TransactionProducer",
+    "Unreachable", "WrongLoop",
 ]  # fmt: skip
 
 #: Public name: the module that defines it.

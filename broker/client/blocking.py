@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from broker.client.checks import check_count, check_messages, check_offset, check_queue
-from broker.client.consumer import AsyncConsumer, ConsumerOptions
+from broker.client.consumer import AsyncConsumer, ConsumerOptions, ConsumerSettings
 from broker.client.errors import AlreadyClosed, Forked, HandlerStuck, Misuse, NotStarted
 from broker.client.message import (
     Message,
@@ -37,7 +37,13 @@ from broker.client.message import (
     SendResult,
     SendStatus,
 )
-from broker.client.producer import AsyncProducer, ProducerOptions
+from broker.client.options import ClientSettings
+from broker.client.producer import (
+    AsyncProducer,
+    ProducerOptions,
+    ProducerSettings,
+    refuse_unknown,
+)
 from broker.client.requests import Reply
 from broker.client.transactions import (
     CHECKS_AT_ONCE,
@@ -213,6 +219,7 @@ class Producer:
         **options: Unpack[ProducerOptions],
     ) -> None:
         """Raises: Misuse, InvalidMessage (an illegal group)."""
+        refuse_unknown(type(self).__name__, options, ClientSettings, ProducerSettings)
         self._twin = AsyncProducer(group, namesrv, **options)
         self.runner = Runner(self._twin.network.name)
 
@@ -353,6 +360,7 @@ class Consumer:
             raise Misuse(f"the handler is {type(handler).__name__}; pass a function")
         if handler is not None and inspect.iscoroutinefunction(handler):
             raise Misuse("the handler is a coroutine function; use AsyncConsumer, or a plain one")
+        refuse_unknown(type(self).__name__, options, ClientSettings, ConsumerSettings)
         self._function = handler
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._twin = AsyncConsumer(
@@ -646,6 +654,7 @@ class TransactionProducer(Producer):
         )
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         asked = self._asked if self._function is not None else None
+        refuse_unknown(type(self).__name__, options, ClientSettings, ProducerSettings)
         self._twin = AsyncTransactionProducer(group, namesrv, check=asked, **options)
         self.runner = Runner(self._twin.network.name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -122,11 +123,14 @@ def settings_of(kind: type[_T], options: Mapping[str, Any]) -> _T:
 
 
 def refuse_unknown(what: str, options: Mapping[str, Any], *kinds: type) -> None:
-    """Raises: Misuse for a keyword that no class of settings has."""
+    """what: the class that the user named. Raises: Misuse for a keyword that no class of settings
+    has."""
     names = {f.name for kind in kinds for f in fields(kind)}
     for name in options:
         if name not in names:
-            raise Misuse(f"{what} has no option '{name}'; it has {', '.join(sorted(names))}")
+            near = difflib.get_close_matches(name.lower(), names, n=1)
+            meant = f"did you mean '{near[0]}'? It" if near else "it"
+            raise Misuse(f"{what} has no option '{name}'; {meant} has {', '.join(sorted(names))}")
 
 
 class AsyncProducer:

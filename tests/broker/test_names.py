@@ -37,6 +37,17 @@ def test_public_names_are_there():
         assert name in dir(broker)
 
 
+def test_errors_are_public_names_as_what_raises_them_is():
+    """`except broker.SendFailed` is what programs write first."""
+    from broker.client import errors
+
+    for name in errors.__all__:
+        made = getattr(errors, name)
+        if isinstance(made, type) and issubclass(made, errors.ClientError):
+            assert getattr(broker, name) is made
+            assert name in broker.__all__
+
+
 def test_import_alone_loads_nothing_heavy():
     """`import broker` imports no module of the broker until a name is asked for, but what looks for
     the name."""

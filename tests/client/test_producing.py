@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +11,16 @@ import pytest
 from loops import run
 from waiting import BOUND_S
 
-from broker import AsyncConsumer, AsyncProducer, Broker, Message, Producer, SendStatus
+from broker import (
+    AsyncConsumer,
+    AsyncProducer,
+    Broker,
+    Consumer,
+    Message,
+    Producer,
+    SendStatus,
+    TransactionProducer,
+)
 from broker.client import BrokerRefused, InvalidMessage, Misuse, NoRoute, SendFailed
 from broker.client.sending import SendRules, prepare
 
@@ -187,6 +197,25 @@ def test_a_batch_takes_no_delay(server):
                 await producer.send_batch([Message("t", b"x", delay_level=1)])
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "near"),
+    [
+        (Producer, "send_timeout", "send_timeout_s"), (AsyncProducer, "retrys", "retries"),
+        (TransactionProducer, "compres", "compression"), (Consumer, "concurency", "concurrency"),
+        (AsyncConsumer, "startt", "start"), (Consumer, "zzz", None),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_is_of_the_class_that_was_named_and_the_nearest_is_said(
+    kind, wrong, near
+):
+    given = {"check": bool} if kind is TransactionProducer else {}
+    given |= {"topics": "t"} if kind in (Consumer, AsyncConsumer) else {}
+    meant = f"; did you mean '{near}'?" if near else "; it has "
+    said = f"{kind.__name__} has no option '{wrong}'{meant}"
+    with pytest.raises(Misuse, match=f"^{re.escape(said)}"):
+        kind("g", namesrv="127.0.0.1:1", **given, **{wrong: 1})
 
 
 def test_unknown_options_and_bad_values_are_named():
