@@ -13,6 +13,8 @@ from typing import Protocol
 
 import uvloop
 
+from broker.cli.collecting import put_aside
+
 __all__ = ["serve"]
 
 
@@ -63,6 +65,7 @@ async def _serve(server: Server, ready: Callable[[], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     await server.start()
+    put_aside()
     try:
         ready()
         await asked.wait()

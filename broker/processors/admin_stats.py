@@ -360,24 +360,24 @@ class StatisticsProcessor:
         return table
 
     def _counters(self) -> dict[str, Any]:
-        s = self.s.statistics
+        s, sums = self.s.statistics, self.s.statistics.sums()
         info = self.s.store.info()
         table: dict[str, Any] = {}
         for way, name in (("Put", "BROKER_PUT_NUMS"), ("Get", "BROKER_GET_NUMS")):
             yesterday, today = s.mornings.get(name, (0, 0))
             table[f"msg{way}TotalYesterdayMorning"] = yesterday
             table[f"msg{way}TotalTodayMorning"] = today
-            table[f"msg{way}TotalTodayNow"] = s.total(name)
+            table[f"msg{way}TotalTodayNow"] = sums[name]
         size = info.log_max - self.s.store.report.log_max
         times = s.put_times
         return table | {
             "dispatchBehindBytes": max(0, info.log_max - info.dispatched),
             "dispatchMaxBuffer": 0,
-            "getFoundTps": s.rates("FOUND"),
+            "getFoundTps": s.rates("FOUND", sums["FOUND"]),
             "getMessageEntireTimeMax": times.get_max_ms,
-            "getMissTps": s.rates("MISS"),
-            "getTotalTps": s.rates("FOUND_AND_MISS"),
-            "getTransferredTps": s.rates("BROKER_GET_NUMS"),
+            "getMissTps": s.rates("MISS", sums["MISS"]),
+            "getTotalTps": s.rates("FOUND_AND_MISS", sums["FOUND_AND_MISS"]),
+            "getTransferredTps": s.rates("BROKER_GET_NUMS", sums["BROKER_GET_NUMS"]),
             "putLatency99": f"{times.within_ms(0.99):.2f}",
             "putLatency999": f"{times.within_ms(0.999):.2f}",
             "putMessageAverageSize": size / info.puts if info.puts else 0.0,
@@ -386,7 +386,7 @@ class StatisticsProcessor:
             "putMessageFailedTimes": s.failed_puts,
             "putMessageSizeTotal": size,
             "putMessageTimesTotal": info.puts,
-            "putTps": s.rates("BROKER_PUT_NUMS"),
+            "putTps": s.rates("BROKER_PUT_NUMS", sums["BROKER_PUT_NUMS"]),
             "remainHowManyDataToFlush": _bytes(max(0, info.log_max - info.log_flushed)),
         }
 

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 from broker.remoting import mqjson
 from broker.remoting.command import Command
+from broker.remoting.turns import Pieces as Turns
 from broker.remoting.turns import alone
 
 __all__ = ["Turns", "reply_with"]
-
-#: Seconds of work after which others have their turn, if more is asked than a turn has time for.
-_A_TURN_S = 0.002
-
-
-class Turns:
-    """``await turns.next()`` between two pieces of work on the loop: others have their turn once
-    this one took long enough."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-
-    async def next(self) -> None:
-        if time.monotonic() - self._began >= _A_TURN_S:
-            await asyncio.sleep(0)
-            self._began = time.monotonic()
 
 
 @alone

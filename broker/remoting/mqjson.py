@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["MessageQueue", "dumps", "loads"]
+__all__ = ["MessageQueue", "Written", "dumps", "loads"]
 
 #: Deeper than any body of the protocol; what is deeper is hostile.
 _DEPTH_MAX = 64
@@ -44,6 +44,20 @@ class MessageQueue(NamedTuple):
         return {**named, "queueId": self.queue, "topic": self.topic}
 
 
+class Written(str):
+    """A value that is JSON already."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: object) -> Written:
+        return cls(_text(value))
+
+    @classmethod
+    def table(cls, members: Iterable[tuple[str, Written]]) -> Written:
+        return cls("{" + ",".join([f"{_quoted(key)}:{text}" for key, text in members]) + "}")
+
+
 def dumps(value: object) -> bytes:
     """Compact JSON. Keys may be texts, numbers (quoted) and message queues (as objects); members
     that are None are left out, as fastjson does; a message queue is its object."""
@@ -62,6 +76,8 @@ def _text(value: object) -> str:
         return "{" + ",".join(members) + "}"
     if isinstance(value, list | tuple | set | frozenset):
         return "[" + ",".join(map(_text, value)) + "]"
+    if type(value) is Written:
+        return value
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -22,11 +22,13 @@ from time import monotonic
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-__all__ = ["CORE_NS", "Line", "Turns", "alone"]
+__all__ = ["CORE_NS", "Line", "Pieces", "Turns", "alone"]
 
 #: Seconds of what is read in one turn; of the steps of coroutines in one turn; of one line, when
 #: others wait.
 TURN_S, STEPS_S, SLICE_S = 0.004, 0.004, 0.001
+#: Of work on the loop, before it lets others have their turn.
+PIECE_S = 0.002
 #: Of one step of the core.
 CORE_NS = 1_000_000
 #: Steps that are let go on at once, in the hope that there is time for them.
@@ -288,6 +290,19 @@ class _Steps:
                 step, given = running.send, (yield waits_for)
             except BaseException as thrown:  # noqa: BLE001 - as above
                 step, given = running.throw, thrown
+
+
+class Pieces:
+    """``await pieces.next()`` between two pieces of work on the loop: others have their turn once
+    this one took long enough."""
+
+    def __init__(self) -> None:
+        self._began = monotonic()
+
+    async def next(self) -> None:
+        if monotonic() - self._began >= PIECE_S:
+            await asyncio.sleep(0)
+            self._began = monotonic()
 
 
 def alone(handler: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.access.signature import Credentials, sign
 from broker.remoting import mqjson
@@ -21,6 +21,8 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, listed, required
+from broker.remoting.mqjson import Written
+from broker.remoting.turns import Pieces
 from broker.services.config import Config
 from broker.services.topics import READ, WRITE, Topics
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
@@ -29,6 +31,8 @@ __all__ = ["Dial", "Registration"]
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 #: Opens a connection to ``host:port``. Raises: OSError, TimeoutError.
 Dial = Callable[[str], Awaitable[Peer]]
 
@@ -36,6 +40,8 @@ Dial = Callable[[str], Awaitable[Peer]]
 _RETRY_S = 1.0
 _RETRY_MAX_S = 30.0
 _UNREGISTER_S = 3.0
+#: Topics whose JSON is put together on the loop.
+_AT_ONCE = 500
 
 #: KVTable: the ordered topics of the cluster.
 _KV_TABLE = Shape(table=OBJECT)
@@ -64,6 +70,12 @@ class _Server:
     failing: bool = False
 
 
+async def _beside(topics: int, work: Callable[[], _T]) -> _T:
+    """What it returns; in a thread, if it is about many topics. A few are told at once: a client
+    may ask for the route of the topic that its first send has made."""
+    return work() if topics <= _AT_ONCE else await asyncio.to_thread(work)
+
+
 def _known(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(";") if part.strip()]
 
@@ -87,6 +99,8 @@ class Registration:
         self._dial = dial
         self._servers = [_Server(each) for each in _known(settings["namesrvAddr"])]
         self._pending: dict[str, TopicConfig] = {}
+        #: What topics are as JSON: of which configuration, with which permission of the broker.
+        self._written: dict[str, tuple[TopicConfig, int, Written]] = {}
         self._all = False
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -206,21 +220,40 @@ class Registration:
             "clusterName": self._settings["brokerClusterName"],
         }
 
-    def _command(self, configs: Iterable[TopicConfig]) -> Command:
+    async def _table(self, configs: Sequence[TopicConfig], *, everything: bool) -> Written:
+        """topicConfigTable. Tens of thousands take long to write, and few of them change from one
+        registration to the next. everything: these are all that there are."""
+        allowed = self._settings["brokerPermission"] & (READ | WRITE)
+        known, made, pieces = self._written, {}, Pieces()
+        for config in configs:
+            await pieces.next()
+            entry = known.get(config.name)
+            if entry is None or entry[0] is not config or entry[1] != allowed:
+                shown = config
+                if allowed != READ | WRITE:
+                    shown = replace(config, perm=config.perm & (allowed | 1))
+                entry = config, allowed, Written.of(self._topics.to_json(shown))
+            made[config.name] = entry
+        self._written = made if everything else known | made
+        return await _beside(
+            len(made), lambda: Written.table((name, text) for name, (_, _, text) in made.items())
+        )
+
+    async def _command(
+        self, configs: Sequence[TopicConfig], *, everything: bool = False
+    ) -> Command:
         """REGISTER_BROKER with these topics."""
         settings = self._settings
-        allowed = settings["brokerPermission"] & (READ | WRITE)
-        if allowed != READ | WRITE:
-            configs = [replace(c, perm=c.perm & (allowed | 1)) for c in configs]
         no_version = version_to_json(DataVersion(0, 0, time.time_ns() // 1_000_000))
         wrapper = {
             "dataVersion": version_to_json(self._topics.version),
             "mappingDataVersion": no_version,
-            "topicConfigTable": self._topics.table(configs),
+            "topicConfigTable": await self._table(configs, everything=everything),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
-        body = mqjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        whole = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+        body = await _beside(len(configs), lambda: mqjson.dumps(whole))
         ha_host = settings["brokerIP2"] or settings["brokerIP1"]
         if ":" in ha_host:
             ha_host = f"[{ha_host.strip('[]')}]"
@@ -244,7 +277,7 @@ class Registration:
             if answer is not None and answer.ext.get("changed") == "false":
                 server.due = time.monotonic() + pause
                 return
-        answer = await self._ask(server, self._command(self._topics.all()))
+        answer = await self._ask(server, await self._command(self._topics.all(), everything=True))
         if answer is None:
             server.due = time.monotonic() + server.pause
             server.pause = min(server.pause * 2, _RETRY_MAX_S)
@@ -261,7 +294,7 @@ class Registration:
     async def _register_some(
         self, servers: Sequence[_Server], configs: Sequence[TopicConfig]
     ) -> None:
-        command = self._command(configs)
+        command = await self._command(configs)
 
         async def one(server: _Server) -> None:
             answer = await self._ask(server, replace(command, ext=dict(command.ext)))

@@ -235,8 +235,11 @@ class Schedule:
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """Level to (delivered, max) offsets, as GET_BROKER_RUNTIME_INFO shows them."""
-        ends = {q.queue + 1: q.max_offset for q in self.store.queues("SCHEDULE_TOPIC_XXXX")}
-        return {n: (level.offset, ends.get(n, 0)) for n, level in self._levels.items()}
+        end = self.store.range
+        return {
+            n: (level.offset, end("SCHEDULE_TOPIC_XXXX", n - 1)[1])
+            for n, level in self._levels.items()
+        }
 
     def persist(self) -> None:
         """Writes the offsets of what is on the disk to the metadata. Raises: DiskFull."""

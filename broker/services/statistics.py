@@ -126,11 +126,14 @@ class Statistics:
             for kind, value in (("NUMS", messages), ("SIZE", size)):
                 counter = f"{name}_{kind}", key
                 values[counter] = values.get(counter, 0) + value
-        sums = self._sums(self._core.sample())
+        sums = self.sums()
         return values | {(name, self._cluster): value for name, value in sums.items()}
 
+    def sums(self) -> Mapping[str, int]:
+        """Counters of the whole broker since the start."""
+        return self._sums(self._core.sample())
+
     def _sums(self, sample: Sample) -> dict[str, int]:
-        """Counters of the whole broker."""
         totals, own = self._core.totals(), self._own_sums
         return {
             "BROKER_PUT_NUMS": sample.puts + own["TOPIC_PUT_NUMS"],
@@ -181,7 +184,7 @@ class Statistics:
     def _value(self, name: str, key: str) -> _Value | None:
         """A counter now; None: it was never counted."""
         if key == self._cluster:
-            sums = self._sums(self._core.sample())
+            sums = self.sums()
             if name in sums:
                 return _Value(sums[name], name)
         found = _Value(0, "", own=self._places.get((name, key), -1))
@@ -223,13 +226,10 @@ class Statistics:
 
         return of
 
-    def total(self, name: str) -> int:
-        """Of a broker-wide counter since the start."""
-        return self._sums(self._core.sample()).get(name, 0)
-
-    def rates(self, name: str) -> str:
-        """Of a broker-wide counter: per second over 10 s, a minute, ten minutes, as 28 has it."""
-        now, total = self._clock(), self.total(name)
+    def rates(self, name: str, total: int) -> str:
+        """Of a broker-wide counter, which is `total` now: per second over 10 s, a minute, ten
+        minutes, as 28 has it."""
+        now = self._clock()
         texts = []
         for span in (10.0, 60.0, 600.0):
             first = next((s for s in self._rates.samples if now - s.when <= span * 1.5), None)

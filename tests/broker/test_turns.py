@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import random
 import socket
 import struct
@@ -21,13 +22,21 @@ from loops import Wire, run, serving
 from waiting import BOUND_S
 
 from broker import Broker, NameServer
+from broker.cli.collecting import put_aside
 from broker.processors import all_handlers
 from broker.remoting import codec
 from broker.remoting.answers import answer_framers
 from broker.remoting.command import Command
 from broker.remoting.connection import Limits
 from broker.remoting.framer import plain_framers
+from broker.remoting.hot import Core
+from broker.remoting.thread import LoopThread
 from broker.remoting.turns import Line, Turns, alone
+from broker.services.config import Config
+from broker.services.registration import Registration
+from pystore import Store, TopicConfig
+from pystore.configfiles import DataVersion
+from pystore.settings import load
 
 ECHO, SLOW, LARGE, STEPS = 9001, 9002, 9003, 9004
 LIMIT_MS = 50
@@ -336,8 +345,16 @@ def test_nobody_waits_long_for_any_request_in_any_number(tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_nobody_waits_long_for_any_request_of_a_name_server():
-    with NameServer(listenPort=0) as names:
-        clock = time.pthread_getcpuclockid(names.run(ident()))
+    thread = LoopThread("names")
+
+    async def start():
+        names = NameServer(listenPort=0)
+        await names.start()
+        return names
+
+    names = thread.run(start())
+    try:
+        clock = time.pthread_getcpuclockid(thread.run(ident()))
         body = worst_of.registration(worst_of.ROUTES)
         who = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:1", "brokerId": 0}
         requests = [
@@ -349,3 +366,86 @@ def test_nobody_waits_long_for_any_request_of_a_name_server():
         ]  # fmt: skip
         ask = codec.encode(Command(105, {"topic": "topic-00001"}, opaque=7))
         check(names.port, clock, requests, (1, 100, 1000), ask)
+    finally:
+        thread.run(names.stop())
+        thread.stop()
+
+
+# ---- many topics ----
+
+
+def test_a_broker_of_many_topics_is_registered_in_pieces(monkeypatch):
+    """The JSON of a topic is made once, and pieces of it let others have their turn."""
+    now, made = [0.0], []
+    monkeypatch.setattr("broker.remoting.turns.monotonic", lambda: now[0])
+    topics = [TopicConfig(f"topic-{i}", 1, 1) for i in range(400)]
+
+    class Table:
+        version = DataVersion(0, 1, 2)
+
+        @staticmethod
+        def to_json(config):
+            now[0] += 0.001
+            made.append(config.name)
+            return {"topicName": config.name}
+
+    async def work():
+        registration = Registration(Config(load(None)), Table, "127.0.0.1:1", None)
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(others())
+        first = await registration._command(topics, everything=True)
+        assert turns > 100
+        changed = [*topics[:-1], TopicConfig("topic-399", 2, 2)]
+        second = await registration._command(changed, everything=True)
+        beside.cancel()
+        return first, second
+
+    first, second = run(work())
+    assert len(json.loads(first.body)["topicConfigSerializeWrapper"]["topicConfigTable"]) == 400
+    assert (len(made), made[-1]) == (401, "topic-399")
+    table = json.loads(second.body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert list(table) == [topic.name for topic in topics]
+
+
+def test_what_a_long_collection_finds_is_put_aside():
+    """And what a short one finds is not: it may be garbage later."""
+    now, longer = [0.0], [0.0]
+
+    def clock():
+        now[0] += longer[0]
+        return now[0]
+
+    end = put_aside(clock)
+    try:
+        kept = [[i] for i in range(1000)]
+        gc.collect()
+        before = gc.get_freeze_count()
+        longer[0] = 0.01
+        gc.collect()
+        assert gc.get_freeze_count() - before > len(kept)
+    finally:
+        end()
+    assert gc.get_freeze_count() == 0
+
+
+def test_figures_of_a_broker_are_told_without_going_through_its_topics(tmp_path, monkeypatch):
+    """Request 28, which tools ask for each list of brokers."""
+
+    def refused(*given):
+        raise AssertionError("all topics were looked at")
+
+    async def work():
+        async with Broker(tmp_path, listenPort=0, bindAddress="127.0.0.1") as broker:
+            for owner, name in ((Core, "statistics"), (Store, "queues")):
+                monkeypatch.setattr(owner, name, refused)
+            async with await Wire.to(broker.port) as wire:
+                return (await wire.ask(Command(28))).code
+
+    assert run(work()) == 0
