@@ -4,7 +4,7 @@ A broker with tens of thousands of topics has hundreds of thousands of objects t
 collection holds the event loop for as long as it takes to look at all of them. So what stays is put
 aside (``gc.freeze``) as soon as a full collection takes long: those that follow look at what came
 since. Objects that were put aside still go as soon as nobody refers to them; only those that refer
-to each other stay, if they are given up later.
+to each other stay, if nobody needs them later.
 """
 
 from __future__ import annotations

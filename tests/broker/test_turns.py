@@ -435,7 +435,7 @@ def test_what_a_long_collection_finds_is_put_aside():
     assert gc.get_freeze_count() == 0
 
 
-def test_figures_of_a_broker_are_told_without_going_through_its_topics(tmp_path, monkeypatch):
+def test_figures_are_told_without_a_look_at_the_topics(tmp_path, monkeypatch):
     """Request 28, which tools ask for each list of brokers."""
 
     def refused(*given):
