@@ -27,7 +27,7 @@ from pystore.errors import BadArgument, DiskFull, StoreError, make
 from pystore.metadata import Metadata, system_topics
 from pystore.native import address_of, ffi, lib, utf8
 from pystore.properties import checked, encode_properties
-from pystore.settings import RETENTION, Settings, fill, host_bytes
+from pystore.settings import RETENTION, Settings, fill, host_bytes, refuse_unserved
 from pystore.timers import ASKING
 
 __all__ = ["Store"]
@@ -77,6 +77,7 @@ class Store(Base):
         self._exporter = Exporter(self.metadata, self.watch_disk)
 
     def _check_settings(self) -> None:
+        refuse_unserved(self.settings)
         if self.settings["paranoidRecovery"] and self.mended is None:
             raise BadArgument("paranoidRecovery is for pystore.open, which checks the log first")
 

@@ -63,7 +63,9 @@ class SettingValues(TypedDict, total=False):
     diskMaxUsedSpaceRatio: int | str
     diskSpaceCleanForciblyRatio: int | str
     diskSpaceWarningLevelRatio: int | str
+    duplicationEnable: bool | str
     enableAutoInSyncReplicas: bool | str
+    enableConsumeQueueExt: bool | str
     enableControllerMode: bool | str
     enableDLegerCommitLog: bool | str
     enableMixedMessageType: bool | str

@@ -30,6 +30,7 @@ from pystore.javaproperties import edit_java_properties, parse_java_properties
 from pystore.upstream_settings import OTHER_VERSIONS, UPSTREAM
 
 __all__ = [
+    "NOT_SERVED",
     "RETENTION",
     "SECRETS",
     "TABLE",
@@ -40,6 +41,7 @@ __all__ = [
     "host_bytes",
     "load",
     "parse_java_properties",
+    "refuse_unserved",
 ]
 
 Value = int | float | bool | str | None
@@ -498,6 +500,8 @@ _USED: dict[str, dict[str, Any]] = {
     "allAckInSyncStateSet": _row("broker", "", "must be false, as inSyncReplicas"),
     "enableAutoInSyncReplicas": _row("broker", "", "must be false, as inSyncReplicas"),
     "enableControllerMode": _row("broker", "", "must be false: controller mode is not supported"),
+    "duplicationEnable": _row("store", "", "must be false: replication is not supported"),
+    "enableConsumeQueueExt": _row("store", "", "must be false; such units of Java's are read"),
     # access control
     "aclEnable": _row("broker", "", "the plain access list: plain_acl.yml and acl/*.yml"),
     "authenticationEnabled": _row("broker", "", "requests must be signed by a user"),
@@ -746,6 +750,29 @@ RETENTION = frozenset(
 
 #: Read by BrokerStartup itself, so that no class has them.
 _STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
+
+
+#: What would be silently missing: who asks for it must not believe that he has it. By name, the
+#: one value that is true of a store that is written to, and of its broker, and why.
+NOT_SERVED: dict[str, tuple[object, str]] = {
+    "enableControllerMode": (False, "there is no controller"),
+    "brokerRole": ("ASYNC_MASTER", "there is no replication yet"),
+    "inSyncReplicas": (1, "there is no replication yet"),
+    "minInSyncReplicas": (1, "there is no replication yet"),
+    "allAckInSyncStateSet": (False, "there is no replication yet"),
+    "enableAutoInSyncReplicas": (False, "there is no replication yet"),
+    "duplicationEnable": (False, "there is no replication yet"),
+    "enableConsumeQueueExt": (False, "units hold their tags code; units of Java's are read"),
+}
+
+
+def refuse_unserved(settings: Settings) -> None:
+    """Raises: BadArgument for a setting that asks for what nobody here does."""
+    for name, (value, why) in NOT_SERVED.items():
+        if name in settings.explicit and settings[name] != value:
+            given = settings[name]
+            shown = str(given).lower() if isinstance(given, bool) else given
+            raise BadArgument(f"{name} = {shown} is not supported: {why}", settings.source(name))
 
 
 def _make_table() -> dict[str, Setting]:

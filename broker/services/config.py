@@ -10,7 +10,15 @@ from typing import Any
 
 from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument
-from pystore.settings import RETENTION, SECRETS, TABLE, Settings, edit_conf
+from pystore.settings import (
+    NOT_SERVED,
+    RETENTION,
+    SECRETS,
+    TABLE,
+    Settings,
+    edit_conf,
+    refuse_unserved,
+)
 
 __all__ = ["Config", "served"]
 
@@ -34,29 +42,13 @@ _FIXED = frozenset(
 )  # fmt: skip
 
 
-#: What would be silently missing: who asks for it must not believe that he has it. By name, the
-#: one value that is true of this broker, and why.
-_NOT_SERVED: dict[str, tuple[object, str]] = {
-    "enableControllerMode": (False, "there is no controller"),
-    "brokerRole": ("ASYNC_MASTER", "there is no replication yet"),
-    "inSyncReplicas": (1, "there is no replication yet"),
-    "minInSyncReplicas": (1, "there is no replication yet"),
-    "allAckInSyncStateSet": (False, "there is no replication yet"),
-    "enableAutoInSyncReplicas": (False, "there is no replication yet"),
-}
-
-
 def served(settings: Settings) -> Settings:
     """The settings as they are true of this broker, where upstream's defaults are not.
 
     Raises: BadArgument for a setting that asks for what this broker cannot do.
     """
-    for name, (value, why) in _NOT_SERVED.items():
-        if name in settings.explicit and settings[name] != value:
-            given = settings[name]
-            shown = str(given).lower() if isinstance(given, bool) else given
-            raise BadArgument(f"{name} = {shown} is not supported: {why}", settings.source(name))
-    untrue = {name: value for name, (value, _) in _NOT_SERVED.items() if settings[name] != value}
+    refuse_unserved(settings)
+    untrue = {name: value for name, (value, _) in NOT_SERVED.items() if settings[name] != value}
     return settings.replaced(**untrue) if untrue else settings
 
 

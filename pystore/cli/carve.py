@@ -13,11 +13,13 @@ import typer
 from pystore._messages import Message
 from pystore._reading import Reader
 from pystore._store import Store
+from pystore.cli._balance import show_balance
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
-from pystore.cli.import_ import Count, Scratch, Target, arguments
+from pystore.cli.import_ import Count, Scratch, Target, arguments, content_of_put
 from pystore.errors import MessageIllegal, RecordDamaged
+from pystore.settings import NOT_SERVED
 
 __all__ = ["run"]
 
@@ -64,6 +66,7 @@ def run(
     if out.exists() or out.is_symlink():
         raise usage(f"OUT {out} exists already", "give the path of a folder that does not exist")
     wanted = frozenset(topic or ())
+    from pystore.repair.census import Balance, Contents, content_of_record
     from pystore.repair.filler import TOPIC as FILLER
 
     count = Count()
@@ -81,8 +84,11 @@ def run(
                 and (not wanted or message.topic in wanted)
             ):
                 put = arguments(message_record(message, stored=True))
+                # A message without a born time gets one.
+                born = message.born_timestamp != 0
+                content = content_of_record(message.record) if born else content_of_put(put)
                 try:
-                    count.add(message.topic, target.put(put))
+                    count.add(message.topic, target.put(put), content)
                 except MessageIllegal as bad:
                     text = f"the record is no message that a store takes ({bad.text})"
                     raise RecordDamaged(text, offset=message.physical_offset) from bad
@@ -92,6 +98,7 @@ def run(
         s.out.plan(facts)
     else:
         s.out.facts("carved", facts)
+        show_balance(s, Balance.between(count.contents, Contents.of(out / "commitlog")))
     return 0 if count.messages else 1
 
 
@@ -111,7 +118,9 @@ def _target(
     stack.push(remove_unfinished)
     info = reader.info()
     given = s.settings()
-    same: dict[str, Any] = {n: given[n] for n in given.explicit if n not in _ELSEWHERE}
+    same: dict[str, Any] = {
+        n: given[n] for n in given.explicit if n not in _ELSEWHERE and n not in NOT_SERVED
+    }
     same["mappedFileSizeCommitLog"] = info.commitlog_file_size
     same["mappedFileSizeConsumeQueue"] = info.consumequeue_file_size
     store = stack.enter_context(Store(out, None, **same))

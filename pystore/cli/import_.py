@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ import typer
 
 from pystore import configfiles, files
 from pystore._store import Store
+from pystore.cli._balance import show_balance
 from pystore.cli._session import Session
 from pystore.cli._values import Size, unreadable, usage
 from pystore.errors import BadArgument, StoreError
+from pystore.repair.census import Balance, Contents, content_of
 
-__all__ = ["Count", "Scratch", "Target", "arguments", "run"]
+__all__ = ["Count", "Scratch", "Target", "arguments", "content_of_put", "run"]
 
 _LINE_MAX = 512 << 20  # a line that is longer holds no message
 _SCRATCH_BYTES = 256 << 20  # a dry run starts a new scratch store after so much
@@ -82,12 +85,15 @@ def run(
         if metadata is not None:
             events = store.metadata.import_json(metadata)
             facts["config files"] = {e.file: e.action for e in events}
-        count = Count()
+        count, low = Count(), store.info().log_max
         if messages is not None:
             count = _each(s, messages, skip, Target(store))
             store.flush()
             facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
     s.out.facts("imported", facts)
+    if messages is not None:
+        folders = s.settings().commitlog_dirs(s.path)
+        show_balance(s, Balance.between(count.contents, Contents.of(*folders, low=low)))
     return 1 if messages is not None and not count.messages else 0
 
 
@@ -121,14 +127,17 @@ def _check_metadata(folder: Path | None) -> list[str]:
 
 @dataclass(slots=True)
 class Count:
-    """What was stored, or would be. bytes: of records. topics: messages of each."""
+    """What was stored, or would be. bytes: of records. topics: messages of each. contents: of what
+    was given, to be compared with what is there afterwards."""
 
     messages: int = 0
     bytes: int = 0
     topics: dict[str, int] = field(default_factory=dict)
+    contents: Contents = field(default_factory=Contents)
 
-    def add(self, topic: str, size: int) -> None:
+    def add(self, topic: str, size: int, content: int) -> None:
         self.messages += 1
+        self.contents.add(content)
         self.bytes += size
         self.topics[topic] = self.topics.get(topic, 0) + 1
 
@@ -186,7 +195,7 @@ def _each(s: Session, messages: str, skip: int, target: Target) -> Count:
                 if line <= skip:
                     continue
                 message = _message(text)
-                count.add(message["topic"], target.put(message))
+                count.add(message["topic"], target.put(message), content_of_put(message))
                 bar.update(count.messages)
         except StoreError as error:
             error.text = f"line {line} of {messages}: {error.text}"
@@ -242,7 +251,7 @@ def arguments(value: dict[str, Any]) -> dict[str, Any]:
         # What kind of address a host is the host itself says.
         "sys_flag": _number(value, "sys_flag", _INT32) & ~_HOST_KINDS,
         "reconsume_times": _number(value, "reconsume", _INT32),
-        "born_timestamp": _number(value, "born_ts", _INT64),
+        "born_timestamp": _number(value, "born_ts", _INT64) or int(time.time() * 1000),
         "prepared_transaction_offset": _number(value, "prepared_offset", _INT64),
     }
     if value.get("born_host") is not None:
@@ -250,6 +259,15 @@ def arguments(value: dict[str, Any]) -> dict[str, Any]:
         bare = ":" in address and not address.startswith("[")
         message["born_host"] = f"[{address}]:{port}" if bare else f"{address}:{port}"
     return message
+
+
+def content_of_put(put: dict[str, Any]) -> int:
+    """The content sum of a put's arguments."""
+    return content_of(
+        put["topic"], put["queue"], put["body"], flag=put["flag"], sys_flag=put["sys_flag"],
+        properties=put["properties"] or {}, born_timestamp=put["born_timestamp"],
+        reconsume_times=put["reconsume_times"],
+    )  # fmt: skip
 
 
 def _text(value: dict[str, Any], name: str) -> str:

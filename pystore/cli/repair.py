@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pystore.cli._balance import show_balance
 from pystore.cli._session import Session
 from pystore.cli._values import usage
 from pystore.cli.verify import PHASES, show_audit
@@ -51,9 +52,11 @@ def _show_result(s: Session, done: Repair) -> None:
             "sound": done.after.sound if done.after else None,
         },
     )
+    if done.balance is not None:
+        show_balance(s, done.balance)
     if done.after is not None and done.after.findings:
         show_audit(s, done.after)
-    s.damaged = done.after is not None and not done.after.sound
+    s.damaged = not done.good
 
 
 def run(

@@ -7,9 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from pystore.cli._balance import show_balance
 from pystore.cli._session import Session
+from pystore.cli.verify import show_audit
 
 __all__ = ["run"]
+
+_SHOWN = 20  # files without records, in text
 
 
 def run(
@@ -18,8 +22,10 @@ def run(
 ) -> int | None:
     """Makes a store of the segments in folder STORE, whatever they are called, and repairs it.
 
-    For segments without queues, index or configuration, from a broken disk or a backup: their
-    places in the log are read from their records. Nothing in STORE changes.
+    For segments without queues, index or configuration, from a broken disk or a backup, or for the
+    folder of a whole store: size and places of the segments are read from their records. Nothing in
+    STORE changes. Every file in which a record was found is taken, or named with the count of its
+    records: the exit code is 5 when the new store lacks one of them.
 
     \b
     Examples:
@@ -29,8 +35,12 @@ def run(
 
     done = salvage(s.path, into, s.conf, **dict[str, Any](s.sets))
     s.out.table("segments", ("file", "first byte"), done.segments)
-    if done.skipped:
-        s.out.table("left out", ("file",), [(name,) for name in done.skipped])
+    if s.out.json or 0 < len(done.skipped) <= _SHOWN:
+        s.out.table("without records", ("file",), [(name,) for name in done.skipped])
+    elif done.skipped:
+        s.out.note(f"{len(done.skipped)} files hold no record: --json names them")
+    if done.left:
+        s.out.table("not taken", ("file", "records", "why"), done.left)
     after = done.repair.after
     s.out.facts(
         "store",
@@ -41,5 +51,8 @@ def run(
             "sound": after.sound if after else None,
         },
     )
-    s.damaged = after is not None and not after.sound
+    if after is not None and not after.sound:
+        show_audit(s, after)
+    s.damaged = not done.repair.good
+    show_balance(s, done.balance)
     return 0

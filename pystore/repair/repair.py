@@ -16,12 +16,14 @@ from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
 from pystore.audit.layout import Layout, look
 from pystore.errors import BadArgument, NotFound, RecordDamaged
+from pystore.repair.census import Balance, Census
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
 from pystore.repair.manifest import DERIVED, Action, side_folders
 from pystore.repair.parts import Run as PartsRun
 from pystore.repair.parts import derive
 from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear, set_back_offsets
+from pystore.repair.reasons import balance_of
 from pystore.repair.scratch import Derive, Progress, make_derived, swap_derived
 from pystore.settings import Settings
 
@@ -33,7 +35,8 @@ class Repair:
     """What a repair does or did.
 
     actions: in order. side: the folder with every byte that was taken away, None while nothing was
-    done. before, after: the audits around it.
+    done. before, after: the audits around it. balance: the log's records before and after, None
+    while nothing was done.
     """
 
     path: str
@@ -42,6 +45,13 @@ class Repair:
     after: Audit | None = None
     side: str | None = None
     finished: list[str] = field(default_factory=list)
+    balance: Balance | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether the store is sound now, and no record differs without a reason."""
+        seen = self.after or self.before
+        return (seen is None or seen.sound) and (self.balance is None or self.balance.good)
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -51,6 +61,7 @@ class Repair:
             "path": self.path, "actions": actions, "side": self.side, "finished": self.finished,
             "sound_before": None if self.before is None else self.before.sound,
             "sound_after": None if self.after is None else self.after.sound,
+            "balance": None if self.balance is None else self.balance.as_dict(),
         }  # fmt: skip
 
 
@@ -138,8 +149,10 @@ def repair(
             return done
         done.after = before
         if actions:
+            counted = _census(root, given)
             journal, done.after = _carry_out(root, given, actions, progress, check)
             done.side, done.actions = str(journal.folder), journal.actions
+            done.balance = balance_of(counted, _census(root, given), done.actions)
     return done
 
 
@@ -212,8 +225,16 @@ def rebuild(
         if dry_run:
             return Repair(str(root), actions, before)
         ahead = None if parts is None else partial(derive, before.segment_keys, parts)
+        counted = _census(root, given)
         journal, after = _carry_out(root, given, actions, progress, check, ahead)
-    return Repair(str(root), journal.actions, before, after, str(journal.folder), ended)
+        balance = balance_of(counted, _census(root, given), journal.actions)
+    side = str(journal.folder)
+    return Repair(str(root), journal.actions, before, after, side, ended, balance)
+
+
+def _census(root: Path, given: Settings) -> Census:
+    """The records of the log as they stand now."""
+    return Census.of((file.path, file.number) for file in look(root, given).segments)
 
 
 def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:

@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-from dataclasses import dataclass
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
-from pystore.audit.layout import base_of
 from pystore.errors import BadArgument, Forbidden, NotAStore
-from pystore.files import make_folders
+from pystore.files import make_folders, os_error
+from pystore.quiet import open_quietly
+from pystore.repair.census import Balance, Census, blank_end, found_in
+from pystore.repair.reasons import balance_of
 from pystore.repair.repair import Repair, repair
 from pystore.repair.sparse import copy_range
 
 __all__ = ["Salvaged", "salvage"]
 
+_PAGE = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
     """segments: file and first byte in the log, of those taken over. skipped: files that hold no
-    record. repair: what was mended in the new store."""
+    record. left: files with records that were not taken over, how many they hold, and why. repair:
+    what was mended in the new store. balance: the records of the heap beside those of the store."""
 
     segments: list[tuple[str, int]]
     skipped: list[str]
     repair: Repair
+    left: list[tuple[str, int, str]]
+    balance: Balance
+
+
+@dataclass(slots=True)
+class _Heaped:
+    """A file of the heap. base: first byte in the log, as most of its records have it. end: of its
+    last record. blank: where the blank after that one says that the segment ends, 0 without."""
+
+    path: Path
+    size: int
+    places: array[int] = field(default_factory=lambda: array("q"))
+    sums: array[int] = field(default_factory=lambda: array("I"))
+    any: bool = False
+    base: int = 0
+    end: int = 0
+    blank: int = 0
+
+    def look(self) -> None:
+        """Reads all of it. Raises: OSError."""
+        votes: Counter[int] = Counter()
+        at = array("q")
+        with open_quietly(self.path) as file:
+            for found in found_in(file):
+                votes[found.place - found.at] += found.place >= found.at
+                self.any, self.end = True, found.at + len(found.record)
+                if not found.filler:
+                    at.append(found.at)
+                    self.places.append(found.place)
+                    self.sums.append(zlib.crc32(found.record))
+            self.blank = blank_end(file, self.end) or 0
+        self.base = votes.most_common(1)[0][0] if votes else 0
+
+    def fits(self, size: int) -> bool:
+        return self.base % size == 0 and self.end <= size
 
 
 def salvage(
@@ -34,9 +79,10 @@ def salvage(
 ) -> Salvaged:  # fmt: skip
     """Makes a store of the segments in a folder, whatever they are called, and repairs it.
 
-    The segments are copied, holes kept; nothing in the heap changes. Their places in the log are
-    read from their records. heap: folder with segments. into: folder for the store, which must not
-    exist; nothing is left of it when this raises.
+    The segments are copied, holes kept; nothing in the heap changes. Their places in the log, and
+    their size, are read from their records. The store's records are compared with the heap's. heap:
+    folder with segments, the folder of a whole store, say. into: folder for the store, which must
+    not exist; nothing is left of it when this raises.
 
     Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError.
     """
@@ -48,47 +94,112 @@ def salvage(
     # First of all: a setting that is wrong is refused before anything is copied.
     mode = _settings.load(conf, settings).file_mode
     files = _files_below(source)
-    sizes = sorted(p.stat().st_size for p in files)
-    size = int(settings.get("mappedFileSizeCommitLog") or (sizes[len(sizes) // 2] if sizes else 0))
+    found = [each for each in files if each.any]
+    if not found:
+        raise NotAStore("no file in it holds a record of a commit log", str(source))
+    skipped = [str(each.path.relative_to(source)) for each in files if not each.any]
+    size = int(settings.get("mappedFileSizeCommitLog") or _segment_size(found))
     try:
-        return _salvage(source, files, target, size, conf, settings, mode)
+        return _salvage(source, found, skipped, target, size, conf, settings, mode)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
 
 
+def _segment_size(found: list[_Heaped]) -> int:
+    """The size with which most records are at their places: as the blanks that end segments say,
+    as files are long, or as the places of the files allow."""
+    usual = Counter(each.size for each in found)
+    usual.update(each.blank for each in found if each.blank >= each.end > 0)
+    apart = math.gcd(*(each.base for each in found))
+    sizes = [*(size for size, _ in usual.most_common() if size % _PAGE == 0), apart,
+             *(-(-each.size // _PAGE) * _PAGE for each in found)]  # fmt: skip
+
+    def held(size: int) -> int:
+        return sum(1 + len(each.places) for each in found if each.fits(size))
+
+    return max((size for size in sizes if size > 0), key=held)
+
+
 def _salvage(
-    source: Path, files: list[Path], target: Path, size: int,
+    source: Path, found: list[_Heaped], skipped: list[str], target: Path, size: int,
     conf: str | os.PathLike[str] | None, settings: dict[str, Any], mode: int,
 ) -> Salvaged:  # fmt: skip
-    taken: list[tuple[str, int]] = []
-    skipped: list[str] = []
+    taken: dict[int, _Heaped] = {}
+    left: list[tuple[_Heaped, str]] = []
     make_folders(target / "commitlog", mode)
     (target / "abort").touch(mode=mode)
-    for path in files:
-        base = base_of(path, size)
-        place = None if base is None else target / "commitlog" / f"{base:020d}"
-        if base is None or place is None or place.exists():
-            skipped.append(str(path.relative_to(source)))
-            continue
-        with path.open("rb") as file:
-            copy_range(file, 0, path.stat().st_size, place, mode)
-        taken.append((str(path.relative_to(source)), base))
+    for each in sorted(found, key=lambda one: -len(one.places)):
+        if not each.fits(size):
+            left.append((each, f"no segment of {size} bytes begins at {each.base} of the log"))
+        elif each.base in taken:
+            other = taken[each.base].path.relative_to(source)
+            left.append((each, f"{other} holds this part of the log"))
+        else:
+            taken[each.base] = each
+            place = target / "commitlog" / f"{each.base:020d}"
+            with each.path.open("rb") as file:
+                copy_range(file, 0, each.size, place, mode)
     if not taken:
-        raise NotAStore("no file in it holds a record of a commit log", str(source))
+        raise NotAStore(f"no file in it is a segment of {size} bytes", str(source))
     done = repair(target, conf, **{**settings, "mappedFileSizeCommitLog": size})
-    return Salvaged(sorted(taken, key=lambda each: each[1]), skipped, done)
+    after = Census.of((path, int(path.name)) for path in sorted((target / "commitlog").iterdir()))
+    before, reasons = _gathered(source, taken.values())
+    balance = balance_of(before, after, done.actions, reasons)
+    names = sorted((str(one.path.relative_to(source)), base) for base, one in taken.items())
+    return Salvaged(sorted(names, key=lambda each: each[1]), skipped, done,
+                    _left(source, left, after, balance), balance)  # fmt: skip
 
 
-def _files_below(source: Path) -> list[Path]:
-    """The regular files that may be segments. Raises: Forbidden."""
+def _gathered(source: Path, taken: Iterable[_Heaped]) -> tuple[Census, list[str]]:
+    """The records that were taken over, and which of them no log can hold."""
+    gathered, reasons = Census(), []
+    for each in taken:
+        strange = 0
+        for place, crc in zip(each.places, each.sums, strict=True):
+            if each.base <= place < each.base + each.size:
+                gathered.places.append(place)
+                gathered.sums.append(crc)
+            else:
+                strange += 1
+        if strange:
+            name = each.path.relative_to(source)
+            reasons.append(f"{strange} records of {name} say that they stand in another file")
+    return gathered, reasons
+
+
+def _left(
+    source: Path, left: list[tuple[_Heaped, str]], after: Census, balance: Balance
+) -> list[tuple[str, int, str]]:
+    """What was not taken over. Only what the store has all the same is no difference."""
+    there = set(zip(after.places, after.sums, strict=True)) if left else set()
+    told = []
+    for each, why in left:
+        name = str(each.path.relative_to(source))
+        lost = sum(pair not in there for pair in zip(each.places, each.sums, strict=True))
+        if lost:
+            text = f"{lost} of the {len(each.places)} records in {name} are not in the store: {why}"
+            balance.unexplained.append(text)
+        told.append((name, len(each.places), why if lost else "the store has its records"))
+    return told
+
+
+def _files_below(source: Path) -> list[_Heaped]:
+    """What is known of the regular files in the folder. Raises: Forbidden, StoreIOError."""
 
     def refuse(failed: OSError) -> None:
         raise Forbidden("cannot list the folder", failed.filename, errno=failed.errno)
 
-    found = (
-        Path(folder) / name
+    paths = sorted(
+        path
         for folder, _, names in os.walk(source, onerror=refuse)
         for name in names
+        if (path := Path(folder) / name).is_file()
     )
-    return sorted(p for p in found if p.is_file() and p.stat().st_size >= 4096)
+    heaped = [_Heaped(path, path.stat().st_size) for path in paths]
+    for each in heaped:
+        try:
+            each.look()
+        except OSError as failed:
+            raise os_error(failed, each.path, "cannot read the file") from failed
+    return heaped

@@ -19,7 +19,7 @@ from pystore.audit.layout import Layout
 from pystore.files import make_folders, write_whole
 from pystore.repair.journal import Journal
 from pystore.repair.manifest import Action
-from pystore.settings import Settings
+from pystore.settings import NOT_SERVED, Settings
 
 __all__ = ["Derive", "Progress", "make_derived", "swap_derived"]
 
@@ -57,8 +57,9 @@ def make_derived(
     if tombstones.is_file():
         write_whole(into / "deletedTopics", tombstones.read_bytes(), mode=settings.file_mode)
     given: dict[str, Any] = {
-        name: settings[name] for name in settings.explicit if name not in _ELSEWHERE
-    }
+        name: settings[name] for name in settings.explicit
+        if name not in _ELSEWHERE and name not in NOT_SERVED  # a Java broker's own file
+    }  # fmt: skip
     given["storePathCommitLog"] = ",".join(
         str(folder) for folder in settings.commitlog_dirs(layout.root)
     )

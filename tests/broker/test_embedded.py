@@ -13,8 +13,10 @@ import pytest
 from loops import run
 from waiting import BOUND_S
 
+import pystore
 from broker.broker import Broker
 from broker.namesrv.server import NameServer
+from pystore.cli import main
 from pystore.errors import BadArgument
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +113,7 @@ def test_a_taken_port_is_named(tmp_path, small):
 NOT_SERVED = [
     ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", 2),
     ("minInSyncReplicas", "2"), ("allAckInSyncStateSet", True), ("enableAutoInSyncReplicas", True),
-    ("enableControllerMode", True),
+    ("enableControllerMode", True), ("duplicationEnable", True), ("enableConsumeQueueExt", True),
 ]  # fmt: skip
 
 
@@ -124,6 +126,25 @@ def test_what_it_cannot_do_is_refused_at_the_start(tmp_path, name, value):
     assert refused.value.where == f"{conf}:1"
     with pytest.raises(BadArgument, match=f"{name} = .* is not supported: "):
         Broker(tmp_path / "s", **{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), NOT_SERVED)
+def test_a_store_without_a_broker_refuses_the_same(tmp_path, name, value):
+    with pytest.raises(BadArgument, match=f"{name} = .* is not supported: "):
+        pystore.open(tmp_path / "s", **{name: value})
+    assert not (tmp_path / "s").exists()
+
+
+def test_tools_take_the_conf_of_a_broker_that_replicates(tmp_path, small):
+    """Reading, checking and mending the store of such a broker asks for nothing of the kind."""
+    conf, root = tmp_path / "broker.conf", tmp_path / "s"
+    with pystore.open(root, **small) as store:
+        store.metadata.topics.put(pystore.TopicConfig("t", 1, 1))
+        store.put("t", b"1")
+    conf.write_text("brokerRole=SYNC_MASTER\nenableConsumeQueueExt=true\n")
+    for verb in ("verify", "rebuild", "info", "carve"):
+        more = [str(tmp_path / "carved")] if verb == "carve" else []
+        assert main([verb, str(root), *more, "--conf", str(conf)]) == 0, verb
 
 
 @pytest.mark.parametrize(("name", "value"), NOT_SERVED)
