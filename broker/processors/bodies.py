@@ -22,6 +22,7 @@ from broker.remoting.jsonbody import (
     mapping,
     required,
 )
+from broker.remoting.turns import alone
 
 __all__ = [
     "ANY",
@@ -247,6 +248,7 @@ def _beside(handler: Handler) -> Handler:
     return call
 
 
+@alone
 async def _later(handler: Handler, peer: Peer, command: Command, long: LongBody) -> Command | None:
     await asyncio.to_thread(long.read)
     answer = handler(peer, command)
