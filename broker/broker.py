@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import os
 import socket
 import time
@@ -37,6 +36,7 @@ from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler
 from broker.remoting.hot import Core
 from broker.remoting.memory import join
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import RemotingServer, listening_socket
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 _T = TypeVar("_T")
 _Client = TypeVar("_Client", "Producer", "Consumer")

@@ -49,8 +49,11 @@ logging.getLogger("broker.remoting").setLevel(logging.ERROR)   # no lines about 
 
 - A lasting problem is logged once when it begins and once when it ends ("delivers again", "answers
   again"), not at each retry.
-- Lines about connections and failing requests (`broker.remoting`) are limited to one per kind and
-  minute; the next line counts those left out: `(17 more since the last line)`.
+- Lines that a peer can cause at will, such as those about connections and refused requests, are
+  limited to one per kind and minute; the next line counts those left out: `(17 more since the last
+  line)`.
+- A line is one line: what peers sent is cut, and its control characters are escaped. Lines of a
+  traceback begin with a bar.
 - Message bodies are not logged. Topics, groups, addresses and offsets are.
 
 `%s` and `%d` stand for values. ERROR with a traceback is marked ⊕.
@@ -72,7 +75,7 @@ class Line(NamedTuple):
 
 
 def logger_of(module: str, call: ast.Call) -> str:
-    """The name in a `getLogger(...)`."""
+    """The name in a `getLogger(...)` or `SafeLogger(...)`."""
     match call.args:
         case [ast.Constant(value=str(name))]:
             return name
@@ -85,10 +88,9 @@ def loggers_in(module: str, tree: ast.Module) -> dict[str, str]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             for call in ast.walk(node.value):
-                if (
-                    isinstance(call, ast.Call)
-                    and isinstance(call.func, ast.Attribute)
-                    and call.func.attr == "getLogger"
+                if isinstance(call, ast.Call) and (
+                    (isinstance(call.func, ast.Attribute) and call.func.attr == "getLogger")
+                    or (isinstance(call.func, ast.Name) and call.func.id == "SafeLogger")
                 ):
                     found[node.targets[0].id] = logger_of(module, call)
         elif isinstance(node, ast.ImportFrom) and node.module == "broker.remoting.connection":
@@ -110,7 +112,8 @@ def line_of(logger: str, call: ast.Call) -> Line:
     if method == "log":
         named = [a.attr for a in call.args if isinstance(a, ast.Attribute)]
         level = next(name for name in named if name.isupper())
-    quiet = logger == "broker.remoting" and method == "error"
+    limited = isinstance(call.func.value, ast.Name) and call.func.value.id.endswith("quiet")
+    quiet = limited and method == "error"
     traceback = method == "exception" or quiet or any(k.arg == "exc_info" for k in call.keywords)
     return Line(logger, level, max(texts, key=len), traceback)
 

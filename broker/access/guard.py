@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 
 from broker.access.addresses import address_of
@@ -12,6 +11,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Decide", "Guard", "host_of", "is_loopback", "subject_of"]
 
@@ -22,7 +22,7 @@ _CONSUMES = frozenset(
         RequestCode.ACK_MESSAGE,
     }
 )  # fmt: skip
-_quiet = RateLimitedLogger(logging.getLogger("broker.access"))
+_quiet = RateLimitedLogger(SafeLogger("broker.access"))
 
 #: A verdict on a request from a host. Raises: Refused for a request that cannot be read.
 Decide = Callable[[Command, str], Verdict]
@@ -85,7 +85,8 @@ class Guard:
         self.refused += 1
         key = command.ext.get(ACCESS_KEY, "")[:64]
         _quiet.warning(
-            (host, key, command.code),
+            # Of somebody who is who he says by name and code; of others all are one kind.
+            ("refused", verdict.proven, command.code if verdict.proven else 0),
             "Refused request %d of '%s' from %s: %s",
             command.code,
             key,

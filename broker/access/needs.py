@@ -67,12 +67,14 @@ Ask = Callable[[Command], Asked]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """allowed; else the answer's code and remark. rule: what decided, for people."""
+    """allowed; else the answer's code and remark. rule: what decided, for people. proven: of a
+    refusal, the user or account whose signature was right; empty: whoever it was."""
 
     allowed: bool
     rule: str
     code: int = 0
     remark: str = ""
+    proven: str = ""
 
 
 def bare_group(name: str) -> str:

@@ -112,6 +112,7 @@ class PlainRules:
                 f"Need admin permission for request code={asked.code}, but"
                 f" accessKey={account.key} is not",
                 f"{account.place}: {account.key}: admin=false",
+                account.key,
             )
         rule = f"{account.place}: {account.key}: valid signature"
         if account.unlimited:
@@ -125,9 +126,10 @@ class PlainRules:
                     f" (accessKey={account.key} lacks {right_text(wanted)} for request"
                     f" code={asked.code})",
                     rule,
+                    account.key,
                 )
         return Verdict(True, rule)
 
 
-def _refused(text: str, rule: str) -> Verdict:
-    return Verdict(False, rule, _CODE, _EXCEPTION + text)
+def _refused(text: str, rule: str, proven: str = "") -> Verdict:
+    return Verdict(False, rule, _CODE, _EXCEPTION + text, proven)

@@ -331,9 +331,10 @@ class PolicyRules:
                     f"User:{name} has no permission to access"
                     f" {need.kind}:{need.shown or need.name} from {host}, {why}",
                     rule,
+                    name if self.authenticate else "",
                 )
         return Verdict(True, rule)
 
 
-def _refused(text: str, rule: str) -> Verdict:
-    return Verdict(False, rule, _CODE, text)
+def _refused(text: str, rule: str, proven: str = "") -> Verdict:
+    return Verdict(False, rule, _CODE, text, proven)

@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import contextvars
 import inspect
-import logging
 import os
 import threading
 import time
@@ -56,11 +55,12 @@ from broker.client.transactions import (
     state_of,
     text_of,
 )
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.thread import LoopThread
 
 __all__ = ["Consumer", "Producer", "TransactionProducer"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 _T = TypeVar("_T")
 #: Takes messages on the loop; None: there will be no more.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-import logging
 from collections import deque
 from collections.abc import (
     AsyncIterator,
@@ -80,10 +79,11 @@ from broker.client.tracing import Tracer
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["AsyncConsumer", "ConsumerOptions", "ConsumerSettings"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 
 class AsyncConsumer:

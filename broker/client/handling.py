@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -16,12 +15,13 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.options import INT_MAX
 from broker.client.progress import QueueProgress
 from broker.client.retrying import FIRST_LEVEL, republish
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = [
     "ConcurrentHandling", "Handling", "OrderlyHandling", "RetryLater", "awaitable",
 ]  # fmt: skip
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 HandlerFunction = Callable[[ReceivedMessage], Awaitable[object]]
 #: A message that could not be sent back is given to the handler again after this time.

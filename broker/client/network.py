@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import random
 import time
@@ -35,10 +34,11 @@ from broker.remoting.command import ONEWAY, Command, header_format
 from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
 from broker.remoting.outstanding import Waiter
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Network", "number_in", "request_of"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 #: After a broker was lost: the first and the longest wait before it is tried again.
 BACKOFF_S = (0.2, 10.0)

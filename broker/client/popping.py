@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import time
 from collections.abc import Callable, Collection
@@ -23,10 +22,11 @@ from broker.client.routes import Route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
 from broker.remoting.receipts import NORMAL, Deliveries, Handle, retry_topic
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["PoppedBatch", "Popping"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 #: Invisible seconds of a message that failed, by its attempt; as the delays of upstream's client.
 _AGAIN_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -30,10 +29,11 @@ from broker.client.subscription import Subscription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
 from broker.remoting.connection import Connection
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Puller"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 #: Bits of a pull's sysFlag.
 SUSPEND, SUBSCRIPTION = 2, 4

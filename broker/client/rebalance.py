@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -16,10 +15,11 @@ from broker.client.message import MessageQueue
 from broker.client.routes import Route
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Rebalancer"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 #: A queue that could not be started, or a group that is not yet whole, is looked at again soon.
 SOON_S = 1.0

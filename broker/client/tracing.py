@@ -8,7 +8,6 @@ that cannot be sent is logged and lost: it never holds up what it is about.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 
@@ -19,11 +18,12 @@ from broker.client.message import Message, ReceivedMessage, SendResult
 from broker.client.network import Network
 from broker.client.sending import HALF, STORED, Outgoing, SendRules, prepare
 from broker.remoting.command import Command
+from broker.remoting.safe_log import SafeLogger
 from pystore.properties import parse_properties
 
 __all__ = ["Tracer"]
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
 
 #: Records gather for so long, or until they are so large; more than so many are dropped.
 GATHER_S = 1.0

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import enum
 import inspect
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Unpack, runtime_checkable
@@ -34,13 +33,16 @@ from broker.client.sending import HALF, prepare, result_of, without_namespace
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import ONEWAY, Command
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = [
     "AsyncTransactionProducer", "Check", "LocalState", "Transaction", "TransactionListener",
     "TransactionResult", "check_listener", "state_of", "text_of",
 ]  # fmt: skip
 
-log = logging.getLogger("broker.client")
+log = SafeLogger("broker.client")
+quiet = RateLimitedLogger(SafeLogger("broker.client"))
 
 #: Checks at once, and how many may wait for that; the broker repeats what is dropped.
 CHECKS_AT_ONCE = 4
@@ -302,14 +304,16 @@ class AsyncTransactionProducer(AsyncProducer):
                 topic=message.stored_topic, queue=message.head.queue
             )
         except (BadRecord, ValueError) as bad:
-            log.warning("Cannot read a check: %s", bad)
+            quiet.warning("unread", "Cannot read a check: %s", bad)
             return
         if message.properties.get("PGROUP") != self.group:
-            log.warning(
-                "Got a check for the group %s, which is not ours", message.properties.get("PGROUP")
+            quiet.warning(
+                "other group",
+                "Got a check for the group %s, which is not ours",
+                message.properties.get("PGROUP"),
             )
         elif self.checks_waiting >= CHECKS_WAITING_MAX:
-            log.warning("%d checks are waiting: dropped one more", CHECKS_WAITING_MAX)
+            quiet.warning("too many", "%d checks are waiting: dropped one more", CHECKS_WAITING_MAX)
         else:
             self.checks_waiting += 1
             self.network.spawn(self._answer(peer, command, message))

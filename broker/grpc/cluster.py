@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
 import ssl
 import time
@@ -41,6 +40,8 @@ from broker.remoting.command import Command, Refused, header_format
 from broker.remoting.connection import Connection
 from broker.remoting.handlers import Handlers
 from broker.remoting.mqjson import MessageQueue
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.services.groups import Groups
 from broker.services.topics import READ, WRITE, Topics
 from pystore.configfiles import SubscriptionGroup, TopicConfig
@@ -48,7 +49,7 @@ from pystore.errors import BadArgument
 
 __all__ = ["ClusterBrokers", "ClusterLink", "told"]
 
-log = logging.getLogger("broker.grpc")
+quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: What brokers say of topics and groups is asked again after this time.
 _KNOWN_S = 20.0
@@ -79,7 +80,7 @@ async def told(asks: Iterable[Coroutine[Any, Any, Command]]) -> list[Command]:
     answers = [each for each in found if isinstance(each, Command)]
     for each in found:
         if isinstance(each, Problem) and answers:
-            log.info("A client is not known to every broker yet: %s", each)
+            quiet.info("not known", "A client is not known to every broker yet: %s", each)
         elif isinstance(each, BaseException):
             raise each
     return answers

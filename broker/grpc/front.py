@@ -5,7 +5,6 @@ header if there is one; then it speaks HTTP/2 (http2.py).
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -15,12 +14,13 @@ from broker.grpc.http2 import Address, Http2Connection
 from broker.remoting.codec import BadFrame
 from broker.remoting.opening import TLS_HANDSHAKE, V2_HEAD, V2_MAX, proxied
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
 from pystore.errors import BadArgument
 
 __all__ = ["Front"]
 
-_quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
+_quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 _T = TypeVar("_T")
 #: Seconds for the first bytes of a connection, its TLS handshake included.

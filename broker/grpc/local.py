@@ -10,7 +10,6 @@ questions of tools) goes there.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -29,6 +28,7 @@ from broker.remoting.connection import Connection, Limits, Shared
 from broker.remoting.framer import EndTransaction, FramerFactory
 from broker.remoting.handlers import Handlers
 from broker.remoting.memory import join
+from broker.remoting.safe_log import SafeLogger
 from broker.services.clients import UNDIVIDED
 from broker.services.context import Services
 from pystore.configfiles import SubscriptionGroup, TopicConfig
@@ -36,7 +36,7 @@ from pystore.errors import StoreError
 
 __all__ = ["LocalBroker", "LocalLink"]
 
-log = logging.getLogger("broker.grpc")
+log = SafeLogger("broker.grpc")
 
 #: What a topic of other brokers takes: a name server does not say.
 _UNKNOWN = {"message.type": "UNSPECIFIED"}

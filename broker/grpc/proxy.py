@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from broker.grpc.relay import Relay
 from broker.grpc.service import GrpcService
 from broker.grpc.settings import CLUSTER, ProxySettings
 from broker.remoting.connection import Limits
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import listening_socket
 from broker.remoting.tls import TlsSettings
 from broker.services.policy_access import user_of_setting
@@ -32,7 +32,7 @@ from pystore.errors import BadArgument
 
 __all__ = ["ROUTE_POLL_S", "Proxy"]
 
-log = logging.getLogger("broker.grpc")
+log = SafeLogger("broker.grpc")
 
 #: As upstream's proxy.
 ROUTE_POLL_S = 20.0

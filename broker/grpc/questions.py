@@ -4,7 +4,6 @@ of transactions, and questions of tools."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Coroutine
 from typing import Any
@@ -24,10 +23,11 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
 from broker.remoting.mqjson import MessageQueue
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Questions"]
 
-_quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
+_quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: ConsumeReturnType by the status of a verified message.
 _VERIFIED = {

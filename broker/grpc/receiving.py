@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 import weakref
 from collections.abc import AsyncGenerator, Sequence
@@ -32,13 +31,15 @@ from broker.processors.poprules import PopRules, after_disk
 from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, texts
+from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.receipts import NORMAL, RETRY_V1, RETRY_V2, Deliveries, retry_topic
+from broker.remoting.safe_log import SafeLogger
 from broker.services.pop.batches import Popped, PopRequest
 from pystore.errors import StoreError
 
 __all__ = ["Receiving", "poll_ms"]
 
-log = logging.getLogger("broker.grpc")
+quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: What the broker hands out at once.
 _BATCH_MAX = 32
@@ -341,7 +342,8 @@ class Receiving:
                     message_of(each.record).message_id, each.receipt,
                 )  # fmt: skip
             except Problem as failed:
-                log.warning(
+                quiet.warning(
+                    "dead letter",
                     "A message of %s that came %d times is not in the dead letters yet: %s",
                     asked.topic, each.attempts, failed,
                 )  # fmt: skip
@@ -367,7 +369,7 @@ class Receiving:
             try:
                 await change(self._own(asked), asked.group, asked.topic, each.receipt, _BACK_MS)
             except Problem as failed:
-                log.info("A message of %s stays invisible: %s", asked.topic, failed)
+                quiet.info("stays", "A message of %s stays invisible: %s", asked.topic, failed)
 
     def _own(self, asked: _Asked) -> Ask:
         return partial(self._broker.request_own, broker=asked.broker)

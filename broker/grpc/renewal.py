@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from broker.grpc.receipts import Receipt
 from broker.grpc.settings import ProxySettings
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Held", "Lost", "Renewals"]
 
-log = logging.getLogger("broker.grpc")
+quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: Invisible minutes, by how often a message was renewed; the last repeats.
 _STEPS_MIN = (1, 3, 5, 10, 30, 60)
@@ -160,7 +161,9 @@ class Renewals:
         except Exception as failed:  # noqa: BLE001 - tried again, then logged
             held.failed += 1
             if held.failed >= self._settings.renew_tries or last:
-                log.warning("A message of %s is not renewed any more: %s", held.topic, failed)
+                quiet.warning(
+                    "not renewed", "A message of %s is not renewed any more: %s", held.topic, failed
+                )
                 self._drop(held)
             elif not held.ended:
                 self._plan(held, self._now_ms() + _AGAIN_MS)
@@ -184,4 +187,6 @@ class Renewals:
             )
             for each in done:
                 if isinstance(each, Exception) and not isinstance(each, Lost):
-                    log.info("A message of a client that is gone stays invisible: %s", each)
+                    quiet.info(
+                        "gone", "A message of a client that is gone stays invisible: %s", each
+                    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -19,11 +18,12 @@ from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response
 from broker.remoting.command import Refused
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
 
 __all__ = ["GrpcServer"]
 
-_quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
+_quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: Calls of one connection in progress, bytes of a call's headers.
 _STREAMS_MAX = 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.connection import Connection, Limits
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
@@ -29,7 +30,7 @@ NOTIFY_S = 0.3
 #: A request that holds the event loop longer is logged.
 LOOP_HELD_MS = 50
 
-_log = logging.getLogger("broker.namesrv")
+quiet = RateLimitedLogger(SafeLogger("broker.namesrv"))
 
 
 class NameServer:
@@ -156,7 +157,9 @@ class NameServer:
     def _expire(self) -> None:
         changes, peers = self.routes.expire()
         for peer in peers:
-            _log.warning("No heartbeat from the broker at %s: broker removed", peer)
+            quiet.warning(
+                "no heartbeat", "No heartbeat from the broker at %s: broker removed", peer
+            )
             peer.close()
         self._tell(changes)
         self._arm()
@@ -185,7 +188,8 @@ class NameServer:
         try:
             await self._client.oneway(address, command, NOTIFY_S)
         except (OSError, TimeoutError, ValueError) as failed:
-            _log.warning(
+            quiet.warning(
+                "notify",
                 "Cannot notify %s that broker %d now has the lowest id: %s",
                 address,
                 change.broker_id,

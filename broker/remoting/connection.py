@@ -42,6 +42,7 @@ from broker.remoting.handlers import Handlers
 from broker.remoting.idle import IdleWheel
 from broker.remoting.outstanding import Outstanding, Sending, Waiter
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.turns import Line, Turns
 from broker.remoting.watchdog import Watchdog
 
@@ -60,7 +61,7 @@ REMARK_MAX = 4096
 #: MQVersion of the first that knows GO_AWAY: V5_3_1 does not (NettyRemotingAbstract).
 GO_AWAY_VERSION = 476
 
-_quiet = RateLimitedLogger(logging.getLogger("broker.remoting"))
+_quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 
 @dataclass(frozen=True, slots=True)

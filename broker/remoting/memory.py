@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from broker.remoting.connection import Connection
 from broker.remoting.framer import EndTransaction
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["join"]
 
-log = logging.getLogger("broker.remoting")
+log = SafeLogger("broker.remoting")
 
 _numbers = itertools.count()
 #: Ports that nobody listens on: records name the client's.

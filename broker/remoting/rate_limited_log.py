@@ -5,38 +5,47 @@ from __future__ import annotations
 import logging
 import time
 
+from broker.remoting.safe_log import SafeLogger
+
 __all__ = ["RateLimitedLogger"]
 
 PAUSE_S = 60.0
-#: More kinds than this are a kind that has a name of its own each time; then all are forgotten.
+#: Beyond so many kinds, all others are of one kind.
 KINDS_MAX = 1000
+_OTHERS = object()
 
 
 class RateLimitedLogger:
-    """Writes to a logger, each kind of line at most once in PAUSE_S."""
+    """Writes to a logger, each kind of line at most once in PAUSE_S. A kind holds nothing that a
+    peer chooses: it would choose how much is written."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: SafeLogger) -> None:
         self._logger = logger
         self._kinds: dict[object, list[float]] = {}
 
     def log(
-        self, level: int, kind: object, text: str, *args: object, error: BaseException | None = None
-    ) -> None:
-        """kind: what makes two lines the same. error: its traceback is written with the line."""
+        self, level: int, kind: object, text: str, *args: object,
+        error: BaseException | None = None, depth: int = 1,
+    ) -> None:  # fmt: skip
+        """kind: what makes two lines the same. error: its traceback is written with the line.
+        depth: as of SafeLogger.log."""
         now = time.monotonic()
+        if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
+            kind = _OTHERS
         seen = self._kinds.get(kind)
         if seen is not None and now < seen[0] + PAUSE_S:
             seen[1] += 1
             return
-        if len(self._kinds) >= KINDS_MAX:
-            self._kinds.clear()
         self._kinds[kind] = [now, 0]
         if seen is not None and seen[1]:
             text, args = text + " (%d more since the last line)", (*args, int(seen[1]))
-        self._logger.log(level, text, *args, exc_info=error)
+        self._logger.log(level, text, *args, exc_info=error, depth=depth + 1)
+
+    def info(self, kind: object, text: str, *args: object) -> None:
+        self.log(logging.INFO, kind, text, *args, depth=2)
 
     def warning(self, kind: object, text: str, *args: object) -> None:
-        self.log(logging.WARNING, kind, text, *args)
+        self.log(logging.WARNING, kind, text, *args, depth=2)
 
     def error(self, kind: object, error: BaseException, text: str, *args: object) -> None:
-        self.log(logging.ERROR, kind, text, *args, error=error)
+        self.log(logging.ERROR, kind, text, *args, error=error, depth=2)

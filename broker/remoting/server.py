@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -16,6 +15,7 @@ from broker.remoting.framer import FramerFactory
 from broker.remoting.handlers import Handler, Handlers, Peer
 from broker.remoting.opening import Opening
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.tls import TlsSettings
 from broker.remoting.watchdog import Watchdog
 
@@ -25,8 +25,7 @@ __all__ = ["RemotingServer", "listening_socket"]
 REFUSED_MAX = 64
 DRAIN_STEP_S = 0.01
 
-_log = logging.getLogger("broker.remoting")
-_quiet = RateLimitedLogger(_log)
+_quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 Told = Callable[[Connection], None]
 

@@ -3,7 +3,6 @@ waits is measured from one wait to the next."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
@@ -12,10 +11,11 @@ from typing import Any, cast
 from broker.remoting.command import Command
 from broker.remoting.handlers import Handler, Peer, Result
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Watchdog"]
 
-_quiet = RateLimitedLogger(logging.getLogger("broker.remoting"))
+_quiet = RateLimitedLogger(SafeLogger("broker.remoting"))
 
 
 class Watchdog:

@@ -6,7 +6,6 @@ docs/internals/access.md
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from broker.access.policies import PolicyRules, User
 from broker.access.signature import ACCESS_KEY, Credentials
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
+from broker.remoting.safe_log import SafeLogger
 from broker.services.plain_access import PlainAccess
 from broker.services.policy_access import PolicyAccess, user_of_setting
 from pystore.errors import BadArgument
@@ -25,7 +25,7 @@ from pystore.settings import Settings
 
 __all__ = ["Access", "inner_credentials"]
 
-log = logging.getLogger("broker.access")
+log = SafeLogger("broker.access")
 
 #: Address, code, key, secret, topic and group of a request that may be served: see Core.grant.
 Grant = Callable[[tuple[str, int], int, str, str, str, str], None]

@@ -7,7 +7,6 @@ it is gone when the connection closes, when it says so, or when no beat came for
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,13 +14,15 @@ from dataclasses import dataclass, field
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import ONEWAY, Command
 from broker.remoting.handlers import Peer
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
 from pystore.errors import StoreError
 
 __all__ = ["UNDIVIDED", "Beat", "Channel", "Clients", "ConsumerGroup", "Subscription"]
 
-log = logging.getLogger(__name__)
+quiet = RateLimitedLogger(SafeLogger(__name__))
 
 BROADCASTING = "BROADCASTING"
 #: LanguageCode by number.
@@ -321,8 +322,11 @@ class Clients:
             seen[channel.peer] = max(channel.seen, seen.get(channel.peer, 0.0))
         for peer, when in seen.items():
             if when < oldest or peer.closed:
-                log.info(
-                    "No heartbeat from %s for %d s: client removed", peer.address, self._expire_s
+                quiet.info(
+                    "no heartbeat",
+                    "No heartbeat from %s for %d s: client removed",
+                    peer.address,
+                    self._expire_s,
                 )
                 peer.close()
                 self.departed(peer)

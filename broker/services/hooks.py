@@ -8,12 +8,12 @@ hook refuse a pull (PullMessageProcessor swallows what it raises); here AbortPro
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from broker.remoting.command import Refused
+from broker.remoting.safe_log import SafeLogger
 
 __all__ = [
     "AbortProcessException",
@@ -24,7 +24,7 @@ __all__ = [
     "SendMessageHook",
 ]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 
 class AbortProcessException(Refused):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from broker.remoting.safe_log import SafeLogger
 from broker.services.context import Services
 
 __all__ = ["Housekeeping"]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 _STEP_S = 1.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.remoting.hot import OffsetRow
+from broker.remoting.safe_log import SafeLogger
 from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError
@@ -17,7 +17,7 @@ from pystore.metadata import Metadata
 
 __all__ = ["Offsets", "is_young"]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,12 +16,13 @@ from broker.access import plain_file
 from broker.access.addresses import Pattern
 from broker.access.plain import Account, PlainRules
 from broker.access.plain_file import PlainFile, Version
+from broker.remoting.safe_log import SafeLogger
 from pystore.errors import BadArgument, StoreError
 from pystore.files import os_error, write_whole
 
 __all__ = ["PlainAccess"]
 
-log = logging.getLogger("broker.access")
+log = SafeLogger("broker.access")
 
 #: How often the files are looked at. A change holds within twice this time.
 WATCH_S = 0.2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,13 +30,14 @@ from broker.access.policies import (
     parse_resource,
     parse_user,
 )
+from broker.remoting.safe_log import SafeLogger
 from pystore import accessfiles, files
 from pystore.accessfiles import COPY, AccessRows, Changes
 from pystore.errors import BadArgument, RecordDamaged, StoreError, StoreIOError
 
 __all__ = ["NAME_MAX", "PolicyAccess", "Rejected", "user_of_setting"]
 
-log = logging.getLogger("broker.access")
+log = SafeLogger("broker.access")
 
 #: LMDB's longest key is 511 bytes.
 NAME_MAX = 500

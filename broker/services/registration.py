@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, listed, required
 from broker.remoting.mqjson import Written
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.turns import Pieces
 from broker.services.config import Config
 from broker.services.topics import READ, WRITE, Topics
@@ -29,7 +29,7 @@ from pystore.configfiles import DataVersion, TopicConfig, version_to_json
 
 __all__ = ["Dial", "Registration"]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 _T = TypeVar("_T")
 

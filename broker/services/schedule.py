@@ -12,7 +12,6 @@ and none is missing.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from broker.remoting.hot import Core
+from broker.remoting.safe_log import SafeLogger
 from broker.services.timer_metrics import TimerMetrics
 from pystore import DueDelivery, Store
 from pystore.errors import StoreError
@@ -42,7 +42,7 @@ _PROGRESS_S = 10.0
 #: sends. The first after a pause is read at once.
 _GATHER_S = 0.004
 
-_log = logging.getLogger("broker.schedule")
+_log = SafeLogger("broker.schedule")
 
 
 class _Source(ABC):

@@ -3,13 +3,13 @@ name servers (docs/internals/wire.md#topics-and-names)."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import Refused
+from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.hotpath import HotPath
 from broker.services.names import (
@@ -28,7 +28,7 @@ from pystore.metadata import Metadata, system_topics
 
 __all__ = ["INHERIT", "READ", "WRITE", "Topics"]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 #: Bits of a topic's perm.
 INHERIT, WRITE, READ = 1, 2, 4

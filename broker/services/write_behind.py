@@ -8,18 +8,18 @@ metadata is made again from the log when the store opens.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Generic, TypeVar
 
+from broker.remoting.safe_log import SafeLogger
 from pystore.configfiles import DataVersion, SubscriptionGroup, TopicConfig
 from pystore.errors import DiskFull, StoreError
 from pystore.metadata import Metadata, Table
 
 __all__ = ["WriteBehindTable"]
 
-log = logging.getLogger(__name__)
+log = SafeLogger(__name__)
 
 _RETRY_S = 1.0
 _Row = TypeVar("_Row", TopicConfig, SubscriptionGroup)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 from access_cases import play
 
+import broker as broker_package
 from broker import Broker
 from broker.access.needs import Action, Kind, Need
 from broker.access.policies import Acl, Entry, parse_acl, parse_resource
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.services.policy_access import PolicyAccess
 
 ROOT = {"server": "5.3.3", "key": "root", "secret": "root-secret"}
@@ -157,3 +161,83 @@ def test_a_super_is_changed_by_no_normal_user(guarded, code):
     for given in ({"username": "root", "password": "mine"}, {"userType": "nonsense"}):
         answered, remark, _ = play(guarded.port, request(clerk, code, given, username="root"))
         assert (answered, remark) == (16, "The super user can only be update by super user")
+
+
+# ---- the log ----
+
+
+def lines_of(caplog):
+    return [record for record in caplog.records if record.name.startswith("broker")]
+
+
+def test_strangers_with_ever_new_names_write_one_line_a_minute(guarded, caplog):
+    """With and without a signature, for any request, with a name that begins another line."""
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "broker"):
+        for number in range(40):
+            name = f"u{number}\n2026-01-01 INFO all is well \x1b[2J"
+            stranger = {"server": "5.3.3", "key": name, "secret": "guessed"}
+            code = (310, 11, 34, 3001)[number % 4]
+            topic = f"nowhere{number}"
+            assert play(guarded.port, send(stranger, topic) | {"code": code})[0] == 16
+            wrong = ALICE | {"secret": f"guessed{number}"}
+            assert play(guarded.port, send(wrong, topic))[0] == 16
+    assert len(lines_of(caplog)) <= 1
+
+
+def test_a_user_who_may_less_writes_a_line_a_minute_and_request(guarded, caplog):
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "broker"):
+        for number in range(20):
+            assert play(guarded.port, send(MALLORY, f"nowhere{number}"))[0] == 16
+    assert len(lines_of(caplog)) <= 1
+
+
+@pytest.mark.parametrize(
+    "text", ["a\nb", "a\r\x1b[2Jb", "a\x85b\u2028c", "a\u202eb", "\ud800", "\0"]
+)
+def test_what_is_logged_begins_no_line_and_speaks_to_no_terminal(caplog, text):
+    """Of arguments, and of an error's own text in a traceback."""
+    log = SafeLogger("broker.test")
+    log.warning("Refused '%s' of %d", text, 7)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        log.exception("%s failed", text)
+    plain, failed = (logging.Formatter().format(record) for record in caplog.records)
+    assert plain.isprintable()
+    first, *rest = failed.split("\n")
+    assert first.isprintable()
+    assert rest and all(line.isprintable() and line.startswith("  | ") for line in rest)
+
+
+def test_what_is_logged_is_cut(caplog):
+    SafeLogger("broker.test").warning("Refused %s", "x" * 1_000_000)
+    (record,) = caplog.records
+    assert len(record.getMessage()) < 1000
+    assert "1000000 characters" in record.getMessage()
+
+
+def test_a_line_names_the_place_that_logs_it(caplog):
+    log = RateLimitedLogger(SafeLogger("broker.test"))
+    log.warning("kind", "Refused")
+    SafeLogger("broker.test").warning("Refused")
+    assert {record.filename for record in caplog.records} == {"test_access_strangers.py"}
+
+
+def test_kinds_without_end_are_one_kind(caplog):
+    log = RateLimitedLogger(SafeLogger("broker.test"))
+    for number in range(5000):
+        log.warning(number, "Refused")
+    assert len(caplog.records) <= 1001
+
+
+def test_no_room_logs_what_a_peer_sent_by_another_way():
+    """Whoever makes a logger elsewhere escapes nothing. The shell's own room shows people lines."""
+    root = Path(broker_package.__file__).parent
+    found = [
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if "getLogger(" in path.read_text() and path.parts[-2] != "cli"
+    ]
+    assert found == ["remoting/safe_log.py"]

@@ -20,6 +20,7 @@ from broker.remoting.connection import Connection, Limits
 from broker.remoting.framer import PlainFramer
 from broker.remoting.idle import TICKS, IdleWheel
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.watchdog import Watchdog
 
 ECHO, FAIL, REFUSE, LATER = 1, 2, 3, 4
@@ -223,7 +224,7 @@ def test_an_error_is_logged_once_a_kind(caplog):
 
 
 def test_a_line_that_repeats_says_how_often(caplog):
-    quiet = RateLimitedLogger(logging.getLogger("quiet"))
+    quiet = RateLimitedLogger(SafeLogger("quiet"))
     with mock.patch("broker.remoting.rate_limited_log.time.monotonic", side_effect=[0, 1, 2, 61]):
         for _ in range(4):
             quiet.warning("kind", "it happened")
@@ -616,7 +617,7 @@ def test_sockets_send_at_once_and_are_not_kept_alive():
 def test_what_holds_the_loop_is_named_and_counted(caplog, monkeypatch):
     """A handler that blocks for 80 ms of a clock, at a limit of 50 ms; 50 ms are fine."""
     # What other tests of this process have logged, and their brokers still do, is nothing to it.
-    logger = logging.getLogger("broker.remoting.held")
+    logger = SafeLogger("broker.remoting.held")
     monkeypatch.setattr("broker.remoting.watchdog._quiet", RateLimitedLogger(logger))
     now = [0.0]
 
@@ -641,7 +642,7 @@ def test_what_holds_the_loop_is_named_and_counted(caplog, monkeypatch):
         ):
             return [(await wire.ask(Command(code))).code for code in (901, 902, 903, 901)]
 
-    with caplog.at_level(logging.WARNING, logger.name):
+    with caplog.at_level(logging.WARNING, "broker.remoting.held"):
         assert run(work()) == [0, 0, 1, 0]
     assert (dict(dog.counts), dog.longest_ms) == ({901: 2, 903: 1}, 1000)
     lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Request 90")]

@@ -8,7 +8,6 @@ for the file that is being written, too.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import zlib
 from collections.abc import Mapping
@@ -17,11 +16,12 @@ from typing import Any
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import INT, LONG, OBJECT, TEXT, Member, Shape
+from broker.remoting.safe_log import SafeLogger
 from pystore import files
 
 __all__ = ["Journal"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 _LINE = Shape(
     file=Member(LONG), topic=TEXT, group=TEXT, queue=Member(INT, 0), next=Member(LONG),

@@ -4,19 +4,19 @@ log that nothing was put into since; otherwise, and without it, the log says wha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed, required
 from broker.remoting.popped import BATCH_MAX
+from broker.remoting.safe_log import SafeLogger
 from broker.services.pop.checkpoints import CheckPoint
 from pystore import files
 
 __all__ = ["keep", "take"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 _FILE = Shape(log=required(LONG), open=listed(OBJECT))
 _OPEN = Shape(

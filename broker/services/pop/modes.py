@@ -4,18 +4,18 @@ upstream MessageRequestModeManager)."""
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import INT, OBJECT, TEXT, Member, Shape, enum
+from broker.remoting.safe_log import SafeLogger
 from pystore import files
 
 __all__ = ["POP", "PULL", "Mode", "RequestModes"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 PULL, POP = "PULL", "POP"
 _FILE = Shape(messageRequestModeMap=OBJECT)

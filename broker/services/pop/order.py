@@ -8,7 +8,6 @@ since it was saved is in a journal of ours.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +15,13 @@ from typing import Any
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed
+from broker.remoting.safe_log import SafeLogger
 from broker.services.pop.journal import Journal
 from pystore import files
 
 __all__ = ["Batch", "OrderTable"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 _FILE = Shape(table=OBJECT)
 _BATCH = Shape(

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
+
 __all__ = ["FULL", "PARKED", "TOO_LATE", "Place", "Polling", "Waiter"]
 
-log = logging.getLogger("broker.pop")
+quiet = RateLimitedLogger(SafeLogger("broker.pop"))
 
 #: What became of a request that was to be parked.
 PARKED, FULL, TOO_LATE = "parked", "full", "too late"
@@ -173,8 +175,10 @@ class Polling:
         """Whether it was answered; one that fails is not asked again, and holds up nobody."""
         try:
             return waiter.resume(last)
-        except Exception:
-            log.exception("A request that waits for %s failed", waiter.place.topic)
+        except Exception as failed:  # noqa: BLE001 - logged
+            quiet.error(
+                type(failed), failed, "A request that waits for %s failed", waiter.place.topic
+            )
             return True
 
     def wake_all(self) -> None:

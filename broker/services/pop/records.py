@@ -3,11 +3,11 @@ after a start (docs/internals/pop.md#recovery; upstream PopReviveService)."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.remoting.popped import Key, Popped
+from broker.remoting.safe_log import SafeLogger
 from broker.services.names import REVIVE_PREFIX
 from broker.services.pop.checkpoints import (
     Acknowledged,
@@ -21,7 +21,7 @@ from pystore.timers import Timers
 
 __all__ = ["REVIVE_GROUP", "Found", "ReviveLog", "revive_topic"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 #: Whose offsets say how far the revive topic is done with.
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.remoting.popped import Key
 from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
+from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
@@ -23,7 +23,7 @@ from pystore.timers import ASKING
 
 __all__ = ["Revive"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 #: Messages that come back before other work has its turn.
 _ROUND = 256

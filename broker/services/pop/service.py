@@ -8,7 +8,6 @@ ordered groups are brought to the disk every few seconds.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from broker.remoting.hot import Core
 from broker.remoting.popped import CorePopRules, Popped
 from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
+from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
@@ -39,7 +39,7 @@ from pystore.timers import Timers
 
 __all__ = ["Pop"]
 
-log = logging.getLogger("broker.pop")
+log = SafeLogger("broker.pop")
 
 #: Timers that are later than this have check points on their way.
 _BEHIND_MS = 500

@@ -14,7 +14,6 @@ producer stays away. Age is counted from the time of storing, which no client's 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from broker.remoting.decision import PutDecision, Role
 from broker.remoting.halves import OPEN_MAX, TAKE_MAX, Halves, State
 from broker.remoting.hot import Core
+from broker.remoting.safe_log import SafeLogger
 from broker.services.clients import Channel, Clients
 from broker.services.config import Config
 from broker.services.topics import Topics
@@ -33,7 +33,7 @@ from pystore.pending_log import Pending, find_pending, half_of
 
 __all__ = ["RoundReport", "Transactions"]
 
-log = logging.getLogger("broker.transaction")
+log = SafeLogger("broker.transaction")
 
 #: The tick of the housekeeping, in ms: an op that would be too old at the next one is written now.
 _TICK_MS = 1000
