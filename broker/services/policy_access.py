@@ -112,8 +112,7 @@ class PolicyAccess:
             for resource in acl.starred():
                 log.warning(
                     "A rule of User:%s is on %s: a star that is not the last letter stands for"
-                    " nothing, so that the rule fits no other name; remove it with pystore acl"
-                    " remove",
+                    " nothing, the rule fits no other name",
                     name, resource,
                 )  # fmt: skip
         return replace(rules, users=users, acls=acls)
