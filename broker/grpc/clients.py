@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from broker.access.needs import Action
+from broker.grpc.access import credentials_of
 from broker.grpc.brokers import LINK, Brokers, Link
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import group_of, topic_of
@@ -226,6 +227,7 @@ class ClientMethods:
         kind = given.WhichOneof("pub_sub")
         if kind is None:
             raise Problem(Code.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
+        await self._check_owner(call)
         made = pb.Settings()
         made.CopyFrom(given)
         made.metric.SetInParent()
@@ -298,13 +300,24 @@ class ClientMethods:
     # ---- Heartbeat, NotifyClientTermination ----
 
     async def heartbeat(self, call: Call, request: Any) -> Any:
-        client = self._known(call)
+        client = await self._known(call)
         if not client.is_producer and request.HasField("group"):
             group_of(request.group)
         await self._register(client, call)
         return pb.HeartbeatResponse(status=ok())
 
-    def _known(self, call: Call) -> Client:
+    async def _check_owner(self, call: Call) -> None:
+        """A client id is the user's that came with it first. Raises: Problem."""
+        await self._broker.check(call, _beat(call.client_id, [], []))
+        client = self._clients.get(call.client_id)
+        if client is not None and _user_of(client.call) != _user_of(call):
+            raise Problem(
+                Code.UNAUTHORIZED,
+                f"the client id {call.client_id:.100} is another user's: use one of your own",
+            )
+
+    async def _known(self, call: Call) -> Client:
+        await self._check_owner(call)
         client = self._clients.get(call.client_id)
         if client is None:
             raise Problem(
@@ -313,7 +326,7 @@ class ClientMethods:
         return client
 
     async def terminate(self, call: Call, request: Any) -> Any:
-        client = self._known(call)
+        client = await self._known(call)
         groups = client.topics if client.is_producer else [client.group]
         field = "producerGroup" if client.is_producer else "consumerGroup"
         for group in groups:
@@ -334,6 +347,12 @@ def _beat(
         "producerDataSet": producers, "consumerDataSet": consumers,
     }  # fmt: skip
     return Command(RequestCode.HEART_BEAT, {}, mqjson.dumps(body))
+
+
+def _user_of(call: Call) -> str:
+    """Who calls, once that was checked; empty: nobody is named."""
+    given = credentials_of(call.metadata)
+    return given[0] if given is not None else ""
 
 
 def _consumer(settings: Any) -> dict[str, Any]:

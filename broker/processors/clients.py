@@ -41,7 +41,10 @@ class ClientProcessor:
         self, peer: Peer, command: Command
     ) -> Command | Coroutine[Any, Any, Command | None]:
         body = heartbeat(command)
-        channel = Channel(peer, body["clientID"], command.language, command.version)
+        access = self.s.access
+        user = access.user_of(command) if access is not None and access.is_on else ""
+        channel = Channel(peer, body["clientID"], command.language, command.version, user)
+        self.s.clients.check_owner(channel)
         fingerprint = body["heartbeatFingerprint"]
         changed = fingerprint == 0
         for item in body["producerDataSet"]:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from broker.remoting.codes import RequestCode
-from broker.remoting.command import ONEWAY, Command
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.command import ONEWAY, Command, Refused
 from broker.remoting.handlers import Peer
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
@@ -40,6 +40,8 @@ class Channel:
     client_id: str
     language: int
     version: int
+    #: Whose beat it was; empty without access control.
+    user: str = ""
     seen: float = field(default_factory=time.monotonic)
     seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
@@ -146,6 +148,8 @@ class Clients:
         self._expire_s = expire_s
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Peer, Channel]] = {}
+        #: By client id: the user that came with it first, and the connections that have it.
+        self._owners: dict[str, tuple[str, set[Peer]]] = {}
         #: Whether all members of a group are notified when it changes.
         self.may_notify: Callable[[str], bool] = lambda group: True
         #: Whether filters on properties are served (enablePropertyFilter).
@@ -183,7 +187,7 @@ class Clients:
         old = group.channels.get(channel.peer)
         group.channels[channel.peer] = channel
         group.updated_ms = channel.seen_ms
-        self._remember(channel.peer, channel.client_id)
+        self._remember(channel)
         return old is None or old.client_id != channel.client_id
 
     def _subscribe(self, group: ConsumerGroup, given: Iterable[Subscription]) -> bool:
@@ -258,7 +262,7 @@ class Clients:
 
     def producer_beat(self, channel: Channel, group: str) -> None:
         self.producers.setdefault(group, {})[channel.peer] = channel
-        self._remember(channel.peer, channel.client_id)
+        self._remember(channel)
 
     def producer_channel(self, client_id: str) -> Channel | None:
         """The connection on which this client was heard last."""
@@ -272,8 +276,33 @@ class Clients:
 
     # ---- going ----
 
-    def _remember(self, peer: Peer, client_id: str) -> None:
+    def check_owner(self, channel: Channel) -> None:
+        """A client id is its first user's for as long as a connection has it: what is meant for
+        one client must not go to another one's. Raises: Refused."""
+        owner = self._owners.get(channel.client_id)
+        if owner is not None and owner[0] != channel.user and owner[1] - {channel.peer}:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the client id {channel.client_id[:100]} is another user's: use one of your own",
+            )
+
+    def _remember(self, channel: Channel) -> None:
+        peer, client_id = channel.peer, channel.client_id
+        if peer.state.get("client_id") != client_id:
+            self._forget(peer)
         peer.state["client_id"] = client_id
+        owner = self._owners.setdefault(client_id, (channel.user, set()))
+        owner[1].add(peer)
+
+    def _forget(self, peer: Peer) -> bool:
+        """Whether it had a client id."""
+        client_id = peer.state.pop("client_id", None)
+        owner = self._owners.get(client_id) if client_id else None
+        if owner is not None:
+            owner[1].discard(peer)
+            if not owner[1]:
+                del self._owners[client_id]
+        return bool(client_id)
 
     def leave(self, peer: Peer, client_id: str, producer: str | None, consumer: str | None) -> None:
         """UNREGISTER_CLIENT: out of these two groups, by whichever connection it is known."""
@@ -293,7 +322,7 @@ class Clients:
 
     def departed(self, peer: Peer) -> None:
         """The connection is closed: out of every group."""
-        if not peer.state.pop("client_id", None):
+        if not self._forget(peer):
             return
         for name in [n for n, channels in self.producers.items() if peer in channels]:
             self._drop_producer(name, peer)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from pathlib import Path
 
 import pytest
-from access_cases import play
+from access_cases import frame, play
+from waiting import until
 
 import broker as broker_package
 from broker import Broker
@@ -241,3 +243,19 @@ def test_no_room_logs_what_a_peer_sent_by_another_way():
         if "getLogger(" in path.read_text() and path.parts[-2] != "cli"
     ]
     assert found == ["remoting/safe_log.py"]
+
+
+# ---- client ids ----
+
+
+def test_a_client_id_is_refused_to_another_user_while_its_first_one_is_there(guarded):
+    def beat(who):
+        return request(who, 34, {"clientID": "c@1", "producerDataSet": [{"groupName": who["key"]}]})
+
+    with socket.create_connection(("127.0.0.1", guarded.port), 300) as sock:
+        sock.sendall(frame(beat(ALICE)))
+        assert b'"code":0' in sock.recv(1 << 16)
+        code, remark, _ = play(guarded.port, beat(MALLORY))
+        assert (code, "is another user's" in remark) == (16, True)
+        assert play(guarded.port, beat(ALICE))[0] == 0
+    until(lambda: play(guarded.port, beat(MALLORY))[0] == 0)

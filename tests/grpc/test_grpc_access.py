@@ -86,3 +86,17 @@ def test_settings_of_a_consumer_do_not_tell_whether_a_group_exists(guarded: Brok
     with caller_of(guarded, "mallory") as caller:
         for group, topic in (("g", "Normal"), ("nobodys", "Nowhere")):
             assert caller.telemetry().subscribe(group, topic).status.code == CODE.UNAUTHORIZED
+
+
+def test_a_client_id_is_the_users_that_came_first(guarded: Broker) -> None:
+    """Settings, heartbeats and the end of another user's client are refused; it goes on."""
+    with (
+        caller_of(guarded, "alice", **{"x-mq-client-id": "shared"}) as alice,
+        caller_of(guarded, "mallory", **{"x-mq-client-id": "shared"}) as mallory,
+    ):
+        assert alice.telemetry().subscribe("g", "Normal").status.code == CODE.OK
+        assert mallory.telemetry().subscribe("m", "Normal").status.code == CODE.UNAUTHORIZED
+        assert mallory("NotifyClientTermination").status.code == CODE.UNAUTHORIZED
+        assert mallory("Heartbeat").status.code == CODE.UNAUTHORIZED
+        assert alice("Heartbeat").status.code == CODE.OK
+        assert alice("NotifyClientTermination").status.code == CODE.OK
