@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import pystore
 from broker.access.addresses import Pattern, address_of, parse_pattern
+from broker.access.guard import host_of
 from broker.grpc import what_is_missing
 from broker.processors import all_handlers
 from broker.processors.bodies import beside
@@ -267,6 +268,11 @@ class Broker:
         services.transactions = transactions = Transactions(
             store, core, services.settings, services.clients, services.topics, now_ms=self._now_ms
         )
+        access = services.access
+        if access is not None and access.is_on:
+            transactions.may_ask = lambda channel, topic: access.may_publish(
+                channel.user, host_of(channel.peer), topic
+            )
         await transactions.start()
         undo.push_async_callback(transactions.stop)
         services.once = await self._remember(core)

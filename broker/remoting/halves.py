@@ -76,9 +76,10 @@ class Decided(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Requests for one producer group, one after the other."""
+    """Requests for one producer group about halves of one topic, one after the other."""
 
     group: str
+    topic: str
     number: int
     frames: bytes
 
@@ -264,6 +265,7 @@ class Halves:
         checks = [
             Check(
                 _text(runs[i].group, runs[i].group_len),
+                _text(runs[i].topic, runs[i].topic_len),
                 runs[i].count,
                 bytes(out[runs[i].from_at : runs[i].to_at]),
             )

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.access.guard import Guard, subject_of
-from broker.access.needs import Ask, Verdict
+from broker.access.needs import Action, Ask, Asked, Verdict, topic_need
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
 from broker.access.signature import ACCESS_KEY, Credentials
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from broker.remoting.handlers import Peer
 from broker.remoting.safe_log import SafeLogger
@@ -133,6 +134,16 @@ class Access:
                 grant(peer.address, command.code, key, secret, *asked)
 
         return Guard(decide, granted)
+
+    def may_publish(self, user: str, host: str, topic: str) -> bool:
+        """Whether a user who has proven who it is may publish to a topic, by the rules of now."""
+        asked = Asked(RequestCode.SEND_MESSAGE_V2, (topic_need(topic, Action.PUB),))
+        rules = self.rules
+        if isinstance(rules, PolicyRules):
+            return not rules.authorize or rules.authorized(user, asked, host).allowed
+        found = rules.known(user, host)
+        verdict = found if isinstance(found, Verdict) else rules.authorize(found, asked)
+        return verdict.allowed
 
     def user_of(self, command: Command) -> str:
         """Whose request it is, once it was let in; empty: nobody is named."""

@@ -83,16 +83,20 @@ typedef struct looking { /* a part of a round */
     ps_tx_round *round;
     ps_tx_check *checks;
     int64_t *spent;
-    ps_tx_name *group; /* of the last check */
+    ps_tx_name *group, *topic; /* of the last check */
 } looking;
 
 static void asked(looking *l, uint32_t place, int64_t from) {
     ps_half *h = ps_halves_at(l->c->co_tx, place);
     ps_tx_round *round = l->round;
-    if (l->group != h->hf_group) {
+    if (l->group != h->hf_group || l->topic != h->hf_topic) {
         l->group = h->hf_group;
-        l->checks[round->check_count++] = (ps_tx_check){
-            .group = h->hf_group->tn_text, .group_len = h->hf_group->tn_len, .from_at = from};
+        l->topic = h->hf_topic;
+        l->checks[round->check_count++] = (ps_tx_check){.group = h->hf_group->tn_text,
+                                                        .topic = h->hf_topic->tn_text,
+                                                        .group_len = h->hf_group->tn_len,
+                                                        .topic_len = h->hf_topic->tn_len,
+                                                        .from_at = from};
     }
     ps_tx_check *run = &l->checks[round->check_count - 1];
     run->count++;
@@ -144,7 +148,7 @@ static int look_at(looking *l, uint32_t place) {
 int ps_core_tx_round(ps_core *c, ps_tx_round *round, ps_tx_check *checks, int32_t check_room,
                      int64_t *spent, int32_t spent_room, ps_step *out, ps_error *e) {
     ps_tx *x = c->co_tx;
-    looking l = {c, round, checks, spent, NULL};
+    looking l = {c, round, checks, spent, NULL, NULL};
     uint32_t place = round->at > 0 ? (uint32_t)round->at : 1;
     int code = 0;
     round->check_count = round->spent_count = 0;

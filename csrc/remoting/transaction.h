@@ -109,9 +109,9 @@ int64_t ps_core_tx_counts(ps_core *core, int32_t topics, ps_tx_count *out, int64
 /* Whether somebody of the group can be asked. */
 void ps_core_tx_live(ps_core *core, const char *group, int32_t len, int32_t live);
 
-typedef struct ps_tx_check { /* checks for one group, one after the other in the step's out */
-    const char *group;
-    int32_t group_len, count;
+typedef struct ps_tx_check { /* checks of a topic for one group, in a row in the step's out */
+    const char *group, *topic;
+    int32_t group_len, topic_len, count;
     int64_t from_at, to_at;
 } ps_tx_check;
 

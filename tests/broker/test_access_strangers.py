@@ -259,3 +259,41 @@ def test_a_client_id_is_refused_to_another_user_while_its_first_one_is_there(gua
         assert (code, "is another user's" in remark) == (16, True)
         assert play(guarded.port, beat(ALICE))[0] == 0
     until(lambda: play(guarded.port, beat(MALLORY))[0] == 0)
+
+
+# ---- halves of others ----
+
+
+@pytest.mark.parametrize(("who", "asked"), [(ALICE, 1), (MALLORY, 0)])
+def test_half_messages_are_shown_to_nobody_who_may_not_publish_to_their_topic(guarded, who, asked):
+    """Whatever producer group a heartbeat names. No check is counted that nobody can answer."""
+    transactions = guarded.services.transactions
+    group = f"makers-{who['key']}"
+    half = f"TRAN_MSG\1true\2PGROUP\1{group}\2UNIQ_KEY\1{group}"
+    stored(guarded, ALICE, "payroll", body="salaries", i=half, f="4")
+    beat = request(who, 34, {"clientID": group, "producerDataSet": [{"groupName": group}]})
+    guarded.run(_later(transactions))
+    try:
+        with socket.create_connection(("127.0.0.1", guarded.port), 300) as sock:
+            sock.sendall(frame(beat))
+            answered = sock.recv(1 << 16)
+            report = guarded.run(transactions.check())
+            sock.sendall(frame(beat | {"code": 34}))
+            while answered.count(b"IS_SUB_CHANGE") < 2:
+                answered += sock.recv(1 << 16)
+    finally:
+        transactions.now_ms = transactions.now_before
+    assert (b"salaries" in answered) == bool(asked)
+    assert report.asked >= asked
+    (found,) = [each for each in guarded.run(_halves(transactions)) if each.group == group]
+    assert found.checks == asked
+
+
+async def _later(transactions):
+    """An hour passes."""
+    transactions.now_before = now = transactions.now_ms
+    transactions.now_ms = lambda: now() + 3_600_000
+
+
+async def _halves(transactions):
+    return list(transactions.halves.all())

@@ -83,6 +83,11 @@ class Transactions:
         path = store.path / "config" / "transactionMetrics"
         self.metrics = Metrics(path, self.halves, store.settings.file_mode)
         self._turns: dict[str, int] = {}
+        #: Whether a producer may be asked about halves of a topic: whoever may not publish there
+        #: is not shown them, whatever group its heartbeat names. None: everybody may.
+        self.may_ask: Callable[[Channel, str], bool] | None = None
+        #: Topics of the open halves of each group, while there are rules.
+        self._group_topics: dict[str, set[str]] = {}
         self._anew = False
         self._mark: Mark | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -261,6 +266,7 @@ class Transactions:
         self.halves.begin_round(now, now, reserved, config["transactionCheckMax"])
         given_up = lost = 0
         live: set[str] = set()
+        await self._find_topics()
         for group in self.halves.counts():
             self._look(group.name, live)
         while time.monotonic() - began < _ROUND_S:
@@ -269,7 +275,7 @@ class Transactions:
             if part is None:
                 break
             for check in part.checks:
-                self._ask(check.group, check.frames)
+                self._ask(check.group, check.topic, check.frames)
             for offset in part.spent:
                 gone = self._give_up(offset)
                 given_up += gone is Decision.DISCARD
@@ -282,6 +288,15 @@ class Transactions:
                 given_up, DISCARD_TOPIC, lost,
             )  # fmt: skip
         return RoundReport(asked, unheard, given_up, lost, time.monotonic() - began)
+
+    async def _find_topics(self) -> None:
+        found: dict[str, set[str]] = {}
+        if self.may_ask is not None:
+            for number, half in enumerate(self.halves.all()):
+                found.setdefault(half.group, set()).add(half.topic)
+                if number % 256 == 255:
+                    await asyncio.sleep(0)
+        self._group_topics = found
 
     def _look(self, group: str, live: set[str]) -> None:
         is_live = self._channel(group) is not None
@@ -298,19 +313,23 @@ class Transactions:
                 await asyncio.sleep(_PAUSE_S)
             self._look(group, live)
 
-    def _channel(self, group: str) -> Channel | None:
-        """Somebody of the group, one that takes more bytes if there is one."""
+    def _channel(self, group: str, topic: str | None = None) -> Channel | None:
+        """Somebody of the group, one that takes more bytes if there is one. topic: of the halves
+        it is to be asked about; None: of any."""
         channels = self._clients.producers.get(group)
         if not channels:
             return None
         there = [channel for channel in channels.values() if not channel.peer.closed]
+        if (may_ask := self.may_ask) is not None:
+            topics = self._group_topics.get(group, set()) if topic is None else {topic}
+            there = [each for each in there if any(may_ask(each, name) for name in topics)]
         ready = [channel for channel in there if not channel.peer.busy] or there
         if not ready:
             return None
         return ready[self._turns.get(group, 0) % len(ready)]
 
-    def _ask(self, group: str, frames: bytes) -> None:
-        channel = self._channel(group)
+    def _ask(self, group: str, topic: str, frames: bytes) -> None:
+        channel = self._channel(group, topic)
         if channel is not None:
             self._turns[group] = self._turns.get(group, 0) + 1
             channel.peer.push(frames)
