@@ -29,6 +29,7 @@ from broker.processors import all_handlers
 from broker.processors.bodies import beside
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies, topic_of
 from broker.processors.pull import waited
+from broker.remoting.budget import Budget
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.connection import Connection, Limits
@@ -459,9 +460,10 @@ class Broker:
             long_polling=settings["longPollingEnable"],
             short_polling_ms=settings["shortPollingTimeMills"],
             parked_max=settings["maxHeldPulls"],
-            unfinished_max=settings["maxUnfinishedBytes"],
         )
-        core.attach(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        Budget.of(loop).limit = settings["maxUnfinishedBytes"]
+        core.attach(loop)
         return core
 
     def _make_services(self, store: Store, core: Core) -> Services:

@@ -651,7 +651,8 @@ _OURS: dict[str, dict[str, Any]] = {
     "maxUnfinishedBytes": _row(
         "broker",
         "bytes",
-        "memory for frames that have begun, of all connections; beyond it the largest are closed",
+        "memory for requests that have begun, of all connections of all ports; beyond it connections"
+        " are closed, strangers first",
         type="int",
         default=256 << 20,
         low=32 << 20,

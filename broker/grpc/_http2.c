@@ -70,19 +70,21 @@ static int service_methods(service *s, PyObject *given) {
 }
 
 static PyObject *service_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"methods", "streams_max", "headers_max", "message_max", "held_max",
-                            "headers", NULL};
+    static char *names[] = {"methods", "streams_max", "headers_max", "message_max", "ask_from",
+                            "held_max", "headers", NULL};
     PyObject *methods, *kept;
     int streams, headers;
-    long long message, held;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iiLLO!", names, &PyTuple_Type, &methods,
-                                     &streams, &headers, &message, &held, &PyTuple_Type, &kept))
+    long long message, ask, held;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!iiLLLO!", names, &PyTuple_Type, &methods,
+                                     &streams, &headers, &message, &ask, &held, &PyTuple_Type,
+                                     &kept))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     service *s = (service *)alloc(type, 0);
     if (s == NULL) return NULL;
     s->conf = (ps_h2_conf){.streams_max = streams, .headers_max = headers,
-                           .message_max = message, .held_max = held, .headers = &s->kept};
+                           .message_max = message, .ask_from = ask, .held_max = held,
+                           .headers = &s->kept};
     s->headers = names_take(&s->kept, kept);
     if (s->headers == NULL || service_methods(s, methods) < 0) Py_CLEAR(s);
     return (PyObject *)s;
@@ -192,7 +194,7 @@ static PyObject *metadata_again(session *s, const ps_h2_event *event) {
 }
 
 static PyObject *event_of(session *s, const ps_h2_event *event) {
-    if (event->kind != PS_H2_CALL)
+    if (event->kind != PS_H2_CALL && event->kind != PS_H2_ASK)
         return Py_BuildValue("(iiy#)", event->kind, event->stream, (const char *)event->data,
                              (Py_ssize_t)event->len);
     PyObject *metadata = metadata_again(s, event);
@@ -252,6 +254,14 @@ static PyObject *session_finish(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* admit(stream). */
+static PyObject *session_admit(PyObject *self, PyObject *args) {
+    int stream;
+    if (!PyArg_ParseTuple(args, "i", &stream)) return NULL;
+    ps_h2_admit(((session *)self)->h, stream);
+    Py_RETURN_NONE;
+}
+
 /* taken(stream, bytes of a request). */
 static PyObject *session_taken(PyObject *self, PyObject *args) {
     int stream;
@@ -280,6 +290,11 @@ static PyObject *session_done(PyObject *self, void *nothing) {
 static PyObject *session_calls(PyObject *self, void *nothing) {
     (void)nothing;
     return PyLong_FromLong(ps_h2_calls(((session *)self)->h));
+}
+
+static PyObject *session_held(PyObject *self, void *nothing) {
+    (void)nothing;
+    return PyLong_FromLongLong(ps_h2_held(((session *)self)->h));
 }
 
 /* ---- plain messages ---- */
@@ -486,6 +501,7 @@ static PyMethodDef session_methods[] = {
     {"take", session_take, METH_NOARGS, NULL},
     {"send", session_send, METH_VARARGS, NULL},
     {"finish", session_finish, METH_VARARGS, NULL},
+    {"admit", session_admit, METH_VARARGS, NULL},
     {"taken", session_taken, METH_VARARGS, NULL},
     {"go_away", session_go_away, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -495,6 +511,7 @@ static PyGetSetDef session_getset[] = {
     {"greeted", session_greeted, NULL, NULL, NULL},
     {"done", session_done, NULL, NULL, NULL},
     {"calls", session_calls, NULL, NULL, NULL},
+    {"held", session_held, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

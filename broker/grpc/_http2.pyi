@@ -5,8 +5,9 @@ from typing import Any
 class Service:
     """What all connections have in common. methods: path, and whether its requests are handed out
     one by one. streams_max: calls of a connection. headers_max: bytes of a call's headers.
-    message_max: bytes of a request. held_max: bytes of requests and replies of a
-    connection's calls in progress. headers: names of those that are metadata, in lower case."""
+    message_max: bytes of a request; one that says it has more than ask_from must be admitted.
+    held_max: bytes of headers, requests and replies of a connection's calls in progress. headers:
+    names of those that are metadata, in lower case."""
 
     def __new__(
         cls,
@@ -14,6 +15,7 @@ class Service:
         streams_max: int,
         headers_max: int,
         message_max: int,
+        ask_from: int,
         held_max: int,
         headers: tuple[bytes, ...],
     ) -> Service: ...
@@ -27,14 +29,17 @@ class Session:
 
     def events(self, most: int, /) -> list[tuple[Any, ...]]:
         """What has happened next, so many at most: kind (of csrc/http2/http2.h), stream, request;
-        of a call also method, metadata (not to be changed) and the seconds that the client waits
-        (-1: for ever)."""
+        of a call, and of one that asks to be admitted, also method, metadata (not to be changed)
+        and the seconds that the client waits (-1: for ever)."""
 
     def send(self, stream: int, reply: bytes, last: bool, /) -> int:
         """Bytes of this call that wait to be sent; -1: it is over."""
 
     def finish(self, stream: int, status: int, text: str | None, /) -> None:
         """Ends a call with a status of gRPC."""
+
+    def admit(self, stream: int, /) -> None:
+        """A long request may come."""
 
     def taken(self, stream: int, size: int, /) -> None:
         """One request of so many bytes was served."""
@@ -51,6 +56,8 @@ class Session:
     done: bool
     #: In progress.
     calls: int
+    #: Bytes, see Service.
+    held: int
 
 class Sends:
     """Plain sends: of one message of a usual kind. reserved: names of properties that users may not

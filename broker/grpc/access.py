@@ -22,7 +22,10 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.services.policy_access import NAME_MAX
 
-__all__ = ["ProxyAccess", "credentials_of", "has_signed", "prove", "verdict_on_topic"]
+__all__ = [
+    "ProxyAccess", "accept", "credentials_of", "has_signed", "is_known_to", "prove",
+    "verdict_on_name", "verdict_on_topic",
+]  # fmt: skip
 
 _ALGORITHM = "MQv2-HMAC-SHA1"
 #: Users and policies are asked for again after this time, as by Apache's proxy.
@@ -92,6 +95,21 @@ def verdict_on_topic(
     return verdict
 
 
+def verdict_on_name(call: Call, rules: PlainRules | PolicyRules) -> Verdict:
+    """Whether a client is who it says, and may ask at all. Raises: Problem."""
+    command = Command(RequestCode.SEND_MESSAGE_V2)
+    prove(call, command, rules)
+    return rules.decide(command, lambda asked: Asked(asked.code, ()), call.address[0])
+
+
+def is_known_to(call: Call, rules: PlainRules | PolicyRules) -> bool:
+    """Whether a call has proved the name of its client."""
+    try:
+        return credentials_of(call.metadata) is not None and verdict_on_name(call, rules).allowed
+    except Problem:
+        return False
+
+
 def _asks(topic: str, action: Action) -> Ask:
     """For a request that needs to do this to a topic."""
     return lambda command: Asked(command.code, (Need(Kind.TOPIC, topic, (action,)),))
@@ -127,12 +145,20 @@ class ProxyAccess:
         await self._know(call)
         own = Command(command.code, dict(command.ext), command.body)
         prove(call, own, self._rules)
-        _accept(self._rules.decide(own, self._needs, call.address[0]))
+        accept(self._rules.decide(own, self._needs, call.address[0]))
 
     async def check_topic(self, call: Call, topic: str, actions: tuple[Action, ...]) -> None:
         """Raises: as check()."""
         await self._know(call)
-        _accept(verdict_on_topic(call, self._rules, topic, actions))
+        accept(verdict_on_topic(call, self._rules, topic, actions))
+
+    async def check_name(self, call: Call) -> None:
+        """Raises: as check()."""
+        await self._know(call)
+        accept(verdict_on_name(call, self._rules))
+
+    def is_known(self, call: Call) -> bool:
+        return is_known_to(call, self._rules)
 
     async def check_remoting(self, command: Command, host: str) -> None:
         """A request of a remoting client. Raises: Refused, Problem."""
@@ -213,6 +239,7 @@ def _put(table: dict[str, Any], name: str, value: object | None) -> None:
         table[name] = value
 
 
-def _accept(verdict: Verdict) -> None:
+def accept(verdict: Verdict) -> None:
+    """Raises: Problem with UNAUTHORIZED unless it allows."""
     if not verdict.allowed:
         raise Problem(Code.UNAUTHORIZED, verdict.remark)

@@ -195,6 +195,12 @@ class Brokers(Protocol):
     async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
         """Whether the client may do one of these to a topic."""
 
+    async def check_name(self, call: Call) -> None:
+        """Whether the headers of a call prove who asks, where that is wanted. Raises: Problem."""
+
+    def is_known(self, call: Call) -> bool:
+        """Whether access control is on and they do, as far as can be told at once."""
+
 
 class Put(NamedTuple):
     """A message that was put. offset: in its queue. ids: upstream's offset message id."""

@@ -486,6 +486,20 @@ class ClusterBrokers:
         else:
             self._knows(call)
 
+    async def check_name(self, call: Call) -> None:
+        if self.access.is_on:
+            await self.access.check_name(call)
+        else:
+            self._knows(call)
+
+    def is_known(self, call: Call) -> bool:
+        if self.access.is_on:
+            return self.access.is_known(call)
+        try:
+            return self._knows(call)
+        except Problem:
+            return False
+
     def _sign(self, call: Call, address: str, command: Command) -> None:
         if self._signing is not None and (self.access.is_on or self._knows(call)):
             self._signing.before_request(address, command)

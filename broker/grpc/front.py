@@ -5,6 +5,7 @@ header if there is one; then it speaks HTTP/2 (http2.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
@@ -25,7 +26,6 @@ _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 _T = TypeVar("_T")
 #: Seconds for the first bytes of a connection, its TLS handshake included.
 _OPENING_S = 10.0
-_PAUSE_S = 0.01
 
 #: Makes the protocol of a client at this address; the future is set when it is closed.
 Speak = Callable[[Address, asyncio.Future[None]], Http2Connection]
@@ -152,18 +152,24 @@ class Front:
         """What `look` says of the first bytes, which stay unread; it says None while it needs
         more. None: the connection was closed."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                data = sock.recv(V2_HEAD + V2_MAX, socket.MSG_PEEK)
-            except BlockingIOError:
+        seen = 0
+        try:
+            while True:
+                try:
+                    data = sock.recv(V2_HEAD + V2_MAX, socket.MSG_PEEK)
+                except BlockingIOError:
+                    await _readable(loop, sock)
+                    continue
+                if len(data) == seen:  # there was news, and it is the end
+                    return None
+                found = look(data)
+                if found is not None:
+                    return found
+                seen = len(data)  # which stays unread, and must not count as news again
+                _wake_at(sock, seen + 1)
                 await _readable(loop, sock)
-                continue
-            if not data:
-                return None
-            found = look(data)
-            if found is not None:
-                return found
-            await asyncio.sleep(_PAUSE_S)  # what is there stays readable: nothing to wait for
+        finally:
+            _wake_at(sock, 1)
 
     async def _converse(
         self, sock: socket.socket, address: Address, context: ssl.SSLContext | None
@@ -185,6 +191,12 @@ class Front:
             self.connections.discard(connection)
             connection.close()
             self._gone(address)
+
+
+def _wake_at(sock: socket.socket, count: int) -> None:
+    """From now on the socket is readable when it has so many unread bytes, or its end."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:

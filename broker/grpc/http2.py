@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -16,13 +17,17 @@ from typing import Any, NamedTuple, cast
 
 from broker.grpc._http2 import Service, Session
 from broker.grpc.calls import Later, Now, Ticket
+from broker.remoting.budget import Budget
+from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.turns import Line, Turns
 
 __all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 
+_quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
+
 Address = tuple[str, int]
 #: Kinds of events, statuses of gRPC, and bytes of replies that wait: csrc/http2/http2.h.
-_CALL, _MESSAGE, _END, _RESET, _DRAINED = 1, 2, 3, 4, 5
+_CALL, _MESSAGE, _END, _RESET, _DRAINED, _ASK = 1, 2, 3, 4, 5, 6
 _CANCELLED, _DEADLINE_EXCEEDED, INTERNAL, _UNAVAILABLE = 1, 4, 13, 14
 _MUCH = 256 << 10
 #: Events that are taken together: what tickets stand for is served once for all of them.
@@ -128,6 +133,13 @@ Redeem = Callable[[int, Ticket], Now | Later | None]
 Serve = Callable[[Stream, int, bytes, Later | None], Coroutine[Any, Any, None]]
 
 
+#: Whether a long request of this method, address, metadata and deadline may come: None, or the
+#: reply that refuses it.
+Admit = Callable[[int, Address, dict[str, str], float | None], Coroutine[Any, Any, bytes | None]]
+#: Whether this metadata proves who the client is.
+Proves = Callable[[Address, dict[str, str]], bool]
+
+
 class _Begun(NamedTuple):
     """A call that was tried. number: of its stream. timeout_s: until its deadline, if it has
     one."""
@@ -150,6 +162,8 @@ class Http2Connection(asyncio.Protocol):
         at_once: Try,
         redeem: Redeem,
         serve: Serve,
+        admit: Admit,
+        proves: Proves,
         ended: asyncio.Future[None],
     ) -> None:
         self.address = address
@@ -158,8 +172,15 @@ class Http2Connection(asyncio.Protocol):
         self._redeem = redeem
         self._tickets: list[tuple[_Begun, Ticket]] = []
         self._serve = serve
+        self._admit = admit
+        self._proves = proves
+        #: Of the last call.
+        self._metadata: dict[str, str] = {}
+        self._known = False
+        self._holds = 0
         self._ended = ended
         self._loop = asyncio.get_running_loop()
+        self._budget = Budget.of(self._loop)
         self._transport: asyncio.Transport | None = None
         self._greeting: asyncio.TimerHandle | None = None
         self._streams: dict[int, Stream] = {}
@@ -187,6 +208,7 @@ class Http2Connection(asyncio.Protocol):
             if self._line.waits or self._turns.over:
                 self._unfed.append(data)
                 self._wait()
+                self._hold()
             else:
                 self._take(data)
         finally:
@@ -202,8 +224,31 @@ class Http2Connection(asyncio.Protocol):
             self._greeting.cancel()
             self._greeting = None
         self._flush()
+        self._hold()
         if not fine:
             self.close()
+
+    def _hold(self) -> None:
+        """Tells the budget what is kept for this connection, if that is much or was."""
+        held = self._session.held + sum(map(len, self._unfed))
+        if held != self._holds:
+            self._holds = held
+            self._budget.hold(self, held)
+
+    @property
+    def known(self) -> bool:
+        """Access control lets the client of the last call in. Looked at when memory is short."""
+        if not self._known and self._metadata:
+            self._known = self._proves(self.address, self._metadata)
+        return self._known
+
+    def abort(self, why: str, detail: str = "") -> None:
+        """Closes at once."""
+        if self._transport is not None:
+            _quiet.warning(
+                why, "Closed the gRPC connection of %s: %s", self.address[0], detail or why
+            )
+            self._transport.abort()
 
     def pause_writing(self) -> None:
         self._full = True
@@ -221,6 +266,8 @@ class Http2Connection(asyncio.Protocol):
         self._transport = None
         self._line.close()
         self._events.clear()
+        self._unfed.clear()
+        self._budget.hold(self, 0)
         if self._greeting is not None:
             self._greeting.cancel()
         for stream in list(self._streams.values()):
@@ -259,6 +306,10 @@ class Http2Connection(asyncio.Protocol):
             method, metadata, timeout_s = rest
             self._begin(number, data or b"", method, metadata, timeout_s)
             return
+        if kind == _ASK:
+            method, metadata, timeout_s = rest
+            self._line.start(self._ask(number, method, metadata, timeout_s))
+            return
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -291,10 +342,23 @@ class Http2Connection(asyncio.Protocol):
             transport.resume_reading()
         self._flush()
 
+    async def _ask(
+        self, number: int, method: int, metadata: dict[str, str], timeout_s: float
+    ) -> None:
+        """Lets a long request come, or answers it before its bytes are read."""
+        deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
+        refusal = await self._admit(method, self.address, metadata, deadline)
+        if refusal is None:
+            self._session.admit(number)
+            self._soon()
+        else:
+            self.send(number, refusal, True)
+
     def _begin(
         self, number: int, data: bytes, method: int, metadata: dict[str, str], timeout_s: float
     ) -> None:
         self._began += 1
+        self._metadata = metadata
         deadline = time.monotonic() + timeout_s if 0 <= timeout_s < _DEADLINE_MAX_S else None
         reply = self._at_once(method, self.address, metadata, deadline, data)
         if isinstance(reply, bytes):

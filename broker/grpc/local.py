@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from broker.access.guard import Guard
 from broker.access.needs import Action
 from broker.client._messages import send_prepared
-from broker.grpc.access import prove, verdict_on_topic
+from broker.grpc.access import accept, is_known_to, prove, verdict_on_name, verdict_on_topic
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, Put, refused
 from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.receipts import Receipt
@@ -295,9 +295,16 @@ class LocalBroker:
         access = self.services.access
         if access is None or not access.is_on:
             return
-        verdict = verdict_on_topic(call, access.rules, topic, actions)
-        if not verdict.allowed:
-            raise Problem(Code.UNAUTHORIZED, verdict.remark)
+        accept(verdict_on_topic(call, access.rules, topic, actions))
+
+    async def check_name(self, call: Call) -> None:
+        access = self.services.access
+        if access is not None and access.is_on:
+            accept(verdict_on_name(call, access.rules))
+
+    def is_known(self, call: Call) -> bool:
+        access = self.services.access
+        return access is not None and access.is_on and is_known_to(call, access.rules)
 
 
 class _Later(asyncio.Future[Command]):

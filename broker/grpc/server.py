@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, cast
 
 from broker.grpc._http2 import Service
@@ -27,7 +27,9 @@ _quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 #: Calls of one connection in progress, bytes of a call's headers.
 _STREAMS_MAX = 10_000
-_HEADERS_MAX = 64 << 10
+_HEADERS_MAX = 8 << 10
+#: A request that says that it is longer has to prove its client's name before its bytes are read.
+_ASK_FROM = 64 << 10
 #: A status of gRPC.
 _INVALID_ARGUMENT = 3
 #: How often, in the time after which an idle connection is closed, they are looked at.
@@ -50,19 +52,27 @@ class GrpcServer:
         connections_max: int,
         trusts: Callable[[str], bool],
         gone: Callable[[Address], None],
+        check: Callable[[Call], Awaitable[None]],
+        is_known: Callable[[Call], bool],
     ) -> None:
+        """check: raises Problem for a call whose signature is wrong or missing. is_known: whether
+        access control is on and the call has a signature that is right, as far as can be told at
+        once."""
         self._methods = [(METHODS[name], handler) for name, handler in handlers.items()]
         self._at_once = {
             number: at_once[method.name]
             for number, (method, _) in enumerate(self._methods)
             if method.name in at_once
         }
+        self._check = check
+        self._is_known = is_known
         self._idle_s = settings.idle_ms / 1000
         self._service = Service(
             tuple((f"/{SERVICE}/{m.name}".encode(), m.streams_in) for m, _ in self._methods),
             streams_max=_STREAMS_MAX,
             headers_max=_HEADERS_MAX,
             message_max=settings.inbound_max,
+            ask_from=_ASK_FROM,
             held_max=2 * settings.inbound_max,
             headers=tuple(name.encode() for name in HEADERS),
         )
@@ -90,7 +100,10 @@ class GrpcServer:
         await self._front.stop()
 
     def _speak(self, address: Address, ended: asyncio.Future[None]) -> Http2Connection:
-        return Http2Connection(self._service, address, self._try, self._redeem, self._serve, ended)
+        return Http2Connection(
+            self._service, address, self._try, self._redeem, self._serve, self._admit,
+            self._proves, ended,
+        )  # fmt: skip
 
     def _look(self) -> None:
         """Closes connections that are idle."""
@@ -120,6 +133,19 @@ class GrpcServer:
             return None  # nothing has happened yet: the usual way says so
         except Exception as error:  # noqa: BLE001 - answered
             return [*_last(method, error)] if method.streams_out else _failed(method, error)
+
+    async def _admit(
+        self, number: int, address: Address, metadata: dict[str, str], deadline: float | None
+    ) -> bytes | None:
+        method = self._methods[number][0]
+        try:
+            await self._check(Call(method.name, metadata, address, deadline))
+        except Exception as error:  # noqa: BLE001 - answered
+            return _failed(method, error)
+        return None
+
+    def _proves(self, address: Address, metadata: dict[str, str]) -> bool:
+        return self._is_known(Call("", metadata, address, None))
 
     def _redeem(self, number: int, ticket: Ticket) -> Now | Later | None:
         try:

@@ -67,6 +67,8 @@ class GrpcService(Generic[_Made]):
             connections_max=limits.connections_max,
             trusts=limits.proxies,
             gone=self._gone,
+            check=self.broker.check_name,
+            is_known=self.broker.is_known,
         )
 
     def _methods(self, settings: ProxySettings) -> Handlers:

@@ -58,6 +58,7 @@ class RemotingClient:
             framer,
             on_connect,
             on_close,
+            ours=True,
         )
         self._tls = tls
         self._connector = connector

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from broker.remoting import codec
+from broker.remoting.budget import Budget
 from broker.remoting.codec import BadFrame
 from broker.remoting.codes import ResponseCode
 from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
@@ -96,6 +97,8 @@ class Shared:
         on_connect: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         watchdog: Watchdog | None = None,
+        *,
+        ours: bool = False,
     ) -> None:
         self.handlers = handlers
         self.watchdog = watchdog
@@ -103,6 +106,8 @@ class Shared:
         self.framer = framer if framer is not None else plain_framers(limits.frame_max)
         self.on_connect = on_connect
         self.on_close = on_close
+        #: We make these connections; others make those of a server.
+        self.ours = ours
         self.connections: set[Connection] = set()
         self.wheel = IdleWheel(limits.idle_s)
         #: For an intake to read into; what it reads, it takes away at once.
@@ -182,6 +187,10 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._outstanding = Outstanding()
         self._closing = False
+        self._budget = Budget.of(self._loop)
+        self._holds = False
+        #: Why no room could be given for what was read last.
+        self._failed: Exception | None = None
         self._turns = turns = Turns.of(self._loop)
         self._line = Line(turns, self._turn, self._room_to_write, self._hold_alone)
         #: Who waits until the peer has read what was written.
@@ -225,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog.clear()
         self.parts.clear()
         self._framer.close()
+        self.hold(0)
         if self.intake is not None:
             self.intake.closed()
         if self._shared.on_close is not None:
@@ -235,8 +245,24 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Nothing may be raised here, and this connection not be closed: libuv reads after it."""
         intake = self.intake
-        return self._framer.buffer(sizehint) if intake is None else intake.buffer(sizehint)
+        try:
+            return self._framer.buffer(sizehint) if intake is None else intake.buffer(sizehint)
+        except Exception as error:  # noqa: BLE001 - there may be no memory for one peer's bytes
+            self._failed = error
+            return self._shared.scratch
+
+    def hold(self, size: int) -> None:
+        """So many bytes of a frame that is not whole are kept for it."""
+        if size or self._holds:
+            self._holds = size > 0
+            self._budget.hold(self, size)
+
+    @property
+    def known(self) -> bool:
+        """Access control has let a request of it in, or we have made it."""
+        return self._shared.ours or self._framer.known
 
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._shared.wheel.now
@@ -278,6 +304,8 @@ class Connection(asyncio.BufferedProtocol):
         """count: 0 asks for what was held back."""
         intake = self.intake
         try:
+            if self._failed is not None:
+                raise self._failed
             if intake is None:
                 self._read(count)
                 return

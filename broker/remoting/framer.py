@@ -52,6 +52,9 @@ class Link(Peer, Protocol):
     def flush(self) -> None:
         """Writes what was sent and what the framer has answered."""
 
+    def hold(self, size: int) -> None:
+        """So many bytes of a frame that is not whole are kept for it (budget.py)."""
+
     def take_send(self, opaque: int) -> SendWaiter | None:
         """Who waits for the answer of a send of ours, taken away; None when nobody does."""
 
@@ -113,6 +116,10 @@ class Framer(Protocol):
     def end_transaction(self, ending: EndTransaction) -> bool:
         """The same for ps_conn_end: whether it was carried out."""
 
+    @property
+    def known(self) -> bool:
+        """Access control has let a request in."""
+
     def know(self) -> None:
         """See Peer.know."""
 
@@ -139,12 +146,22 @@ class PlainFramer:
     """
 
     __slots__ = (
-        "_filled", "_frame_max", "_from", "_own", "_part", "_scratch", "_total", "_view", "more",
+        "_filled", "_frame_max", "_from", "_hold", "_own", "_part", "_scratch", "_total", "_view",
+        "more",
     )  # fmt: skip
 
-    def __init__(self, scratch: memoryview, frame_max: int = codec.FRAME_MAX) -> None:
-        """scratch: shared by framers that are never between buffer() and received() together."""
+    known = False
+
+    def __init__(
+        self,
+        scratch: memoryview,
+        frame_max: int = codec.FRAME_MAX,
+        hold: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        """scratch: shared by framers that are never between buffer() and received() together.
+        hold: told how many bytes of a frame are kept."""
         self._scratch = scratch
+        self._hold = hold
         self._frame_max = frame_max
         self._part = b""
         self._own: bytearray | None = None
@@ -176,6 +193,7 @@ class PlainFramer:
             grown = bytearray(min(self._total, size) if self._total > len(own) else size)
             grown[: self._filled] = own
             own = grown
+            self._hold(len(own))
         self._own = own
         self._view = memoryview(own)
         return self._view[self._filled :]
@@ -209,6 +227,10 @@ class PlainFramer:
 
     def _keep(self, view: memoryview, at: int, end: int, size: int) -> None:
         """Keeps what begins at `at`. size: of the frame there, 0 when not yet known."""
+        self._keep_bytes(view, at, end, size)
+        self._hold(len(self._own) if self._own is not None else len(self._part))
+
+    def _keep_bytes(self, view: memoryview, at: int, end: int, size: int) -> None:
         left = end - at
         if self._own is not None and (at == self._from or self.more):
             self._from, self._filled = at, end
@@ -262,4 +284,4 @@ class PlainFramer:
 def plain_framers(frame_max: int = codec.FRAME_MAX) -> FramerFactory:
     """Framers for the connections of one loop, around one read buffer."""
     scratch = memoryview(bytearray(READ_MAX))
-    return lambda connection: PlainFramer(scratch, frame_max)
+    return lambda connection: PlainFramer(scratch, frame_max, connection.hold)

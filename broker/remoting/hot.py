@@ -136,7 +136,6 @@ class Core:
         long_polling: bool = True,
         short_polling_ms: int = 1000,
         parked_max: int = 100_000,
-        unfinished_max: int = 256 << 20,
         seed: int = 0,
     ) -> None:
         """parked_max: pulls held at once; more are answered at once. unfinished_max: bytes held
@@ -165,10 +164,6 @@ class Core:
         self.room = memoryview(ffi.buffer(room[0], size))
         self._next_ms = ffi.new("int64_t *")
         self._connections: dict[int, HotFramer] = {}
-        #: Bytes held for unfinished frames, the oldest first.
-        self._unfinished: dict[HotFramer, int] = {}
-        self._unfinished_bytes = 0
-        self._unfinished_max = unfinished_max
         self._last_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -498,26 +493,6 @@ class Core:
         """From now on every pop and acknowledgement comes up to Python: a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_POPS)
 
-    # ---- unfinished frames ----
-
-    @property
-    def unfinished_bytes(self) -> int:
-        return self._unfinished_bytes
-
-    def hold(self, framer: HotFramer, size: int) -> None:
-        """A connection holds so many bytes of an unfinished frame. Over the limit the largest go,
-        of those the one that waits longest."""
-        known = self._unfinished
-        self._unfinished_bytes += size - known.get(framer, 0)
-        if size:
-            known[framer] = size
-        else:
-            known.pop(framer, None)
-        while self._unfinished_bytes > self._unfinished_max:
-            victim = max(known, key=known.__getitem__)
-            self._unfinished_bytes -= known.pop(victim)
-            victim._connection.abort("unfinished frames of all connections exceed the limit")
-
     # ---- access control ----
 
     def guard(self, first_frame_max: int = 0) -> None:
@@ -734,7 +709,7 @@ class HotFramer:
         size = lib.ps_conn_room(conn, self._room, self._error)
         if size < 0:
             raise_error(self._error[0], size)
-        self._core.hold(self, lib.ps_conn_unfinished(conn))
+        self._connection.hold(lib.ps_conn_unfinished(conn))
         return memoryview(ffi.buffer(self._room[0], size))
 
     def received(self, count: int) -> Sequence[Command]:
@@ -747,6 +722,8 @@ class HotFramer:
         code = lib.ps_conn_received(self._conn, count, step, self._error)
         if code or step.rare:
             return self._stepped(code)
+        if self._part:
+            self._connection.hold(0)
         self._part = self.more = False
         if step.out_len:
             self._connection.parts.append(_taken(step))
@@ -755,6 +732,8 @@ class HotFramer:
     def _stepped(self, code: int) -> Sequence[Command]:
         step = self._step
         # First of all, since waking others uses the same step again.
+        if self._part and not step.part:
+            self._connection.hold(0)
         self.more, self._part = bool(step.more), bool(step.part)
         commands = [_command(step.frames[i]) for i in range(step.frame_count)]
         self._take(step)
@@ -772,7 +751,7 @@ class HotFramer:
         if code < 0:
             raise_error(self._error[0], code)
         self.more = self._part = True
-        self._core.hold(self, lib.ps_conn_unfinished(self._conn))
+        self._connection.hold(lib.ps_conn_unfinished(self._conn))
         return ()
 
     def direct(self) -> tuple[int, int] | None:
@@ -829,6 +808,10 @@ class HotFramer:
         self._take(self._step)
         return bool(served)
 
+    @property
+    def known(self) -> bool:
+        return self._conn is not None and bool(lib.ps_conn_known(self._conn))
+
     def know(self) -> None:
         if self._conn is not None:
             lib.ps_conn_know(self._conn)
@@ -877,7 +860,6 @@ class HotFramer:
         conn, self._conn, self._addresses = self._conn, None, None
         self._part = True  # the shared room may go with the core
         self._core._connections.pop(self._id, None)
-        self._core.hold(self, 0)
         if conn is not None:
             lib.ps_conn_free(conn)
 

@@ -52,6 +52,8 @@ bool ps_h2_call_header(ps_h2 *h, ps_h2_call *c, const uint8_t *name, size_t name
     c->header_bytes += size;
     c->is_too_large = c->header_bytes > h->conf->headers_max;
     if (c->is_too_large) return c->header_bytes <= HEADERS_TIMES * (int64_t)h->conf->headers_max;
+    c->held += size;
+    h->held += size;
     if (is(name, name_len, ":path"))
         c->method = method_of(h->conf, value, value_len);
     else if (is(name, name_len, ":method"))
@@ -103,7 +105,10 @@ static bool has_prefix(ps_h2 *h, ps_h2_call *c) {
     else if (c->wanted > h->conf->message_max)
         ps_h2_reply_fail(h, c, PS_GRPC_RESOURCE_EXHAUSTED,
                          "the request is larger than the largest that is received");
-    return !c->refused;
+    if (c->refused || c->wanted <= h->conf->ask_from) return !c->refused;
+    c->waits = true;
+    if (!ps_h2_push(h, PS_H2_ASK, c, NULL)) h->failed = true;
+    return !h->failed;
 }
 
 /* Room for all of a small message; a large one grows as its bytes come. */
@@ -136,7 +141,7 @@ static void hold(ps_h2 *h, ps_h2_call *c, int64_t len) {
 }
 
 bool ps_h2_call_data(ps_h2 *h, ps_h2_call *c, const uint8_t *data, int64_t len) {
-    while (len > 0 && !c->refused) {
+    while (len > 0 && !c->refused && !c->last) {
         if (c->wanted < 0) {
             int64_t part = PS_H2_PREFIX - c->prefix_len < len ? PS_H2_PREFIX - c->prefix_len : len;
             memcpy(c->prefix + c->prefix_len, data, (size_t)part);

@@ -35,8 +35,10 @@ typedef struct ps_h2_call {
     int64_t wanted; /* bytes of the message; -1: its prefix is not whole */
     ps_h2_bytes message;
     bool has_message; /* unary: it is whole */
+    bool waits;       /* until it is admitted, its window stays as it is */
     int64_t held;     /* of ps_h2.held */
-    int64_t queued, kept; /* requests of a stream that are not taken; bytes of its window */
+    int64_t queued, kept; /* requests of a stream that are not taken; bytes of its window that are
+                           * not given back */
 
     ps_h2_bytes out;
     int64_t out_from;

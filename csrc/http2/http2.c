@@ -7,6 +7,7 @@
 
 #define WINDOW (1 << 20)
 #define PULL_MAX (256 << 10)
+#define CALL_BYTES 512 /* a call without headers or messages, here and in nghttp2 */
 /* Calls that clients cancel, or have us reset (CVE-2023-44487, CVE-2025-8671): so many at once,
  * and so many a ms. */
 #define RESETS_MAX 2000.0
@@ -62,7 +63,8 @@ bool ps_h2_next(ps_h2 *h, ps_h2_event *out) {
                                  .timeout_ns = event.call->timeout_ns,
                                  .data = event.data.data,
                                  .len = event.data.len};
-            if (event.kind != PS_H2_CALL || list_headers(h, event.call, out)) return true;
+            bool with_headers = event.kind == PS_H2_CALL || event.kind == PS_H2_ASK;
+            if (!with_headers || list_headers(h, event.call, out)) return true;
             h->failed = true;
         }
         if (event.kind == PS_H2_CALL) event.call->told = false;
@@ -89,12 +91,13 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *frame
     ps_h2_call *c = calloc(1, sizeof *c);
     if (c == NULL) return FATAL;
     *c = (ps_h2_call){.id = frame->hd.stream_id, .refs = 1, .method = -1, .timeout_ns = -1,
-                      .wanted = -1};
+                      .wanted = -1, .held = CALL_BYTES};
     if (nghttp2_session_set_stream_user_data(session, c->id, c) != 0) {
         free(c);
         return FATAL;
     }
     h->calls++;
+    h->held += CALL_BYTES;
     c->link = &h->open;
     c->next = h->open;
     if (c->next != NULL) c->next->link = &c->next;
@@ -123,7 +126,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
 }
 
 /* The window of the connection is for all calls and given back at once; that of a stream of
- * requests waits until those that came are served. */
+ * requests waits until those that came are served, and that of a long one until it is admitted. */
 static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *data,
                    size_t len, void *user) {
     (void)flags;
@@ -132,7 +135,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, cons
     if (c == NULL) return 0;
     bool wait = c->queued > 0;
     if (!ps_h2_call_data(user, c, data, (int64_t)len)) return FATAL;
-    if (wait)
+    if (wait || c->waits)
         c->kept += (int64_t)len;
     else
         nghttp2_session_consume_stream(session, stream, len);
@@ -253,14 +256,27 @@ bool ps_h2_feed(ps_h2 *h, const uint8_t *data, int64_t len) {
     return !h->failed;
 }
 
+/* What was kept of the window of a stream, if nothing holds it any more. */
+static void give_back(ps_h2 *h, ps_h2_call *c) {
+    if (c->queued > 0 || c->waits || c->kept == 0) return;
+    nghttp2_session_consume_stream(h->session, c->id, (size_t)c->kept);
+    c->kept = 0;
+}
+
 void ps_h2_taken(ps_h2 *h, int32_t stream, int64_t len) {
     ps_h2_call *c = call_of(h->session, stream);
     if (c == NULL || c->queued == 0) return;
     c->held -= len + PS_H2_PREFIX;
     h->held -= len + PS_H2_PREFIX;
-    if (--c->queued > 0 || c->kept == 0) return;
-    nghttp2_session_consume_stream(h->session, stream, (size_t)c->kept);
-    c->kept = 0;
+    c->queued--;
+    give_back(h, c);
+}
+
+void ps_h2_admit(ps_h2 *h, int32_t stream) {
+    ps_h2_call *c = call_of(h->session, stream);
+    if (c == NULL) return;
+    c->waits = false;
+    give_back(h, c);
 }
 
 int64_t ps_h2_pull(ps_h2 *h, const uint8_t **data) {
@@ -291,3 +307,5 @@ bool ps_h2_done(const ps_h2 *h) {
 }
 
 int32_t ps_h2_calls(const ps_h2 *h) { return h->calls; }
+
+int64_t ps_h2_held(const ps_h2 *h) { return h->held; }

@@ -23,7 +23,8 @@ typedef struct ps_h2_conf {
     int32_t headers_max;  /* bytes of a call's headers */
     const ps_h2_names *headers; /* those that are handed out, in lower case; NULL: all */
     int64_t message_max;  /* bytes of a request */
-    int64_t held_max; /* bytes of a connection's requests and replies, of calls in progress */
+    int64_t ask_from; /* a request that says it is longer has to be admitted: PS_H2_ASK */
+    int64_t held_max; /* bytes of a connection's headers, requests and replies, of open calls */
 } ps_h2_conf;
 
 /* Statuses of gRPC that end calls here. */
@@ -37,6 +38,8 @@ typedef struct ps_h2_conf {
 #define PS_H2_END 3     /* the client sends no more on a stream */
 #define PS_H2_RESET 4   /* a call is over before it was finished */
 #define PS_H2_DRAINED 5 /* little waits to be sent on a stream of which ps_h2_send said otherwise */
+#define PS_H2_ASK 6 /* a long request has begun, of which no more comes than the window of its stream
+                     * holds before ps_h2_admit; its headers and method are those of PS_H2_CALL */
 
 typedef struct ps_h2_header {
     const char *name, *value;
@@ -64,6 +67,8 @@ void ps_h2_free(ps_h2 *h);
 bool ps_h2_feed(ps_h2 *h, const uint8_t *data, int64_t len);
 /* What has happened since. False: nothing more. */
 bool ps_h2_next(ps_h2 *h, ps_h2_event *out);
+/* A long request may come. Who may not send it gets an answer instead. */
+void ps_h2_admit(ps_h2 *h, int32_t stream);
 /* One request of a stream has been served: the client may send as much again. */
 void ps_h2_taken(ps_h2 *h, int32_t stream, int64_t len);
 
@@ -82,5 +87,6 @@ void ps_h2_go_away(ps_h2 *h);
 bool ps_h2_greeted(const ps_h2 *h); /* the client's first SETTINGS have come */
 bool ps_h2_done(const ps_h2 *h);    /* nothing is left to be read or written: close it */
 int32_t ps_h2_calls(const ps_h2 *h); /* in progress */
+int64_t ps_h2_held(const ps_h2 *h);  /* bytes: see held_max */
 
 #endif

@@ -99,6 +99,10 @@ int64_t ps_core_first_refused(const ps_core *c) {
     return c->co_first_refused;
 }
 
+bool ps_conn_known(const ps_conn *n) {
+    return n->cn_known;
+}
+
 int64_t ps_core_let_in(const ps_core *c) {
     return c->co_access != NULL ? c->co_access->ac_let_in : 0;
 }

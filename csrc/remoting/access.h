@@ -22,6 +22,8 @@ void ps_core_limit_first(ps_core *core, int64_t bytes);
 void ps_conn_know(ps_conn *conn);
 /* Whoever writes to this connection asks access control first: nothing of it is refused here. */
 void ps_conn_let_in(ps_conn *conn);
+/* Whether a request of it was let in. */
+bool ps_conn_known(const ps_conn *conn);
 /* Frames that were larger. */
 int64_t ps_core_first_refused(const ps_core *core);
 /* Forgets all grants and secrets. */

@@ -17,6 +17,7 @@ static const ps_h2_conf client_conf = {.methods = client_methods,
                                        .streams_max = 100,
                                        .headers_max = 4096,
                                        .message_max = 100000,
+                                       .ask_from = 20000,
                                        .held_max = 200000};
 
 typedef struct upload { /* what a call of the client sends */
@@ -145,6 +146,7 @@ static int serve(ps_h2 *h) {
     int count = 0;
     while (ps_h2_next(h, &event)) {
         count++;
+        if (event.kind == PS_H2_ASK) ps_h2_admit(h, event.stream);
         if (event.kind == PS_H2_CALL && event.method == 0)
             ps_h2_send(h, event.stream, event.data, event.len, true);
         if (event.kind == PS_H2_MESSAGE) {

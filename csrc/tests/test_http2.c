@@ -84,6 +84,57 @@ static void a_call_knows_its_headers_and_deadline(void) {
     }
 }
 
+/* What open calls hold is known, headers included, and given back when they are over. */
+static void headers_are_counted(void) {
+    client *c = client_new();
+    ps_h2 *h = ps_h2_new(&client_conf);
+    char value[2001];
+    const uint8_t *at;
+    uint8_t bytes[64];
+    upload half[10];
+    memset(value, 'a', sizeof value - 1);
+    value[sizeof value - 1] = '\0';
+    size_t len = message_put(bytes, "hello");
+    for (int i = 0; i < 10; i++) {
+        half[i] = (upload){bytes, len};
+        client_call(c, UNARY, &half[i], "x", value);
+    }
+    int64_t there = client_write(c, &at);
+    CHECK(ps_h2_feed(h, at, there));
+    CHECK(ps_h2_calls(h) == 10 && ps_h2_held(h) > 10 * 2000 && ps_h2_held(h) < 10 * 4000);
+    CHECK(converse(c, h) && c->ended == 10);
+    CHECK_EQ(ps_h2_held(h), 0);
+    ps_h2_free(h);
+    client_free(c);
+}
+
+/* A long request says who asks before more of it comes than a window holds. */
+static void a_long_request_waits_until_it_is_admitted(void) {
+    static uint8_t large[90000];
+    for (int refused = 0; refused < 2; refused++) {
+        client *c = client_new();
+        ps_h2 *h = ps_h2_new(&client_conf);
+        ps_h2_event event;
+        const uint8_t *at;
+        be32_put(large + 1, sizeof large - 5);
+        upload u = {large, sizeof large};
+        client_call(c, UNARY, &u, "x", "y");
+        int64_t there = client_write(c, &at);
+        CHECK(ps_h2_feed(h, at, there) && ps_h2_next(h, &event));
+        CHECK(event.kind == PS_H2_ASK && event.method == 0 && event.header_count > 0);
+        if (refused) {
+            ps_h2_send(h, event.stream, large + 5, 1, true);
+            CHECK(converse(c, h) && c->got_len == 6);
+        } else {
+            ps_h2_admit(h, event.stream);
+            CHECK(converse(c, h) && c->got_len == sizeof large);
+        }
+        CHECK(c->ended == 1 && ps_h2_held(h) == 0);
+        ps_h2_free(h);
+        client_free(c);
+    }
+}
+
 /* What is wrong with a call ends it with a status, and the connection goes on. */
 static void a_wrong_call_is_told_so(void) {
     static uint8_t large[100032];
@@ -237,6 +288,8 @@ int main(void) {
     a_stream_gets_each_request_and_its_end();
     bytes_may_come_in_any_pieces();
     a_call_knows_its_headers_and_deadline();
+    headers_are_counted();
+    a_long_request_waits_until_it_is_admitted();
     a_wrong_call_is_told_so();
     a_status_has_any_text();
     a_reset_is_told();

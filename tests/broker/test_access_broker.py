@@ -29,6 +29,7 @@ from broker.client.in_process import RouteFinder
 from broker.processors.admin_config import ConfigProcessor
 from broker.processors.admin_stats import StatisticsProcessor
 from broker.remoting import rate_limited_log
+from broker.remoting.budget import Budget
 from broker.remoting.command import BINARY, Command, Refused
 from broker.remoting.digests import digest_functions
 from broker.remoting.tls import client_context
@@ -561,7 +562,7 @@ def test_unfinished_frames_share_one_budget(tmp_path):
     with Broker(
         tmp_path, listenPort=0, bindAddress="127.0.0.1", maxUnfinishedBytes=limit
     ) as broker:
-        core = broker.services.core
+        core, budget = broker.services.core, Budget.of(broker.loop)
         with contextlib.ExitStack() as stack:
             small, *large = (
                 stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 300))
@@ -571,13 +572,13 @@ def test_unfinished_frames_share_one_budget(tmp_path):
             for each in large:
                 with contextlib.suppress(ConnectionError):
                     each.sendall(head + bytes(part))
-                assert core.unfinished_bytes <= limit
+                assert budget.held <= limit
             until(lambda: len(core._connections) < 9)
             small.setblocking(False)
             with pytest.raises(BlockingIOError):
                 small.recv(1)
         until(lambda: not core._connections)
-        assert core.unfinished_bytes == 0
+        assert budget.held == 0
 
 
 def test_a_large_frame_of_somebody_unknown_closes_the_connection(
@@ -617,7 +618,7 @@ def test_frames_before_the_first_request_are_limited_as_messages_are(tmp_path, r
             with socket.create_connection(("127.0.0.1", broker.port), 300) as sock:
                 sock.sendall(struct.pack(">iI", size, 2) + b"{}")
                 if taken:
-                    until(lambda: sock.send(b"x") and core.unfinished_bytes)
+                    until(lambda: sock.send(b"x") and Budget.of(broker.loop).held)
                 else:
                     assert sock.recv(1) == b""
                 assert core.first_frames_refused == (not taken)

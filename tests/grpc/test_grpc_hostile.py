@@ -25,6 +25,7 @@ from broker.grpc.front import Front
 from broker.grpc.http2 import Http2Connection
 from broker.grpc.schema import METHODS, SERVICE, DecodeError, pb
 from broker.grpc.status import Code
+from broker.remoting.budget import Budget
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -268,7 +269,7 @@ def test_a_flood_of_calls_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch
         loop = asyncio.get_running_loop()
         served, turns = 0, []
         monkeypatch.setattr("broker.remoting.turns.monotonic", lambda: now[0])
-        service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 30, ())
+        service = Service(((b"/s/Method", False),), 10_000, 1 << 16, 1 << 20, 1 << 20, 1 << 30, ())
 
         def at_once(*asked: object) -> bytes:
             nonlocal served
@@ -283,6 +284,8 @@ def test_a_flood_of_calls_does_not_hold_the_loop(monkeypatch: pytest.MonkeyPatch
                 at_once,
                 lambda *asked: None,
                 lambda *asked: None,
+                lambda *asked: None,
+                lambda *asked: False,
                 loop.create_future(),
             )  # type: ignore[arg-type,return-value]
 
@@ -391,3 +394,26 @@ def test_entries_of_one_call_are_bounded(broker: Broker) -> None:
         found = caller.send(*[pb.Message()] * 4097)
         assert found.status.code == Code.BAD_REQUEST
         assert found.status.message == "4097 messages to send, 4096 are allowed"
+
+
+def test_a_long_request_without_a_signature_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """By what its prefix says: of a hundred megabytes a few bytes have come."""
+    begun = b"\0" + struct.pack(">I", 100 << 20) + bytes(100)
+    with (
+        serving(tmp_path, authenticationEnabled=True, authorizationEnabled=True) as broker,
+        connected(broker) as sock,
+    ):
+        sock.sendall(call(1, "SendMessage") + frame(DATA, 0, 1, begun))
+        found = {kind: payload for kind, _, stream, payload in _until_end(sock) if stream == 1}
+    reply = METHODS["SendMessage"].reply.FromString(found[DATA][5:])
+    assert reply.status.code == CODE.UNAUTHORIZED
+
+
+def test_what_open_calls_hold_is_in_the_budget_of_all_connections(broker: Broker) -> None:
+    """Their headers are, and what is kept goes with the connection."""
+    budget = Budget.of(broker.loop)
+    before = budget.held
+    with connected(broker) as sock:
+        sock.sendall(b"".join(call(2 * n + 1) for n in range(500)))
+        until(lambda: budget.held > before + 500 * 512)
+    until(lambda: budget.held <= before)

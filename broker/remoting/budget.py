@@ -1,0 +1,75 @@
+"""What unfinished requests may hold: one budget of bytes for all connections of an event loop,
+whatever their port (remoting, name server, proxy, gRPC).
+
+Over the limit the connections of strangers end before those of clients that access control has let
+in, the largest first, and of equal ones that which has waited longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+__all__ = ["UNFINISHED_MAX", "Budget", "Holder"]
+
+#: Bytes, where no maxUnfinishedBytes says otherwise.
+UNFINISHED_MAX = 256 << 20
+_WHY = "unfinished requests of all connections exceed maxUnfinishedBytes"
+
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    @property
+    def known(self) -> bool:
+        """Access control has let a request of it in, or it is one of ours."""
+
+    def abort(self, why: str, detail: str = "") -> None:
+        """Closes at once."""
+
+
+class Budget:
+    """Of one loop. Everything happens on its thread."""
+
+    __slots__ = ("__weakref__", "_held", "_loop", "held", "limit")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        #: By whoever holds it, those that have waited longest first.
+        self._held: dict[Holder, int] = {}
+        #: Bytes of all.
+        self.held = 0
+        #: Of the server that was started last.
+        self.limit = UNFINISHED_MAX
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Budget:
+        found = _of_loops.get(loop)
+        if found is None:
+            found = _of_loops[loop] = cls(loop)
+        return found
+
+    def hold(self, holder: Holder, size: int) -> None:
+        """From now on `holder` holds so many bytes."""
+        held = self._held
+        self.held += size - held.get(holder, 0)
+        if size:
+            held[holder] = size
+        else:
+            held.pop(holder, None)
+        while self.held > self.limit:
+            self._end_one(holder)
+
+    def _end_one(self, reading: Holder) -> None:
+        held = self._held
+        victim = max(held, key=lambda each: (not each.known, held[each]))
+        self.held -= held.pop(victim)
+        if victim is reading:
+            # It may be asked for room to read into. libuv reads after that, and calls what a
+            # connection that was closed meanwhile does not have any more.
+            self._loop.call_soon(victim.abort, _WHY)
+        else:
+            victim.abort(_WHY)
