@@ -651,8 +651,7 @@ _OURS: dict[str, dict[str, Any]] = {
     "maxUnfinishedBytes": _row(
         "broker",
         "bytes",
-        "memory for requests that have begun, of all connections of all ports; beyond it connections"
-        " are closed, strangers first",
+        "memory for requests that have begun, of all connections and ports; strangers go first",
         type="int",
         default=256 << 20,
         low=32 << 20,
