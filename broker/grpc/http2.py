@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -19,11 +18,12 @@ from broker.grpc._http2 import Service, Session
 from broker.grpc.calls import Later, Now, Ticket
 from broker.remoting.budget import Budget
 from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
 from broker.remoting.turns import Line, Turns
 
 __all__ = ["INTERNAL", "Address", "Http2Connection", "Stream"]
 
-_quiet = RateLimitedLogger(logging.getLogger("broker.grpc"))
+_quiet = RateLimitedLogger(SafeLogger("broker.grpc"))
 
 Address = tuple[str, int]
 #: Kinds of events, statuses of gRPC, and bytes of replies that wait: csrc/http2/http2.h.

@@ -38,7 +38,7 @@ typedef struct ps_h2_conf {
 #define PS_H2_END 3     /* the client sends no more on a stream */
 #define PS_H2_RESET 4   /* a call is over before it was finished */
 #define PS_H2_DRAINED 5 /* little waits to be sent on a stream of which ps_h2_send said otherwise */
-#define PS_H2_ASK 6 /* a long request has begun; until ps_h2_admit no more of it comes than the window
+#define PS_H2_ASK 6 /* a long request has begun: until ps_h2_admit no more comes than the window
                      * of its stream holds. Its headers and method are those of PS_H2_CALL */
 
 typedef struct ps_h2_header {
