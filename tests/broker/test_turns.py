@@ -308,12 +308,15 @@ def check(port, clock, asked_for, counts, ask, seconds=1.0):
             assert min(found) <= slow, f"{count} times {name}: others wait {found} ms"
 
 
-#: Two of those that went through all groups at once.
-FEW = (208, 300)
+#: Some of those that went through all groups or all queues at once.
+FEW = (208, 300, 200050)
+#: Of all queues, when there is nothing more.
+POP = worst_of.TAKES | {"queueId": "-1", "bornTime": "0", "pollTime": "0"}
 
 
 def cases_of(handlers, codes):
     cases = worst_of.worst()
+    cases[200050] = [worst_of.of(POP), *([] if codes else cases[200050])]
     return [
         (f"request {code}, {at}", Command(code, ext, body))
         for code in codes or sorted(handlers)

@@ -32,6 +32,8 @@ from pystore.sql92 import WORK_MAX
 __all__ = ["Batches", "Delivery", "PopRequest", "Popped", "Taken", "longest_retry_topic"]
 
 _PERCENT = 100
+#: Queues of a topic that are looked at in one step of the core, before each of them is.
+_MANY = 16
 #: How long filters may pass over messages in one try; the rest is for the next one.
 _FILTERING_S = 0.01
 
@@ -147,7 +149,7 @@ class Batches:
         retry_first = luck < self._config["popFromRetryProbability"]
         if retry_first:
             self._retry(request, luck, out)
-        for queue in self.queues(request.topic, request.queue, luck):
+        for queue in self._worth(request, request.topic, request.queue, luck, NORMAL, out):
             self._queue(request, request.topic, queue, NORMAL, out)
         if not retry_first and out.count < request.most:
             self._retry(request, luck, out)
@@ -160,6 +162,26 @@ class Batches:
         config = self._topics.get(topic)
         count = config.read_queue_nums if config is not None else 0
         return [(luck + i) % count for i in range(count)]
+
+    def _worth(
+        self, request: PopRequest, topic: str, queue: int, luck: int, kind: str, out: Popped
+    ) -> Iterator[int]:
+        """The same without those of many queues that have nothing for the group, or nothing more
+        that is wanted: of these it only notes what there is."""
+        queues = self.queues(topic, queue, luck)
+        if request.order or len(queues) < _MANY:
+            yield from queues
+            return
+        most = self._config["maxTransferBytesOnMessageInMemory"]
+        rests, ends = self._core.rests(request.group, topic, len(queues))
+        if kind == NORMAL:
+            out.seen.update(enumerate(ends))
+        for each in queues:
+            rest = rests[each]
+            if rest < 0 or (rest and out.count < request.most and out.size < most and not out.more):
+                yield each
+            else:
+                out.rest += rest
 
     # ---- retry topics ----
 
@@ -182,7 +204,7 @@ class Batches:
             return
         for kind in self.retry_kinds(luck):
             name = retry_topic(request.group, request.topic, kind)
-            for queue in self.queues(name, -1, luck):
+            for queue in self._worth(request, name, -1, luck, kind, out):
                 self._queue(request, name, queue, kind, out)
 
     # ---- one queue ----
