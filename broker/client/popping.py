@@ -21,7 +21,14 @@ from broker.client.retrying import give_back
 from broker.client.routes import Route
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
-from broker.remoting.receipts import NORMAL, Deliveries, Handle, retry_topic
+from broker.remoting.receipts import (
+    NORMAL,
+    RETRY_V1,
+    RETRY_V2,
+    Deliveries,
+    Handle,
+    retry_topic,
+)
 from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["PoppedBatch", "Popping"]
@@ -165,12 +172,18 @@ class Popping:
         consumer, said = self._consumer, answer.ext
         tags = consumer.subscriptions[topic].tags
         wanted = None if tags is None else frozenset(tag.encode() for tag in tags)
+        kinds = (RETRY_V1, RETRY_V2)
+        known = {topic, *(retry_topic(consumer.group, topic, kind) for kind in kinds)}
         batches: dict[tuple[str, int], PoppedBatch] = {}
         nowhere = PoppedBatch(MessageQueue(topic, broker, -1), topic, consumer.shown, self._done)
         with reading(f"a pop of {topic}", consumer.broker_of(nowhere.queue)):
             messages = received(bytes(answer.body), nowhere, None)
             deliveries = Deliveries(said, broker)
             for message in messages:
+                if message.stored_topic not in known and not topic.startswith("%LMQ%"):
+                    raise ValueError(
+                        f"{topic} was asked for, and a message is of {message.stored_topic!r:.300}"
+                    )
                 handle = deliveries.handle(
                     message.head.queue, message.queue_offset, message.properties.get("POP_CK")
                 )

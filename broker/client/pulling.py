@@ -29,11 +29,13 @@ from broker.client.subscription import Subscription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
 from broker.remoting.connection import Connection
+from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 
 __all__ = ["Puller"]
 
 log = SafeLogger("broker.client")
+_quiet = RateLimitedLogger(log)
 
 #: Bits of a pull's sysFlag.
 SUSPEND, SUBSCRIPTION = 2, 4
@@ -65,7 +67,10 @@ class Puller:
         self._kept: Command | None = None
         self._task: asyncio.Task[None] | None = None
         self._late: asyncio.TimerHandle | None = None
-        self._pause_s = BACKOFF_S[0]
+        self._pause_s, self._rest_s = BACKOFF_S[0], REST_S
+        #: What each record of an answer names; a light queue's are of the topics they came by.
+        topic = progress.queue.topic
+        self._topic = None if topic.startswith("%LMQ%") else topic.encode()
         self._limit_s = member.settings.poll_wait_s + GRACE_S
         self._stopped = False
         #: It was connected for this pull, which was not sent yet.
@@ -230,12 +235,12 @@ class Puller:
                 progress.next_offset, offset,
             )  # fmt: skip
             progress.reset(offset)
-            self._rest()
+            self._rest_longer()
         elif code == ResponseCode.FLOW_CONTROL:
-            self._rest()
+            self._rest_longer()
         elif code == ResponseCode.GO_AWAY:
             self._member.network.forget(self._address)
-            self._rest()
+            self._rest_longer()
         else:
             raise BrokerRefused(f"pulling {progress.queue}", code, answer.remark, self._address)
 
@@ -243,7 +248,7 @@ class Puller:
         progress = self._progress
         self._subscribe()  # it may have changed while the broker held the pull
         delta = int(answer.ext.get("offsetDelta", 0))
-        messages = received(bytes(answer.body), progress, self._tags, delta)
+        messages = received(bytes(answer.body), progress, self._tags, delta, self._topic)
         first, after = progress.next_offset, number_in(answer, "nextBeginOffset")
         if messages and messages[0].queue_offset < first:
             messages = [m for m in messages if m.queue_offset >= first]
@@ -255,6 +260,7 @@ class Puller:
                 f" be {after}"
             )
         progress.pulled(offsets, after)
+        self._rest_s = REST_S
         if messages:
             self._member.arrived(messages)
 
@@ -265,12 +271,19 @@ class Puller:
         if after < first:
             raise ValueError(f"offset {first} was asked for, and the next would be {after}")
         progress.pulled((), after)
+        self._rest_s = REST_S
         if after == first and self._loop.time() - self._asked_at < REST_S:
             self._rest()
 
     def _rest(self) -> None:
         """Before the next pull: a broker may go on with such answers."""
         self._spawn(lambda: asyncio.sleep(REST_S))
+
+    def _rest_longer(self) -> None:
+        """The same for answers that a sound broker gives once: each time longer, until one brings
+        messages."""
+        rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, BACKOFF_S[1])
+        self._spawn(lambda: asyncio.sleep(rest_s))
 
     # ---- failures ----
 
@@ -280,10 +293,15 @@ class Puller:
         self._spawn(lambda: self._recover(failed))
 
     async def _recover(self, failed: Exception) -> None:
+        """Whatever goes on failing is told, once a minute: the first time it may be a broker that
+        restarts."""
+        kind, queue = (self._address, type(failed)), self._progress.queue
         if isinstance(failed, BadAnswer):
-            log.warning("%s stands still; will ask again: %s", self._progress.queue, failed)
+            _quiet.warning(kind, "%s stands still; will ask again: %s", queue, failed)
+        elif self._pause_s > BACKOFF_S[0]:
+            _quiet.warning(kind, "Cannot pull from %s; will retry: %s", queue, failed)
         else:
-            log.info("Cannot pull from %s; will retry: %s", self._progress.queue, failed)
+            log.info("Cannot pull from %s; will retry: %s", queue, failed)
         await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, BACKOFF_S[1])
         with contextlib.suppress(ClientError):

@@ -31,10 +31,12 @@ assert _SHORT.size == ROW_SIZE
 
 
 def received(
-    body: bytes, progress: QueueProgress, tags: Collection[bytes] | None = None, delta: int = 0
-) -> list[ReceivedMessage]:
+    body: bytes, progress: QueueProgress, tags: Collection[bytes] | None = None, delta: int = 0,
+    topic: bytes | None = None,
+) -> list[ReceivedMessage]:  # fmt: skip
     """The messages of a pull answer's body. tags: those that are wanted. delta: what a broker of a
-    static topic wants to have added to their offsets. Raises: BadRecord."""
+    static topic wants to have added to their offsets. topic: of all of them; None: any. Raises:
+    BadRecord."""
     made: list[ReceivedMessage] = []
     room, at, end = _ROWS, 0, len(body)
     raw = ffi.from_buffer("uint8_t[]", body)
@@ -45,6 +47,15 @@ def received(
         at = used[0]
         if count < room and at < end:
             raise BadRecord(f"the {end - at} bytes at {at} of a pull's answer are not a record")
+        if topic is not None:
+            other = lib.ps_client_other_topic(raw, rows, count, topic, len(topic))
+            if other < count:
+                row = rows[other]
+                named = body[row.topic_at : row.topic_at + row.topic_len]
+                raise BadRecord(
+                    f"{topic.decode()} was asked for, and message {row.queue_offset} of an answer"
+                    f" is of {named.decode('utf-8', 'replace')!r:.300}"
+                )
         known = ffi.buffer(rows, count * ROW_SIZE)[:]
         if tags is None and not delta:
             made += messages_of(body, known, progress)

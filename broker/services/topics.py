@@ -49,6 +49,11 @@ def _queues(config: TopicConfig) -> int:
     return max(config.read_queue_nums, config.write_queue_nums, 1)
 
 
+def _is_storable(name: str) -> bool:
+    """As the store has it: names of POP's retry topics may have a plus sign between their parts."""
+    return is_legal(name.replace("+", "") if name.startswith(RETRY) else name)
+
+
 class Topics:
     """The table of topics. Lives on the event loop.
 
@@ -140,7 +145,7 @@ class Topics:
         perm = config.perm
         if not self._settings["brokerPermission"] & READ:
             perm &= ~READ
-        if not is_legal(config.name):  # a file of another broker may have one
+        if not _is_storable(config.name):  # a file of another broker may have one
             log.warning("The topic %.300r is not served: no topic can have that name", config.name)
             return
         self._core.publish_topic(
@@ -164,7 +169,7 @@ class Topics:
     def _put(self, config: TopicConfig) -> TopicConfig:
         """Raises: Refused, for a name that no topic of the store can have, too: that of a group or
         of another store may be stranger."""
-        if not is_legal(config.name):
+        if not _is_storable(config.name):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"{config.name[:260]!r} cannot be a topic: use letters, digits and % | _ - in the"

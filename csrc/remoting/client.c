@@ -205,3 +205,12 @@ int32_t ps_client_records(const uint8_t *in, int64_t from, int64_t len, ps_recei
     }
     return count;
 }
+
+int32_t ps_client_other_topic(const uint8_t *in, const ps_received *rows, int32_t count,
+                              const char *topic, int32_t topic_len) {
+    int32_t i = 0;
+    while (i < count && rows[i].topic_len == topic_len &&
+           memcmp(in + rows[i].topic_at, topic, (size_t)topic_len) == 0)
+        i++;
+    return i;
+}

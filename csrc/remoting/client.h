@@ -58,6 +58,9 @@ typedef struct ps_received {
  * ends. With room left and *used < len, what stands there is not a record. */
 int32_t ps_client_records(const uint8_t *in, int64_t from, int64_t len, ps_received *out,
                           int32_t room, int64_t *used);
+/* The first of these rows whose record names another topic; their number: none does. */
+int32_t ps_client_other_topic(const uint8_t *in, const ps_received *rows, int32_t count,
+                              const char *topic, int32_t topic_len);
 /* cdef end */
 
 /* The items of a batch, beside ps_client_batch for callers that have no arrays of them. */

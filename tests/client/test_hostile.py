@@ -25,11 +25,12 @@ from broker import (
     LocalState,
     Message,
 )
-from broker.client import BadAnswer, BrokerRefused, RequestTimeout, SendFailed, Unreachable
+from broker.client import BadAnswer, BrokerRefused, RequestTimeout, SendFailed, Unreachable, pulling
 from broker.client.routes import QUEUES_MAX, route_of_queues
 from broker.remoting import codec
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command
+from broker.remoting.rate_limited_log import RateLimitedLogger
 from pystore import compression
 
 SEND, PULL, POP = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE
@@ -305,6 +306,7 @@ WRONG_PULLS = {
     "noise": with_body(lambda body: b"\xa5" * len(body)),
     "a damaged record": with_body(lambda body: body[:4] + bytes(4) + body[8:]),
     "a record without end": with_body(lambda body: b"\x7f\xff\xff\xff" + body[4:]),
+    "of another topic": with_body(lambda body: body.replace(b"\x06orders", b"\x06others", 1)),
     "in another order": with_body(lambda body: body[len(body) // 2 :] + body[: len(body) // 2]),
     "nothing found, backwards": lambda answer: with_code(ResponseCode.PULL_NOT_FOUND)(
         with_fields(nextBeginOffset="-7")(answer)
@@ -341,6 +343,54 @@ def test_a_pull_is_repeated_and_nothing_of_it_is_skipped(tmp_path, small, told):
                 assert await again.committed(queue) == 20
 
     run(scenario())
+
+
+def moved_back(answer):
+    return with_code(ResponseCode.PULL_OFFSET_MOVED)(with_fields(nextBeginOffset="0")(answer))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        WRONG_PULLS["noise"],
+        WRONG_PULLS["of another topic"], WRONG_PULLS["an unknown code"], WRONG_PULLS["go away"],
+        with_code(ResponseCode.FLOW_CONTROL), moved_back,
+    ],
+    ids=["noise", "topic", "code", "go away", "flow control", "moved"],
+)  # fmt: skip
+def test_a_broker_that_answers_pulls_with_nonsense_is_asked_more_and_more_rarely(
+    tmp_path, small, told, monkeypatch, caplog
+):
+    """And the log says so, once and not each time. The pauses are what is looked at."""
+    pauses, asked, sleep = [], [], asyncio.sleep
+
+    async def shorter(seconds, *given):
+        if seconds >= 0.02:
+            pauses.append(seconds)
+        await sleep(min(seconds, 0.02), *given)
+
+    quiet = RateLimitedLogger(pulling.log)
+    monkeypatch.setattr(pulling, "_quiet", quiet)
+
+    async def scenario():
+        async with (
+            lied_to(tmp_path, small, messages=3) as liar,
+            AsyncConsumer("g", find_route=liar.route) as consumer,
+        ):
+            (queue,) = await consumer.queues("orders")
+            liar.lie(PULL, told, times=-1)
+            monkeypatch.setattr(pulling.asyncio, "sleep", shorter)
+            await consumer.assign({queue: 0})
+            await until(lambda: max(pauses, default=0.0) >= 1.5, "long pauses")
+            monkeypatch.setattr(pulling.asyncio, "sleep", sleep)
+            assert not consumer._ready
+            asked.append(liar.asked.count(PULL))
+
+    run(scenario())
+    assert asked[0] <= 12, asked
+    said = [each for each in caplog.records if each.levelname == "WARNING"]
+    about_pulls = [each for each in said if "orders" in each.getMessage()]
+    assert len(about_pulls) <= 2 or "no longer exists" in about_pulls[0].getMessage()
 
 
 def test_a_broker_that_has_nothing_and_says_so_at_once_is_not_asked_in_a_storm(tmp_path, small):
