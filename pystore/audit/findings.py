@@ -38,8 +38,6 @@ class Kind:
 
 
 _REPAIR = "pystore repair STORE"
-_QUEUES = "pystore rebuild STORE --queues"
-_INDEX = "pystore rebuild STORE --index"
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 #: By name.
@@ -88,36 +86,36 @@ KINDS: dict[str, Kind] = {
              "makes it anew", "mount or restore it, or take it out of storePathCommitLog"),
         # ---- consume queues ----
         Kind("missing-units", _E, "queue", "records are in the log and not in their queue:"
-             " consumers never get them", "does not notice: they stay undelivered", _QUEUES),
-        Kind("not-dispatched", _E, "log", "the last records are not in their queues after a"
-             " clean exit", "dispatches those after the furthest unit", _QUEUES),
+             " consumers never get them", "does not notice: they stay undelivered", _REPAIR),
+        Kind("not-dispatched", _E, "log", "the last records are not in their queues",
+             "dispatches those after the furthest unit", _REPAIR),
         Kind("foreign-unit", _E, "queue", "the unit of this message points to another record",
-             "delivers the wrong message", _QUEUES),
+             "delivers the wrong message", _REPAIR),
         Kind("unit-size", _E, "queue", "the unit says another size than its record has",
-             "delivers a cut record, or none", _QUEUES),
+             "delivers a cut record, or none", _REPAIR),
         Kind("unit-tags", _W, "queue",
              "its tags code is not its record's (a delay level's: give --conf)",
-             "filters by the wrong tag, or delivers at the wrong time", _QUEUES),
+             "filters by the wrong tag, or delivers at the wrong time", _REPAIR),
         Kind("same-offset", _E, "queue", "two records claim one queue offset: one is delivered",
              "delivers the one that its queue holds",
              "read both with pystore get"),
         Kind("zero-units", _E, "queue", "units are zero and written ones follow",
-             "skips them silently, or loops on an empty file", _QUEUES),
+             "skips them silently, or loops on an empty file", _REPAIR),
         Kind("ghost-units", _E, "queue", "units point to no record that belongs to them",
-             "delivers nothing, or another message", _QUEUES),
+             "delivers nothing, or another message", _REPAIR),
         Kind("record-disagrees", _E, "queue", "a unit points to a whole record that names another"
              " topic, queue or offset",
              "delivers the message, or ends its consumer's pull", _REPAIR),
         Kind("units-beyond", _E, "queue", "units point past the end of the log",
-             "cuts them off at the next start", _QUEUES),
+             "cuts them off at the next start", _REPAIR),
         Kind("unit-order", _E, "queue", "a unit points before the one before it",
-             "delivers out of order; searches by time fail", _QUEUES),
+             "delivers out of order; searches by time fail", _REPAIR),
         Kind("lost-messages", _I, "queue", "these messages were lost with their part of the log"
              " earlier; units without a record stand for them", "skips them", "none"),
         Kind("queue-gap", _E, "queue", "a file of the queue is missing between others",
-             "answers OFFSET_FOUND_NULL and jumps over it", _QUEUES),
+             "answers OFFSET_FOUND_NULL and jumps over it", _REPAIR),
         Kind("queue-file-size", _E, "queue", "a queue file of another size than the others",
-             "does not start", _QUEUES),
+             "does not start", _REPAIR),
         Kind("queue-stray", _W, "", "unexpected files in a queue folder", "does not start",
              "move the files elsewhere, or pystore repair STORE"),
         Kind("deleted-messages", _I, "", "the list of deleted topics hides these messages",
@@ -127,21 +125,21 @@ KINDS: dict[str, Kind] = {
              " has no queues: it was deleted", "the same", "none"),
         # ---- index ----
         Kind("index-header", _W, "index", "the header disagrees with the entries",
-             "searches the wrong times", _INDEX),
+             "searches the wrong times", _REPAIR),
         Kind("index-chain", _E, "index", "entries from here on are damaged or unreachable",
-             "does not find these keys", _INDEX),
+             "does not find these keys", _REPAIR),
         Kind("index-slots", _E, "index", "slots lead to the wrong entries",
-             "does not find keys of these slots", _INDEX),
+             "does not find keys of these slots", _REPAIR),
         Kind("index-ghosts", _W, "index", "entries point to no record with that key",
-             "returns nothing, or another message, for these keys", _INDEX),
+             "returns nothing, or another message, for these keys", _REPAIR),
         Kind("missing-keys", _E, "log", "keys of whole records are not in the index",
-             "does not find them", _INDEX),
+             "does not find them", _REPAIR),
         Kind("index-size", _E, "file", "an index file of a size that slots and entries cannot have",
-             "does not start, or reads it wrongly", _INDEX),
+             "does not start, or reads it wrongly", _REPAIR),
         # ---- the rest ----
         Kind("checkpoint", _W, "", "the checkpoint is missing, damaged or ahead of the log",
              "recovers from the first file, or from too late a file",
-             "pystore rebuild STORE --checkpoint"),
+             _REPAIR),
         Kind("config-json", _E, "", "a configuration file cannot be read",
              "takes the .bak beside it, or starts without what it held", _REPAIR),
         Kind("config-bak", _W, "", "the backup of a configuration file cannot be read",
@@ -249,6 +247,17 @@ class Audit:
     def sound(self) -> bool:
         """Whether nothing is damaged, hidden or served wrongly."""
         return not self.errors
+
+    @property
+    def next_step(self) -> str:
+        """The one thing to do; empty when there is nothing to do."""
+        if not self.errors:
+            mends = any("the next open" in f.fix + f.text for f in self.findings)
+            return "nothing: the next open mends it" if mends else ""
+        command = _REPAIR.replace("STORE", self.path)
+        own = sorted({f.fix for f in self.errors if _REPAIR not in f.fix})
+        return "; ".join([*own, *([command] if len(own) < len({f.fix for f in self.errors})
+                                  else [])])  # fmt: skip
 
     def counts(self) -> dict[str, int]:
         """How many findings of each kind, by name."""

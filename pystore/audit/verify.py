@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pystore.audit.metadata import (
     check_offsets,
     read_beside,
 )
+from pystore.audit.nextopen import NextOpen
 from pystore.native import ffi, lib
 
 __all__ = ["verify"]
@@ -75,8 +77,10 @@ def verify(
     indexed = bool(given["messageIndexEnable"])
     _pending(audit, layout, facts, indexed)
     _forgotten(audit, facts, deleted)
+    after = NextOpen(layout, facts) if audit.state == "crashed" else None
     audit.findings = [
-        weighed for each in layout.findings + audit.findings
+        weighed if after is None or not after.mends(weighed) else _mended(weighed)
+        for each in layout.findings + audit.findings
         if (weighed := _weigh(each, audit, layout, beside, indexed)) is not None
     ]  # fmt: skip
     audit.findings.sort(key=lambda f: (-f.severity, f.file, f.start or 0))
@@ -168,6 +172,12 @@ def _weigh(
     if f.kind == "checkpoint" and live:
         return None
     return f
+
+
+def _mended(f: Finding) -> Finding:
+    """A finding that the next open mends."""
+    text = f"{f.text}; the next open mends it" if f.text else "the next open mends it"
+    return replace(f, severity=min(f.severity, Severity.WARNING), text=text)
 
 
 def _young(time_s: float) -> bool:

@@ -64,6 +64,7 @@ def show_audit(s: Session, audit: Audit) -> None:
         "path": audit.path,
         "state": audit.state,
         "sound": audit.sound,
+        "to do": audit.next_step or None,
         "log min": audit.log_min,
         "log max": audit.log_max,
         "segments": audit.segments,

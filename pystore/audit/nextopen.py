@@ -1,0 +1,81 @@
+"""What the next open of a crashed store mends by itself, and is therefore no damage.
+
+Recovery after a crash writes the units and the index entries of all records from a start on again
+(docs/recovery.md, csrc/store/recover.c). The start is worked out here as it is there, from the
+checkpoint and the times of the segments' first records.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from pystore.audit.core import SegmentFacts
+from pystore.audit.findings import Finding
+from pystore.audit.layout import Layout
+from pystore.quiet import open_quietly, read_quietly
+
+__all__ = ["NextOpen"]
+
+_TIMES = struct.Struct(">3q")
+_CHECKPOINT_SIZE = 4096
+_MARGIN_MS = 3000
+_HEADER, _SLOT, _ENTRY = 40, 4, 20
+
+
+class NextOpen:
+    """Of one store that was not closed. queues_from, index_from: bytes of the log."""
+
+    def __init__(self, layout: Layout, facts: Sequence[SegmentFacts]) -> None:
+        self._layout = layout
+        try:
+            data = read_quietly(layout.root / "checkpoint", _CHECKPOINT_SIZE) or b""
+        except OSError:
+            data = b""
+        times = _TIMES.unpack_from(data) if len(data) >= _TIMES.size else (0, 0, 0)
+        log, index = (max(0, t - _MARGIN_MS) for t in (min(times[:2]), times[2]))
+        self.queues_from = self._file_by_time(facts, log)
+        if not any(file.size for files in layout.queues.values() for file in files):
+            self.queues_from = layout.log_min  # the checkpoint vouches for files that are not there
+        self.index_from = min(self.queues_from, self._file_by_time(facts, min(index, log)))
+
+    def _file_by_time(self, facts: Sequence[SegmentFacts], time_ms: int) -> int:
+        older = [file.number for file, each in zip(self._layout.segments, facts, strict=False)
+                 if each.records and each.first_time <= time_ms]  # fmt: skip
+        return max(older, default=self._layout.log_min)
+
+    def mends(self, f: Finding) -> bool:
+        """Whether recovery writes again what is wrong here."""
+        if f.kind == "missing-units":
+            words = f.text.split()  # "... the first record is at N of the log"
+            return int(words[-4]) >= self.queues_from
+        if f.kind == "not-dispatched":
+            return f.start is not None and f.start >= self.queues_from
+        if f.kind == "missing-keys":
+            return f.start is not None and f.start >= self.index_from and not self._index_is_odd()
+        if f.kind == "index-size":
+            return f.end == 0  # between its making and its first size
+        return f.kind == "index-chain" and self._entries_go(f)
+
+    def _index_is_odd(self) -> bool:
+        """Whether something other than a file is named like one of the index: no open, then."""
+        folder = self._layout.root / "index"
+        return folder.is_dir() and any(each.is_symlink() or not each.is_file()
+                                       for each in folder.iterdir())  # fmt: skip
+
+    def _entries_go(self, f: Finding) -> bool:
+        """Whether the entry that breaks the row, or the one before it, is of a record that recovery
+        reads: it takes that entry and what follows away."""
+        for path, slots, _ in self._layout.index:
+            if self._layout.name(path) != f.file or f.start is None:
+                continue
+            try:
+                with open_quietly(path) as file:
+                    file.seek(_HEADER + slots * _SLOT + (f.start - 1) * _ENTRY)
+                    data = file.read(2 * _ENTRY)
+            except OSError:
+                return False
+            places = [int.from_bytes(data[at + 4 : at + 12], "big", signed=True)
+                      for at in range(0, len(data) - _ENTRY + 1, _ENTRY)]  # fmt: skip
+            return max(places, default=-1) >= self.index_from
+        return False
