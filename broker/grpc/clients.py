@@ -45,7 +45,7 @@ _RETRIES_MS = tuple(
     )
 )  # fmt: skip
 #: Commands that wait for a client to read them; then the oldest are dropped.
-_COMMANDS_MAX = 1000
+_COMMANDS_MAX = 100
 #: A tool's question is answered by the client within this time.
 _NONCE_S = 5.0
 #: Brokers of a cluster are told of a client within this time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from pathlib import Path
@@ -257,3 +258,22 @@ def test_a_broker_that_stops_sends_its_clients_elsewhere(tmp_path: Path) -> None
         stream.publish("Normal")
     assert stream.read().HasField("reconnect_endpoints_command")
     caller.channel.close()
+
+
+def test_replies_that_a_client_does_not_read_are_few(broker: Broker, caller: Caller) -> None:
+    """Settings that come meanwhile wait in the connection, whose window is bounded."""
+    kept: list[Any] = []
+    asked = [pb.Resource(name="Normal" * 20) for _ in range(200)]
+    stream = caller.telemetry()
+    settings = pb.Settings(client_type=1, publishing=pb.Publishing(topics=asked))
+    for _ in range(1000):
+        stream.write(settings=settings)
+
+    def waiting() -> int:
+        queues = [each for each in gc.get_objects() if type(each) is asyncio.Queue]
+        kept.append(max((each.qsize() for each in queues), default=0))
+        return kept[-1]
+
+    until(lambda: waiting() >= 50, "replies wait")
+    until(lambda: waiting() >= 50 and len(set(kept[-30:])) == 1, "no more of them")
+    assert max(kept) <= 100
