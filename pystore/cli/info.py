@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -17,6 +18,7 @@ from pystore.metadata import Metadata
 
 __all__ = ["run"]
 
+_SHOWN = 1000  # offsets in text; --json has them all
 _CHECKPOINT = ("physic", "logics", "index")
 
 
@@ -152,7 +154,10 @@ def _queues(s: Session, queues: list[QueueInfo]) -> None:
 def _offsets(s: Session, metadata: Metadata, queues: list[QueueInfo], topic: str | None) -> None:
     ends: Mapping[tuple[str, int], int] = {(q.topic, q.queue): q.max_offset for q in queues}
     rows = []
-    for o in metadata.offsets.all(topic=topic):
+    found = metadata.offsets.all(topic=topic)
+    for o in found if s.out.json else islice(found, _SHOWN):
         end = ends.get((o.topic, o.queue), 0)
         rows.append((o.group, o.topic, o.queue, o.offset, end, max(0, end - o.offset)))
     s.out.table("consumer offsets", ("group", "topic", "queue", "offset", "max", "lag"), rows)
+    if len(found) > len(rows):
+        s.out.note(f"{len(found) - len(rows)} more offsets: --json or --topic shows them")
