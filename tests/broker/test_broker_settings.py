@@ -13,9 +13,9 @@ from broker import Broker
 from broker.grpc.settings import _OF_CLUSTER, ProxySettings
 from broker.namesrv import NameServer
 from broker.namesrv.settings import DEFAULTS
-from broker.services.config import _NOT_SERVED, Config
+from broker.services.config import Config
 from pystore.errors import BadArgument
-from pystore.settings import TABLE, load
+from pystore.settings import NOT_SERVED, TABLE, load
 
 BROKER = Path(__file__).resolve().parents[2] / "broker"
 NAME = re.compile(r"""\[["']([A-Za-z0-9]+)["']\]""")
@@ -24,7 +24,7 @@ NAME = re.compile(r"""\[["']([A-Za-z0-9]+)["']\]""")
 def read_by_the_broker() -> set[str]:
     """Names of settings between brackets; the name server has settings of its own."""
     files = [path for path in BROKER.rglob("*.py") if path.parent.name != "namesrv"]
-    return set(_NOT_SERVED) | {
+    return set(NOT_SERVED) | {
         name for path in files for name in NAME.findall(path.read_text("utf-8")) if name in TABLE
     }
 
