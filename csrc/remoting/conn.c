@@ -20,6 +20,7 @@
 #define KEEP_ROOM (4 << 20) /* a larger output buffer goes back to the system */
 /* So many bytes of answers, and the rest of what was read waits: a small pull can ask for much. */
 #define OUT_ENOUGH (1 << 20)
+#define LOOK 8           /* frames between two looks at the clock */
 #define FRAMES_ENOUGH 64 /* to hand on, where the time of a call is limited; framer.py */
 
 /* ---- the core ---- */
@@ -301,9 +302,10 @@ static int cut_frames(ps_conn *n, const uint8_t *data, int64_t len, int64_t *use
     ps_core *c = n->cn_core;
     ps_command request;
     int code = 0;
+    uint32_t count = 0;
     *used = 0;
     while (*used < len && code == 0) {
-        if (c->co_out.len >= OUT_ENOUGH || (*used > 0 && is_over(c))) {
+        if (c->co_out.len >= OUT_ENOUGH || (++count % LOOK == 0 && is_over(c))) {
             c->co_more = true;
             break;
         }

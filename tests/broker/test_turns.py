@@ -145,6 +145,9 @@ def test_no_frame_is_lost_or_doubled_however_bytes_are_kept(factory):
         def take_send(self, opaque):
             return None
 
+        def hold(self, size):
+            pass
+
     for _ in range(20):
         seed = random.getrandbits(32)
         r = random.Random(seed)
