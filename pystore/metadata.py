@@ -43,6 +43,7 @@ from pystore.configfiles import (
 )
 from pystore.errors import (
     NewerLayout,
+    NotWriteable,
     RecordDamaged,
     StoreError,
     StoreLocked,
@@ -144,6 +145,8 @@ class Metadata(MetaStore):
         super().__init__(Path(root), settings if settings is not None else load(), readonly)
         self.config = self.root / "config"
         self._file_mode = self._settings.file_mode
+        #: Device and inode of the folder of the database, of a writer.
+        self._place = (0, 0)
         #: What opening it did about the config files.
         self.report: tuple[ConfigEvent, ...] = ()
         self.topics: Table[TopicConfig] = Table(self, "topics")
@@ -195,6 +198,8 @@ class Metadata(MetaStore):
             files.make_folders(self.path, self._file_mode)
             if fresh:
                 files.sync_folder(self.root)
+            about = self.path.stat()
+            self._place = about.st_dev, about.st_ino
             _metadb.check_file(self.path / "data.mdb")
             _metadb.reserve_lock(self.path, self._file_mode)
             self._env = lmdb.open(
@@ -574,8 +579,27 @@ class Metadata(MetaStore):
             raise files.os_error(failed, folder) from failed
         return written
 
+    def _check_place(self) -> None:
+        """Whether the path still leads to the database: else the files would go to a new folder, or
+        into another store."""
+        try:
+            found = self.path.stat()
+            there = (found.st_dev, found.st_ino) == self._place
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise NotWriteable(
+                "the folder was moved, replaced or deleted while the store was open: close the"
+                " store and open it where it lies now",
+                str(self.path),
+            )
+
     def _export(self, names: set[str]) -> list[str]:
-        """Writes the store's own files of these tables, those that changed."""
+        """Writes the store's own files of these tables, those that changed.
+
+        Raises: NotWriteable when their folder is not the one that was opened.
+        """
+        self._check_place()
         todo: dict[str, tuple[bytes, bytes | None, bool]] = {}
         for name, file in _all_tables():
             data = self._encode(name, file) if name in names else None

@@ -249,6 +249,24 @@ void ps_lock_release(ps_io *io, int fd) {
     io->close(io, fd);
 }
 
+int ps_lock_keep(ps_io *io, const char *root, int *fd, ps_error *e) {
+    char path[PATH_MAX];
+    struct stat now, then;
+    int code = ps_path_in(path, root, "lock", e), taken;
+    if (code < 0 || *fd < 0) return code;
+    if (io->fstat(io, *fd, &then) < 0)
+        return ps_fail(e, PS_E_IO, errno, -1, path, "cannot look at the lock file");
+    if (io->stat(io, path, &now) == 0) {
+        if (now.st_dev == then.st_dev && now.st_ino == then.st_ino) return 0;
+    } else if (errno != ENOENT) {
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot stat the lock file");
+    }
+    if ((code = ps_lock_take(io, root, &taken, e)) < 0) return code;
+    ps_lock_release(io, *fd);
+    *fd = taken;
+    return 1;
+}
+
 int64_t ps_lock_holder(ps_io *io, const char *root) {
     char path[PATH_MAX];
     if (io == NULL) io = ps_io_system();

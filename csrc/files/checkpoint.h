@@ -34,5 +34,8 @@ int ps_abort_remove(ps_io *io, const char *root, ps_error *e); /* and syncs the 
  * needs. */
 int ps_lock_take(ps_io *io, const char *root, int *fd, ps_error *e);
 void ps_lock_release(ps_io *io, int fd);
+/* Takes it again where the file was deleted or replaced meanwhile: *fd is then another one.
+ * PS_E_LOCKED: another process has taken it. 1: it was taken again, 0: all is as it was. */
+int ps_lock_keep(ps_io *io, const char *root, int *fd, ps_error *e);
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -165,6 +166,13 @@ static int system_lock(ps_io *io, int fd, int command, struct flock *lock) {
     return rc;
 }
 
+static int system_flock(ps_io *io, int fd, int operation) {
+    int rc;
+    (void)io;
+    AGAIN(rc, flock(fd, operation));
+    return rc;
+}
+
 static int system_syncfs(ps_io *io, int fd) {
     int rc;
     (void)io;
@@ -203,6 +211,7 @@ static const ps_io system_table = {
     .readdir = system_readdir,
     .closedir = system_closedir,
     .lock = system_lock,
+    .flock = system_flock,
     .syncfs = system_syncfs,
     .advise = system_advise,
     .file_mode = PS_FILE_MODE,
@@ -380,6 +389,10 @@ static int faulty_lock(ps_io *io, int fd, int command, struct flock *lock) {
     return struck(io, PS_IO_LOCK) ? -1 : system_lock(io, fd, command, lock);
 }
 
+static int faulty_flock(ps_io *io, int fd, int operation) {
+    return struck(io, PS_IO_FLOCK) ? -1 : system_flock(io, fd, operation);
+}
+
 static int faulty_syncfs(ps_io *io, int fd) {
     return struck(io, PS_IO_SYNCFS) ? -1 : system_syncfs(io, fd);
 }
@@ -414,6 +427,7 @@ static const ps_io faulty_table = {
     .readdir = faulty_readdir,
     .closedir = faulty_closedir,
     .lock = faulty_lock,
+    .flock = faulty_flock,
     .syncfs = faulty_syncfs,
     .advise = faulty_advise,
     .file_mode = PS_FILE_MODE,

@@ -45,6 +45,7 @@ struct ps_io {
     struct dirent *(*readdir)(ps_io *io, DIR *folder);
     int (*closedir)(ps_io *io, DIR *folder);
     int (*lock)(ps_io *io, int fd, int command, struct flock *lock); /* fcntl of a lock */
+    int (*flock)(ps_io *io, int fd, int operation);
     int (*syncfs)(ps_io *io, int fd);
     /* posix_fadvise, which returns its errno */
     int (*advise)(ps_io *io, int fd, off_t at, off_t len, int advice);
@@ -90,6 +91,7 @@ enum {
     PS_IO_READDIR,
     PS_IO_CLOSEDIR,
     PS_IO_LOCK,
+    PS_IO_FLOCK,
     PS_IO_SYNCFS,
     PS_IO_ADVISE,
     PS_IO_CALLS

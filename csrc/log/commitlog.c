@@ -120,7 +120,8 @@ int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
     char path[PATH_MAX];
     int64_t size = l->lg_files.ss_file_size;
     const char *folder = l->lg_dirs.path[base / size % l->lg_dirs.count];
-    int code = ps_make_folders(l->lg_io, folder, true, e);
+    int code = l->lg_places != NULL ? ps_places_check(l->lg_places, e) : 0;
+    if (code == 0) code = ps_make_folders(l->lg_io, folder, true, e);
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
     if (code == 0)
         code = ps_mapfile_open(l->lg_io, path, base, size,

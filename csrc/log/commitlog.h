@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "files/places.h"
 #include "files/segments.h"
 
 #define PS_DIRS_MAX 16
@@ -20,6 +21,7 @@ typedef struct ps_dirs {
 typedef struct ps_log {
     ps_io *lg_io;
     ps_dirs lg_dirs;           /* folders of the files, sorted */
+    const ps_places *lg_places; /* of the store; NULL: nobody moves them */
     bool lg_readonly;          /* another process may be writing */
     bool lg_adopt_sizes;       /* take the file size from files that are there */
     bool lg_kept;              /* of another store: not a byte of it changes */

@@ -4,6 +4,7 @@
 #ifndef PS_CONSUMEQUEUE_H
 #define PS_CONSUMEQUEUE_H
 
+#include "files/places.h"
 #include "files/segments.h"
 
 #define PS_UNIT 20
@@ -32,6 +33,7 @@ struct ps_topic;
 typedef struct ps_queues_shared {
     ps_io *qs_io;
     const char *qs_root;      /* of the store */
+    const ps_places *qs_places; /* of the store; NULL: nobody moves them */
     int64_t qs_file_size;     /* bytes, whole units */
     bool qs_adopt_sizes;      /* take the file size from files that are there */
     bool qs_readonly;         /* another process may be writing */

@@ -23,6 +23,7 @@ static bool stop(ps_store *s) {
 }
 
 static void release(ps_store *s) {
+    ps_places_release(&s->st_places);
     ps_lock_release(s->st_io, s->st_lock_fd);
     s->st_lock_fd = -1;
     ps_segments_free(&s->st_log.lg_files);
@@ -95,4 +96,5 @@ void ps_store_forget(ps_store *s) {
     atomic_store(&s->st_closed, true);
     if (s->st_lock_fd >= 0) s->st_io->close(s->st_io, s->st_lock_fd);
     s->st_lock_fd = -1;
+    ps_places_forget(&s->st_places);
 }

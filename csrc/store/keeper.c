@@ -52,12 +52,28 @@ static int write_checkpoint(ps_store *s, ps_error *e) {
     return code == 0 ? 1 : code;
 }
 
+/* The store is where it was opened, and nobody else's. What is wrong with that is for good: nothing
+ * more is put, and no file of it is written by its path, which may be another store's by now. */
+static int check_place(ps_store *s, ps_error *e) {
+    int code = ps_places_check(&s->st_places, e);
+    if (code == 0 && !s->st_readonly) code = ps_lock_keep(s->st_io, s->st_root, &s->st_lock_fd, e);
+    if (code != PS_E_NOT_WRITEABLE && code != PS_E_LOCKED) return code < 0 ? code : 0;
+    pthread_mutex_lock(&s->st_dispatcher.ds_lock);
+    if (!atomic_load(&s->st_dispatcher.ds_broken)) {
+        s->st_dispatcher.ds_why = *e;
+        atomic_store(&s->st_dispatcher.ds_broken, true);
+    }
+    pthread_mutex_unlock(&s->st_dispatcher.ds_lock);
+    return code;
+}
+
 /* The checkpoint's times for queues and index move only here, after the syncs, to what was
  * dispatched before them: recovery trusts derived files up to there and rebuilds the rest. */
 int ps_keeper_flush(ps_store *s, bool thorough, ps_error *e) {
     pthread_mutex_lock(&s->st_keeper.kp_lock);
     int64_t logic = atomic_load(&s->st_dispatcher.ds_logic_stamp);
-    int code = flush_queues(s, thorough ? 0 : s->st_conf.queue_flush_least_pages, e);
+    int code = check_place(s, e);
+    if (code == 0) code = flush_queues(s, thorough ? 0 : s->st_conf.queue_flush_least_pages, e);
     if (code == 0 && thorough) code = ps_queues_sync_folders(&s->st_topics, e);
     if (code == 0 && thorough && s->st_index != NULL) code = ps_index_flush(s->st_index, e);
     if (code == 0 && thorough && logic > s->st_keeper.kp_checkpoint.logics_msg_timestamp) {

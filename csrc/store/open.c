@@ -51,6 +51,7 @@ static void init_objects(ps_store *s) {
     s->st_log.lg_adopt_sizes = c->adopt_sizes != 0;
     s->st_log.lg_kept = c->keep_log != 0;
     s->st_log.lg_reserve_window = c->reserve_window;
+    s->st_log.lg_places = &s->st_places;
     ps_allocator_init(&s->st_allocator, &s->st_log);
     ps_flusher_init(&s->st_flusher, &s->st_log);
     s->st_flusher.fl_root = s->st_root;
@@ -63,6 +64,7 @@ static void init_objects(ps_store *s) {
     ps_topics_init(&s->st_topics, s, s->st_io, s->st_root, c->consumequeue_file_size,
                    s->st_readonly);
     s->st_topics.tt_shared.qs_mappings = &s->st_mappings;
+    s->st_topics.tt_shared.qs_places = &s->st_places;
     s->st_topics.tt_shared.qs_adopt_sizes = c->adopt_sizes != 0;
     s->st_topics.tt_shared.qs_log_min = &s->st_log.lg_min;
     s->st_topics.tt_shared.qs_confirms = ps_recover_confirms;
@@ -91,6 +93,7 @@ static ps_store *store_new(const ps_conf *conf, ps_io *io, bool readonly, ps_err
     ps_aside_init(&s->st_aside, s->st_io, s->st_root);
     s->st_readonly = readonly;
     s->st_lock_fd = -1;
+    s->st_places.pl_io = s->st_io;
     s->st_levels.count = conf->level_count;
     memcpy(s->st_levels.delay_ms, conf->level_delay_ms, sizeof s->st_levels.delay_ms);
     s->st_timer_rules = (ps_timer_rules){conf->timer_enable != 0, conf->timer_max_delay_s * 1000,
@@ -228,6 +231,15 @@ static int start_threads(ps_store *s, ps_error *e) {
     return 0;
 }
 
+/* The file `lock`, which Java brokers know, may be deleted; these may not. */
+static int take_places(ps_store *s, ps_error *e) {
+    int code = ps_places_take(&s->st_places, s->st_root, e);
+    int32_t count = s->st_log.lg_kept ? 0 : s->st_log.lg_dirs.count; /* a kept log is another's */
+    for (int32_t i = 0; i < count && code == 0; i++)
+        code = ps_places_take(&s->st_places, s->st_log.lg_dirs.path[i], e);
+    return code;
+}
+
 static ps_store *give_up(ps_store *s) {
     ps_store_abandon(s);
     ps_store_free(s);
@@ -245,6 +257,7 @@ ps_store *ps_store_open(const ps_conf *conf, ps_io *io, ps_report *report, ps_pr
     int code = check_root(s, e);
     if (code == 0) code = make_root(s, e);
     if (code == 0) code = ps_lock_take(s->st_io, s->st_root, &s->st_lock_fd, e);
+    if (code == 0) code = take_places(s, e);
     if (code == 0) code = ps_abort_check(s->st_io, s->st_root, e);
     if (code == 0) code = load(s, r, progress, e);
     if (code == 0) code = ps_recover(s, r, progress, e);

@@ -7,6 +7,7 @@
 #include "base/report.h"
 #include "files/aside.h"
 #include "files/checkpoint.h"
+#include "files/places.h"
 #include "files/segments.h"
 #include "format/record.h"
 #include "format/timer.h"
@@ -76,6 +77,7 @@ struct ps_store {
     char *st_root;
     bool st_readonly;
     int st_lock_fd; /* of the file `lock`; -1: a reader, or closed */
+    ps_places st_places; /* root and folders of the log; none: a reader */
     ps_levels st_levels;
     ps_timer_rules st_timer_rules;
     _Atomic int64_t st_timer_shift_ms; /* of the clock of timers: tests set it */

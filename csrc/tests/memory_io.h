@@ -296,6 +296,11 @@ static int memory_lock(ps_io *io, int fd, int command, struct flock *lock) {
     return 0;
 }
 
+static int memory_flock(ps_io *io, int fd, int operation) {
+    (void)io, (void)fd, (void)operation;
+    return 0;
+}
+
 static int memory_advise(ps_io *io, int fd, off_t at, off_t len, int advice) {
     (void)io, (void)fd, (void)at, (void)len, (void)advice;
     return 0;
@@ -327,6 +332,7 @@ static ps_io memory_io = {
     .readdir = memory_readdir,
     .closedir = memory_closedir,
     .lock = memory_lock,
+    .flock = memory_flock,
     .syncfs = memory_sync,
     .advise = memory_advise,
     .file_mode = PS_FILE_MODE,

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 
 #include "check.h"
@@ -38,6 +39,7 @@ static int walk(ps_io *io, const char *folder) {
     STEP(PS_IO_FSTAT, io->fstat(io, fd, &st) == 0 && st.st_size == 8192);
     STEP(PS_IO_LSEEK, io->lseek(io, fd, 4, SEEK_SET) == 4);
     STEP(PS_IO_LOCK, io->lock(io, fd, F_OFD_SETLK, &lock) == 0);
+    STEP(PS_IO_FLOCK, io->flock(io, fd, LOCK_EX | LOCK_NB) == 0);
     STEP(PS_IO_SYNCFS, io->syncfs(io, fd) == 0);
     errno = io->advise(io, fd, 0, 0, POSIX_FADV_NORMAL);
     STEP(PS_IO_ADVISE, errno == 0);
@@ -111,7 +113,7 @@ static void each_kind_fails_alone(const char *folder) {
 static void the_countdown_counts_what_the_mask_names(const char *folder) {
     static const int order[] = {PS_IO_OPEN,   PS_IO_PWRITE, PS_IO_PREAD,  PS_IO_FSYNC,
                                 PS_IO_FDATASYNC, PS_IO_FTRUNCATE, PS_IO_FALLOCATE, PS_IO_FSTAT,
-                                PS_IO_LSEEK,  PS_IO_LOCK,   PS_IO_SYNCFS, PS_IO_ADVISE,
+                                PS_IO_LSEEK,  PS_IO_LOCK,   PS_IO_FLOCK,  PS_IO_SYNCFS, PS_IO_ADVISE,
                                 PS_IO_MMAP,   PS_IO_MSYNC,  PS_IO_MUNMAP, PS_IO_CLOSE,
                                 PS_IO_STAT,   PS_IO_LSTAT,  PS_IO_ACCESS, PS_IO_OPENDIR,
                                 PS_IO_READDIR, PS_IO_CLOSEDIR,

@@ -60,11 +60,33 @@ def refuse_if_held(root: Path) -> None:
 
 @contextmanager
 def hold_lock(root: Path, file_mode: int = FILE_MODE) -> Iterator[None]:
-    """Holds the store's lock, as its writer would. file_mode: of the store (storeFileMode).
+    """Holds the store's locks, as its writer would: that of the file `lock`, and that of its folder
+    (csrc/files/places.h). file_mode: of the store (storeFileMode).
 
     Raises: StoreLocked, StrayFile, Forbidden, StoreIOError.
     """
     refuse_if_held(root)
+    with _locked_folder(root), _locked_file(root, file_mode):
+        yield
+
+
+@contextmanager
+def _locked_folder(root: Path) -> Iterator[None]:
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLocked("another process has the store open", str(root)) from None
+        except OSError:
+            pass  # a file system without such locks: the file alone refuses
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _locked_file(root: Path, file_mode: int) -> Iterator[None]:
     path, flags = root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     if os.path.lexists(path) and not path.is_file():
         raise StrayFile("not a regular file", str(path))

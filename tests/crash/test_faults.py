@@ -47,6 +47,7 @@ CALLS = [
     "readdir",
     "closedir",
     "lock",
+    "flock",
     "syncfs",
     "advise",
 ]
@@ -548,6 +549,7 @@ ERRNOS = {
     "readdir": "EIO EBADF",
     "closedir": "EIO EBADF",
     "lock": "EIO ENOLCK EAGAIN EDEADLK",
+    "flock": "EIO ENOLCK EAGAIN ENOMEM",
     "syncfs": "EIO ENOSPC EDQUOT",
     "advise": "EINVAL EBADF",
 }
@@ -599,6 +601,7 @@ SAYS = {
     "mkdir": "create|make", "rmdir": "remove|delete", "fstat": "size|look", "stat": "stat|open",
     "lstat": "stat", "access": "permission|open", "lseek": "seek|read", "opendir": "list|open",
     "readdir": "read|list", "lock": "lock",
+    "flock": "lock",
 }  # fmt: skip
 
 
