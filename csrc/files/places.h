@@ -1,6 +1,6 @@
-/* The folders of an open store: locked against a second writer by themselves, since an operator may
- * delete the file `lock`, and known again, since he may move them. The lock (flock) is on the folder,
- * not on its path: a link or another mount of it meets the same lock, a copy does not. */
+/* The folders of an open store: locked against a second writer by themselves, since an operator
+ * may delete the file `lock`, and known again, since he may move them. The lock (flock) is on the
+ * folder, not on its path: a link or another mount of it meets the same lock, a copy does not. */
 #ifndef PS_PLACES_H
 #define PS_PLACES_H
 
@@ -16,8 +16,8 @@ typedef struct ps_places {
     int pl_fd[PS_PLACES_MAX];
 } ps_places;
 
-/* Locks a folder that is there; one that is held already, by another path, counts once. PS_E_LOCKED:
- * a writer has it. A file system that knows no such locks leaves the file `lock` alone to refuse. */
+/* Locks a folder that is there; one that is held already, by another path, counts once.
+ * PS_E_LOCKED: a writer has it. On a file system without such locks only the file `lock` refuses. */
 int ps_places_take(ps_places *p, const char *folder, ps_error *e);
 /* PS_E_NOT_WRITEABLE when a path leads to something else than it did. */
 int ps_places_check(const ps_places *p, ps_error *e);

@@ -113,7 +113,8 @@ static void each_kind_fails_alone(const char *folder) {
 static void the_countdown_counts_what_the_mask_names(const char *folder) {
     static const int order[] = {PS_IO_OPEN,   PS_IO_PWRITE, PS_IO_PREAD,  PS_IO_FSYNC,
                                 PS_IO_FDATASYNC, PS_IO_FTRUNCATE, PS_IO_FALLOCATE, PS_IO_FSTAT,
-                                PS_IO_LSEEK,  PS_IO_LOCK,   PS_IO_FLOCK,  PS_IO_SYNCFS, PS_IO_ADVISE,
+                                PS_IO_LSEEK,  PS_IO_LOCK,   PS_IO_FLOCK,
+                                PS_IO_SYNCFS, PS_IO_ADVISE,
                                 PS_IO_MMAP,   PS_IO_MSYNC,  PS_IO_MUNMAP, PS_IO_CLOSE,
                                 PS_IO_STAT,   PS_IO_LSTAT,  PS_IO_ACCESS, PS_IO_OPENDIR,
                                 PS_IO_READDIR, PS_IO_CLOSEDIR,
