@@ -17,7 +17,7 @@ typedef struct ps_places {
 } ps_places;
 
 /* Locks a folder that is there; one that is held already, by another path, counts once.
- * PS_E_LOCKED: a writer has it. On a file system without such locks only the file `lock` refuses. */
+ * PS_E_LOCKED: a writer has it. A file system without such locks leaves it to the file `lock`. */
 int ps_places_take(ps_places *p, const char *folder, ps_error *e);
 /* PS_E_NOT_WRITEABLE when a path leads to something else than it did. */
 int ps_places_check(const ps_places *p, ps_error *e);
