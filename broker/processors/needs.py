@@ -240,7 +240,31 @@ _PLAIN: dict[int, Rule] = {
     Code.GET_CONSUMER_LIST_BY_GROUP: _group("consumerGroup", SUB),
     Code.UPDATE_CONSUMER_OFFSET: _CONSUMES,
     Code.RECALL_MESSAGE: _topic("topic", PUB),
-}
+    # A valid signature is enough, as in 4.9.7.
+    **dict.fromkeys(
+        (
+            Code.QUERY_CONSUMER_OFFSET, Code.GET_ALL_TOPIC_CONFIG, Code.GET_BROKER_RUNTIME_INFO,
+            Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET,
+            Code.GET_EARLIEST_MSG_STORETIME, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ,
+            Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET, Code.CHECK_CLIENT_CONFIG,
+            Code.GET_BROKER_CLUSTER_ACL_INFO, Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.GET_TOPIC_STATS_INFO,
+            Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_PRODUCER_CONNECTION_LIST,
+            Code.GET_CONSUME_STATS, Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            Code.QUERY_TOPIC_CONSUME_BY_WHO, Code.QUERY_CONSUME_TIME_SPAN,
+            Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, Code.GET_CONSUMER_RUNNING_INFO,
+            Code.QUERY_CORRECTION_OFFSET, Code.VIEW_BROKER_STATS_DATA,
+            Code.GET_BROKER_CONSUME_STATS, Code.QUERY_CONSUME_QUEUE, Code.GET_ALL_PRODUCER_INFO,
+            Code.QUERY_TOPICS_BY_CONSUMER, Code.QUERY_SUBSCRIPTION_BY_CONSUMER,
+            Code.GET_TOPIC_CONFIG, Code.GET_SUBSCRIPTIONGROUP_CONFIG, Code.QUERY_ASSIGNMENT,
+            Code.GET_ALL_MESSAGE_REQUEST_MODE, Code.GET_BROKER_HA_STATUS, Code.AUTH_CREATE_USER,
+            Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER, Code.AUTH_GET_USER, Code.AUTH_LIST_USERS,
+            Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL,
+            Code.AUTH_LIST_ACL, Code.POLLING_INFO, Code.POP_ROLLBACK,
+        ),
+        _nothing,
+    ),
+}  # fmt: skip
 #: Upstream: 17, 25, 200, 207, 215 alone.
 _ADMIN = frozenset(
     {
@@ -258,7 +282,7 @@ _ADMIN = frozenset(
 
 
 class NeedsOfPlain:
-    """Codes that stand in no table need a valid signature only."""
+    """Codes that nobody serves need a valid signature only: then they are told that."""
 
     def __init__(self, topic_at: TopicAt) -> None:
         self._rules: dict[int, Rule] = {
@@ -272,6 +296,9 @@ class NeedsOfPlain:
         rule = self._rules.get(code)
         needs = tuple(rule(command)) if rule is not None else ()
         return Asked(code, needs, code in _ADMIN)
+
+    def __contains__(self, code: int) -> bool:
+        return code in self._rules or code in _ADMIN
 
 
 # ---- policies ----
@@ -367,6 +394,9 @@ _CLUSTER: Mapping[Action, tuple[int, ...]] = {
         Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC,
         Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER,
         Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL,
+        Code.UPDATE_ACL_CONFIG, Code.DELETE_ACL_CONFIG, Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        Code.GET_ACL_CONFIG, Code.GET_BROKER_CLUSTER_ACL_INFO,
+        Code.GET_TIMER_CHECK_POINT, Code.GET_TIMER_METRICS, Code.POP_ROLLBACK,
     ),
 }  # fmt: skip
 
@@ -384,6 +414,9 @@ class NeedsOfPolicies:
         for action, codes in _CLUSTER.items():
             self._rules.update(dict.fromkeys(codes, _cluster(cluster, action)))
         self._unknown = _cluster(cluster, UPDATE)
+
+    def __contains__(self, code: int) -> bool:
+        return code in self._rules
 
     def __call__(self, command: Command) -> Asked:
         """Raises: Refused for a body that cannot be read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -16,9 +17,12 @@ from broker.access.needs import Action, Asked, Kind, Need
 from broker.access.plain import DENY, PUB, SUB
 from broker.access.policies import Acl, Entry, parse_entry, parse_resource
 from broker.access.signature import Credentials, is_signed_by, sign
+from broker.processors import all_handlers
+from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies
 from broker.remoting import codec
 from broker.remoting.command import BINARY, JSON, Command
 from pystore.errors import BadArgument
+from pystore.settings import load
 
 # ---- addresses ----
 
@@ -357,3 +361,15 @@ def test_an_administrator_with_rights_is_held_to_them():
     need = Need(Kind.TOPIC, "b", (Action.PUB,))
     assert not rules.authorize(account, Asked(310, (need,))).allowed
     assert rules.authorize(account, Asked(17, (), admin=True)).allowed
+
+
+# ---- what requests need ----
+
+
+@pytest.mark.parametrize("kind", [NeedsOfPlain, NeedsOfPolicies])
+def test_every_code_that_is_served_says_what_it_needs(kind):
+    """A new one that stands in no table would be open to whoever signs, or to nobody."""
+    topic_at = lambda place, half: None  # noqa: E731
+    needs = kind(topic_at) if kind is NeedsOfPlain else kind("cluster", topic_at)
+    services = SimpleNamespace(settings=load(None, {}))
+    assert [code for code in all_handlers(services) if code not in needs] == []
