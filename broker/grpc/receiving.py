@@ -181,7 +181,7 @@ class Receiving:
         except (DecodeError, Refused):
             return None
         arrival: asyncio.Future[Popped | StoreError] = asyncio.get_running_loop().create_future()
-        replies = self._arriving(call, asked, rules, wanted, arrival)
+        replies = self._arriving(call, asked, rules, arrival)
         listens = weakref.ref(replies)  # a call that ended before it began frees them
 
         def is_awaited() -> bool:
@@ -199,8 +199,6 @@ class Receiving:
         ready = None
         if arrival.done() and isinstance(popped := arrival.result(), Popped):
             ready = self._ready(call, asked, rules, popped)
-            if ready is not None:
-                rules.count(wanted, popped)
         return replies if ready is None else ready
 
     def _ready(
@@ -225,7 +223,7 @@ class Receiving:
         return [_OK, *made, _end()]
 
     async def _arriving(
-        self, call: Call, asked: _Asked, rules: PopRules, wanted: PopRequest,
+        self, call: Call, asked: _Asked, rules: PopRules,
         arrival: asyncio.Future[Popped | StoreError],
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         """The replies with what is popped, once it is."""
@@ -242,7 +240,6 @@ class Receiving:
         wait = after_disk(rules.s, popped.end)
         if wait is not None:
             await wait
-        rules.count(wanted, popped)
         left = _popped(asked, popped)
         async with contextlib.aclosing(self._handed_out(call, asked, left)) as replies:
             async for reply in replies:

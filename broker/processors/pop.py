@@ -14,7 +14,6 @@ from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer, host_text
 from broker.services.context import Services
 from broker.services.pop.batches import Popped, PopRequest
-from broker.services.pop.composing import records, shown
 from broker.services.pop.polling import Place
 from pystore.errors import StoreError
 
@@ -128,18 +127,12 @@ class PopProcessor:
         ext: dict[str, object] = {
             "popTime": found.pop_ms, "invisibleTime": found.invisible_ms,
             "reviveQid": found.revive_queue, "restNum": found.rest,
-            **shown(found, order=request.order),
         }  # fmt: skip
+        said, body = self._rules.pop().batches.shown(found, request.topic)
         if found.batches:
-            settings = self.s.settings
-            body = records(
-                found, request.topic, settings["brokerName"],
-                actual=settings["popResponseReturnActualRetryTopic"],
-            )  # fmt: skip
-            self._rules.count(request, found)
-            return command.reply(0, "FOUND", ext, body)
+            return command.reply(0, "FOUND", ext | said, body)
         code = ResponseCode.POLLING_FULL if found.full else ResponseCode.POLLING_TIMEOUT
-        return command.reply(code, _NO_MESSAGE, ext)
+        return command.reply(code, _NO_MESSAGE, ext | said)
 
     # ---- looking ----
 

@@ -16,7 +16,7 @@ from broker.services.context import Services
 from broker.services.names import check_group
 from broker.services.pop import Pop
 from broker.services.pop.acks import Change, Outcome
-from broker.services.pop.batches import Popped, PopRequest, longest_retry_topic
+from broker.services.pop.batches import PopRequest, longest_retry_topic
 from broker.services.topics import READ
 from pystore import PutStatus
 from pystore.errors import StoreError
@@ -149,12 +149,6 @@ class PopRules:
                 f"the retry topic {name:.260} would be longer than {longest} bytes: use shorter"
                 " names for topic and group",
             )
-
-    def count(self, request: PopRequest, found: Popped) -> None:
-        """What is handed out, in the statistics."""
-        key, statistics = f"{request.topic}@{request.group}", self.s.statistics
-        statistics.add("GROUP_GET_NUMS", key, found.count)
-        statistics.add("GROUP_GET_SIZE", key, found.size)
 
     # ---- deliveries ----
 

@@ -31,21 +31,23 @@ class Key(NamedTuple):
 
 
 class CorePopRules(NamedTuple):
-    """What the core serves pops by. on: whether it does. revive_queues: batches take turns with
-    them. retry_v1, retry_v2: which retry topics are looked at. name_max: bytes of a retry topic's
-    name. invisible_max_ms: what a time has to be less than. in_flight_max: messages of a queue,
-    None: any number. open_max: check points. bytes_max: of an answer's records, after which no
-    queue is read."""
+    """What the core serves pops by, as ps_pop_rules of csrc/remoting/popped.h explains it.
+    in_flight_max, young_bytes: None for no bound, and for no queue."""
 
     on: bool
     revive_queues: int
     retry_v1: bool
     retry_v2: bool
+    retry_percent: int
+    retry_as_stored: bool
     name_max: int
     invisible_max_ms: int
     in_flight_max: int | None
     open_max: int
     bytes_max: int
+    young_bytes: int | None
+    filter_work: int
+    filter_ms: int
 
 
 class Row(NamedTuple):
@@ -80,9 +82,46 @@ class Popped:
 
     def serve_pops(self, rules: CorePopRules) -> None:
         """From now on. Raises: BadArgument, OutOfMemory."""
-        limit = -1 if rules.in_flight_max is None else rules.in_flight_max
-        made = ffi.new("ps_pop_rules *", list(rules._replace(in_flight_max=limit)))
+        made = ffi.new("ps_pop_rules *", [-1 if rule is None else rule for rule in rules])
         self._check(lib.ps_core_pop_rules(self._core.handle, made, self._error))
+
+    # ---- popping ----
+
+    def walk(
+        self, topic: str, group: str, queue: int, *, most: int, invisible_ms: int, from_min: bool,
+        filter_by: str | None, sql: bool, blocked: Sequence[int] | None,
+    ) -> Any:  # fmt: skip
+        """The ``ps_pop_found`` of one walk; its batches belong to the caller. filter_by: tags, or
+        SQL92. blocked: queues of an ordered group that are passed over, ascending; None: the group
+        is not ordered. Raises: ExpressionIllegal, and what putting a check point raises."""
+        names = topic.encode(), group.encode(), (filter_by or "").encode()
+        raw = [ffi.from_buffer(name) for name in names]
+        over = ffi.new("int32_t[]", list(blocked or ()))
+        ask = ffi.new(
+            "ps_pop_ask *",
+            {
+                "topic": raw[0], "topic_len": len(names[0]), "group": raw[1],
+                "group_len": len(names[1]), "filter": raw[2] if filter_by else ffi.NULL,
+                "filter_len": len(names[2]), "sql": sql, "queue_id": queue, "most": most,
+                "from_min": from_min, "ordered": blocked is not None, "blocked": over,
+                "blocked_count": len(over), "invisible_ms": invisible_ms,
+            },
+        )  # fmt: skip
+        found = ffi.new("ps_pop_found *")
+        self._check(lib.ps_core_pop_walk(self._core.handle, ask, found, self._error))
+        return found
+
+    def show(self, found: Any, topic: str) -> tuple[str, str, bytes]:
+        """startOffsetInfo, msgOffsetInfo and the records of what a walk has found for this topic.
+        Raises: OutOfMemory."""
+        name, shown = topic.encode(), ffi.new("ps_pop_shown *")
+        self._check(
+            lib.ps_core_pop_show(self._core.handle, found, name, len(name), shown, self._error)
+        )
+        return (
+            _text(shown.starts, shown.starts_len), _text(shown.offsets, shown.offsets_len),
+            bytes(ffi.buffer(shown.body, shown.body_len)),
+        )  # fmt: skip
 
     # ---- as C has them ----
 

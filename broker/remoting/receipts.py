@@ -15,7 +15,6 @@ __all__ = [
     "Handle",
     "is_retry_of",
     "retry_topic",
-    "shown_offsets",
 ]
 
 _RETRY = "%RETRY%"
@@ -123,8 +122,3 @@ def is_retry_of(name: str, group: str) -> str | None:
         if name.startswith(prefix) and len(name) > len(prefix):
             return name[len(prefix) :]
     return None
-
-
-def shown_offsets(kind: str, queue: int, offsets: Iterable[int]) -> str:
-    """One element of msgOffsetInfo."""
-    return f"{kind} {queue} {','.join(map(str, offsets))}"

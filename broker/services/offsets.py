@@ -15,11 +15,17 @@ from pystore import Store
 from pystore.errors import BadArgument, StoreError
 from pystore.metadata import Metadata
 
-__all__ = ["Offsets", "is_young"]
+__all__ = ["Offsets", "hot_bytes", "is_young"]
 
 log = SafeLogger(__name__)
 
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def hot_bytes(ratio: int) -> int:
+    """So long is the hot part of the log, which ends with it. ratio: what
+    accessMessageInMemoryMaxRatio says."""
+    return _MEMORY * ratio // 100
 
 
 def is_young(store: Store, topic: str, queue: int) -> bool:
@@ -32,7 +38,7 @@ def is_young(store: Store, topic: str, queue: int) -> bool:
         units = store.units(topic, queue, 0, 1)
     except StoreError:
         return False
-    hot = _MEMORY * store.settings["accessMessageInMemoryMaxRatio"] // 100
+    hot = hot_bytes(store.settings["accessMessageInMemoryMaxRatio"])
     return bool(units) and bool(store.info().log_max - units[0][0] <= hot)
 
 

@@ -52,8 +52,9 @@ typedef struct ps_filter {
     ps_sql92 *fl_sql; /* NULL: tags */
     int32_t fl_refs;
     int32_t fl_tag_count;
-    int32_t fl_text_len; /* of a pull's own subscription, to know it again */
-    int32_t fl_hashes[]; /* then the text */
+    int32_t fl_text_len; /* of a request's own subscription, to know it again */
+    int32_t fl_tags_len; /* of its tags, each ended by 0x00: pops compare them by text, too */
+    int32_t fl_hashes[]; /* then the text, then the tags */
 } ps_filter;
 
 typedef struct ps_mark { /* a group's place in a queue */
@@ -184,6 +185,9 @@ static inline uint64_t ps_core_random(ps_core *c) {
 ps_topic_entry *ps_core_find_topic(ps_core *c, const uint8_t *name, int32_t len);
 ps_pair *ps_core_find_pair(ps_core *c, const uint8_t *group, int32_t group_len,
                            const uint8_t *topic, int32_t topic_len);
+/* Made when there is none. NULL: no memory, or too many. */
+ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                         int32_t topic_len);
 void ps_pair_commit(ps_pair *p, int32_t queue_id, int64_t offset);
 void ps_pair_pulled(ps_pair *p, int32_t queue_id, int64_t next);
 ps_mark *ps_pair_mark(ps_pair *p, int32_t queue_id, bool make); /* NULL: none, or no memory */
@@ -195,7 +199,9 @@ ps_filter *ps_filter_of_tags(const char *tags, int32_t tags_len, int32_t count);
 /* NULL: no memory, or *e says what is wrong with the expression. */
 ps_filter *ps_filter_of_sql(const char *text, int32_t len, ps_error *e);
 /* A pull's own: A || B, or SQL92. NULL: no memory, or a malformed expression. */
-ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql);
+ps_filter *ps_filter_of_text(const uint8_t *text, int32_t len, bool sql, ps_error *e);
+/* Whether it was made of this text. */
+bool ps_filter_is(const ps_filter *f, const uint8_t *text, int32_t len, bool sql);
 ps_filter *ps_filter_ref(ps_filter *f);
 void ps_filter_unref(ps_filter *f);
 
@@ -227,10 +233,14 @@ typedef struct ps_answer { /* what an answer is made of */
     const int64_t *physical;
     ps_slice uniq, remark, handle;
     int64_t end; /* of the last record, in the log */
-    bool bare;   /* without the fields of a send: it answers an acknowledgement */
+    bool bare;   /* without the fields of a send: it answers a pop or an acknowledgement */
+    ps_slice frame; /* the answer itself, made already; else NULL */
 } ps_answer;
 /* Answers now, or, when `wait` and the store syncs, once the log is on the disk. */
 int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put);
+/* What co_out holds from there on is the answer `a`, as a frame: it stays, or, when it rests on a
+ * record and the store syncs, it goes once the log is on the disk. */
+int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from);
 /* A refusal. */
 int ps_sent_refuse(ps_core *c, const ps_answer *a);
 /* The offset message ids, with commas between, into co_props. False: no memory. */

@@ -53,8 +53,8 @@ static bool grow_pairs(ps_core *c) {
     return true;
 }
 
-static ps_pair *pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                        int32_t topic_len) {
+ps_pair *ps_core_pair_of(ps_core *c, const char *group, int32_t group_len, const char *topic,
+                         int32_t topic_len) {
     ps_pair *p =
         ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
     if (p != NULL) return p;
@@ -127,7 +127,7 @@ int ps_core_subscription(ps_core *c, const char *group, int32_t group_len, const
     ps_error mine = {0};
     int code = check_names(group_len, topic_len, e);
     if (code < 0) return code;
-    ps_pair *p = pair_of(c, group, group_len, topic, topic_len);
+    ps_pair *p = ps_core_pair_of(c, group, group_len, topic, topic_len);
     ps_filter *f = sql != NULL     ? ps_filter_of_sql(sql, sql_len, &mine)
                    : tag_count > 0 ? ps_filter_of_tags(tags, tags_len, tag_count)
                                    : NULL;
@@ -216,7 +216,7 @@ static int mark_of(ps_core *c, const char *group, int32_t group_len, const char 
     if (queue_id < 0 || queue_id >= QUEUES_MAX || offset < 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, offset, NULL, "queue %d, offset %lld", queue_id,
                        (long long)offset);
-    *pair = pair_of(c, group, group_len, topic, topic_len);
+    *pair = ps_core_pair_of(c, group, group_len, topic, topic_len);
     *out = *pair != NULL ? ps_pair_mark(*pair, queue_id, true) : NULL;
     return *out != NULL ? 0 : no_memory(e);
 }

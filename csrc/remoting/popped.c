@@ -27,6 +27,8 @@ void ps_pops_free(ps_pops *x) {
     free(x->po_heaps);
     free(x->po_buckets);
     ps_buffer_free(&x->po_text);
+    ps_buffer_free(&x->po_body);
+    ps_buffer_free(&x->po_seen);
     free(x);
 }
 
@@ -155,7 +157,7 @@ static int check_row(const ps_popped_row *r, ps_error *e) {
     for (int32_t i = 0; good && i < r->count; i++)
         good = r->offsets[i] >= (i > 0 ? r->offsets[i - 1] + 1 : r->key.start) &&
                r->offsets[i] - r->key.start <= INT32_MAX;
-    return good ? 0 : ps_fail(e, PS_E_ARGUMENT, 0, r->key.start, NULL, "no check point is like it");
+    return good ? 0 : ps_fail(e, PS_E_ARGUMENT, 0, r->key.start, NULL, "the offsets or numbers of a check point are out of their range");
 }
 
 int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {

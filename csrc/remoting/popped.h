@@ -37,12 +37,68 @@ typedef struct ps_pop_rules {
     int32_t on;                 /* 0: it is handed on */
     int32_t revive_queues;      /* that batches take turns with */
     int32_t retry_v1, retry_v2; /* which retry topics are looked at */
+    int32_t retry_percent;      /* of requests look there first, the others last */
+    int32_t retry_as_stored;    /* 1: answers show retry topics' records under their own names */
     int32_t name_max;           /* bytes of a retry topic's name */
     int64_t invisible_max_ms;   /* a longer time, or just this one, is refused */
     int64_t in_flight_max;      /* messages of a queue; -1: any number */
     int64_t open_max;           /* check points */
     int64_t bytes_max;          /* of the records of an answer, after which no queue is read */
+    int64_t young_bytes;        /* a queue whose first record lies so near to the end of the log is
+                                 * young; -1: none is */
+    int64_t filter_work;        /* what SQL92 may cost in one read (ps_sql92_work) */
+    int64_t filter_ms;          /* so long filters pass over messages in one walk */
 } ps_pop_rules;
+
+/* What a consumer asks for, checked. */
+typedef struct ps_pop_ask {
+    const char *topic, *group, *filter; /* filter: tags, or SQL92; NULL: every message */
+    int32_t topic_len, group_len, filter_len;
+    int32_t sql;
+    int32_t queue_id; /* -1: any of the topic */
+    int32_t most;     /* messages, PS_POPPED_MAX at most */
+    int32_t from_min; /* where a new group begins: 1 at the first message, 0 at the last one */
+    int32_t ordered;  /* 1: without check points; offsets stay at the start of what is found */
+    const int32_t *blocked; /* queues that are passed over, ascending */
+    int32_t blocked_count;
+    int64_t invisible_ms;
+} ps_pop_ask;
+
+typedef struct ps_pop_batch { /* of one queue */
+    int32_t kind;             /* of its topic: 0 that which was asked for, 1, 2 a retry topic */
+    int32_t queue_id;
+    int64_t start;
+    ps_batch *batch;
+} ps_pop_batch;
+
+/* What was found: its batches are the caller's, who frees them. */
+typedef struct ps_pop_found {
+    int64_t pop_ms, invisible_ms;
+    int32_t revive_queue, count; /* count: of batches */
+    int32_t messages;
+    int32_t more;        /* 1: filters have not yet seen all */
+    int32_t full;        /* 1: a check point more cannot be kept */
+    int64_t rest, bytes; /* messages that are still there; of the records */
+    int64_t end;         /* of the last check point's record, in the log; 0: none was put */
+    const int64_t *seen; /* ends of the topic's queues from seen_first on; until the next walk */
+    int32_t seen_first, seen_count;
+    ps_pop_batch all[32];
+} ps_pop_found;
+
+/* What an answer says of it. Good until the next walk or answer. */
+typedef struct ps_pop_shown {
+    const char *starts, *offsets; /* startOffsetInfo, msgOffsetInfo */
+    int32_t starts_len, offsets_len;
+    const uint8_t *body; /* the records */
+    int64_t body_len;
+} ps_pop_shown;
+
+/* Takes what is there: each batch has its check point in the log. An error: nothing was taken;
+ * PS_E_EXPRESSION_ILLEGAL, PS_E_NO_MEMORY, or what putting a check point fails with. */
+int ps_core_pop_walk(ps_core *core, const ps_pop_ask *ask, ps_pop_found *out, ps_error *error);
+/* As remoting clients read it. topic: which was asked for. PS_E_NO_MEMORY. */
+int ps_core_pop_show(ps_core *core, const ps_pop_found *found, const char *topic, int32_t len,
+                     ps_pop_shown *out, ps_error *error);
 
 /* From now on. PS_E_ARGUMENT, PS_E_NO_MEMORY. */
 int ps_core_pop_rules(ps_core *core, const ps_pop_rules *rules, ps_error *error);
@@ -89,6 +145,13 @@ int64_t ps_core_popped_list(ps_core *core, int64_t *at, ps_popped_row *out, int6
 
 struct ps_pops;
 void ps_pops_free(struct ps_pops *pops);
+
+/* The two lists of an answer; how long its records are, and they themselves. */
+int ps_pop_lists(ps_core *c, const ps_pop_found *found, ps_pop_shown *out);
+int64_t ps_pop_records_len(ps_core *c, const ps_pop_found *found, int32_t topic_len);
+void ps_pop_records(ps_core *c, const ps_pop_found *found, const char *topic, int32_t topic_len,
+                    uint8_t *to);
+void ps_pop_found_free(ps_pop_found *found);
 
 /* POP_MESSAGE, ACK_MESSAGE: 1 served, 0 for the broker to serve. */
 int ps_core_pop(ps_conn *conn, const ps_command *request);

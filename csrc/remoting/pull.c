@@ -82,10 +82,8 @@ static bool choose_filter(ps_pair *p, const request *r, ps_filter **out) {
         return false;
     if (!sql && (r->subscription.len == 0 || ps_slice_is(r->subscription, "*"))) return true;
     ps_filter *f = p->pr_own;
-    if (f == NULL || (f->fl_sql != NULL) != sql || f->fl_text_len != r->subscription.len ||
-        memcmp(f->fl_hashes + f->fl_tag_count, r->subscription.data, (size_t)r->subscription.len) !=
-            0) {
-        f = ps_filter_of_text(r->subscription.data, r->subscription.len, sql);
+    if (!ps_filter_is(f, r->subscription.data, r->subscription.len, sql)) {
+        f = ps_filter_of_text(r->subscription.data, r->subscription.len, sql, NULL);
         if (f == NULL) return false;
         ps_filter_unref(p->pr_own);
         p->pr_own = f;

@@ -5,7 +5,7 @@
 
 #include "remoting/core.h"
 
-/* What an acknowledgement is told that is not on the disk: the same as by the broker. */
+/* What a pop or an acknowledgement is told that is not on the disk: the same as by the broker. */
 #define NOT_IN_TIME "the disk did not take the record in time"
 
 /* ---- answers that wait for the disk ---- */
@@ -13,7 +13,7 @@
 typedef struct deferred_item {
     ps_answer answer; /* its pointers are set when it is given */
     int64_t at;       /* of the physical offsets, in numbers */
-    int64_t texts_at; /* of UNIQ_KEY, remark and handle, in bytes */
+    int64_t texts_at; /* of UNIQ_KEY, remark, handle and frame, in bytes */
 } deferred_item;
 
 struct ps_deferred {
@@ -56,6 +56,7 @@ static bool defer_answer(ps_core *c, int64_t conn_id, const ps_answer *a) {
         !append(&h->df_texts, a->uniq.data, a->uniq.len) ||
         !append(&h->df_texts, a->remark.data, a->remark.len) ||
         !append(&h->df_texts, a->handle.data, a->handle.len) ||
+        !append(&h->df_texts, a->frame.data, a->frame.len) ||
         !append(&h->df_items, &item, sizeof item))
         return false;
     if (a->end > h->df_durable_at) h->df_durable_at = a->end;
@@ -121,7 +122,15 @@ static void add_common(ps_core *c, ps_command *reply) {
 
 static int encode_bare(ps_core *c, const ps_answer *a) {
     ps_command reply = {.serialize = a->serialize, .code = a->code, .opaque = a->opaque};
+    if (a->code == 0 && a->frame.data != NULL)
+        return append(&c->co_out, a->frame.data, a->frame.len) ? 0 : PS_E_NO_MEMORY;
     if (a->code == PS_CODE_FLUSH_DISK_TIMEOUT) reply.remark = ps_slice_of(NOT_IN_TIME);
+    if (a->frame.data != NULL) { /* clients read these from every answer to a pop */
+        static const char *const names[] = {"popTime", "invisibleTime", "reviveQid", "restNum"};
+        for (; reply.field_count < (int32_t)(sizeof names / sizeof *names); reply.field_count++)
+            reply.fields[reply.field_count] =
+                (ps_field){ps_slice_of(names[reply.field_count]), ps_slice_of("0")};
+    }
     return ps_core_answer(c, &reply, 0);
 }
 
@@ -169,6 +178,15 @@ int ps_sent_answer(ps_conn *n, const ps_answer *a, bool wait, bool put) {
     return 0;
 }
 
+int ps_sent_frame(ps_conn *n, const ps_answer *a, int64_t from) {
+    ps_core *c = n->cn_core;
+    ps_answer waits = *a;
+    if (!c->co_store->st_conf.sync_flush || a->end == 0) return 0;
+    waits.frame = (ps_slice){c->co_out.data + from, (int32_t)(c->co_out.len - from)};
+    c->co_out.len = from;
+    return defer_answer(c, n->cn_id, &waits) ? 0 : PS_E_NO_MEMORY;
+}
+
 void ps_deferred_end(ps_core *c, ps_deferred *h, int32_t code, ps_step *out) {
     const deferred_item *items = (const deferred_item *)h->df_items.data;
     if (out != NULL) c->co_out.len = 0;
@@ -179,6 +197,7 @@ void ps_deferred_end(ps_core *c, ps_deferred *h, int32_t code, ps_step *out) {
         if (a.uniq.data != NULL) a.uniq.data = texts;
         if (a.remark.data != NULL) a.remark.data = texts + a.uniq.len;
         if (a.handle.data != NULL) a.handle.data = texts + a.uniq.len + a.remark.len;
+        if (a.frame.data != NULL) a.frame.data = texts + a.uniq.len + a.remark.len + a.handle.len;
         if (a.code == 0) a.code = code;
         encode_answer(c, &a);
     }

@@ -771,8 +771,8 @@ def test_check_points_are_found_among_many_timers(store_path, monkeypatch):
 
 def test_filters_that_pass_over_much_end_their_turn_and_go_on(store_path, monkeypatch):
     """SQL over a backlog: what is wanted comes, however little a turn may look at."""
-    monkeypatch.setattr("broker.services.pop.batches.WORK_MAX", 1)
-    monkeypatch.setattr("broker.services.pop.batches._FILTERING_S", -1.0)
+    monkeypatch.setattr("broker.services.pop.service.WORK_MAX", 1)
+    monkeypatch.setattr("broker.services.pop.service._FILTERING_MS", -1)
 
     async def work():
         async with popping(store_path) as p:

@@ -20,7 +20,7 @@ from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
 from broker.services.names import RETRY
-from broker.services.offsets import Offsets
+from broker.services.offsets import Offsets, hot_bytes
 from broker.services.pop import kept
 from broker.services.pop.acks import Acks
 from broker.services.pop.batches import Batches, PopRequest, longest_retry_topic
@@ -35,6 +35,7 @@ from broker.services.schedule import Schedule
 from broker.services.topics import READ, Topics
 from pystore import Store
 from pystore.errors import StoreError, StrayFile
+from pystore.sql92 import WORK_MAX
 from pystore.timers import Timers
 
 __all__ = ["Pop"]
@@ -43,6 +44,9 @@ log = SafeLogger("broker.pop")
 
 #: Timers that are later than this have check points on their way.
 _BEHIND_MS = 500
+
+#: How long filters may pass over messages in one try; the rest is for the next one.
+_FILTERING_MS = 10
 
 #: Records that are put before others have their turn.
 _A_TURN = 64
@@ -80,9 +84,7 @@ class Pop:
         #: It is known what is open.
         self._found = False
         self.log = ReviveLog(store, topic, popped)
-        self.batches = Batches(
-            store, core, config, topics, offsets, self.points, self.order, self.log, self.now_ms
-        )
+        self.batches = Batches(popped, config, topics, self.order, self.now_ms)
         self.revive = Revive(
             store, config, topics, groups, offsets, self.points, self.log, self.now_ms,
             self._came_back, self._is_behind,
@@ -185,6 +187,7 @@ class Pop:
         config = self._config
         kinds = self.batches.looked_at
         count, bounded = config["reviveQueueNum"], config["enablePopMessageThreshold"]
+        ratio = self._store.settings["accessMessageInMemoryMaxRatio"]
         self._store.learn_queue(self.log.topic, count - 1)
         self._table.serve_pops(
             CorePopRules(
@@ -192,11 +195,16 @@ class Pop:
                 revive_queues=count,
                 retry_v1=RETRY_V1 in kinds,
                 retry_v2=RETRY_V2 in kinds,
+                retry_percent=config["popFromRetryProbability"],
+                retry_as_stored=config["popResponseReturnActualRetryTopic"],
                 name_max=longest_retry_topic(config),
                 invisible_max_ms=config["timerMaxDelaySec"] * 1000,
                 in_flight_max=config["popInflightMessageThreshold"] if bounded else None,
                 open_max=config["maxOpenCheckPoints"],
                 bytes_max=config["maxTransferBytesOnMessageInMemory"],
+                young_bytes=hot_bytes(ratio) if config["initPopOffsetByCheckMsgInMem"] else None,
+                filter_work=WORK_MAX,
+                filter_ms=_FILTERING_MS,
             )
         )
 
@@ -320,7 +328,7 @@ class Pop:
         """Records that would be popped next, and how many messages are there; nothing is moved."""
         records: list[bytes] = []
         rest = 0
-        for queue in self.batches.queues(request.topic, request.queue, 0):
+        for queue in self.batches.queues(request.topic, request.queue):
             low, high = self._store.range(request.topic, queue)
             offset = self._offsets.get(request.group, request.topic, queue)
             at = low if offset is None else offset
@@ -335,12 +343,11 @@ class Pop:
 
     def has_messages(self, request: PopRequest) -> bool:
         """Whether there is something to pop; nothing is moved."""
-        luck = self.batches.random.randrange(100)
-        places = [(request.topic, q) for q in self.batches.queues(request.topic, request.queue, 0)]
+        places = [(request.topic, q) for q in self.batches.queues(request.topic, request.queue)]
         if not request.order and not request.topic.startswith(RETRY):
-            for kind in self.batches.retry_kinds(luck):
+            for kind in self.batches.looked_at:
                 name = retry_topic(request.group, request.topic, kind)
-                places += [(name, q) for q in self.batches.queues(name, -1, 0)]
+                places += [(name, q) for q in self.batches.queues(name, -1)]
         return any(self._has(request, topic, queue) for topic, queue in places)
 
     def _has(self, request: PopRequest, topic: str, queue: int) -> bool:
@@ -368,7 +375,7 @@ class Pop:
                 told(has, False)
             return has or last
 
-        queues = self.batches.queues(request.topic, request.queue, 0)
+        queues = self.batches.queues(request.topic, request.queue)
         seen = {queue: self._store.range(request.topic, queue)[1] for queue in queues}
         if look(poll_ms <= 0 or self._stopping):
             return
@@ -420,8 +427,8 @@ class _Receiving:
         except StoreError as failed:
             self.told(failed)
             return True
-        self.seen = popped.seen
         if not popped.batches and not last and not popped.full:
+            self.seen = popped.seen()
             self._again_later(popped)
             return False
         popped.full = not popped.batches and (self.full or popped.full)

@@ -1,0 +1,205 @@
+/* What was popped as remoting clients read it: two lists and the records, those of a retry topic
+ * under the name of the topic itself, with their handle. docs/internals/pop.md#handles,
+ * docs/internals/format.md#record; upstream ExtraInfoUtil, MessageDecoder.encode. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "format/record.h"
+#include "remoting/pops.h"
+
+#define ELEMENT_MAX 64 /* bytes that an element of the two lists takes, beside its offsets */
+#define NUMBER_MAX 24
+#define TOPIC_V1_MAX 127 /* bytes of a topic whose length takes one byte */
+#define HANDLE "POP_CK"
+
+static uint8_t *put_bytes(uint8_t *to, const void *from, int64_t len) {
+    if (len > 0) memcpy(to, from, (size_t)len);
+    return to + len;
+}
+
+static uint8_t *put_number(uint8_t *to, int64_t value) {
+    char number[NUMBER_MAX];
+    ps_slice text = ps_slice_of_number(value, number);
+    return put_bytes(to, text.data, text.len);
+}
+
+/* ---- lists ---- */
+
+/* What both lists begin an element with: the kind of the topic and the queue. */
+static uint8_t *put_place(uint8_t *to, const ps_pop_batch *b, bool first) {
+    if (!first) *to++ = ';';
+    to = put_number(to, b->kind);
+    *to++ = ' ';
+    to = put_number(to, b->queue_id);
+    *to++ = ' ';
+    return to;
+}
+
+/* Room for a handle. */
+static int64_t handle_room(const ps_core *c) {
+    return 8 * NUMBER_MAX + (int64_t)strlen(c->co_broker);
+}
+
+int ps_pop_lists(ps_core *c, const ps_pop_found *found, ps_pop_shown *out) {
+    ps_buffer *b = &c->co_pops->po_text;
+    b->len = 0;
+    /* A handle, too, so that the lists stay where they are. */
+    uint8_t *from = ps_buffer_room(
+        b, PS_POPPED_MAX * (2 * ELEMENT_MAX + NUMBER_MAX) + handle_room(c));
+    uint8_t *to = from;
+    if (to == NULL) return PS_E_NO_MEMORY;
+    for (int32_t i = 0; i < found->count; i++)
+        to = put_number(put_place(to, &found->all[i], i == 0), found->all[i].start);
+    out->starts = (const char *)from;
+    out->starts_len = (int32_t)(to - from);
+    from = to;
+    for (int32_t i = 0; i < found->count; i++) {
+        ps_batch_info info;
+        ps_batch_get(found->all[i].batch, &info);
+        to = put_place(to, &found->all[i], i == 0);
+        for (int32_t k = 0; k < info.count; k++) {
+            if (k > 0) *to++ = ',';
+            to = put_number(to, info.views[k].queue_offset);
+        }
+    }
+    out->offsets = (const char *)from;
+    out->offsets_len = (int32_t)(to - from);
+    b->len = to - b->data;
+    return 0;
+}
+
+/* ---- records ---- */
+
+static bool is_shown_as_stored(const ps_core *c, const ps_pop_batch *b) {
+    return b->kind == 0 || c->co_pops->po_rules.retry_as_stored;
+}
+
+/* The handle of one message; room for 7 numbers and the name of the broker. */
+static int32_t put_handle(const ps_core *c, const ps_pop_found *found, const ps_pop_batch *b,
+                          int64_t offset, uint8_t *to) {
+    const int64_t before[] = {b->start, found->pop_ms, found->invisible_ms, found->revive_queue,
+                              b->kind};
+    uint8_t *begin = to;
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        to = put_number(to, before[i]);
+        *to++ = ' ';
+    }
+    to = put_bytes(to, c->co_broker, (int64_t)strlen(c->co_broker));
+    *to++ = ' ';
+    to = put_number(to, b->queue_id);
+    *to++ = ' ';
+    return (int32_t)(put_number(to, offset) - begin);
+}
+
+static bool is_handle(const ps_property *p) {
+    return p->name_len == (int32_t)strlen(HANDLE) &&
+           memcmp(p->name, HANDLE, (size_t)p->name_len) == 0;
+}
+
+/* The properties but for POP_CK, then that. `to` NULL: only how long they are. */
+static int64_t put_properties(const uint8_t *props, int32_t len, const uint8_t *handle,
+                              int32_t handle_len, uint8_t *to) {
+    int64_t all = (int64_t)strlen(HANDLE) + handle_len + 2;
+    ps_property p;
+    for (int32_t at = 0; ps_property_next(props, len, &at, &p);) {
+        if (is_handle(&p)) continue;
+        all += p.name_len + p.value_len + 2;
+        if (to == NULL) continue;
+        to = put_bytes(to, p.name, p.name_len);
+        *to++ = 1;
+        to = put_bytes(to, p.value, p.value_len);
+        *to++ = 2;
+    }
+    if (to == NULL) return all;
+    to = put_bytes(to, HANDLE, (int64_t)strlen(HANDLE));
+    *to++ = 1;
+    to = put_bytes(to, handle, handle_len);
+    *to = 2;
+    return all;
+}
+
+typedef struct shown_as { /* whose record it is, and under which name it goes */
+    const ps_core *c;
+    const ps_pop_found *found;
+    const char *topic;
+    int32_t topic_len;
+    uint8_t *handle; /* room for one */
+} shown_as;
+
+/* The record with this topic and POP_CK; everything else is as it is stored. `to` NULL: only how
+ * long it is. Properties that would be too long for their field stay as they are. */
+static int64_t put_record(const shown_as *s, const ps_pop_batch *b, const ps_batch_info *info,
+                          int32_t i, uint8_t *to) {
+    const ps_view *v = &info->views[i];
+    const uint8_t *record = info->segments[v->segment].map + v->start;
+    const uint8_t *props = record + v->properties_start;
+    int64_t body_end = v->body_end - v->start;
+    bool wide = s->topic_len > TOPIC_V1_MAX;
+    int32_t handle_len = put_handle(s->c, s->found, b, v->queue_offset, s->handle);
+    int64_t len = put_properties(props, v->properties_len, s->handle, handle_len, NULL);
+    bool fits = len <= UINT16_MAX;
+    if (!fits) len = v->properties_len;
+    int64_t size = body_end + (wide ? 2 : 1) + s->topic_len + 2 + len;
+    if (to == NULL) return size;
+    uint8_t *begin = to;
+    to = put_bytes(to, record, body_end);
+    be32_put(begin, (uint32_t)size);
+    be32_put(begin + 4, wide ? PS_MAGIC_V2 : PS_MAGIC_V1);
+    if (wide) *to++ = (uint8_t)(s->topic_len >> 8);
+    *to++ = (uint8_t)s->topic_len;
+    to = put_bytes(to, s->topic, s->topic_len);
+    be16_put(to, (uint16_t)len);
+    to += 2;
+    if (fits)
+        put_properties(props, v->properties_len, s->handle, handle_len, to);
+    else
+        put_bytes(to, props, len);
+    return size;
+}
+
+/* All of them into `to`, or, when that is NULL, only how long they are. -1: no memory. */
+static int64_t put_records(ps_core *c, const ps_pop_found *found, const char *topic,
+                           int32_t topic_len, uint8_t *to) {
+    shown_as s = {c, found, topic, topic_len,
+                  ps_buffer_room(&c->co_pops->po_text, handle_room(c))};
+    int64_t all = 0;
+    if (s.handle == NULL) return -1;
+    for (int32_t i = 0; i < found->count; i++) {
+        const ps_pop_batch *b = &found->all[i];
+        ps_batch_info info;
+        ps_batch_get(b->batch, &info);
+        if (is_shown_as_stored(c, b)) {
+            if (to != NULL) ps_batch_records(&info, to + all);
+            all += info.bytes;
+            continue;
+        }
+        for (int32_t k = 0; k < info.count; k++)
+            all += put_record(&s, b, &info, k, to != NULL ? to + all : NULL);
+    }
+    return all;
+}
+
+int64_t ps_pop_records_len(ps_core *c, const ps_pop_found *found, int32_t topic_len) {
+    return put_records(c, found, NULL, topic_len, NULL);
+}
+
+void ps_pop_records(ps_core *c, const ps_pop_found *found, const char *topic, int32_t topic_len,
+                    uint8_t *to) {
+    put_records(c, found, topic, topic_len, to);
+}
+
+int ps_core_pop_show(ps_core *c, const ps_pop_found *found, const char *topic, int32_t len,
+                     ps_pop_shown *out, ps_error *e) {
+    ps_buffer *b = &c->co_pops->po_body;
+    int code = ps_pop_lists(c, found, out);
+    int64_t size = code == 0 ? ps_pop_records_len(c, found, len) : -1;
+    b->len = 0;
+    uint8_t *to = size >= 0 ? ps_buffer_room(b, size + 1) : NULL; /* an empty one has none */
+    if (to == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the answer to a pop");
+    ps_pop_records(c, found, topic, len, to);
+    out->body = to;
+    out->body_len = size;
+    return 0;
+}

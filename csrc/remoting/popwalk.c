@@ -1,0 +1,305 @@
+/* The walk of a pop: which queues are looked at, from where on, and what is taken. Whoever asks,
+ * over whichever protocol, asks here. docs/internals/pop.md#the-pop; upstream
+ * PopMessageProcessor.popMsgFromQueue. */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "format/handle.h"
+#include "remoting/pops.h"
+
+#define RETRY "%RETRY%"
+#define PERCENT 100
+#define NAME_ROOM (2 * PS_TOPIC_MAX + 16)
+
+typedef struct walk {
+    ps_core *c;
+    const ps_pop_rules *rules;
+    const ps_pop_ask *ask;
+    ps_pop_found *found;
+    ps_filter *filter;
+    int64_t filter_ends_ms; /* 0: nothing was filtered yet */
+    bool stopped;           /* no check point can be kept: nothing more is taken */
+    ps_error *e;
+} walk;
+
+typedef struct place { /* a topic that is looked at, and the group in it */
+    const ps_topic_entry *topic;
+    ps_pair *pair;
+    int32_t kind;
+} place;
+
+/* ---- where a queue is read from ---- */
+
+/* Whether the queue still has its first message, and that is near the end of the log. */
+static bool is_young(const walk *w, const place *p, int32_t queue_id, int64_t low, int64_t high) {
+    ps_store *s = w->c->co_store;
+    int64_t physical;
+    return w->rules->young_bytes >= 0 && low <= 0 && high > 0 &&
+           ps_queue_units(s, p->topic->te_topic, queue_id, 0, 1, &physical, NULL, NULL, NULL) == 1 &&
+           atomic_load(&s->st_log.lg_end) - physical <= w->rules->young_bytes;
+}
+
+/* A reset that the group was not told of takes effect. -1: no memory. */
+static int64_t find_position(const walk *w, const place *p, int32_t queue_id) {
+    int64_t low, high;
+    ps_mark *m = ps_pair_mark(p->pair, queue_id, true);
+    if (m == NULL) return -1;
+    int64_t first = m->mk_reset >= 0 ? m->mk_reset : m->mk_offset;
+    m->mk_reset = -1;
+    if (first < 0) {
+        ps_queue_range(w->c->co_store, p->topic->te_topic, queue_id, &low, &high);
+        if (w->ask->from_min || p->kind != 0)
+            first = low;
+        else
+            first = is_young(w, p, queue_id, low, high) || high < 1 ? 0 : high - 1;
+    }
+    ps_pair_commit(p->pair, queue_id, first);
+    return first;
+}
+
+/* ---- reading ---- */
+
+static ps_read_options options_of(const walk *w, int32_t most, int64_t *work_left) {
+    const ps_filter *f = w->filter;
+    ps_read_options o = {.max_messages = most, .transfer_limits = 1};
+    if (f == NULL) return o;
+    o.tag_count = f->fl_tag_count;
+    o.tag_hashes = f->fl_hashes;
+    o.tag_texts = (const char *)(f->fl_hashes + f->fl_tag_count) + f->fl_text_len;
+    o.tag_texts_len = f->fl_tags_len;
+    o.sql = f->fl_sql;
+    o.work_left = f->fl_sql != NULL ? work_left : NULL;
+    return o;
+}
+
+/* Messages, and the offset that they were asked for from: filters and retention may have moved the
+ * group on. NULL: *e says why. */
+static ps_batch *read_queue(walk *w, const place *p, int32_t queue_id, int32_t most, int64_t *at,
+                            ps_batch_info *info) {
+    for (;;) {
+        int64_t work_left = w->rules->filter_work;
+        const ps_read_options o = options_of(w, most, &work_left);
+        ps_batch *b = ps_read(w->c->co_store, p->topic->te_topic, queue_id, *at, &o, w->e);
+        if (b == NULL) return NULL;
+        ps_batch_get(b, info);
+        if (info->count > 0 || info->next_offset == *at) return b;
+        *at = info->next_offset;
+        ps_pair_commit(p->pair, queue_id, *at);
+        if (*at >= info->max_offset ||
+            (w->filter != NULL && ps_monotonic_ms() > w->filter_ends_ms))
+            return b;
+        ps_batch_free(b);
+    }
+}
+
+/* ---- taking ---- */
+
+/* Its check point is in the log before anything is handed out. */
+static bool keep_check_point(walk *w, const place *p, const ps_pop_batch *b,
+                             const ps_batch_info *info) {
+    ps_pop_found *found = w->found;
+    ps_popped_row row = {.key = {.topic = p->topic->te_name,
+                                 .group = w->ask->group,
+                                 .topic_len = p->topic->te_len,
+                                 .group_len = w->ask->group_len,
+                                 .queue_id = b->queue_id,
+                                 .start = b->start,
+                                 .pop_ms = found->pop_ms},
+                         .revive_queue = found->revive_queue,
+                         .count = info->count,
+                         .invisible_ms = found->invisible_ms,
+                         .due_ms = found->pop_ms + found->invisible_ms};
+    for (int32_t i = 0; i < info->count; i++) row.offsets[i] = info->views[i].queue_offset;
+    int code = 1;
+    if (ps_core_popped_count(w->c) < w->rules->open_max)
+        code = ps_core_popped_open(w->c, &row, &found->end, w->e);
+    found->full = found->full || code == 1;
+    w->stopped = code != 0;
+    return code == 0;
+}
+
+static void hand_out(walk *w, const place *p, const ps_pop_batch *b, const ps_batch_info *info) {
+    ps_pop_found *found = w->found;
+    if (!w->ask->ordered && !keep_check_point(w, p, b, info)) {
+        found->rest += info->max_offset - b->start;
+        ps_batch_free(b->batch);
+        return;
+    }
+    ps_pair_commit(p->pair, b->queue_id, w->ask->ordered ? b->start : info->next_offset);
+    found->rest += info->max_offset - info->next_offset;
+    found->messages += info->count;
+    found->bytes += info->bytes;
+    found->all[found->count++] = *b;
+}
+
+/* Filters have had their time; the rest is for the next walk. */
+static bool has_filtered_enough(walk *w) {
+    if (w->filter == NULL) return false;
+    int64_t now = ps_monotonic_ms();
+    if (w->filter_ends_ms == 0)
+        w->filter_ends_ms = now + w->rules->filter_ms;
+    else if (now > w->filter_ends_ms)
+        w->found->more = 1;
+    return w->found->more;
+}
+
+/* False: no memory, or a failed read. */
+static bool take_from(walk *w, const place *p, int32_t queue_id, int64_t high) {
+    ps_pop_found *found = w->found;
+    const ps_pop_rules *rules = w->rules;
+    int64_t at = find_position(w, p, queue_id);
+    ps_batch_info info;
+    if (at < 0) {
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a consumer offset");
+        return false;
+    }
+    int32_t need = w->ask->most - found->messages;
+    int64_t flying = ps_pair_mark(p->pair, queue_id, false)->mk_in_flight;
+    bool over = !w->ask->ordered && rules->in_flight_max >= 0 && flying > rules->in_flight_max;
+    if (high == at) return true;
+    if (w->stopped || over || need <= 0 || found->bytes >= rules->bytes_max ||
+        has_filtered_enough(w)) {
+        found->rest += high > at ? high - at : 0;
+        return true;
+    }
+    int64_t before = at;
+    ps_pop_batch b = {.kind = p->kind, .queue_id = queue_id};
+    b.batch = read_queue(w, p, queue_id, need, &at, &info);
+    if (b.batch == NULL) return false;
+    b.start = at;
+    if (info.count > 0) {
+        hand_out(w, p, &b, &info);
+        return true;
+    }
+    if (before < info.next_offset && info.next_offset < high) found->more = 1;
+    if (info.max_offset > info.next_offset) found->rest += info.max_offset - info.next_offset;
+    ps_batch_free(b.batch);
+    return true;
+}
+
+static bool is_blocked(const ps_pop_ask *ask, int32_t queue_id) {
+    int32_t low = 0, high = ask->blocked_count;
+    while (low < high) {
+        int32_t mid = low + (high - low) / 2;
+        if (ask->blocked[mid] < queue_id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < ask->blocked_count && ask->blocked[low] == queue_id;
+}
+
+/* ---- topics ---- */
+
+static bool walk_queues(walk *w, const place *p, int32_t first, int32_t from, int32_t count) {
+    int64_t low, high, *seen = NULL;
+    if (p->kind == 0) {
+        ps_buffer *b = &w->c->co_pops->po_seen;
+        b->len = 0;
+        seen = (int64_t *)ps_buffer_room(b, (int64_t)sizeof *seen * count);
+        if (seen == NULL) {
+            ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the ends of %d queues",
+                    count);
+            return false;
+        }
+        w->found->seen = seen;
+        w->found->seen_first = from;
+        w->found->seen_count = count;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        int32_t at = (first + i) % count;
+        ps_queue_range(w->c->co_store, p->topic->te_topic, from + at, &low, &high);
+        if (seen != NULL) seen[at] = high;
+        if (p->kind == 0 && is_blocked(w->ask, from + at)) continue;
+        if (!take_from(w, p, from + at, high)) return false;
+    }
+    return true;
+}
+
+static bool find_place(walk *w, const char *name, int32_t len, int32_t kind, place *out) {
+    *out = (place){.topic = ps_core_find_topic(w->c, (const uint8_t *)name, len), .kind = kind};
+    if (out->topic == NULL || !out->topic->te_live || out->topic->te_read_queues < 1) return false;
+    out->pair = ps_core_pair_of(w->c, w->ask->group, w->ask->group_len, name, len);
+    return out->pair != NULL;
+}
+
+/* Only one kind of retry topic is looked at for one request, since its answer knows one. */
+static bool walk_retry(walk *w, int32_t luck) {
+    const ps_pop_ask *ask = w->ask;
+    char name[NAME_ROOM];
+    int32_t len = (int32_t)strlen(RETRY);
+    bool second = w->rules->retry_v2 && (!w->rules->retry_v1 || luck % 2 == 1);
+    place p;
+    if (ask->ordered || (ask->topic_len >= len && memcmp(ask->topic, RETRY, (size_t)len) == 0))
+        return true;
+    memcpy(name, RETRY, (size_t)len);
+    memcpy(name + len, ask->group, (size_t)ask->group_len);
+    len += ask->group_len;
+    name[len++] = second ? '+' : '_';
+    memcpy(name + len, ask->topic, (size_t)ask->topic_len);
+    len += ask->topic_len;
+    if (!find_place(w, name, len, second ? 2 : 1, &p)) return true;
+    int32_t queues = p.topic->te_read_queues;
+    return walk_queues(w, &p, luck % queues, 0, queues);
+}
+
+static bool choose_filter(walk *w, ps_pair *pair) {
+    const ps_pop_ask *ask = w->ask;
+    const uint8_t *text = (const uint8_t *)ask->filter;
+    if (text == NULL) return true;
+    if (!ps_filter_is(pair->pr_own, text, ask->filter_len, ask->sql)) {
+        ps_fail(w->e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a filter");
+        ps_filter *made = ps_filter_of_text(text, ask->filter_len, ask->sql, w->e);
+        if (made == NULL) return false;
+        ps_filter_unref(pair->pr_own);
+        pair->pr_own = made;
+        *w->e = (ps_error){0};
+    }
+    w->filter = pair->pr_own;
+    return true;
+}
+
+static bool walk_all(walk *w, const place *p) {
+    const ps_pop_ask *ask = w->ask;
+    int32_t luck = (int32_t)(ps_core_random(w->c) % PERCENT), queues = p->topic->te_read_queues;
+    bool retry_first = luck < w->rules->retry_percent;
+    bool one = ask->queue_id >= 0;
+    if (one && ask->queue_id >= queues) return true;
+    if (retry_first && !walk_retry(w, luck)) return false;
+    int32_t first = one ? 0 : (int32_t)(ps_core_random(w->c) % (uint64_t)queues);
+    if (!walk_queues(w, p, first, one ? ask->queue_id : 0, one ? 1 : queues)) return false;
+    return retry_first || w->found->messages >= ask->most || walk_retry(w, luck);
+}
+
+int ps_core_pop_walk(ps_core *c, const ps_pop_ask *ask, ps_pop_found *out, ps_error *e) {
+    ps_pops *x = c->co_pops;
+    ps_error mine = {0};
+    place p;
+    memset(out, 0, offsetof(ps_pop_found, all));
+    if (x == NULL || x->po_revive == NULL || x->po_rules.revive_queues < 1 || ask->group_len < 1 ||
+        ask->group_len > PS_TOPIC_MAX || ask->topic_len < 1 || ask->topic_len > PS_TOPIC_MAX ||
+        ask->most < 1 || ask->most > PS_POPPED_MAX)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a pop of %d messages", ask->most);
+    out->invisible_ms = ask->invisible_ms;
+    out->pop_ms = ps_timer_now(c->co_store);
+    out->revive_queue =
+        ask->ordered ? PS_ORDER_QUEUE : (int32_t)(++x->po_pops % x->po_rules.revive_queues);
+    walk w = {.c = c, .rules = &x->po_rules, .ask = ask, .found = out, .e = &mine};
+    if (!find_place(&w, ask->topic, ask->topic_len, 0, &p)) return 0;
+    bool failed = !choose_filter(&w, p.pair) || !walk_all(&w, &p) || (w.stopped && !out->full);
+    if (out->messages > 0) {
+        p.pair->pr_gets += out->messages;
+        p.pair->pr_bytes += out->bytes;
+        c->co_totals.gets += out->messages;
+        c->co_totals.get_bytes += out->bytes;
+    }
+    /* What was found before something failed is handed out. */
+    if (!failed || out->count > 0) return 0;
+    if (e != NULL) *e = mine;
+    return mine.code;
+}
+
+void ps_pop_found_free(ps_pop_found *found) {
+    for (int32_t i = 0; i < found->count; i++) ps_batch_free(found->all[i].batch);
+}
