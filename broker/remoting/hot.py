@@ -332,18 +332,6 @@ class Core:
         found: int = lib.ps_core_offset(self.handle, *_name(group), *_name(topic), queue)
         return None if found < 0 else found
 
-    def rests(self, group: str, topic: str, count: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Of so many queues of a topic: messages that the group has still to get, -1 where that is
-        not known; and their ends."""
-        rests, ends = ffi.new("int64_t[]", count), ffi.new("int64_t[]", count)
-        lib.ps_core_rests(self.handle, *_name(group), *_name(topic), count, rests, ends)
-        return ffi.unpack(rests, count), ffi.unpack(ends, count)
-
-    def take_reset(self, group: str, topic: str, queue: int) -> int | None:
-        """The offset that the next pull would be told to go to, taken back."""
-        found: int = lib.ps_core_take_reset(self.handle, *_name(group), *_name(topic), queue)
-        return None if found < 0 else found
-
     def offsets(self, group: str | None = None, topic: str | None = None) -> list[OffsetRow]:
         """All of them, or those of a group or a topic, in no order."""
         names = _any_name(group), _any_name(topic)

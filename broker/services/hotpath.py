@@ -72,13 +72,6 @@ class HotPath(Protocol):
     def reset_offset(self, group: str, topic: str, queue: int, target: int) -> None:
         """Sends the next pull to `target`; commits are ignored until then."""
 
-    def rests(self, group: str, topic: str, count: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Of so many queues of a topic: messages that the group has still to get, -1 where that is
-        not known; and their ends."""
-
-    def take_reset(self, group: str, topic: str, queue: int) -> int | None:
-        """Takes back a reset that no pull was answered with yet; None: there is none."""
-
     def watch_queue(self, topic: str, queue: int, offset: int) -> bool:
         """Whether the queue reaches beyond `offset`; if not, on_news is called once it does."""
 

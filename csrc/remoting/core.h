@@ -75,7 +75,7 @@ typedef struct ps_pair {
     int32_t pr_flags; /* PS_SUB_, 0: pulls are handed on */
     int64_t pr_sub_version;
     ps_filter *pr_filter; /* of the group; NULL: every message */
-    ps_filter *pr_own;    /* of the last pull that brought its own */
+    ps_filter *pr_own;    /* of the last request that brought its own */
     ps_mark *pr_marks;    /* by queue */
     int32_t pr_mark_count, pr_mark_room;
     int32_t pr_parked; /* pulls that are parked for it */

@@ -277,17 +277,6 @@ int64_t ps_core_pulled(ps_core *c, const char *group, int32_t group_len, const c
     return m->mk_pulled > m->mk_offset ? m->mk_pulled : m->mk_offset;
 }
 
-int64_t ps_core_take_reset(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                           int32_t topic_len, int32_t queue_id) {
-    ps_pair *p =
-        ps_core_find_pair(c, (const uint8_t *)group, group_len, (const uint8_t *)topic, topic_len);
-    ps_mark *m = p != NULL ? ps_pair_mark(p, queue_id, false) : NULL;
-    if (m == NULL) return -1;
-    int64_t target = m->mk_reset;
-    m->mk_reset = -1;
-    return target;
-}
-
 int64_t ps_core_offsets(ps_core *c, int32_t changed, ps_offset_row *out, int64_t room) {
     int64_t n = 0;
     for (ps_pair *p = c->co_all_pairs; p != NULL; p = p->pr_all) {
@@ -335,22 +324,6 @@ int64_t ps_core_offsets_of(ps_core *c, const char *group, int32_t group_len, con
         }
     }
     return n;
-}
-
-void ps_core_rests(ps_core *c, const char *group, int32_t group_len, const char *topic,
-                   int32_t topic_len, int32_t count, int64_t *rests, int64_t *ends) {
-    const uint8_t *name = (const uint8_t *)topic;
-    const ps_topic_entry *t = ps_core_find_topic(c, name, topic_len);
-    ps_pair *p = ps_core_find_pair(c, (const uint8_t *)group, group_len, name, topic_len);
-    for (int32_t q = 0; q < count; q++) {
-        int64_t low = 0, high = 0;
-        const ps_mark *m = p != NULL ? ps_pair_mark(p, q, false) : NULL;
-        if (t != NULL) ps_queue_range(c->co_store, t->te_topic, q, &low, &high);
-        bool known = t != NULL && m != NULL && m->mk_offset >= low && m->mk_offset <= high &&
-                     m->mk_reset < 0;
-        rests[q] = known ? high - m->mk_offset : -1;
-        ends[q] = high;
-    }
 }
 
 /* What is in flight stays counted. */

@@ -1,7 +1,7 @@
 /* POP_MESSAGE that finds messages, when the tables say that it may: its group is subscribed, and
  * not ordered. It is checked here, walked by popwalk.c and shown by popshow.c; what finds nothing,
- * is ordered or wrong is handed on, and the broker asks the same two. docs/internals/pop.md#the-pop;
- * upstream PopMessageProcessor. */
+ * is ordered or wrong is handed on, and the broker asks the same two.
+ * docs/internals/pop.md#the-pop; upstream PopMessageProcessor. */
 #include <errno.h>
 #include <stddef.h>
 #include <string.h>
@@ -64,7 +64,8 @@ static bool read_filter(const ps_pair *pair, const request *r, ps_pop_ask *ask) 
     return !ask->sql || ps_filter_is(pair->pr_own, r->filter.data, r->filter.len, true);
 }
 
-static int answer(ps_conn *n, const ps_command *command, const ps_pop_found *found, ps_slice topic) {
+static int answer(ps_conn *n, const ps_command *command, const ps_pop_found *found,
+                  ps_slice topic) {
     ps_core *c = n->cn_core;
     char numbers[4][24];
     ps_command reply;

@@ -157,7 +157,9 @@ static int check_row(const ps_popped_row *r, ps_error *e) {
     for (int32_t i = 0; good && i < r->count; i++)
         good = r->offsets[i] >= (i > 0 ? r->offsets[i - 1] + 1 : r->key.start) &&
                r->offsets[i] - r->key.start <= INT32_MAX;
-    return good ? 0 : ps_fail(e, PS_E_ARGUMENT, 0, r->key.start, NULL, "the offsets or numbers of a check point are out of their range");
+    return good ? 0
+                : ps_fail(e, PS_E_ARGUMENT, 0, r->key.start, NULL,
+                          "the offsets or numbers of a check point are out of their range");
 }
 
 int ps_core_popped_add(ps_core *c, const ps_popped_row *r, ps_error *e) {

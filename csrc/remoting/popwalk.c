@@ -36,7 +36,8 @@ static bool is_young(const walk *w, const place *p, int32_t queue_id, int64_t lo
     ps_store *s = w->c->co_store;
     int64_t physical;
     return w->rules->young_bytes >= 0 && low <= 0 && high > 0 &&
-           ps_queue_units(s, p->topic->te_topic, queue_id, 0, 1, &physical, NULL, NULL, NULL) == 1 &&
+           ps_queue_units(s, p->topic->te_topic, queue_id, 0, 1, &physical, NULL, NULL, NULL) ==
+               1 &&
            atomic_load(&s->st_log.lg_end) - physical <= w->rules->young_bytes;
 }
 

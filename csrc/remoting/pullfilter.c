@@ -1,5 +1,5 @@
-/* What a pull or a pop wants: tags by hash, or an SQL92 expression. Counted, since a parked pull keeps the
- * one that it came with. */
+/* What a pull or a pop wants: tags by hash, or an SQL92 expression. Counted, since a parked pull
+ * keeps the one that it came with. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -74,19 +74,12 @@ int64_t ps_core_pulled(ps_core *core, const char *group, int32_t group_len, cons
 /* Commits `offset`; the next pull is answered with it and PULL_OFFSET_MOVED. */
 int ps_core_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
                   int32_t topic_len, int32_t queue_id, int64_t offset, ps_error *error);
-/* Takes back the offset that the next pull would be sent to; -1: none. */
-int64_t ps_core_take_reset(ps_core *core, const char *group, int32_t group_len, const char *topic,
-                           int32_t topic_len, int32_t queue_id);
 /* Rows into `out` up to `room`; returns how many there are. changed 1: those committed since they
  * were last taken, and only those written into `out` count as taken. */
 int64_t ps_core_offsets(ps_core *core, int32_t changed, ps_offset_row *out, int64_t room);
 /* The same of one group, of one topic or of both; NULL: any. pairs 1: one row of each pair. */
 int64_t ps_core_offsets_of(ps_core *core, const char *group, int32_t group_len, const char *topic,
                            int32_t topic_len, int32_t pairs, ps_offset_row *out, int64_t room);
-/* Of the queues 0 to count - 1 of a topic: their ends, and how many messages the group has still to
- * get of each; -1 where that is not known: it was never there, is beyond the queue, or is reset. */
-void ps_core_rests(ps_core *core, const char *group, int32_t group_len, const char *topic,
-                   int32_t topic_len, int32_t count, int64_t *rests, int64_t *ends);
 void ps_core_forget_offsets(ps_core *core, const char *group, int32_t group_len, const char *topic,
                             int32_t topic_len); /* a NULL name: any */
 

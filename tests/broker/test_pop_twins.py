@@ -1,29 +1,38 @@
-"""Twins: the same pops and acknowledgements are served once by the core and once by Python, of two
-stores. Answers and records are equal. PS_SEED repeats a run, PS_POP_TWINS says how many."""
+"""What the core pops by itself; and twins: the same acknowledgements are served once by it and once
+by Python, of two stores. Answers and records are equal. PS_SEED repeats a run, PS_POP_TWINS says
+how many."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import time
+import re
 from contextlib import asynccontextmanager
 
 from popping import popping, records, run
 
 from broker.remoting.codes import RequestCode as Code
-from broker.services.pop import Pop
 
 CASES = int(os.environ.get("PS_POP_TWINS", "300"))
 TIMERS = "rmq_sys_wheel_timer"
 
 
-def records_of(p):
-    """What the two have put for timers, times of storing apart."""
+#: Times of popping and of storing, in ms.
+_TIME = re.compile(r"\b[0-9]{13}\b")
+
+
+def records_of(p, without=_TIME):
+    """What was put for timers."""
     store, found, at = p.broker.store, [], 0
     while at < store.range(TIMERS, 0)[1]:
         for message in store.read(TIMERS, 0, at, max_messages=64):
-            found.append((message.queue, message.properties, bytes(message.body)))
+            body = bytes(message.body).decode()
+            said = dict(message.properties)
+            if without is not None:
+                body = without.sub("T", body)
+                said = {name: without.sub("T", value) for name, value in said.items()}
+            found.append((message.queue, said, body.encode()))
             at = message.queue_offset + 1
     return found
 
@@ -50,106 +59,46 @@ def changed(rng, fields, handle):
     return fields
 
 
-def test_core_and_python_acknowledge_alike(tmp_path, rng, monkeypatch):
-    now = time.time_ns() // 1_000_000
-    monkeypatch.setattr(Pop, "now_ms", lambda self: now)
-
+def test_core_and_python_acknowledge_alike(tmp_path, rng):
     async def work():
         async with popping(tmp_path / "core") as one, popping(tmp_path / "python") as two:
             two.broker.services.core.hand_on_pops()
             sides = one, two
             for p in sides:
                 p.make_topic(queues=3)
-                p.pop_service.batches.random.seed(5)
                 for queue in range(3):
                     p.put(*map(str, range(40)), queue=queue)
             out = []
             for n in range(8):
-                asked = {"most": 1 + 4 * n, "invisible": 60_000 + n}
-                both = [await p.handles(**asked) for p in sides]
-                assert both[0] == both[1]
-                out += both[0]
+                asked = {"most": 1 + 4 * n, "invisible": 60_000 + n, "queue": n % 3}
+                out += zip(*[await p.handles(**asked) for p in sides], strict=True)
             for _ in range(CASES):
-                handle, topic, _ = rng.choice(out)
-                fields = {
-                    "consumerGroup": "g", "topic": topic, "queueId": handle.queue,
-                    "offset": handle.offset, "extraInfo": handle.text,
-                }  # fmt: skip
-                fields = changed(rng, fields, handle)
-                answers = [await p.ask(Code.ACK_MESSAGE, **fields) for p in sides]
+                answers, both, state = [], rng.choice(out), rng.getstate()
+                for p, (handle, topic, _) in zip(sides, both, strict=True):
+                    rng.setstate(state)
+                    fields = {
+                        "consumerGroup": "g", "topic": topic, "queueId": handle.queue,
+                        "offset": handle.offset, "extraInfo": handle.text,
+                    }  # fmt: skip
+                    answers.append(await p.ask(Code.ACK_MESSAGE, **changed(rng, fields, handle)))
                 said = [(a.code, a.ext, a.body, a.serialize, a.flag) for a in answers]
-                assert said[0] == said[1], fields
+                assert said[0] == said[1], both
                 # They say where they were asked from.
                 remarks = [(a.remark or "").partition(" consumer:[")[0] for a in answers]
-                assert remarks[0] == remarks[1], fields
+                assert remarks[0] == remarks[1], both
             put = [records_of(p) for p in sides]
             assert put[0] == put[1]
-            left = [[(ck.row, ck.open) for ck in p.pop_service.points] for p in sides]
-            assert sorted(left[0]) == sorted(left[1])
+            left = [
+                sorted(
+                    (ck.queue, ck.start, ck.row.offsets, ck.acked) for ck in p.pop_service.points
+                )
+                for p in sides
+            ]
+            assert left[0] == left[1]
             flight = [[p.pop_service.in_flight("T", "g", q) for q in range(3)] for p in sides]
             assert flight[0] == flight[1]
             acks = [each for each in put[0] if each[1]["TAGS"] == "ack"]
             assert sum(flight[0]) == len(out) - len(acks) and acks
-
-    run(work())
-
-
-#: What the clocks and the turns of the two have no reason to agree on.
-_OF_A_SIDE = ("popTime", "reviveQid")
-
-
-def asked_to_pop(rng):
-    """The fields of a pop; one in four is unusual."""
-    fields = {
-        "queue": rng.randrange(3), "most": rng.randrange(1, 33),
-        "invisible": rng.randrange(60_000, 70_000),
-    }  # fmt: skip
-    name = rng.choice((None,) * 12 + ("most", "queue", "invisible", "exp", "born"))
-    if name in ("most", "queue", "invisible"):
-        # Not a time so short that a message comes back meanwhile.
-        small = () if name == "invisible" else (33, 99)
-        fields[name] = rng.choice((-1 << 63, -2, 0, *small, 1 << 31, 1 << 62, "", "x"))
-    elif name == "exp":
-        fields |= rng.choice(
-            ({"exp": "A"}, {"exp": ""}, {"expType": "SQL92", "exp": "a = 1"}, {"expType": "?"})
-        )
-    elif name == "born":
-        fields["bornTime"] = rng.choice((0, 1, -5, 1 << 62))
-    return fields
-
-
-def test_core_and_python_pop_alike(tmp_path, rng):
-    async def work():
-        async with popping(tmp_path / "core") as one, popping(tmp_path / "python") as two:
-            two.broker.services.core.hand_on_pops()
-            sides, bodies = (one, two), [f"{n}" * rng.randrange(1, 4) for n in range(200)]
-            for p in sides:
-                p.make_topic(queues=3)
-                for queue in range(3):
-                    await p.pop(queue=queue)  # the first visit of the group
-                    p.put(*bodies, queue=queue)
-                subscribe(p)
-            walks, by_core = count_walks(one), 0
-            for _ in range(CASES // 4):
-                fields, before = asked_to_pop(rng), len(walks)
-                answers = [await p.pop(**fields) for p in sides]
-                said = [
-                    (a.code, {k: v for k, v in a.ext.items() if k not in _OF_A_SIDE}, a.serialize)
-                    for a in answers
-                ]
-                assert said[0] == said[1], fields
-                bodies = [[each[:2] for each in records(a.body)] for a in answers]
-                assert bodies[0] == bodies[1], fields
-                by_core += answers[0].code == 0 and len(walks) == before
-            rows = [
-                sorted((r.key.queue, r.key.start, r.offsets, r.invisible_ms) for r in all_rows(p))
-                for p in sides
-            ]
-            assert rows[0] == rows[1] and by_core > 5
-            flight = [[p.pop_service.in_flight("T", "g", q) for q in range(3)] for p in sides]
-            assert flight[0] == flight[1]
-            taken = [p.broker.services.statistics.current()["GROUP_GET_NUMS", "T@g"] for p in sides]
-            assert taken[0] == taken[1] == sum(flight[0])
 
     run(work())
 
@@ -167,9 +116,9 @@ def count_walks(p):
     return walks
 
 
-def subscribe(p):
+def subscribe(p, group="g"):
     """The core pops for groups that are subscribed."""
-    p.broker.services.core.publish_subscription("g", "T", tags=None, sub_version=1, own=True)
+    p.broker.services.core.publish_subscription(group, "T", tags=None, sub_version=1, own=True)
 
 
 @asynccontextmanager
@@ -182,24 +131,83 @@ async def popped_by_core(store_path):
         yield p, count_walks(p)
 
 
-def all_rows(p):
-    return [ck.row for ck in p.pop_service.points]
-
-
-def test_the_core_leaves_what_came_back_to_python(store_path):
-    """And finds the rest of the topic by itself."""
+def test_the_core_pops_what_came_back_under_the_name_of_its_topic(store_path):
+    """With its handle, by which it is acknowledged, and the rest of the topic beside it."""
 
     async def work():
         async with popped_by_core(store_path) as (p, walks):
             p.put("a", "b", "c")
             assert [body for *_, body in await p.handles(most=1)] == [b"a"]
-            assert not walks
             p.shift(61_000)
             came = []
             while len(came) < 3:
-                came += [body for *_, body in await p.handles(most=1)]
+                answer = await p.pop(most=1)
+                for (handle, name, _), record in zip(
+                    p.handles_of(answer), records(answer.body), strict=True
+                ):
+                    _, body, said, topic, times = record
+                    came.append((body, handle.retry, topic, times))
+                    assert said.get("POP_CK") == (handle.text if handle.retry != "0" else None)
+                    assert (await p.ack(handle, name)).code == 0
                 await asyncio.sleep(0.01)
-            assert sorted(came) == [b"a", b"b", b"c"] and walks
+            again = ("2", "1")[p.broker.services.pop.batches.looked_at == ["1"]]
+            assert sorted(came) == [(b"a", again, "T", 1), (b"b", "0", "T", 0), (b"c", "0", "T", 0)]
+            assert len(p.pop_service.points) == 0
+            assert not [each for each in walks if each.most != 1]
+
+    run(work())
+
+
+def test_the_core_pops_what_a_filter_takes(store_path):
+    """Tags at once; SQL92 once the broker has checked the expression."""
+
+    async def work():
+        async with popped_by_core(store_path) as (p, walks):
+            for n in range(6):
+                said = {"TAGS": "ab"[n % 2], "n": str(n)}
+                p.broker.store.put("T", f"{n}", properties=said, queue=0)
+            got = await p.pop(most=2, exp="a || c")
+            assert [each[1] for each in records(got.body)] == [b"0", b"2"] and not walks
+            for n, expected in (4, b"4"), (5, b"5"):
+                sql = {"expType": "SQL92", "exp": f"n >= 4 AND n <= {n}"}
+                got = await p.pop(most=1, **sql)
+                assert [each[1] for each in records(got.body)] == [expected]
+                assert len(walks) == n - 3
+            p.broker.store.put("T", "7", properties={"n": "5"}, queue=0)
+            got = await p.pop(**sql)
+            assert [each[1] for each in records(got.body)] == [b"7"] and len(walks) == 2
+
+    run(work())
+
+
+def test_the_core_pops_on_a_first_visit(store_path):
+    """From the first message, and of a queue that is not young from the last one."""
+
+    async def work():
+        settings = {"initPopOffsetByCheckMsgInMem": "false"}
+        async with popping(store_path, **settings) as p:
+            p.make_topic()
+            p.put(*"abc")
+            walks = count_walks(p)
+            for group, mode, expected in ("g", 0, [b"a", b"b", b"c"]), ("h", 1, [b"c"]):
+                subscribe(p, group)
+                got = await p.pop(group=group, initMode=mode)
+                assert [each[1] for each in records(got.body)] == expected
+            assert not walks
+
+    run(work())
+
+
+def test_a_pop_of_a_syncing_broker_is_answered_after_its_check_point_is_on_the_disk(store_path):
+    async def work():
+        async with popping(store_path, flushDiskType="SYNC_FLUSH") as p:
+            p.make_topic()
+            subscribe(p)
+            await asyncio.to_thread(p.put, "a")
+            walks = count_walks(p)
+            got = await p.pop()
+            assert [each[1] for each in records(got.body)] == [b"a"] and not walks
+            assert p.broker.store.info().log_flushed >= p.pop_service.log.end > 0
 
     run(work())
 
@@ -236,7 +244,7 @@ def test_records_are_what_apaches_broker_writes(store_path):
                 "reviveTime": pop_ms + 20_000, "ro": 0, "so": 0, "t": "T",
             }  # fmt: skip
             bodies = [ck, {"ao": 1, **named, **where}, {"ao": -1, "aol": [0, 2], **named, **where}]
-            got = records_of(p)
+            got = records_of(p, None)
             assert [body for *_, body in got] == [
                 json.dumps(each, separators=(",", ":")).encode() for each in bodies
             ]

@@ -13,6 +13,7 @@ from broker.services.config import Config
 from broker.services.pop.order import OrderTable
 from broker.services.topics import Topics
 from pystore import Batch, Message
+from pystore.native import ffi
 
 __all__ = ["Batches", "Delivery", "PopRequest", "Popped", "Taken", "longest_retry_topic"]
 
@@ -79,7 +80,7 @@ class Popped:
     def seen(self) -> dict[int, int]:
         """The end of each queue of the topic that was looked at; until the next try."""
         raw = self.raw
-        return {raw.seen_first + i: raw.seen[i] for i in range(raw.seen_count)}
+        return dict(enumerate(ffi.unpack(raw.seen, raw.seen_count), raw.seen_first))
 
     def deliveries(self, broker: str) -> Iterator[Delivery]:
         """Each message with the handle that acknowledges it."""
