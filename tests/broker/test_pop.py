@@ -122,17 +122,17 @@ def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_pat
                 shutil.copytree(store_path, copy)
                 return put_ack(ck, offsets)
 
-            def crash_before_second(topic, *args, **more):
-                if store.range(topic, 0)[1] == 1 and not copy.exists():
+            def crash_before_second(place, decision, **more):
+                if store.range(decision.topic, 0)[1] == 1 and not copy.exists():
                     store.flush()
                     shutil.copytree(store_path, copy)
-                return put(topic, *args, **more)
+                return put(place, decision, **more)
 
             if cut == "after the copies":
                 log.put_ack = crash
             else:
-                revive = p.pop_service.revive
-                put, revive._put = revive._put, crash_before_second
+                core = p.broker.services.core
+                put, core.put_again = core.put_again, crash_before_second
             await until_async(lambda: p.pop_service.revive.revived == 2)
 
     async def second():
@@ -878,3 +878,22 @@ def test_a_start_after_a_clean_stop_reads_no_records(store_path, monkeypatch, st
         kept.write_bytes(kept.read_bytes()[:-9])
     run(second())
     assert bool(asked) is (stopped != "cleanly")
+
+
+def test_what_comes_back_again_and_again_keeps_where_it_was_born(store_path):
+    async def work():
+        async with popping(store_path) as p:
+            p.make_topic()
+            assert (await p.send(b"a")).code == 0
+            born = p.broker.store.read("T", 0, 0)[0].born_host
+            for times in range(3):
+                found = []
+                while not found:
+                    got = await p.pop(poll=10_000, invisible=1)
+                    found = records(got.body)
+                assert [(each[1], each[4]) for each in found] == [(b"a", times)]
+            (retry,) = [name for name in p.broker.store.topics() if name.startswith("%RETRY%g")]
+            copies = p.broker.store.read(retry, 0, 0)
+            assert {each.born_host for each in copies} == {born}
+
+    run(work())

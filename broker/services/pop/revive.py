@@ -7,11 +7,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from broker.remoting.decision import PutDecision, Role
 from broker.remoting.popped import Key
 from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
 from broker.services.groups import Groups
+from broker.services.hotpath import HotPath
 from broker.services.names import RETRY
 from broker.services.offsets import Offsets
 from broker.services.pop.checkpoints import CheckPoint, CheckPoints
@@ -35,9 +37,8 @@ _RETRY_MS = 1000
 _PROGRESS = 2048
 #: Properties of a delivery, which a copy must not have: it would wait once more, or name a handle
 #: that is over.
-_DROPPED = frozenset({"POP_CK", *ASKING})
+_DROPPED = ("POP_CK", *ASKING)
 _FIRST_POP = "1ST_POP_TIME"
-_ADDRESS_FLAGS = 0x30
 
 
 class Revive:
@@ -46,6 +47,7 @@ class Revive:
     def __init__(
         self,
         store: Store,
+        core: HotPath,
         config: Config,
         topics: Topics,
         groups: Groups,
@@ -58,7 +60,7 @@ class Revive:
     ) -> None:
         """came_back: told topic and group of messages that can be popped again. is_behind: whether
         timers are late, so that check points may still be on their way to the revive topic."""
-        self._store, self._config = store, config
+        self._store, self._core, self._config = store, core, config
         self._topics, self._groups, self._offsets = topics, groups, offsets
         self._points, self._log = points, revive_log
         self._now_ms, self._came_back, self._is_behind = now_ms, came_back, is_behind
@@ -161,15 +163,16 @@ class Revive:
         if not found or found[0].queue_offset != offset:
             return False
         message = found[0]
-        properties = {k: v for k, v in message.properties.items() if k not in _DROPPED}
-        target = self._target(ck)
-        properties[_FIRST_POP] = _first_pop(ck, message)
+        decision = PutDecision(
+            topic=self._target(ck), queue=0, level=0, role=Role.PLAIN, wait=False, key="",
+            drop=_DROPPED, add={_FIRST_POP: _first_pop(ck, message)},
+        )  # fmt: skip
         try:
-            self._put(target, message, properties)
+            self._core.put_again(message.physical_offset, decision, more_tries=1)
         except MessageIllegal:
             # It was legal until the property came on top.
-            del properties[_FIRST_POP]
-            self._put(target, message, properties)
+            decision.add = {}
+            self._core.put_again(message.physical_offset, decision, more_tries=1)
         return True
 
     # ---- after a crash ----
@@ -240,14 +243,6 @@ class Revive:
             self._topics.built_in(name)
             self._offsets.commit(ck.group, name, 0, 0)
         return name
-
-    def _put(self, topic: str, message: Message, properties: dict[str, str]) -> None:
-        self._store.put_message(
-            topic, bytes(message.raw_body), properties=properties, queue=0, flag=message.flag,
-            sys_flag=message.sys_flag & ~_ADDRESS_FLAGS,
-            reconsume_times=message.reconsume_times + 1, born_timestamp=message.born_timestamp,
-            block=False,
-        )  # fmt: skip
 
     # ---- progress ----
 

@@ -86,7 +86,7 @@ class Pop:
         self.log = ReviveLog(store, topic, popped)
         self.batches = Batches(popped, config, topics, self.order, self.now_ms)
         self.revive = Revive(
-            store, config, topics, groups, offsets, self.points, self.log, self.now_ms,
+            store, core, config, topics, groups, offsets, self.points, self.log, self.now_ms,
             self._came_back, self._is_behind,
         )  # fmt: skip
         self.acks = Acks(
