@@ -53,10 +53,14 @@ class Feed:
         self._conn = lib.ps_conn_new(core.handle, 1, bytes(8), 8, self._error)
 
     def send(self, chunks: list[bytes]) -> None:
-        step = self._step
+        step, at = self._step, ffi.new("uint8_t **")
         for chunk in chunks:
-            self._core.room[: len(chunk)] = chunk
             size = len(chunk)
+            room: Any = self._core.room
+            if step.part:
+                found = lib.ps_conn_room(self._conn, at, self._error)
+                room = ffi.buffer(at[0], found)
+            room[:size] = chunk
             while True:
                 assert lib.ps_conn_received(self._conn, size, step, self._error) == 0
                 assert step.frame_count == 0

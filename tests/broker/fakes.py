@@ -48,6 +48,9 @@ class FakePeer:
         if not self.closed:
             self.sent.append(command)
 
+    def hold(self, size):
+        """Nothing of it is counted."""
+
     def push(self, frames):
         if not self.closed:
             self.pushed.append(frames)
