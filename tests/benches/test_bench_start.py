@@ -32,6 +32,7 @@ LONG = {
     "grpc_idle": "--clients 5 --seconds 1 --peers ours",
     "grpc_work": "--peers ours --rounds 1 --count 300",
     "jobs": "--rounds 1 --scale 0.002 --only archive,audits",
+    "pops": "--rounds 1 --count 400",
     "signed": "--rounds 1 --seconds 0.3 --count 1000",
     "timer_peers": "--peers ours --rounds 1 --rate 200 --seconds 1 --together 500",
     "timers": "--rate 200 --seconds 1 --together 500",
