@@ -18,7 +18,8 @@ from broker.grpc.renewal import Renewals
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok, overall, status
-from broker.processors.poprules import PopRules, after_disk
+from broker.processors.durable import after_disk
+from broker.processors.poprules import PopRules
 from broker.processors.turns import Turns
 from broker.remoting.command import Refused
 from broker.remoting.receipts import Handle

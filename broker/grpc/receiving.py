@@ -27,7 +27,8 @@ from broker.grpc.routes import Routes
 from broker.grpc.schema import METHODS, DecodeError, pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, of_response, ok
-from broker.processors.poprules import PopRules, after_disk
+from broker.processors.durable import after_disk
+from broker.processors.poprules import PopRules
 from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused, texts

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import GROUP, GROUPS, read
+from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
@@ -42,8 +43,12 @@ class GroupProcessor:
 
     # ---- groups ----
 
-    def update(self, peer: Peer, command: Command) -> Command:
+    def update(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         self.s.groups.update(self.s.groups.from_json(read(command, GROUP)))
+        return self._settled(command)
+
+    async def _settled(self, command: Command) -> Command:
+        await settled(self.s.groups)
         return command.reply()
 
     def update_list(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
@@ -58,7 +63,7 @@ class GroupProcessor:
         for group in groups:
             await turns.next()
             self.s.groups.update(group)
-        return command.reply()
+        return await self._settled(command)
 
     def delete(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("groupName")
@@ -79,6 +84,7 @@ class GroupProcessor:
 
     async def _kept(self, answer: Command) -> Command:
         await self.s.groups.keep_forbidden()
+        await settled(self.s.groups)
         return answer
 
     def all(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:

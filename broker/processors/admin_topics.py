@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from broker.processors.bodies import TOPICS, read
+from broker.processors.durable import settled
 from broker.processors.refusals import ended
 from broker.processors.turns import Turns, reply_with
 from broker.remoting import mqjson
@@ -18,7 +19,6 @@ from broker.remoting.turns import alone
 from broker.services.context import Services
 from broker.services.names import RETRY
 from pystore.configfiles import DataVersion, TopicConfig, version_to_json
-from pystore.errors import StoreError
 
 __all__ = ["TopicProcessor"]
 
@@ -56,12 +56,7 @@ class TopicProcessor:
 
     async def _registered(self, command: Command) -> Command:
         """The tool looks at the name server next."""
-        try:
-            await self.s.topics.settled()
-        except StoreError as failed:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"kept in memory, and not on the disk yet: {failed.text}"
-            ) from None
+        await settled(self.s.topics)
         await self.s.registration.settled()
         return command.reply()
 

@@ -7,7 +7,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from broker.processors.poprules import BATCH_MAX, PopRules, after_disk
+from broker.processors.durable import after_disk
+from broker.processors.poprules import BATCH_MAX, PopRules
 from broker.processors.refusals import always, put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused

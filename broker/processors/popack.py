@@ -8,7 +8,8 @@ import binascii
 from typing import Any
 
 from broker.processors.bodies import BATCH_ACK, read
-from broker.processors.poprules import PopRules, after_disk
+from broker.processors.durable import once_durable
+from broker.processors.poprules import PopRules
 from broker.processors.refusals import always
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -48,22 +49,11 @@ class PopAckProcessor:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, str(bad)) from None
         return topic, group, handle._replace(queue=queue, offset=offset)
 
-    def _reply(self, answer: Command, end: int) -> Result:
-        wait = after_disk(self.s, end)
-        if wait is None:
-            return answer
-
-        async def later() -> Command:
-            await wait
-            return answer
-
-        return later()
-
     # ---- requests ----
 
     def ack(self, peer: Peer, command: Command) -> Result:
         end = self._rules.ack(host_text(peer), *self._delivery(command))
-        return self._reply(command.reply(), end)
+        return once_durable(self.s, end, command.reply())
 
     def batch_ack(self, peer: Peer, command: Command) -> Result:
         body = read(command, BATCH_ACK) if len(command.body) else {"acks": ()}
@@ -72,7 +62,7 @@ class PopAckProcessor:
         end = 0
         for each in body["acks"]:
             end = max(end, self._ack_one(each))
-        return self._reply(command.reply(), end)
+        return once_durable(self.s, end, command.reply())
 
     def _ack_one(self, said: dict[str, Any]) -> int:
         """One batch; what it names and is not there is passed over. The end of its record."""
@@ -97,7 +87,7 @@ class PopAckProcessor:
             "popTime": made.pop_ms, "invisibleTime": made.invisible_ms,
             "reviveQid": made.revive_queue,
         }  # fmt: skip
-        return self._reply(command.reply(0, _NO_REMARK, ext), made.end)
+        return once_durable(self.s, made.end, command.reply(0, _NO_REMARK, ext))
 
 
 def _bits(text: str) -> list[int]:

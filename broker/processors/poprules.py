@@ -3,7 +3,7 @@ order, then acknowledgements and other invisible times (docs/internals/pop.md#re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -18,36 +18,14 @@ from broker.services.pop import Pop
 from broker.services.pop.acks import Change, Outcome
 from broker.services.pop.batches import PopRequest, longest_retry_topic
 from broker.services.topics import READ
-from pystore import PutStatus
 from pystore.errors import StoreError
 
-__all__ = ["BATCH_MAX", "PopRules", "after_disk"]
+__all__ = ["BATCH_MAX", "PopRules"]
 
 _T = TypeVar("_T")
 
 #: Messages of one request.
 BATCH_MAX = 32
-
-
-def after_disk(s: Services, end: int) -> Awaitable[None] | None:
-    """Waits until the log is on the disk up to `end`; None: nobody waits for that.
-
-    Raises: Refused, when it is not in time.
-    """
-    if not end or s.settings["flushDiskType"] != "SYNC_FLUSH":
-        return None
-
-    async def wait() -> None:
-        try:
-            status = await s.store.durable(end)
-        except StoreError as failed:
-            raise put_refusal(failed, s) from failed
-        if status is PutStatus.FLUSH_DISK_TIMEOUT:
-            raise Refused(
-                ResponseCode.FLUSH_DISK_TIMEOUT, "the disk did not take the record in time"
-            )
-
-    return wait()
 
 
 class PopRules:

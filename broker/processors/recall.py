@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Coroutine
+from typing import Any
 
+from broker.processors.durable import once_durable
 from broker.processors.refusals import always, put_refusal
 from broker.remoting import mqjson
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -35,7 +38,7 @@ class RecallProcessor:
 
     # ---- recall ----
 
-    def recall(self, peer: Peer, command: Command) -> Command:
+    def recall(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command | None]:
         """The checks in upstream's order; then whether the message still waits, which upstream does
         not look at."""
         self._check_may()
@@ -54,7 +57,9 @@ class RecallProcessor:
         if group := command.ext.get("producerGroup"):
             mark["PGROUP"] = group
         try:
-            self.s.store.put_message(topic, b"0", tags="_RECALL_TAG_", properties=mark, queue=0)
+            put = self.s.store.put_message(
+                topic, b"0", tags="_RECALL_TAG_", properties=mark, queue=0, block=False
+            )
         except TimerIllegal as late:  # it became due since it was found
             raise Refused(
                 ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"
@@ -65,7 +70,8 @@ class RecallProcessor:
         assert schedule is not None
         schedule.look_at_timers()
         region = str(self.s.settings["regionId"])
-        return command.reply(ext={"msgId": handle.key, "MSG_REGION": region})
+        answer = command.reply(ext={"msgId": handle.key, "MSG_REGION": region})
+        return once_durable(self.s, put.physical_offset + put.size, answer)
 
     def _check_may(self) -> None:
         settings = self.s.settings

@@ -3,7 +3,11 @@ goes to the dead letters (docs/internals/wire.md#send-back)."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from broker.processors.admission import V3_4_9
+from broker.processors.durable import once_durable
 from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -29,11 +33,13 @@ class RetryProcessor:
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, peer: Peer, command: Command) -> Command:
+    def send_back(
+        self, peer: Peer, command: Command
+    ) -> Command | Coroutine[Any, Any, Command | None]:
         limit = None
         if command.version >= V3_4_9 and command.ext.get("maxReconsumeTimes"):
             limit = command.number("maxReconsumeTimes")
-        self.put_back(
+        end = self.put_back(
             host_text(peer),
             command.text("group"),
             command.number("offset"),
@@ -41,7 +47,8 @@ class RetryProcessor:
             limit=limit,
             unit=command.flag_of("unitMode"),
         )
-        return command.reply()
+        # The client commits its offset past the message next, which then is nowhere but here.
+        return once_durable(self.s, end, command.reply())
 
     def put_back(
         self,
@@ -52,9 +59,10 @@ class RetryProcessor:
         *,
         limit: int | None = None,
         unit: bool = False,
-    ) -> None:
+    ) -> int:
         """The message at an offset of the log comes again to the group; below level 0, or after
-        `limit` tries (None: the group's), it goes to its dead letters. Raises: Refused."""
+        `limit` tries (None: the group's), it goes to its dead letters. The end of the record that
+        this puts, 0 without one. Raises: Refused."""
         group = self.s.groups.get(name)
         if group is None:
             raise Refused(
@@ -66,7 +74,7 @@ class RetryProcessor:
                 f"the broker[{self.s.host}] sending message is forbidden",
             )
         if group.retry_queue_nums <= 0:
-            return
+            return 0
         retry = self.s.topics.retry_topic(name, group.retry_queue_nums, unit=unit)
         if not retry.perm & WRITE:
             raise Refused(
@@ -80,11 +88,11 @@ class RetryProcessor:
             ) from failed
         tries = group.retry_max_times if limit is None else limit
         dead = level < 0 or message.reconsume_times >= tries
-        self._put_again(who, name, retry.name, message, level, dead)
+        return self._put_again(who, name, retry.name, message, level, dead)
 
     def _put_again(
         self, who: str, group: str, retry: str, message: Message, level: int, dead: bool
-    ) -> None:
+    ) -> int:
         context = None
         if self.s.consume_hooks:
             context = ConsumeContext(group, message.topic, message.queue, who, size=message.size)
@@ -100,7 +108,7 @@ class RetryProcessor:
         decision.drop = ("REAL_TOPIC", "REAL_QID")
         decision.add = self._said_of(message, dead)
         try:
-            self.s.core.put_again(message.physical_offset, decision, more_tries=1)
+            sent = self.s.core.put_again(message.physical_offset, decision, more_tries=1)
         except StoreError as failed:
             raise put_refusal(failed, self.s) from failed
         self._count(group, message.topic, dead)
@@ -108,6 +116,7 @@ class RetryProcessor:
             context.success = True
             context.status = "SEND_BACK_TO_DLQ" if dead else "SEND_BACK"
             self.s.consume_hooks.after(context)
+        return sent.end
 
     @staticmethod
     def _said_of(message: Message, dead: bool) -> dict[str, str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from broker.processors.durable import once_durable
 from broker.processors.refusals import put_refusal
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
@@ -23,7 +24,6 @@ __all__ = ["TransactionProcessor"]
 class TransactionProcessor:
     def __init__(self, s: Services) -> None:
         self.s = s
-        self._sync = s.settings["flushDiskType"] == "SYNC_FLUSH"
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -73,9 +73,7 @@ class TransactionProcessor:
         if place not in (half.physical, half.root_physical):
             raise Refused(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
         done = self._decide(half, wanted)
-        if self._sync and done.end >= 0 and not command.is_oneway:
-            return self._durable(command, done.end)
-        return command.reply()
+        return once_durable(self.s, done.end, command.reply())
 
     def _message(self, place: int) -> Message:
         try:
@@ -138,16 +136,9 @@ class TransactionProcessor:
         assert done is not None  # it was open a moment ago
         return done
 
-    async def _durable(self, command: Command, end: int) -> Command:
-        try:
-            await self.s.store.durable(end)
-        except StoreError as failed:
-            raise put_refusal(failed, self.s) from failed
-        return command.reply()
-
     # ---- RESUME_CHECK_HALF ----
 
-    def resume(self, peer: Peer, command: Command) -> Command:
+    def resume(self, peer: Peer, command: Command) -> Command | Coroutine[Any, Any, Command | None]:
         self._master_only()
         try:
             message = self.s.store.message_by_id(command.text("msgId"))
@@ -165,4 +156,5 @@ class TransactionProcessor:
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: the message is neither one"
                 " that was discarded nor an open half message.",
             )
-        return command.reply()
+        end = half.physical + self.s.store.message(half.physical).size
+        return once_durable(self.s, end, command.reply())

@@ -1,0 +1,64 @@
+"""Answers that wait for the disk: with flushDiskType=SYNC_FLUSH no record is acknowledged before a
+sync has covered it. What the core answers by itself waits there (csrc/remoting/sent.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+from broker.processors.refusals import put_refusal
+from broker.remoting.codes import ResponseCode
+from broker.remoting.command import Command, Refused
+from broker.services.context import Services
+from broker.services.groups import Groups
+from broker.services.topics import Topics
+from pystore import PutStatus
+from pystore.errors import StoreError
+
+__all__ = ["after_disk", "once_durable", "settled"]
+
+
+def after_disk(s: Services, end: int) -> Awaitable[None] | None:
+    """Waits until the log is on the disk up to `end`; None: nobody waits for that.
+
+    Raises: Refused, when it is not in time.
+    """
+    if end <= 0 or s.settings["flushDiskType"] != "SYNC_FLUSH":
+        return None
+
+    async def wait() -> None:
+        try:
+            status = await s.store.durable(end)
+        except StoreError as failed:
+            raise put_refusal(failed, s) from failed
+        if status is PutStatus.FLUSH_DISK_TIMEOUT:
+            raise Refused(
+                ResponseCode.FLUSH_DISK_TIMEOUT, "the disk did not take the record in time"
+            )
+
+    return wait()
+
+
+def once_durable(
+    s: Services, end: int, answer: Command
+) -> Command | Coroutine[Any, Any, Command | None]:
+    """The answer to a request that has stored records up to `end` of the log."""
+    wait = after_disk(s, end)
+    if wait is None:
+        return answer
+
+    async def answered() -> Command:
+        await wait
+        return answer
+
+    return answered()
+
+
+async def settled(rows: Topics | Groups) -> None:
+    """Waits until what a tool has changed of them is on the disk. Raises: Refused."""
+    try:
+        await rows.settled()
+    except StoreError as failed:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, f"kept in memory, and not on the disk yet: {failed.text}"
+        ) from None
