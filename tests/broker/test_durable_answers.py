@@ -24,7 +24,8 @@ from pystore.configfiles import SubscriptionGroup, TopicConfig
 from pystore.metadata import Metadata
 
 MADE = {
-    "topic": "made", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+    "topic": "made", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+    "perm": "6",
 }  # fmt: skip
 SETTINGS: dict[str, Any] = {
     "listenPort": 0, "bindAddress": "127.0.0.1", "flushDiskType": "SYNC_FLUSH",
