@@ -269,15 +269,25 @@ def size_of(env: Any) -> int:
 
 
 def check_size(meta: Path, size: int) -> None:
-    """Whether the file still has that many bytes: LMDB's next look at a page that somebody has cut
-    off would end the process. Raises: RecordDamaged."""
-    path = meta / "data.mdb"
-    try:
-        found = path.stat().st_size
-    except FileNotFoundError:
-        return  # LMDB holds a file that has no name any more
-    if found < size:
-        raise _damaged(f"the file was cut off at {found} bytes while it was open", path)
+    """Whether the file still has that many bytes, and the lock file its own: LMDB's next look at a
+    page that somebody has cut off would end the process. Raises: RecordDamaged."""
+    for path, bytes_ in ((meta / "data.mdb", size), (meta / "lock.mdb", _LOCK_BYTES)):
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            continue  # LMDB holds a file that has no name any more
+        if found < bytes_:
+            raise _damaged(f"the file was cut off at {found} bytes while it was open", path)
+
+
+def close(env: Any, meta: Path) -> None:
+    """Closes a database, which looks into its lock file: one that was cut off is made as long as it
+    was before. It could not be used after that: what stood in it is gone."""
+    path = meta / "lock.mdb"
+    with contextlib.suppress(OSError):
+        if path.stat().st_size < _LOCK_BYTES:
+            os.truncate(path, _LOCK_BYTES)
+    env.close()
 
 
 def _damaged(why: str, path: Path) -> RecordDamaged:

@@ -28,7 +28,7 @@ from typing import Any
 import lmdb
 
 from pystore._aside import move_aside
-from pystore._metadb import check_file, check_size, reserve_lock, size_of
+from pystore._metadb import check_file, check_size, close, reserve_lock, size_of
 
 __all__ = [
     "COPY", "AccessRows", "Changes", "Tables", "check_file", "check_size", "has_access_copy",
@@ -96,6 +96,7 @@ class Tables:
     """
 
     def __init__(self, place: Path, *, readonly: bool = False) -> None:
+        self._place = place
         if not readonly:
             reserve_lock(place, _MODE)
         self._env = lmdb.open(
@@ -112,7 +113,7 @@ class Tables:
             raise
 
     def close(self) -> None:
-        self._env.close()
+        close(self._env, self._place)
 
     def size(self) -> int:
         """Bytes of the file that the last commit uses."""

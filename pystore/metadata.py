@@ -241,7 +241,7 @@ class Metadata(MetaStore):
         fd, self._owner_fd = self._owner_fd, -1
         self._closed = True
         if env is not None and os.getpid() == self._pid:
-            env.close()
+            _metadb.close(env, self.path)
         if fd >= 0:
             os.close(fd)
 

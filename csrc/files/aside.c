@@ -7,12 +7,14 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "files/mapfile.h"
 
 #define MANIFEST "manifest.jsonl"
+#define COPY_BYTES (1 << 20)
 #define LINE_MAX_BYTES (2 * PATH_MAX)
 #define FOLDER_TRIES 1000
 
@@ -118,6 +120,29 @@ int ps_aside_bytes(ps_aside *a, const char *file, int64_t at, const uint8_t *byt
     return code;
 }
 
+/* A file of another file system, to which a link leads, cannot be renamed to here. */
+static int move_over(ps_aside *a, const char *file, const char *name, ps_error *e) {
+    ps_io *io = a->as_io;
+    uint8_t *part = malloc(COPY_BYTES);
+    int code = 0, fd = io->open(io, file, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    int64_t at = 0;
+    ssize_t n = 1;
+    if (part == NULL)
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, file, "no memory for a copy of the file");
+    else if (fd < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, file, "cannot open the file");
+    while (code == 0 && (n = io->pread(io, fd, part, COPY_BYTES, at)) > 0) {
+        code = write_whole(a, name, at, part, n, e);
+        at += n;
+    }
+    if (n < 0) code = ps_fail(e, ps_errno_code(errno), errno, at, file, "cannot read the file");
+    if (fd >= 0) io->close(io, fd);
+    free(part);
+    if (code == 0 && io->unlink(io, file) < 0)
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, file, "cannot delete the file");
+    return code;
+}
+
 int ps_aside_move(ps_aside *a, const char *file, const char *why, ps_error *e) {
     char to[PATH_MAX + 64], kept[24];
     int code = make_folder(a, e);
@@ -128,7 +153,10 @@ int ps_aside_move(ps_aside *a, const char *file, const char *why, ps_error *e) {
     if (code == 0) code = note(a, relative(a, file), -1, -1, kept, why, e);
     if (code < 0) return code;
     a->as_count++;
-    if (a->as_io->rename(a->as_io, file, to) < 0 && errno != ENOENT)
+    int renamed = a->as_io->rename(a->as_io, file, to);
+    if (renamed < 0 && errno == EXDEV) {
+        if ((code = move_over(a, file, kept, e)) < 0) return code;
+    } else if (renamed < 0 && errno != ENOENT)
         return ps_fail(e, ps_errno_code(errno), errno, -1, file, "cannot move the file aside");
     return ps_sync_folder(a->as_io, a->as_folder, e);
 }

@@ -205,6 +205,9 @@ def _check_own(layout: Layout) -> None:
     """Our own notes: magic, CRC-32 of what follows it, rows that an open looks at itself."""
     for name, magics in _NOTES.items():
         path = layout.root / name
+        if os.path.lexists(path.parent) and not path.parent.is_dir():
+            layout.found("own-note", path.parent, text="not a folder")
+            continue
         try:
             data = read_quietly(path, _JSON_MAX)
         except OSError as error:

@@ -99,8 +99,11 @@ def side_folders(root: Path) -> list[Path]:
     found = []
     for name in _names(root):
         folder = root / name
-        if not stat.S_ISDIR(folder.lstat().st_mode):
+        mode = folder.lstat().st_mode
+        if stat.S_ISLNK(mode):
             raise RecordDamaged("not a folder, though its name is that of a repair", str(folder))
+        if not stat.S_ISDIR(mode):
+            continue  # somebody's file: no repair has made it
         if os.path.lexists(folder / "manifest.json"):
             found.append(folder)
         elif (folder / "old").is_dir() and any((folder / "old").iterdir()):

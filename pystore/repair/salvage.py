@@ -15,7 +15,7 @@ from typing import Any
 
 from pystore import settings as _settings
 from pystore.errors import BadArgument, Forbidden, NotAStore
-from pystore.files import make_folders, os_error
+from pystore.files import make_folders, os_error, sync_folder
 from pystore.quiet import open_quietly
 from pystore.repair.census import Balance, Census, blank_end, found_in
 from pystore.repair.reasons import balance_of
@@ -82,7 +82,8 @@ def salvage(
     The segments are copied, holes kept; nothing in the heap changes. Their places in the log, and
     their size, are read from their records. The store's records are compared with the heap's. heap:
     folder with segments, the folder of a whole store, say. into: folder for the store, which must
-    not exist; nothing is left of it when this raises.
+    not exist; nothing is left of it when this raises. Until it is whole the store lies beside it as
+    ``INTO.unfinished``, which a salvage that was killed leaves behind.
 
     Raises: NotAStore when no file holds a record, BadArgument, DiskFull, StoreIOError.
     """
@@ -99,11 +100,28 @@ def salvage(
         raise NotAStore("no file in it holds a record of a commit log", str(source))
     skipped = [str(each.path.relative_to(source)) for each in files if not each.any]
     size = int(settings.get("mappedFileSizeCommitLog") or _segment_size(found))
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    if unfinished.exists():
+        raise BadArgument("an unfinished salvage lies here: delete it first", str(unfinished))
     try:
-        return _salvage(source, found, skipped, target, size, conf, settings, mode)
+        done = _salvage(source, found, skipped, unfinished, size, conf, settings, mode)
+        unfinished.rename(target)
+        sync_folder(target.parent)
+        _moved(done.repair, str(unfinished), str(target))
     except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    return done
+
+
+def _moved(made: Repair, was: str, now: str) -> None:
+    """What it says of paths holds for the store where it lies now."""
+    made.path = now
+    if made.side is not None:
+        made.side = made.side.replace(was, now, 1)
+    for audit in (made.before, made.after):
+        if audit is not None:
+            audit.path = now
 
 
 def _segment_size(found: list[_Heaped]) -> int:

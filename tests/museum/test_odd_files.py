@@ -1,0 +1,101 @@
+"""Files and folders of a store that are something else, lie on another disk, or are cut off
+while the store is open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pystore
+from pystore.audit import verify
+from pystore.repair import repair, salvage
+
+CUT = """
+import os, sys, pystore
+store = pystore.open(sys.argv[1], mappedFileSizeCommitLog=1 << 20)
+store.put("orders", b"one", queue=0)
+os.truncate(sys.argv[1] + "/meta/lock.mdb", 0)
+for act in (lambda: store.put("bills", b"one", queue=0), store.close):
+    try:
+        act()
+    except pystore.StoreError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "store"
+    with pystore.open(made, mappedFileSizeCommitLog=1 << 20) as store:
+        for number in range(100):
+            store.put("orders", b"%d" % number, queue=0)
+    return made
+
+
+def test_a_cut_lock_file_of_the_metadata_ends_no_process(tmp_path: Path) -> None:
+    """LMDB maps it: the next look at it would be a SIGBUS."""
+    path = tmp_path / "store"
+    words = [sys.executable, "-c", CUT, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "lock.mdb" in done.stdout
+    assert "cut off at 0 bytes while it was open" in done.stdout
+    with pystore.open(path) as store:
+        assert store.range("orders", 0) == (0, 1)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no second file system")
+def test_queues_on_another_disk_are_mended_by_an_open(root: Path) -> None:
+    other = Path("/dev/shm") / f"pystore-queues-{os.getpid()}"
+    shutil.move(root / "consumequeue", other)
+    try:
+        (root / "consumequeue").symlink_to(other)
+        (file,) = (other / "orders" / "0").iterdir()
+        os.truncate(file, 777)
+        with pystore.open(root) as store:
+            assert store.range("orders", 0) == (0, 100)
+    finally:
+        shutil.rmtree(other)
+
+
+def test_a_pipe_in_the_place_of_the_timers_hinders_no_repair(root: Path) -> None:
+    shutil.rmtree(root / "timers", ignore_errors=True)
+    os.mkfifo(root / "timers")
+    (root / "checkpoint").unlink()
+    repair(root)
+    assert not verify(root).findings
+    assert not (root / "timers").is_fifo()
+
+
+def test_a_file_with_the_name_of_a_repair_hinders_none(root: Path) -> None:
+    (root / "repair-20261123101010").write_text("notes")
+    (root / "checkpoint").unlink()
+    repair(root)
+    assert not verify(root).findings
+    assert (root / "repair-20261123101010").read_text() == "notes"
+
+
+KILLED = """
+import os, signal, sys
+from pystore.repair import salvage
+sys.modules[salvage.__module__].repair = lambda *given, **also: os.kill(os.getpid(), signal.SIGKILL)
+salvage(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_a_salvage_that_is_killed_leaves_no_half_store(root: Path, tmp_path: Path) -> None:
+    into = tmp_path / "saved"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(root), str(into)], check=False)
+    assert done.returncode == -9
+    assert not into.exists()
+    with pytest.raises(pystore.BadArgument, match="delete it first"):
+        salvage(root, into)
+    shutil.rmtree(into.with_name("saved.unfinished"))
+    assert salvage(root, into).repair.path == str(into)
+    with pystore.open(into) as store:
+        assert store.range("orders", 0) == (0, 100)
