@@ -38,6 +38,10 @@ _BATCH_ITEM_MIN = 22  # bytes of an item without body and properties
 _log = logging.getLogger("pystore")
 
 
+#: Where messages wait, which name the topic that they are for.
+_WAITING = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC")
+
+
 class Store(Base):
     """A store opened for writing; made by ``pystore.open``."""
 
@@ -61,9 +65,12 @@ class Store(Base):
             super().close()
             raise
         try:
+            bare = not len(self.metadata.topics)
             self.metadata.ensure_system_topics(self.settings)
             self._note_config()
             self._settle_found()
+            if bare:
+                self._settle_pending()
             if self.report.mode is RecoveryMode.ABNORMAL:
                 self._clamp_offsets()
         except BaseException:
@@ -154,6 +161,22 @@ class Store(Base):
                 # Damage in a record can name a topic that no configuration may have.
                 with contextlib.suppress(BadArgument):
                     self.metadata.ensure_topic(q.topic, q.queue)
+
+    def _settle_pending(self) -> None:
+        """At an open without any metadata: topics that nothing names but messages which wait for
+        their time or their decision. Without a row no pull would reach what is delivered there."""
+        for q in self.queues():
+            offset = q.min_offset
+            while q.topic in _WAITING and offset < q.max_offset:
+                batch = self.read(q.topic, q.queue, offset, max_messages=4096)
+                for message in batch:
+                    topic = message.properties.get("REAL_TOPIC", "")
+                    queue = message.properties.get("REAL_QID", "0")
+                    with contextlib.suppress(BadArgument, ValueError):
+                        self.metadata.ensure_topic(topic, int(queue))
+                if batch.next_offset <= offset:
+                    break
+                offset = batch.next_offset
 
     def _note_config(self) -> None:
         """Metadata that was not where it should be is part of the report."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,20 @@ def test_a_salvage_that_is_killed_leaves_no_half_store(root: Path, tmp_path: Pat
     assert salvage(root, into).repair.path == str(into)
     with pystore.open(into) as store:
         assert store.range("orders", 0) == (0, 100)
+
+
+def test_topics_that_only_pending_messages_name_come_back(tmp_path: Path) -> None:
+    """With metadata and configuration gone, a delivery would go to a queue that no pull reaches."""
+    path = tmp_path / "store"
+    due = str(time.time_ns() // 1_000_000 + 3_600_000)
+    with pystore.open(path, mappedFileSizeCommitLog=1 << 20) as store:
+        store.put("later", b"one", queue=2, delay_level=18)
+        store.put("timed", b"one", queue=5, properties={"TIMER_DELIVER_MS": due})
+    for folder in ("meta", "config"):
+        shutil.rmtree(path / folder)
+    with pystore.open(path) as store:
+        found = {name: store.metadata.topics.get(name) for name in ("later", "timed")}
+        assert {name: row is not None for name, row in found.items()} == {
+            "later": True, "timed": True,
+        }  # fmt: skip
+        assert found["timed"].read_queue_nums >= 6
