@@ -64,6 +64,7 @@ typedef struct ps_conf {
     int32_t append_prop_crc;         /* enabledAppendPropCRC */
     int32_t force_verify_prop_crc;   /* forceVerifyPropCRC */
     int32_t check_crc_on_recover;    /* checkCRCOnRecover */
+    int32_t check_crc_on_read;       /* checkCRCOnRead */
     int32_t message_index_enable;    /* messageIndexEnable */
     int32_t long_topic_v2;           /* autoMessageVersionOnTopicLen */
     int32_t clean_interval_ms;       /* cleanResourceInterval; 0: no cleaning by itself */

@@ -45,6 +45,7 @@ class SettingValues(TypedDict, total=False):
     brokerRole: str | os.PathLike[str] | None
     brokerTopicEnable: bool | str
     channelExpiredTimeout: int | str
+    checkCRCOnRead: bool | str
     checkCRCOnRecover: bool | str
     cleanFileForciblyEnable: bool | str
     cleanResourceInterval: int | str

@@ -690,6 +690,14 @@ _OURS: dict[str, dict[str, Any]] = {
         default=1_000_000,
         low=1,
     ),
+    "checkCRCOnRead": _row(
+        "store",
+        "",
+        "reads of queues pass over a message whose body does not fit its CRC, and count it",
+        "check_crc_on_read",
+        type="boolean",
+        default=False,
+    ),
     "paranoidRecovery": _row(
         "store",
         "",

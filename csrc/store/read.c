@@ -214,7 +214,11 @@ static bool record_of(ps_store *s, const ps_unit *u, ps_mapfile **mf, ps_record 
         if (*mf == NULL) return false;
     }
     int64_t at = u->physical - (*mf)->mf_base;
-    return ps_unit_record(u, (*mf)->mf_map + at, (*mf)->mf_size - at, r);
+    const uint8_t *p = (*mf)->mf_map + at;
+    if (!ps_unit_record(u, p, (*mf)->mf_size - at, r)) return false;
+    return !s->st_conf.check_crc_on_read ||
+           ps_record_check(p, (*mf)->mf_size - at, u->physical,
+                           PS_CHECK_BODY_CRC | PS_CHECK_PROP_IF, r) == PS_REC_OK;
 }
 
 /* By how much a record's queue offset differs from its place. Damage makes any number of it, so it

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -117,3 +118,25 @@ def test_topics_that_only_pending_messages_name_come_back(tmp_path: Path) -> Non
             "later": True, "timed": True,
         }  # fmt: skip
         assert found["timed"].read_queue_nums >= 6
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_a_body_that_does_not_fit_its_crc_is_passed_over_where_reads_check(
+    root: Path, checks: bool
+) -> None:
+    """And is counted and told as other damage is; without checkCRCOnRead it is given out."""
+    (segment,) = (root / "commitlog").iterdir()
+    with segment.open("r+b") as log:
+        place = _body_of(log.read(), b"42")
+        log.seek(place)
+        log.write(b"xy")
+    with pystore.open(root, checkCRCOnRead=checks) as store:
+        found = [bytes(message.body) for message in store.read("orders", 0, 0, max_messages=100)]
+        assert len(found) == (99 if checks else 100)
+        assert (b"xy" in found) != checks
+        assert store.info().damaged_reads == checks
+
+
+def _body_of(log: bytes, body: bytes) -> int:
+    """Where the record with this body has it: after its length."""
+    return log.index(struct.pack(">i", len(body)) + body) + 4
