@@ -46,7 +46,7 @@ CODE := $(PACKAGES) $(wildcard tests benches demo examples) setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test test-c tsan test-py test-busy test-cluster test-order test-dev judge \
-        crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
+        attack crash crash-pop crash-timers damage-meta museum museum-java campaign chaos fuzz bench bench-c \
         bench-peers bench-broker bench-clients pictures lint format typecheck errors codes logs docs docs-check \
         wheel test-wheel clean prepare proto $(C_RUNS) $(C_TSAN_RUNS)
 .DELETE_ON_ERROR:
@@ -153,6 +153,9 @@ fuzz: $(C_FUZZERS) build ## damaged frames and files, PS_FUZZ_RUNS for each read
 	  $(MEMORY) PS_FUZZ_RUNS=$(PS_FUZZ_RUNS) $(PY) -m tests.fuzz.metadata $$what || exit 1; \
 	done
 	@PS_TWINS=$${PS_TWINS:-100000} $(PY) -m pytest -q $(HOURS) tests/broker/test_send_twins.py
+
+attack: build ## strangers attack a broker, a name server and gRPC: loop, memory and log as a table
+	@$(PY) -m tests.attack $(ARGS)
 
 damage-meta: build ## 1,000 damaged metadata files: none ends a process
 	@PS_META_DAMAGES=$${PS_META_DAMAGES:-1000} $(PY) -m pytest tests/museum/test_metadata_pages.py -q

@@ -167,6 +167,7 @@ class Http2Connection(asyncio.Protocol):
         ended: asyncio.Future[None],
     ) -> None:
         self.address = address
+        self._service = service
         self._session = Session(service)
         self._at_once = at_once
         self._redeem = redeem
@@ -268,6 +269,8 @@ class Http2Connection(asyncio.Protocol):
         self._events.clear()
         self._unfed.clear()
         self._budget.hold(self, 0)
+        # Whoever still holds on to this connection does not hold on to what was read with it.
+        self._session = Session(self._service)
         if self._greeting is not None:
             self._greeting.cancel()
         for stream in list(self._streams.values()):

@@ -279,6 +279,7 @@ class PlainFramer:
     def close(self) -> None:
         self._own = None
         self._part = b""
+        self._view = self._scratch
 
 
 def plain_framers(frame_max: int = codec.FRAME_MAX) -> FramerFactory:

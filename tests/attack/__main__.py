@@ -1,0 +1,118 @@
+"""Attacks a broker, a name server and the gRPC port, with access control off and on:
+
+    python -m tests.attack [--only NAME,NAME] [--seed N] [--access on|off|both]
+
+Each attack comes from strangers, is bounded in count and time, and ends. After each the table says
+how long the loop served nobody else (processor time), what the memory was, and what was logged.
+Exit code 1: a process died, or a bound was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.attack.attacks import ATTACKS, Target
+
+ROOT = Path(__file__).resolve().parents[2]
+#: ms of processor time, MB of anonymous memory, bytes of log: of one attack.
+HELD_MS, PEAK_MB, LOG_BYTES = 50.0, 512.0, 1 << 20
+
+
+class Served:
+    """The process of served.py."""
+
+    def __init__(self, access: bool, log: IO[str]) -> None:
+        words = [sys.executable, "-m", "tests.attack.served", *(["--access"] if access else [])]
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        self.ports: dict[str, int] = json.loads(self._line())
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def told(self) -> dict[str, float] | None:
+        """Since the last time; None: it is dead."""
+        try:
+            assert self.process.stdin is not None
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            found: dict[str, float] = json.loads(self._line())
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def stop(self) -> None:
+        with self.process:  # closes its pipes, and waits
+            pass
+
+
+def run(names: Sequence[str], access: bool, seed: int) -> list[dict[str, Any]]:
+    """A row an attack. Each meets a process of its own."""
+    rows = []
+    for name in names:
+        with tempfile.NamedTemporaryFile("w+") as log:
+            served = Served(access, log)
+            served.told()
+            began = time.monotonic()
+            ATTACKS[name](Target(served.ports, random.Random(seed)))
+            took = time.monotonic() - began
+            told = served.told()
+            size = Path(log.name).stat().st_size
+            row: dict[str, Any] = {"attack": name, "access": access, "seconds": took, "log": size}
+            row |= told or {"held_ms": 0.0, "peak_mb": 0.0}
+            row["broken"] = broken(row, told is None)
+            rows.append(row)
+            served.stop()
+    return rows
+
+
+def broken(row: dict[str, Any], died: bool) -> str:
+    """Which bound was, if any."""
+    if died:
+        return "the process died"
+    bounds = (("held_ms", HELD_MS, "ms held"), ("peak_mb", PEAK_MB, "MB"),
+              ("log", LOG_BYTES, "bytes of log"))  # fmt: skip
+    found = [f"{row[key]:.0f} {unit}" for key, most, unit in bounds if row[key] > most]
+    return ", ".join(found)
+
+
+def shown(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("attack", "access control", "held, ms", "memory, MB", "log, bytes", "broken")
+    for row in rows:
+        table.add_row(
+            row["attack"], "on" if row["access"] else "off", f"{row['held_ms']:.1f}",
+            f"{row['peak_mb']:.0f}", str(row["log"]), row["broken"],
+        )  # fmt: skip
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", default=",".join(ATTACKS), help="names, with commas between them")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
+    parser.add_argument("--access", choices=("on", "off", "both"), default="both")
+    given = parser.parse_args()
+    print(f"seed {given.seed}")
+    kinds = {"on": [True], "off": [False], "both": [False, True]}[given.access]
+    rows = [row for access in kinds for row in run(given.only.split(","), access, given.seed)]
+    Console().print(shown(rows))
+    return 1 if any(row["broken"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""The attacks. Each is a function of its target; it gives up what the other end closes."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from broker.grpc.schema import METHODS, SERVICE, pb
+from broker.remoting import codec
+from broker.remoting.codes import RequestCode
+from broker.remoting.command import Command
+
+MIB = 1 << 20
+#: HTTP/2: the preface with empty SETTINGS, kinds of frames, flags.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
+DATA, HEADERS, END_STREAM, END_HEADERS = 0, 1, 1, 4
+#: Seconds that an attack waits for what comes of it.
+AFTER_S = 1.0
+
+
+@dataclass
+class Target:
+    """ports: of "broker", "grpc" and "names"."""
+
+    ports: dict[str, int]
+    random: random.Random
+
+    def connect(self, what: str) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", self.ports[what]), 30)
+        sock.settimeout(10)
+        return sock
+
+
+@contextlib.contextmanager
+def many(target: Target, what: str, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(target.connect(what)) for _ in range(count)]
+
+
+def write(socks: Sequence[socket.socket], data: bytes) -> None:
+    for sock in socks:
+        with contextlib.suppress(OSError):
+            sock.sendall(data)
+
+
+def read_away(sock: socket.socket, seconds: float = AFTER_S) -> None:
+    """What is answered, as long as it comes."""
+    sock.settimeout(seconds)
+    with contextlib.suppress(OSError):
+        while sock.recv(1 << 16):
+            pass
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags])
+    return head + struct.pack(">I", stream) + payload
+
+
+def text(value: bytes) -> bytes:
+    """A string of HPACK, its length in up to three bytes."""
+    size, made = len(value), b""
+    if size < 127:
+        return bytes([size]) + value
+    size -= 127
+    while size >= 128:
+        made += bytes([size % 128 + 128])
+        size //= 128
+    return b"\x7f" + made + bytes([size]) + value
+
+
+def call(stream: int, method: str, more: bytes = b"") -> bytes:
+    """HEADERS of a call. more: headers that are encoded already."""
+    headers = {
+        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/{method}", ":authority": "h",
+        "content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "stranger",
+    }  # fmt: skip
+    block = b"".join(b"\0" + text(n.encode()) + text(v.encode()) for n, v in headers.items())
+    return frame(HEADERS, END_HEADERS, stream, block + more)
+
+
+def request(method: str, **fields: object) -> bytes:
+    data = METHODS[method].request(**fields).SerializeToString()
+    return b"\0" + struct.pack(">I", len(data)) + data
+
+
+def one_call(target: Target, method: str, body: bytes) -> None:
+    with target.connect("grpc") as sock:
+        parts = [body[at : at + 16384] for at in range(0, len(body), 16384)]
+        data = b"".join(frame(DATA, 0, 1, part) for part in parts[:-1])
+        data += frame(DATA, END_STREAM, 1, parts[-1])
+        windows = frame(8, 0, 0, struct.pack(">I", 1 << 30))
+        with contextlib.suppress(OSError):
+            sock.sendall(PREFACE + windows + call(1, method) + data)
+            read_away(sock, 3 * AFTER_S)
+
+
+# ---- unfinished things ----
+
+
+def large_frames(target: Target) -> None:
+    for what in ("broker", "names"):
+        with many(target, what, 40) as socks:
+            write(socks, struct.pack(">iI", 16 * MIB - 5, 100) + bytes(12 * MIB))
+            time.sleep(AFTER_S)
+
+
+def small_frames(target: Target) -> None:
+    with many(target, "broker", 200) as socks:
+        write(socks, struct.pack(">iI", 4 * MIB, 100) + bytes(3 * MIB))
+        time.sleep(AFTER_S)
+
+
+def half_calls(target: Target) -> None:
+    """Calls whose large headers are a few bytes each: they name an entry of the table."""
+    entry = b"\x40" + text(b"authorization") + text(b"x" * 3500)
+    with many(target, "grpc", 20) as socks:
+        for sock in socks:
+            calls = [call(1, "SendMessage", entry)]
+            calls += [call(2 * n + 1, "SendMessage", b"\xbe\xbe") for n in range(1, 1000)]
+            write([sock], PREFACE + b"".join(calls))
+        time.sleep(AFTER_S)
+
+
+def half_requests(target: Target) -> None:
+    body = b"\0" + struct.pack(">I", 120 * MIB) + bytes(16000)
+    with many(target, "grpc", 64) as socks:
+        write(socks, PREFACE + frame(8, 0, 0, struct.pack(">I", 1 << 30)) + call(1, "SendMessage"))
+        write(socks, frame(DATA, 0, 1, body))
+        for _ in range(60):
+            write(socks, frame(DATA, 0, 1, bytes(16000)))
+        time.sleep(AFTER_S)
+
+
+def half_proxies(target: Target) -> None:
+    with many(target, "grpc", 500) as socks:
+        write(socks, b"PROXY TCP4 ")
+        time.sleep(2 * AFTER_S)
+
+
+# ---- many at once ----
+
+
+def every_code(target: Target) -> None:
+    """Each request of the protocol 300 times in one write."""
+    ext = {
+        "topic": "wide", "group": "g", "consumerGroup": "g", "queueId": "0", "offset": "0",
+        "maxMsgNums": "32", "brokerName": "x", "statsName": "TOPIC_PUT_NUMS", "statsKey": "wide",
+        "invisibleTime": "1000", "pollTime": "0", "bornTime": "0", "initMode": "0",
+        "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "timestamp": "0",
+    }  # fmt: skip
+    for what in ("broker", "names"):
+        for code in RequestCode:
+            flood = b"".join(
+                codec.encode(Command(code, {**ext, "extraInfo": "x"}, b"{}", opaque=n))
+                for n in range(300)
+            )
+            with target.connect(what) as sock:
+                write([sock], flood)
+                read_away(sock, 0.05)
+
+
+def routes(target: Target) -> None:
+    for method, fields in (
+        ("QueryRoute", {"topic": pb.Resource(name="wide")}),
+        ("QueryAssignment", {"topic": pb.Resource(name="wide"), "group": pb.Resource(name="g")}),
+    ):
+        body = request(method, **fields)
+        with target.connect("grpc") as sock:
+            calls = [
+                call(2 * n + 1, method) + frame(DATA, END_STREAM, 2 * n + 1, body)
+                for n in range(600)
+            ]
+            write([sock], PREFACE + b"".join(calls))
+            read_away(sock)
+
+
+def entries(target: Target) -> None:
+    """A million entries of an acknowledgement, and a million empty messages."""
+    for method, field in (("AckMessage", 3), ("SendMessage", 1)):
+        data = bytes([field << 3 | 2, 0]) * 1_000_000
+        one_call(target, method, b"\0" + struct.pack(">I", len(data)) + data)
+
+
+def strangers(target: Target) -> None:
+    """Ever new names of users, with what begins a new line and what speaks to a terminal."""
+    with target.connect("broker") as sock:
+        for first in range(0, 5000, 100):
+            frames = (_of_stranger(n) for n in range(first, first + 100))
+            write([sock], b"".join(frames))
+            read_away(sock, 0.02)
+
+
+def _of_stranger(n: int) -> bytes:
+    ext = {"AccessKey": f"u{n}\n\x1b[31m" + "x" * 2000, "Signature": "x", "topic": "wide"}
+    return codec.encode(Command(310, ext, opaque=n))
+
+
+# ---- nonsense ----
+
+
+def nonsense(target: Target) -> None:
+    """Frames with a few bytes changed, at every port."""
+    good = {
+        "broker": codec.encode(Command(310, {"a": "g", "b": "wide", "e": "0"}, b"x" * 100)),
+        "names": codec.encode(Command(105, {"topic": "wide"})),
+        "grpc": PREFACE + call(1, "QueryRoute")
+        + frame(DATA, END_STREAM, 1, request("QueryRoute", topic=pb.Resource(name="wide"))),
+    }  # fmt: skip
+    for what, data in good.items():
+        for _ in range(300):
+            bad = bytearray(data)
+            for _ in range(target.random.randrange(1, 6)):
+                bad[target.random.randrange(len(bad))] = target.random.randrange(256)
+            with target.connect(what) as sock:
+                write([sock], bytes(bad))
+                read_away(sock, 0.005)
+
+
+ATTACKS: dict[str, Callable[[Target], None]] = {
+    made.__name__: made
+    for made in (
+        large_frames, small_frames, half_calls, half_requests, half_proxies, every_code, routes,
+        entries, strangers, nonsense,
+    )
+}  # fmt: skip
