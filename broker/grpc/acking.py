@@ -21,6 +21,7 @@ from broker.grpc.status import Code, Problem, ok, overall, status
 from broker.processors.durable import after_disk
 from broker.processors.poprules import PopRules
 from broker.processors.turns import Turns
+from broker.remoting.codes import RequestCode
 from broker.remoting.command import Refused
 from broker.remoting.receipts import Handle
 
@@ -55,11 +56,14 @@ class Acking:
     def _ack_at_once(self, broker: AtOnce, call: Call, data: bytes) -> _Ack | None:
         """A ticket for the reply that all entries count. What is wrong with one of them the usual
         way says, to which those that were acknowledged here are acknowledged, too."""
-        rules, asked = broker.pop_at_once(call), read_acks(data)
-        if rules is None or asked is None:
+        asked = read_acks(data)
+        if asked is None:
             return None
         group, topic, entries, reply = asked
         self._check_names(group, topic)
+        rules = broker.pop_at_once(call, RequestCode.ACK_MESSAGE, topic, group)
+        if rules is None:
+            return None
         named = []
         for given, physical, fields in entries:
             receipt = self._renewals.newest_now(group, given)

@@ -211,7 +211,10 @@ class Put(NamedTuple):
 
 @runtime_checkable
 class AtOnce(Protocol):
-    """Brokers that may put a message, end a transaction or pop, without a wait."""
+    """Brokers that may put a message, end a transaction or pop, without a wait. name: of the one
+    broker that it is."""
+
+    name: str
 
     def place_at_once(self, topic: str) -> Place | None:
         """Where it is; None: ask places()."""
@@ -226,8 +229,9 @@ class AtOnce(Protocol):
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
         """Whether a transaction was ended; if not, nothing has happened, use request()."""
 
-    def pop_at_once(self, call: Call) -> PopRules | None:
-        """The rules of POP for a client that is let in whatever it asks; None: use request()."""
+    def pop_at_once(self, call: Call, code: int, topic: str, group: str) -> PopRules | None:
+        """The rules of POP for a client that may ask this (POP_MESSAGE, ACK_MESSAGE) of the topic
+        as the group; None: use request()."""
 
 
 def accepted(answer: Command) -> Command:

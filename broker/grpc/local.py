@@ -16,7 +16,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from broker.access.guard import Guard
 from broker.access.needs import Action
 from broker.client._messages import send_prepared
-from broker.grpc.access import accept, is_known_to, prove, verdict_on_name, verdict_on_topic
+from broker.grpc.access import (
+    accept,
+    is_known_to,
+    prove,
+    proven_name,
+    verdict_on_name,
+    verdict_on_topic,
+)
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S, Key, Link, Links, Place, Put, refused
 from broker.grpc.calls import AUTHORIZATION, DATE, Call
 from broker.grpc.receipts import Receipt
@@ -40,7 +47,7 @@ log = SafeLogger("broker.grpc")
 
 #: What a topic of other brokers takes: a name server does not say.
 _UNKNOWN = {"message.type": "UNSPECIFIED"}
-#: Sends that a client's rights are remembered for.
+#: Requests that a client's rights are remembered for.
 _LET_IN_MAX = 256
 #: Address of the service itself.
 _NOBODY = "127.0.0.1"
@@ -54,8 +61,10 @@ class LocalLink:
         self.client: object = None
         self.near = near
         self.far = far
-        #: What it may send to: topic, and the headers that prove it.
-        self.let_in: set[tuple[str, str | None, str | None]] = set()
+        #: The headers that proved its client's name last, and that name.
+        self.proven: tuple[tuple[str | None, str | None], str] | None = None
+        #: What was allowed: to whom, by which code, topic and group.
+        self.let_in: set[tuple[str, int, str, str]] = set()
 
     @property
     def open(self) -> bool:
@@ -84,7 +93,7 @@ class LocalBroker:
         self._far = Shared(handlers, limits, framer, on_close=closed, watchdog=services.watchdog)
         self._near = Shared(asked, Limits(idle_s=0), None, on_close=self._ended)
         self.links = Links(self._join)
-        self.host = services.host
+        self.host, self.name = services.host, services.broker_name
         self._own: LocalLink | None = None
         self._pop_rules = PopRules(services)
         if services.access is not None:
@@ -221,7 +230,7 @@ class LocalBroker:
         born_ms: int,
     ) -> Put | Awaitable[Command] | None:  # fmt: skip
         link = self.link(call)
-        if self._guard is not None and not self._may_send(call, link, topic):
+        if not self._may(call, link, RequestCode.SEND_MESSAGE_V2, topic):
             return None
         connection = link.near
         near = connection.near
@@ -241,13 +250,25 @@ class LocalBroker:
         return self._settled(asyncio.wait_for(later, REQUEST_S), REQUEST_S)
 
     def end_at_once(self, call: Call, ending: EndTransaction) -> bool:
-        near = self.link(call).near.near
-        return self._guard is None and near is not None and near.end_transaction(ending)
-
-    def pop_at_once(self, call: Call) -> PopRules | None:
+        link = self.link(call)
+        near = link.near.near
+        if near is None:
+            return False
         if self._guard is not None:
-            return None
-        self.link(call).far.touch()
+            # The half's own topic counts as well, so the rules are asked each time.
+            named = {"topic": ending.topic, "commitLogOffset": str(ending.place)}
+            try:
+                self._let_in(call, link, Command(RequestCode.END_TRANSACTION, named))
+            except Problem:
+                return False  # the usual way says so
+        return near.end_transaction(ending)
+
+    def pop_at_once(self, call: Call, code: int, topic: str, group: str) -> PopRules | None:
+        link = self.link(call)
+        for each in (RequestCode.PULL_MESSAGE, code):
+            if not self._may(call, link, each, topic, group):
+                return None
+        link.far.touch()
         return self._pop_rules
 
     # ---- access control ----
@@ -256,24 +277,40 @@ class LocalBroker:
     def _guard(self) -> Guard | None:
         return self.services.guard
 
-    def _may_send(self, call: Call, link: LocalLink, topic: str) -> bool:
-        """Whether the rules let it; they are asked once for each topic, headers and address."""
-        data = call.metadata
-        asked = topic, data.get(AUTHORIZATION), data.get(DATE)
-        if asked in link.let_in:
+    def _may(self, call: Call, link: LocalLink, code: int, topic: str, group: str = "") -> bool:
+        """Whether the rules let it. They are asked once for each user, code, topic and group, and
+        signatures are looked at once."""
+        if self._guard is None:
             return True
-        if len(link.let_in) >= _LET_IN_MAX:
-            link.let_in.clear()
         try:
-            self._let_in(call, link, Command(RequestCode.SEND_MESSAGE_V2, {"b": topic}))
+            asked = self._name_of(call, link), code, topic, group
+            if asked in link.let_in:
+                return True
+            named = {"topic": topic, "b": topic, "consumerGroup": group}
+            self._let_in(call, link, Command(code, named))
         except Problem:
             return False  # the usual way says so
+        if len(link.let_in) >= _LET_IN_MAX:
+            link.let_in.clear()
         link.let_in.add(asked)
         return True
+
+    def _name_of(self, call: Call, link: LocalLink) -> str:
+        """Who calls; empty: nobody is named. Raises: Problem unless the signature is right."""
+        data, access = call.metadata, self.services.access
+        headers = data.get(AUTHORIZATION), data.get(DATE)
+        if link.proven is not None and link.proven[0] == headers:
+            return link.proven[1]
+        name = proven_name(call, access.rules) if access is not None else ""
+        if name is None:
+            raise Problem(Code.UNAUTHORIZED, "the signature does not prove who calls")
+        link.proven = headers, name
+        return name
 
     def _rules_changed(self) -> None:
         for link in self.links:
             link.let_in.clear()
+            link.proven = None
 
     async def check(self, call: Call, command: Command) -> None:
         self._let_in(call, self.link(call), command)

@@ -172,12 +172,16 @@ class Receiving:
     ) -> list[bytes] | AsyncGenerator[bytes, None] | None:
         """The replies with what is there, or a wait for it. The checks are those of receive(), to
         which everything that is wrong is left."""
-        client, rules = self._clients.get(call.client_id), broker.pop_at_once(call)
-        if client is None or client.is_producer or rules is None:
+        client = self._clients.get(call.client_id)
+        if client is None or client.is_producer:
             return None
         try:
             request = METHODS["ReceiveMessage"].parse(data)
-            asked = self._asked(call, request, client, rules.s.broker_name)
+            asked = self._asked(call, request, client, broker.name)
+            code, topic, group = RequestCode.POP_MESSAGE, asked.topic, asked.group
+            rules = broker.pop_at_once(call, code, topic, group)
+            if rules is None:
+                return None
             wanted = _wanted(rules, call, asked)
         except (DecodeError, Refused):
             return None

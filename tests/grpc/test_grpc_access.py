@@ -13,9 +13,15 @@ from test_grpc_cluster_access import headers_of
 
 from broker import Broker
 from broker.access.policies import Acl, parse_acl
+from broker.grpc.local import LocalBroker
+from broker.grpc.messages import Kind
 from broker.grpc.schema import pb
 
-RIGHTS = {"alice": ("Topic:Normal", "Topic:Tx", "Group:g"), "mallory": ("Group:m",)}
+RIGHTS = {
+    "alice": ("Topic:Normal", "Topic:Tx", "Group:g"),
+    "carol": ("Topic:Normal", "Topic:Tx", "Group:g"),
+    "mallory": ("Group:m",),
+}
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +108,80 @@ def test_a_client_id_is_the_users_that_came_first(guarded: Broker) -> None:
             assert "is another user's" in status.message
         assert alice("Heartbeat").status.code == CODE.OK
         assert alice("NotifyClientTermination").status.code == CODE.OK
+
+
+def asked_by_request(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Codes of what the service asks its broker by requests, from now on."""
+    seen: list[int] = []
+    ask = LocalBroker.request
+
+    async def request(self: LocalBroker, call: Any, command: Any, *rest: Any, **named: Any) -> Any:
+        seen.append(command.code)
+        return await ask(self, call, command, *rest, **named)
+
+    monkeypatch.setattr(LocalBroker, "request", request)
+    return seen
+
+
+def receive(caller: Caller, topic: str = "Normal", group: str = "g") -> list[Any]:
+    queue = pb.MessageQueue(topic=pb.Resource(name=topic))
+    every = pb.FilterExpression(type=pb.FilterType.TAG, expression="*")
+    wanted = {
+        "group": pb.Resource(name=group), "message_queue": queue, "filter_expression": every,
+        "batch_size": 32, "invisible_duration": {"seconds": 60},
+    }  # fmt: skip
+    return caller.stream("ReceiveMessage", timeout=60, **wanted)
+
+
+def acknowledge(caller: Caller, found: Any) -> int:
+    entry = pb.AckMessageEntry(
+        message_id="m", receipt_handle=found.message.system_properties.receipt_handle
+    )
+    reply = caller(
+        "AckMessage", group=pb.Resource(name="g"), topic=pb.Resource(name="Normal"), entries=[entry]
+    )
+    return int(reply.status.code)
+
+
+def end(caller: Caller, topic: str, transaction: str) -> int:
+    reply = caller(
+        "EndTransaction", topic=pb.Resource(name=topic), transaction_id=transaction, resolution=1
+    )
+    return int(reply.status.code)
+
+
+def test_whoever_has_the_right_is_served_without_requests_between(
+    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends, receives, acknowledgements, ends of transactions; until the rights are taken away."""
+    policies = guarded.services.access.policies
+    with caller_of(guarded, "carol") as carol, caller_of(guarded, "root") as root:
+        assert carol.telemetry().subscribe("g", "Normal").status.code == CODE.OK
+        asked = asked_by_request(monkeypatch)
+        assert carol.send(message("Normal")).status.code == CODE.OK
+        found = receive(carol)
+        assert found[0].status.code == CODE.OK
+        assert acknowledge(carol, found[1]) == CODE.OK
+        (entry,) = carol.send(message("Tx", message_type=Kind.TRANSACTION)).entries
+        assert end(carol, "Tx", entry.transaction_id) == CODE.OK
+        assert not asked
+        (entry,) = root.send(message("Tx", message_type=Kind.TRANSACTION)).entries
+        assert end(carol, "Normal", entry.transaction_id) != CODE.OK
+        assert root.send(message("Normal")).status.code == CODE.OK
+        (_, kept, _) = receive(carol)
+        guarded.run(policies.delete_acl("User:carol", "", ""))
+        assert acknowledge(carol, kept) == CODE.UNAUTHORIZED
+        assert [each.status.code for each in receive(carol)[:1]] == [CODE.UNAUTHORIZED]
+        assert end(carol, "Tx", entry.transaction_id) == CODE.UNAUTHORIZED
+        assert end(root, "Tx", entry.transaction_id) == CODE.OK
+
+
+def test_a_wrong_signature_is_refused_after_a_right_one(guarded: Broker) -> None:
+    """Over one connection, by one client id."""
+    with caller_of(guarded, "root") as root:
+        assert root.send(message("Normal")).status.code == CODE.OK
+        good = dict(root.headers)
+        root.headers |= headers_of("root", "no-secret")
+        assert root.send(message("Normal")).status.code == CODE.UNAUTHORIZED
+        root.headers |= good
+        assert root.send(message("Normal")).status.code == CODE.OK

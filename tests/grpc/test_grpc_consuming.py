@@ -334,7 +334,7 @@ def test_a_message_that_nobody_listens_for_any_more_is_visible_a_second_later(
     store_path, monkeypatch
 ):
     """Where the answer of a broker was under way: always in cluster mode."""
-    monkeypatch.setattr(LocalBroker, "pop_at_once", lambda self, call: None)
+    monkeypatch.setattr(LocalBroker, "pop_at_once", lambda *asked: None)
 
     async def work():
         async with serving(store_path) as raw:
@@ -471,7 +471,7 @@ def test_stored_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeyp
 
     monkeypatch.setattr(compression, "_zlib", watched)
     if not at_once:
-        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda self, call: None)
+        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda *asked: None)
 
     async def work():
         async with serving(store_path) as raw:

@@ -233,7 +233,7 @@ def test_the_service_answers_the_same_both_ways(
 ) -> None:
     """What is handed out and acknowledged, with one handle that is not good among them."""
     if not at_once:
-        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda self, call: None)
+        monkeypatch.setattr(LocalBroker, "pop_at_once", lambda *asked: None)
 
     async def work() -> None:
         async with serving(store_path) as raw:
