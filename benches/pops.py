@@ -1,16 +1,22 @@
-"""POP over remoting as it is used: processor time of the broker a message, popped and acknowledged,
-with filters, unusual text, messages that come back, order, and answers that wait for the disk.
+"""POP and gRPC as they are used: processor time of the broker a message, popped and acknowledged,
+with filters, unusual text, messages that come back, order, access control, and answers that wait
+for the disk; and sends of such messages over gRPC.
 
-    python -m benches.pops [--count 20000] [--rounds 3] [--only plain,tags,..] [--keep FILE]
+    python -m benches.pops [--ways pop,take,send] [--count 20000] [--rounds 3]
+                           [--only plain,tags,..] [--keep FILE]
 
 A raw client in this process asks for eight messages at a time and acknowledges each by a request of
-its own; the broker is a process of its own. A message that a filter passes over is not counted.
+its own, over the remoting protocol (`pop`) or gRPC (`take`), or sends one a call over gRPC
+(`send`); the broker is a process of its own. A message that a filter passes over is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
+import hmac
+import json
 import random
 import subprocess
 import sys
@@ -19,27 +25,31 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import grpc.aio
 from rich.console import Console
 
 from benches import harness
 from benches.harness import ROOT, Row
 from benches.peer_servers import Server
+from broker.access.signature import Credentials, sign
 from broker.broker import Broker
 from broker.client.message import MessageQueue
 from broker.client.progress import QueueProgress
 from broker.client.records import received
+from broker.grpc.schema import METHODS, SERVICE, pb
 from broker.remoting import mqjson
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command, texts
 from broker.remoting.receipts import Deliveries
-from pystore.configfiles import TopicConfig
+from pystore.configfiles import SubscriptionGroup, TopicConfig
 
 console = Console(stderr=True, highlight=False)
 
 _TOPIC, _GROUP, _NAME, _QUEUES = "bench-pops", "bench", "bench", 4
+_BODY, _USER = b"x" * 128, Credentials("bench", "bench-secret")
 _AT_ONCE, _IN_FLIGHT, _COMPRESSED = 8, 8, 1
 _CHINESE = "订单已付款，等待发货"
 _DEADLINE_S = 120
@@ -55,6 +65,7 @@ class Kind(NamedTuple):
     compressed: bool = False
     ordered: bool = False
     synced: bool = False
+    guarded: bool = False
 
 
 KINDS = {
@@ -66,8 +77,14 @@ KINDS = {
     "compressed": Kind(compressed=True),
     "ordered": Kind(ordered=True),
     "synced": Kind(synced=True),
-    "together": Kind(expression="a || c", lost=0.05, chinese=True, compressed=True, synced=True),
+    "guarded": Kind(guarded=True),
+    "together": Kind(
+        expression="a || c", lost=0.05, chinese=True, compressed=True, synced=True, guarded=True
+    ),
 }
+_WAYS = {"pop": "POP", "take": "gRPC, receive", "send": "gRPC, send"}
+#: Of sends: what a consumer does makes no difference.
+_SENDS = ("plain", "chinese", "compressed", "synced", "guarded", "together")
 
 
 # ---- the broker ----
@@ -80,11 +97,21 @@ def properties_of(kind: Kind, n: int) -> Mapping[str, str]:
 
 async def serve(folder: str, kind: Kind, count: int) -> None:
     """A broker that has so many messages, until stdin ends."""
-    flush = "SYNC_FLUSH" if kind.synced else "ASYNC_FLUSH"
-    body = b"x" * 128
-    opened = Broker(folder, brokerName=_NAME, listenPort=0, flushDiskType=flush)
-    async with opened as broker:
+    settings: dict[str, Any] = {
+        "flushDiskType": "SYNC_FLUSH" if kind.synced else "ASYNC_FLUSH", "brokerName": _NAME,
+        "listenPort": 0, "grpc_port": 0,
+    }  # fmt: skip
+    if kind.guarded:
+        first = json.dumps({"username": _USER.access_key, "password": _USER.secret_key})
+        settings |= {
+            "authenticationEnabled": True, "authorizationEnabled": True,
+            "initAuthenticationUser": first,
+        }  # fmt: skip
+    body = _BODY
+    async with Broker(folder, **settings) as broker:
         broker.services.topics.update(TopicConfig(_TOPIC, _QUEUES, _QUEUES))
+        group = SubscriptionGroup(_GROUP, consume_message_orderly=kind.ordered)
+        broker.services.groups.update(group)
         for n in range(count):
             broker.store.put_message(
                 _TOPIC, zlib.compress(body) if kind.compressed else body, queue=n % _QUEUES,
@@ -92,7 +119,7 @@ async def serve(folder: str, kind: Kind, count: int) -> None:
                 sys_flag=_COMPRESSED if kind.compressed else 0,
             )  # fmt: skip
         await asyncio.to_thread(broker.store.flush)
-        print(broker.address, flush=True)
+        print(broker.address, broker.grpc_address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
@@ -108,6 +135,8 @@ class Consumer:
 
     async def ask(self, code: int, body: bytes = b"", **ext: object) -> Command:
         command = Command(code, texts(ext), body=body)
+        if self._kind.guarded:
+            sign(command, _USER)
         return await self._client.request(self._address, command, timeout=60.0)
 
     async def beat(self) -> None:
@@ -168,24 +197,140 @@ async def consume(address: str, kind: Kind, count: int) -> None:
             await asyncio.gather(*[consumer.run() for _ in range(_IN_FLIGHT)])
 
 
+# ---- over gRPC ----
+
+
+class GrpcClient:
+    """A client over one connection, that signs each second anew as official ones do."""
+
+    def __init__(self, channel: grpc.aio.Channel, kind: Kind, count: int) -> None:
+        self._channel, self._kind = channel, kind
+        self.left, self._random = count, random.Random(1)
+        self._group, self._topic = pb.Resource(name=_GROUP), pb.Resource(name=_TOPIC)
+        self._filter = pb.FilterExpression(
+            type=pb.FilterType.SQL if kind.filter_type == "SQL92" else pb.FilterType.TAG,
+            expression=kind.expression,
+        )
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        headers = [
+            ("x-mq-client-id", "bench"), ("x-mq-language", "PYTHON"),
+            ("x-mq-client-version", "5.1.2"),
+        ]  # fmt: skip
+        if self._kind.guarded:
+            date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+            signed = hmac.new(_USER.secret_key.encode(), date.encode(), "sha1").hexdigest()
+            proof = f"Credential={_USER.access_key}, SignedHeaders=x-mq-date-time"
+            headers.append(("x-mq-date-time", date))
+            headers.append(("authorization", f"MQv2-HMAC-SHA1 {proof}, Signature={signed}"))
+        return headers
+
+    def _call(self, method: str, request: Any, timeout: float = 60.0) -> Any:
+        kind = METHODS[method]
+        make = self._channel.unary_stream if kind.streams_out else self._channel.unary_unary
+        made = make(
+            f"/{SERVICE}/{method}", request_serializer=kind.request.SerializeToString,
+            response_deserializer=kind.reply.FromString,
+        )  # fmt: skip
+        return made(request, timeout=timeout, metadata=self._metadata())
+
+    async def settle(self) -> Any:
+        """Sends settings; the stream, which is to stay open."""
+        kind = METHODS["Telemetry"]
+        stream = self._channel.stream_stream(
+            f"/{SERVICE}/Telemetry", request_serializer=kind.request.SerializeToString,
+            response_deserializer=kind.reply.FromString,
+        )(metadata=self._metadata())  # fmt: skip
+        entry = pb.SubscriptionEntry(topic=self._topic, expression=self._filter)
+        settings = pb.Settings(
+            client_type=pb.ClientType.SIMPLE_CONSUMER,
+            subscription=pb.Subscription(group=self._group, subscriptions=[entry]),
+        )
+        await stream.write(pb.TelemetryCommand(settings=settings))
+        await stream.read()
+        return stream
+
+    async def take(self) -> None:
+        request = METHODS["ReceiveMessage"].request(
+            group=self._group, message_queue=pb.MessageQueue(topic=self._topic),
+            filter_expression=self._filter, batch_size=_AT_ONCE,
+        )  # fmt: skip
+        request.invisible_duration.FromMilliseconds(10_000 if self._kind.lost else 60_000)
+        request.long_polling_timeout.FromMilliseconds(5_000)
+        while self.left > 0:
+            replies = [each async for each in self._call("ReceiveMessage", request)]
+            for reply in replies:
+                if reply.HasField("message"):
+                    await self._acknowledge(reply.message.system_properties)
+
+    async def _acknowledge(self, system: Any) -> None:
+        if self._random.random() < self._kind.lost:
+            return
+        entry = pb.AckMessageEntry(
+            message_id=system.message_id, receipt_handle=system.receipt_handle
+        )
+        reply = await self._call(
+            "AckMessage",
+            pb.AckMessageRequest(group=self._group, topic=self._topic, entries=[entry]),
+        )
+        assert reply.status.code == pb.Code.OK, reply
+        self.left -= 1
+
+    async def send(self) -> None:
+        while self.left > 0:
+            self.left -= 1
+            reply = await self._call("SendMessage", self._message(self.left))
+            assert reply.status.code == pb.Code.OK, reply
+
+    def _message(self, n: int) -> Any:
+        said, body = dict(properties_of(self._kind, n)), _BODY
+        made = pb.Message(topic=self._topic)
+        system = made.system_properties
+        system.message_id, system.tag = said.pop("UNIQ_KEY"), said.pop("TAGS")
+        system.keys.extend([said.pop("KEYS")] if "KEYS" in said else [])
+        system.message_type, system.body_encoding = pb.MessageType.NORMAL, pb.Encoding.IDENTITY
+        system.born_timestamp.GetCurrentTime()
+        if self._kind.compressed:
+            body, system.body_encoding = gzip.compress(body), pb.Encoding.GZIP
+        made.body = body
+        made.user_properties.update(said)
+        return METHODS["SendMessage"].request(messages=[made])
+
+
+async def over_grpc(address: str, way: str, kind: Kind, count: int) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        client = GrpcClient(channel, kind, count)
+        stream = await client.settle()
+        work = client.send if way == "send" else client.take
+        async with asyncio.timeout(_DEADLINE_S):
+            await asyncio.gather(*[work() for _ in range(_IN_FLIGHT)])
+        stream.cancel()
+
+
 # ---- rows ----
 
 
-def measure(name: str, count: int) -> tuple[float, float]:
+def measure(way: str, name: str, count: int) -> tuple[float, float]:
     """Microseconds of the broker's processor time a message, and messages a second."""
+    kind = KINDS[name]
+    got = count if way == "send" else wanted(kind, count)
     harness.SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=harness.SCRATCH) as folder:
-        command = [sys.executable, "-m", "benches.pops", "--serve", folder, name, str(count)]
+        stored = 0 if way == "send" else count
+        command = [sys.executable, "-m", "benches.pops", "--serve", folder, name, str(stored)]
         with subprocess.Popen(
             command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as broker:
             assert broker.stdout is not None
-            server = Server(broker.stdout.readline().strip(), broker.pid)
+            addresses = broker.stdout.readline().split()
+            server = Server(addresses[0], broker.pid)
             before, began = server.cpu_s(), time.monotonic()
-            asyncio.run(consume(server.address, KINDS[name], count))
+            if way == "pop":
+                asyncio.run(consume(server.address, kind, count))
+            else:
+                asyncio.run(over_grpc(addresses[1], way, kind, got))
             used, took = server.cpu_s() - before, time.monotonic() - began
             broker.kill()
-    got = wanted(KINDS[name], count)
     return used / got * 1e6, got / took
 
 
@@ -193,6 +338,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benches.pops")
     parser.add_argument("--count", type=int, default=20_000, help="messages")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", default="pop,take,send", help="what is done")
     parser.add_argument("--only", default=",".join(KINDS), help=f"rows: {', '.join(KINDS)}")
     parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     parser.add_argument("--serve", nargs=3, metavar=("FOLDER", "ROW", "COUNT"), help="internal")
@@ -204,13 +350,19 @@ def main(arguments: list[str]) -> int:
     only = given.only.split(",")
     if unknown := set(only) - set(KINDS):
         parser.error(f"no rows {unknown}")
-    found: dict[tuple[str, str], Row] = {}
+    found: dict[tuple[str, str, str], Row] = {}
+    rows = [
+        (way, name)
+        for way in given.ways.split(",") for name in only if way != "send" or name in _SENDS
+    ]  # fmt: skip
     for number in range(given.rounds):
-        for name in only:
-            for unit, value in zip(("us", "/s"), measure(name, given.count), strict=True):
-                row = Row(f"POP, {name}", "128 bytes", "ours", unit, [], smaller=unit == "us")
-                found.setdefault((name, unit), row).rounds.append(value)
-                console.print(f"round {number + 1}: {name}: {harness.figure(value)}{unit}")
+        for way, name in rows:
+            for unit, value in zip(("us", "/s"), measure(way, name, given.count), strict=True):
+                row = Row(
+                    f"{_WAYS[way]}, {name}", "128 bytes", "ours", unit, [], smaller=unit == "us"
+                )
+                found.setdefault((way, name, unit), row).rounds.append(value)
+                console.print(f"round {number + 1}: {way} {name}: {harness.figure(value)}{unit}")
     path = harness.save(list(found.values()), harness.machine(), "pops")
     if given.keep:
         given.keep.write_text(path.read_text("utf-8"), "utf-8")

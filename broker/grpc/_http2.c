@@ -307,12 +307,12 @@ typedef struct sends {
 
 static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"reserved", "body_max", "texts_max", "user_max",
-                            "group_max", "recovery_max_s", NULL};
+                            "group_max", "recovery_max_s", "delay_max_ms", NULL};
     PyObject *reserved;
-    long long body, texts, recovery;
+    long long body, texts, recovery, delay;
     int user, group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLiiL", names, &PyTuple_Type, &reserved,
-                                     &body, &texts, &user, &group, &recovery))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLiiLL", names, &PyTuple_Type, &reserved,
+                                     &body, &texts, &user, &group, &recovery, &delay))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     sends *s = (sends *)alloc(type, 0);
@@ -322,6 +322,7 @@ static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     s->limits.user_max = user;
     s->limits.group_max = group;
     s->limits.recovery_max_s = recovery;
+    s->limits.delay_max_ms = delay;
     s->names = names_take(&s->limits.reserved, reserved);
     if (s->names == NULL) Py_CLEAR(s);
     return (PyObject *)s;
@@ -343,11 +344,11 @@ static PyObject *sends_read(PyObject *self, PyObject *args) {
     if (host.len == 0 ||
         !ps_h2_message_read((const uint8_t *)data, len, &((sends *)self)->limits, host, &m))
         Py_RETURN_NONE;
-    return Py_BuildValue("(s#s#y#y#Lis#)", m.topic.data, (Py_ssize_t)m.topic.len, m.id.data,
+    return Py_BuildValue("(s#s#y#y#Lis#N)", m.topic.data, (Py_ssize_t)m.topic.len, m.id.data,
                          (Py_ssize_t)m.id.len, m.properties, (Py_ssize_t)m.properties_len,
                          (const char *)m.body, (Py_ssize_t)m.body_len, (long long)m.born_ms,
                          (int)m.kind, m.group.len > 0 ? m.group.data : "",
-                         (Py_ssize_t)m.group.len);
+                         (Py_ssize_t)m.group.len, PyBool_FromLong(m.zipped));
 }
 
 /* stored(message id, transaction id, queue offset): see the .pyi. */

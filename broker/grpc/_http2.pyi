@@ -60,9 +60,10 @@ class Session:
     held: int
 
 class Sends:
-    """Plain sends: of one message of a usual kind. reserved: names of properties that users may not
+    """Plain sends: of one message. reserved: names of properties that users may not
     set. texts_max: bytes of tag, keys and user_max properties of the user's. A message group has
-    fewer bytes than group_max. recovery_max_s: of an orphaned transaction."""
+    fewer bytes than group_max. recovery_max_s: of an orphaned transaction. delay_max_ms: until a
+    message is delivered."""
 
     def __new__(
         cls,
@@ -72,13 +73,14 @@ class Sends:
         user_max: int,
         group_max: int,
         recovery_max_s: int,
+        delay_max_ms: int,
     ) -> Sends: ...
     def read(
         self, request: bytes, host: str, /
-    ) -> tuple[str, str, bytes, bytes, int, int, str] | None:
+    ) -> tuple[str, str, bytes, bytes, int, int, str, bool] | None:
         """Topic, message id, stored properties, body, born time (ms), MessageType and message group
-        of a SendMessage. host: of the client. None: it is another one, or something about it is
-        unusual or wrong."""
+        of a SendMessage, and whether the body is gzip. host: of the client. None: it is another
+        one, or something about it is unusual or wrong."""
 
 def stored(message_id: str, transaction_id: str, offset: int, /) -> bytes:
     """The reply for such a message. offset: in its queue."""

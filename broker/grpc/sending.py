@@ -16,7 +16,14 @@ from broker.grpc._http2 import stored
 from broker.grpc.brokers import AtOnce, Brokers, Place, Put, accepted
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import check_message, check_topics_equal, topic_of
-from broker.grpc.messages import HALF, Kind, Outgoing, outgoing, plain_sends
+from broker.grpc.messages import (
+    HALF,
+    Kind,
+    Outgoing,
+    outgoing,
+    plain_sends,
+    unzipped_at_once,
+)
 from broker.grpc.routes import accepted_types
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
@@ -71,10 +78,15 @@ class Sending:
         place = broker.place_at_once(made[0]) if made is not None else None
         if made is None or place is None:
             return None
-        topic, message_id, properties, body, born_ms, kind, group = made
+        topic, message_id, properties, body, born_ms, kind, group, zipped = made
         queues = place.writes
         if not queues or not self._takes_plain(topic, place.config, kind):
             return None
+        if zipped:
+            inflated = unzipped_at_once(body)
+            if inflated is None or len(inflated) > self._settings.body_max:
+                return None
+            body = inflated
         queue = queue_for(group, queues) if group else next(self._turn) % queues
         base = self._base(topic, queue, place.broker)
         sys_flag = HALF if kind == Kind.TRANSACTION else 0
@@ -264,9 +276,17 @@ def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _stored(message_id: str, kind: int, broker: str, put: Put) -> bytes:
-    """The reply of a plain message."""
-    return stored(message_id, _transaction_of(message_id, kind, broker, put), put.offset)
+def _stored(message_id: str, kind: int, broker: str, put: Put, handle: str = "") -> bytes:
+    """The reply of a plain message. handle: that recalls it."""
+    transaction = _transaction_of(message_id, kind, broker, put)
+    if not handle:
+        return stored(message_id, transaction, put.offset)
+    entry = pb.SendResultEntry(
+        status=ok(), message_id=message_id, transaction_id=transaction, offset=put.offset,
+        recall_handle=handle,
+    )  # fmt: skip
+    reply: bytes = pb.SendMessageResponse(status=ok(), entries=[entry]).SerializeToString()
+    return reply
 
 
 def _transaction_of(message_id: str, kind: int, broker: str, put: Put) -> str:
@@ -281,7 +301,8 @@ async def _stored_later(put: Awaitable[Command], message_id: str, kind: int, bro
     answer = await put
     if answer.code == ResponseCode.SUCCESS:
         ext = answer.ext
-        return _stored(message_id, kind, broker, Put(int(ext["queueOffset"]), ext["msgId"]))
+        place = Put(int(ext["queueOffset"]), ext["msgId"])
+        return _stored(message_id, kind, broker, place, ext.get("recallHandle", ""))
     entry = pb.SendResultEntry(status=status(of_response(answer.code), answer.remark or ""))
     reply: bytes = pb.SendMessageResponse(status=entry.status, entries=[entry]).SerializeToString()
     return reply

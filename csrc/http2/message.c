@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+
 #define KEYS_MAX 64
 #define USER_MAX 64
 #define SECONDS_MAX ((int64_t)1 << 40)
-#define ENCODING_IDENTITY 1
+#define ENCODING_GZIP 2
 
 typedef struct moment { /* a Timestamp or a Duration */
     uint64_t seconds, nanos;
@@ -22,9 +24,10 @@ typedef struct draft {
     ps_h2_text topic, id, tag, host, trace, group;
     int32_t key_count, user_count;
     int64_t texts; /* bytes of tag, keys and the user's properties */
-    moment born, recovery;
-    uint64_t type, attempt;
+    moment born, recovery, delivery;
+    uint64_t type, attempt, encoding;
     bool recovers; /* it says within which time */
+    bool delayed;
     const uint8_t *body;
     int64_t body_len;
     ps_h2_text keys[KEYS_MAX];      /* key_count of them are set */
@@ -41,6 +44,10 @@ static bool read_moment(const ps_proto_field *in, moment *out) {
         *(f.number == 1 ? &out->seconds : &out->nanos) = f.value;
     }
     return out->seconds < (uint64_t)SECONDS_MAX && out->nanos < 1000000000;
+}
+
+static int64_t in_ms(const moment *m) {
+    return (int64_t)(m->seconds * 1000 + m->nanos / 1000000);
 }
 
 static bool read_key(const ps_proto_field *f, draft *d) {
@@ -74,15 +81,18 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
     case 10: /* store host */
         return ps_proto_text(f, &ignored);
     case 5:
-        return f->is_number && f->value <= ENCODING_IDENTITY;
+        d->encoding = f->value;
+        return f->is_number && f->value <= ENCODING_GZIP;
     case 6:
         d->type = f->value;
-        return f->is_number && (f->value == PS_H2_NORMAL || f->value == PS_H2_FIFO ||
-                                f->value == PS_H2_TRANSACTION);
+        return f->is_number && f->value >= PS_H2_NORMAL && f->value <= PS_H2_TRANSACTION;
     case 7:
         return !f->is_number && read_moment(f, &d->born);
     case 8:
         return ps_proto_text(f, &d->host);
+    case 11:
+        d->delayed = true;
+        return !f->is_number && read_moment(f, &d->delivery);
     case 13: /* queue id */
         return f->is_number;
     case 16:
@@ -161,6 +171,8 @@ static bool is_within(const draft *d, const ps_h2_limits *limits) {
     return d->topic.len > 0 && d->id.len > 0 && d->id.len <= PS_H2_ID_MAX && d->body_len > 0 &&
            d->body_len <= limits->body_max && d->texts <= limits->texts_max &&
            d->born.seconds > 0 && d->group.len < limits->group_max &&
+           (!d->delayed || (d->type != PS_H2_TRANSACTION &&
+                            in_ms(&d->delivery) <= ps_now_ms() + limits->delay_max_ms)) &&
            (!d->recovers || (d->type == PS_H2_TRANSACTION &&
                              d->recovery.seconds <= (uint64_t)limits->recovery_max_s));
 }
@@ -216,6 +228,7 @@ static bool put_all(ps_h2_message *m, const draft *d, ps_h2_text host) {
            put_number(m, "RECONSUME_TIME", (int64_t)d->attempt) &&
            put_property(m, "__BORNHOST", d->host.len > 0 ? d->host : host) &&
            put_number(m, "BORN_TIMESTAMP", m->born_ms) &&
+           (!d->delayed || put_number(m, "TIMER_DELIVER_MS", in_ms(&d->delivery))) &&
            (m->kind != PS_H2_TRANSACTION || put_half(m, d));
 }
 
@@ -232,11 +245,13 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
     out->id = d.id;
     out->group = d.group;
     out->kind = d.type == PS_H2_TRANSACTION ? PS_H2_TRANSACTION
+                : d.delayed                 ? PS_H2_DELAY
                 : d.group.len > 0           ? PS_H2_FIFO
                                             : PS_H2_NORMAL;
+    out->zipped = d.encoding == ENCODING_GZIP;
     out->body = d.body;
     out->body_len = d.body_len;
-    out->born_ms = (int64_t)(d.born.seconds * 1000 + d.born.nanos / 1000000);
+    out->born_ms = in_ms(&d.born);
     out->properties_len = 0;
     return put_all(out, &d, host);
 }

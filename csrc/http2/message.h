@@ -1,5 +1,4 @@
-/* SendMessage with one message of a usual kind (normal, of a message group, half of a transaction),
- * read from its protobuf and written as the properties that are stored: what nearly every send is.
+/* SendMessage with one message of any kind, read from its protobuf and written as the properties that are stored: what nearly every send is.
  * Others, and those with anything wrong, are for broker/grpc/sending.py, which has the rules; this
  * one never refuses. docs/internals/grpc.md#properties */
 #ifndef PS_HTTP2_MESSAGE_H
@@ -13,6 +12,7 @@
 /* MessageType. */
 #define PS_H2_NORMAL 1
 #define PS_H2_FIFO 2
+#define PS_H2_DELAY 3
 #define PS_H2_TRANSACTION 4
 
 typedef struct ps_h2_limits {
@@ -21,12 +21,14 @@ typedef struct ps_h2_limits {
     int32_t user_max;  /* properties of the user's */
     int32_t group_max; /* a message group has fewer bytes */
     int64_t recovery_max_s; /* of an orphaned transaction */
+    int64_t delay_max_ms;   /* from now on */
     ps_h2_names reserved;   /* properties that users may not set */
 } ps_h2_limits;
 
 typedef struct ps_h2_message { /* texts are borrowed */
     ps_h2_text topic, id, group; /* group: of an ordered message */
     int32_t kind;
+    bool zipped; /* the body, with gzip */
     const uint8_t *body;
     int64_t body_len, born_ms;
     int32_t properties_len;

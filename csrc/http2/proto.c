@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "format/utf8.h"
+
 static bool read_varint(ps_proto_reader *r, uint64_t *out) {
     uint64_t value = 0;
     for (int shift = 0; shift < 64 && r->at < r->end; shift += 7) {
@@ -89,12 +91,22 @@ int64_t ps_proto_count(const uint8_t *data, int64_t len, const int32_t *shapes, 
     return count;
 }
 
+/* Whether a character beyond ASCII may be a blank: of all that begin like one. */
+static bool may_be_blank(const uint8_t *p, int64_t len) {
+    return p[0] == 0xC2 || (len == 3 && ((p[0] == 0xE1 && p[1] == 0x9A) ||
+                                         (p[0] == 0xE2 && (p[1] == 0x80 || p[1] == 0x81)) ||
+                                         (p[0] == 0xE3 && p[1] == 0x80 && p[2] == 0x80)));
+}
+
 bool ps_proto_text(const ps_proto_field *f, ps_h2_text *out) {
     bool blank = true;
     if (f->is_number || f->len > PS_H2_TEXT_MAX) return false;
-    for (int64_t i = 0; i < f->len; i++) {
-        if (f->data[i] < ' ' || f->data[i] > '~') return false;
-        blank &= f->data[i] == ' ';
+    for (const uint8_t *p = f->data, *end = p + f->len; p < end;) {
+        bool good = *p >= ' ' && *p != 0x7F;
+        int64_t len = *p < 0x80 ? 1 : ps_utf8_step(p, end, &good);
+        if (!good || (p[0] == 0xC2 && p[1] < 0xA0)) return false;
+        blank &= len == 1 ? *p == ' ' : may_be_blank(p, len);
+        p += len;
     }
     *out = (ps_h2_text){f->len > 0 ? (const char *)f->data : NULL, (int32_t)f->len};
     return f->len == 0 || !blank;

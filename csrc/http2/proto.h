@@ -10,7 +10,7 @@
 #define PS_PROTO_VARINT_MAX 10 /* bytes */
 #define PS_GRPC_CODE_OK 20000  /* of the schema's Code */
 
-typedef struct ps_h2_text { /* NULL: absent or empty; else printable ASCII, no blanks alone */
+typedef struct ps_h2_text { /* NULL: absent or empty; else UTF-8 without control characters */
     const char *data;
     int32_t len;
 } ps_h2_text;
@@ -42,7 +42,8 @@ static inline bool ps_proto_first(ps_proto_reader *r, const ps_proto_field *f) {
 /* The next field; r->at < r->end. False: it is not plain. */
 bool ps_proto_next(ps_proto_reader *r, ps_proto_field *out);
 
-/* A text of printable ASCII, and not of blanks alone. An empty one is none. */
+/* A text without control characters, as Java sees them, and not of blanks alone. An empty one is
+ * none. */
 bool ps_proto_text(const ps_proto_field *f, ps_h2_text *out);
 
 /* Resource: its name; its namespace counts for nothing. */

@@ -147,7 +147,8 @@ static bool place_of(ps_slice text, const uint8_t *in, int64_t len, int64_t *at,
 static void read_sent(const ps_command *c, const uint8_t *in, int64_t len, ps_answered *out) {
     int64_t queue;
     ps_slice ids = ps_command_field(c, "msgId");
-    out->sent = ids.data != NULL && number_read(ps_command_field(c, "queueId"), &queue) &&
+    /* What is recalled by a handle is for whoever reads the whole command. */
+    out->sent = ids.data != NULL && ps_command_field(c, "recallHandle").data == NULL && number_read(ps_command_field(c, "queueId"), &queue) &&
                 queue <= INT32_MAX &&
                 number_read(ps_command_field(c, "queueOffset"), &out->queue_offset) &&
                 place_of(ids, in, len, &out->ids_at, &out->ids_len) &&
