@@ -22,6 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol, cast
 
 from broker.remoting import codec
@@ -32,6 +33,7 @@ from broker.remoting.command import ONEWAY, RESPONSE, Command, Refused
 from broker.remoting.decision import AskedSend, PutDecision, Sent
 from broker.remoting.framer import (
     FRAMES_ENOUGH,
+    READ_MAX,
     EndTransaction,
     Framer,
     FramerFactory,
@@ -189,6 +191,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._budget = Budget.of(self._loop)
         self._holds = False
+        #: When the read under way began, if it is of much.
+        self._asked = 0.0
         #: Why no room could be given for what was read last.
         self._failed: Exception | None = None
         self._turns = turns = Turns.of(self._loop)
@@ -248,7 +252,15 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing may be raised here, and this connection not be closed: libuv reads after it."""
         intake = self.intake
         try:
-            return self._framer.buffer(sizehint) if intake is None else intake.buffer(sizehint)
+            if intake is not None:
+                return intake.buffer(sizehint)
+            room = self._framer.buffer(sizehint)
+            if not self._holds:
+                return room
+            # The rest of a long frame: hundreds of connections that each bring megabytes are a
+            # tenth of a second of copying.
+            self._asked = monotonic()
+            return self._turns.room(room[:READ_MAX])
         except Exception as error:  # noqa: BLE001 - there may be no memory for one peer's bytes
             self._failed = error
             return self._shared.scratch
@@ -268,7 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         self.seen = self._shared.wheel.now
         self.reads += 1
         shared, turns = self._shared, self._turns
-        entered = turns.enter()
+        asked, self._asked = self._asked, 0.0
+        entered = turns.enter(asked if nbytes else 0.0)
         shared.reading = True
         try:
             self._take(nbytes)
@@ -325,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         framer, turns, line = self._framer, self._turns, self._line
         over, waits = turns.over, line.waits
         if over or waits:
-            if waits:
+            if waits or self._holds:
                 self._hold(TURN)
             self._serve(framer.keep(count))
             self.flush()

@@ -31,6 +31,8 @@ TURN_S, STEPS_S, SLICE_S = 0.004, 0.004, 0.001
 PIECE_S = 0.002
 #: Of one step of the core.
 CORE_NS = 1_000_000
+#: Bytes that a connection may still read when the turn's time is used up.
+_PAGE = 4096
 #: Steps that are let go on at once, in the hope that there is time for them.
 _LET_GO = 16
 
@@ -84,14 +86,18 @@ class Turns:
 
     # ---- the time ----
 
-    def enter(self) -> bool:
-        """What was read is served now. True: leave() must follow. False: it is part of other work,
-        which is measured already."""
+    def enter(self, since: float = 0.0) -> bool:
+        """What was read is served now. since: when the read began, if it was of much. True:
+        leave() must follow. False: it is part of other work, which is measured already."""
         if self._since:
             return False
-        self._since = now = monotonic()
-        self._until = now + TURN_S - self._read
+        self._since = since or monotonic()
+        self._until = self._since + TURN_S - self._read
         return True
+
+    def room(self, room: memoryview) -> memoryview:
+        """As much of a read buffer as may be filled now: a page when the turn's time is used up."""
+        return room if self._read < TURN_S else room[:_PAGE]
 
     def leave(self) -> None:
         self._read += monotonic() - self._since

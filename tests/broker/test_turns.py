@@ -20,7 +20,7 @@ import time
 import pytest
 import test_loop_held as worst_of
 from loops import Wire, run, serving
-from waiting import BOUND_S
+from waiting import BOUND_S, until_async
 
 from broker import Broker, NameServer
 from broker.cli.collecting import put_aside
@@ -58,6 +58,7 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr("broker.remoting.turns.monotonic", made)
+    monkeypatch.setattr("broker.remoting.connection.monotonic", made)
     return made
 
 
@@ -135,6 +136,20 @@ def test_answers_keep_the_order_of_the_requests_whatever_waits(clock):
                     wire.write(Command(SLOW if n % 7 == 0 else ECHO, {"who": "me"}, opaque=n))
                 await asyncio.sleep(0)
             assert await answers(wire, 2000) == list(range(2000))
+
+    run(work())
+
+
+def test_reading_a_long_frame_takes_time_of_the_turn_and_waits_for_the_next(clock):
+    async def work():
+        async with serving({}) as server, await Wire.to(server.port) as wire:
+            wire.write(struct.pack(">iI", 4 << 20, 100) + bytes(100_000))
+            await until_async(lambda: any(each._holds for each in server.connections))
+            (one,) = server.connections
+            assert len(one.get_buffer(65536)) > 4096
+            clock.now += 0.01  # so long takes what the system reads there
+            one.buffer_updated(1)
+            assert (len(one.get_buffer(65536)), one.paused) == (4096, True)
 
     run(work())
 
