@@ -155,9 +155,15 @@ class Store(Base):
 
     def _settle_found(self) -> None:
         """At open: topics that the log has and the metadata lacks, as a crash may leave them."""
+        lacking = []
         for q in self.queues():
             config = self.metadata.topics.get(q.topic)
             if config is None or config.write_queue_nums <= q.queue:
+                lacking.append(q)
+        if not lacking:
+            return
+        with self.metadata.batch():
+            for q in lacking:
                 # Damage in a record can name a topic that no configuration may have.
                 with contextlib.suppress(BadArgument):
                     self.metadata.ensure_topic(q.topic, q.queue)

@@ -145,6 +145,7 @@ class Metadata(MetaStore):
         super().__init__(Path(root), settings if settings is not None else load(), readonly)
         self.config = self.root / "config"
         self._file_mode = self._settings.file_mode
+        self._system_rows: tuple[Settings | None, dict[str, TopicConfig]] = (None, {})
         #: Device and inode of the folder of the database, of a writer.
         self._place = (0, 0)
         #: What opening it did about the config files.
@@ -409,11 +410,10 @@ class Metadata(MetaStore):
         with self._exclusive():
             old = self.topics.get(name)
             if old is None:
-                built_in = {row.name: row for row in system_topics(self._settings)}
                 queues = 1
                 if not name.startswith(("%RETRY%", "%DLQ%")):
                     queues = self._settings["defaultTopicQueueNums"]
-                old = built_in.get(name) or TopicConfig(name, queues, queues)
+                old = self._built_in().get(name) or TopicConfig(name, queues, queues)
             row = replace(
                 old,
                 read_queue_nums=max(old.read_queue_nums, needed),
@@ -421,6 +421,14 @@ class Metadata(MetaStore):
             )
             self.topics.put(row)
             return row
+
+    def _built_in(self) -> dict[str, TopicConfig]:
+        """The system topics of these settings, made once: a log may bring 20,000 new topics."""
+        settings, rows = self._system_rows
+        if settings is not self._settings:
+            rows = {row.name: row for row in system_topics(self._settings)}
+            self._system_rows = self._settings, rows
+        return rows
 
     # ---- from the config files ----
 

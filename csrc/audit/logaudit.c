@@ -74,10 +74,6 @@ static ps_rec_outcome record_at(ps_window *w, const ps_audit *a, int64_t base, i
     return ps_record_check(p, count, base + at, a->au_checks, r);
 }
 
-static bool is_zero(const uint8_t *p, int64_t len) {
-    return len == 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)len - 1) == 0);
-}
-
 /* The next place from `at` on where a whole record stands, or the blank that ends the file; -1:
  * none. *zeros: every byte before it is zero. */
 static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at, int64_t *size,
@@ -102,7 +98,7 @@ static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
             uint32_t magic = be32_get(m);
             if (magic == PS_MAGIC_V1 || magic == PS_MAGIC_V2 || magic == PS_MAGIC_BLANK) break;
         }
-        if (*zeros) *zeros = is_zero(p, n);
+        if (*zeros) *zeros = all_zero(p, n);
         at += n;
         if (n == room) continue;
         ps_record r;

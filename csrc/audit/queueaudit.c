@@ -2,6 +2,7 @@
  * number differs from what the records asked for, each unit against the record it points to. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -89,15 +90,22 @@ static int walk_file(unit_walk *w, int64_t base, ps_error *e) {
         return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, w->a->au_root, "the path is too long");
     int code = ps_window_open(&file, w->a->au_io, path, e);
     if (code < 0) return code;
+    /* Pages that the kernel reads ahead into a hole count as data for whoever asks next. */
+    w->a->au_io->advise(w->a->au_io, file.wd_fd, 0, 0, POSIX_FADV_RANDOM);
     for (int64_t at = 0; at + PS_UNIT <= size;) {
         int64_t data = ps_window_next_data(&file, at);
-        if (data - at >= PS_UNIT) { /* a hole: all units in it are zero */
+        const uint8_t *p = NULL;
+        if (data - at < PS_UNIT) {
+            p = ps_window_get(&file, at, PS_UNIT, &count);
+            if (p == NULL || count < PS_UNIT) break; /* the file ends, maybe amid a unit */
+            if (at + count > size) count = size - at;
+        }
+        int64_t zeros = p == NULL ? data - at : all_zero(p, count) ? count : 0;
+        if (zeros >= PS_UNIT) { /* a hole, or as good as one */
             if (w->zero_from < 0) w->zero_from = (base + at) / PS_UNIT;
-            at += (data - at) / PS_UNIT * PS_UNIT;
+            at += zeros / PS_UNIT * PS_UNIT;
             continue;
         }
-        const uint8_t *p = ps_window_get(&file, at, PS_UNIT, &count);
-        if (p == NULL || count < PS_UNIT) break; /* the file ends, maybe amid a unit */
         for (; count >= PS_UNIT && at + PS_UNIT <= size; count -= PS_UNIT, p += PS_UNIT) {
             ps_unit u;
             ps_unit_get(p, &u);

@@ -76,7 +76,8 @@ const uint8_t *ps_window_read(ps_window *w, int64_t at, int64_t least, int64_t *
     if (at < 0 || at >= w->wd_size) return NULL;
     if (least > w->wd_size - at) least = w->wd_size - at;
     if (at < w->wd_from || at + least > w->wd_from + w->wd_count) {
-        int64_t usual = w->wd_size < WINDOW ? w->wd_size : WINDOW;
+        int64_t upto = at < w->wd_hole && w->wd_hole < w->wd_size ? w->wd_hole : w->wd_size;
+        int64_t usual = upto - at < WINDOW ? upto - at : WINDOW;
         int64_t room = least > usual ? least : usual;
         if (room > w->wd_room) {
             uint8_t *more = realloc(w->wd_bytes, (size_t)room);
@@ -84,17 +85,19 @@ const uint8_t *ps_window_read(ps_window *w, int64_t at, int64_t least, int64_t *
             w->wd_bytes = more;
             w->wd_room = room;
         }
-        int64_t want = w->wd_size - at < room ? w->wd_size - at : room;
         w->wd_from = at;
-        window_fill(w, want);
+        window_fill(w, room);
     }
     *count = w->wd_from + w->wd_count - at;
     if (*count <= 0) return NULL;
     return w->wd_bytes + (at - w->wd_from);
 }
 
-int64_t ps_window_next_data(const ps_window *w, int64_t at) {
+int64_t ps_window_next_data(ps_window *w, int64_t at) {
+    if (at < w->wd_hole) return at;
     int64_t found = w->wd_io->lseek(w->wd_io, w->wd_fd, at, SEEK_DATA);
-    if (found >= 0) return found < w->wd_size ? found : w->wd_size;
-    return errno == ENXIO ? w->wd_size : at;
+    if (found < 0) found = errno == ENXIO ? w->wd_size : at;
+    if (found > w->wd_size) found = w->wd_size;
+    w->wd_hole = w->wd_io->lseek(w->wd_io, w->wd_fd, found, SEEK_HOLE);
+    return found;
 }

@@ -16,6 +16,7 @@ typedef struct ps_window {
     uint8_t *wd_bytes;
     int64_t wd_room;
     int64_t wd_from, wd_count;  /* bytes of the file that are in the buffer */
+    int64_t wd_hole;            /* where the next hole begins, as far as was asked */
     int64_t wd_unreadable;      /* first byte that the disk refused, -1 none; zeros stand for it */
     int64_t wd_unreadable_upto; /* and the end of the last such page */
     int wd_errno;
@@ -38,7 +39,8 @@ static inline const uint8_t *ps_window_get(ps_window *w, int64_t at, int64_t lea
     return ps_window_read(w, at, least, count);
 }
 
-/* First byte at or after `at` that is in no hole; the file's size when there is none. */
-int64_t ps_window_next_data(const ps_window *w, int64_t at);
+/* First byte at or after `at` that is in no hole; the file's size when there is none. What is read
+ * from there on ends where the data ends: a queue of a few units is a page of a file of 6 MB. */
+int64_t ps_window_next_data(ps_window *w, int64_t at);
 
 #endif

@@ -4,6 +4,7 @@
 #ifndef PS_BYTES_H
 #define PS_BYTES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -33,6 +34,10 @@ static inline void be32_put(uint8_t *p, uint32_t v) {
 static inline void be64_put(uint8_t *p, uint64_t v) {
     v = __builtin_bswap64(v);
     memcpy(p, &v, sizeof v);
+}
+
+static inline bool all_zero(const uint8_t *p, int64_t len) {
+    return len <= 0 || (p[0] == 0 && memcmp(p, p + 1, (size_t)len - 1) == 0);
 }
 
 #endif

@@ -13,6 +13,8 @@ struct dv_queue;
 struct ps_derive {
     ps_io *dv_io;
     char *dv_into;
+    int dv_folder; /* dv_into, open since before the first write: what fails to reach the disk
+                    * since then is told to whoever syncs by it. -1: it is not there */
     ps_derive_conf dv_conf; /* into: above */
     ps_levels dv_levels;
     struct dv_queue *dv_buckets[DV_BUCKETS];

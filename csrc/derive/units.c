@@ -1,6 +1,7 @@
 /* Units of some segments, each written to its place. See derive.h. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -33,9 +34,12 @@ ps_derive *ps_derive_new(const ps_derive_conf *conf, ps_io *io) {
     d->dv_levels.count = conf->level_count;
     memcpy(d->dv_levels.delay_ms, conf->level_delay_ms, sizeof d->dv_levels.delay_ms);
     d->dv_into = strdup(conf->into);
-    if (d->dv_into != NULL) return d;
-    free(d);
-    return NULL;
+    if (d->dv_into == NULL) {
+        free(d);
+        return NULL;
+    }
+    d->dv_folder = d->dv_io->open(d->dv_io, d->dv_into, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    return d;
 }
 
 void ps_derive_free(ps_derive *d) {
@@ -44,6 +48,7 @@ void ps_derive_free(ps_derive *d) {
         free(d->dv_queues[i]->qu_units);
         free(d->dv_queues[i]);
     }
+    if (d->dv_folder >= 0) d->dv_io->close(d->dv_io, d->dv_folder);
     free(d->dv_queues);
     free(d->dv_into);
     free(d);
@@ -251,6 +256,8 @@ int ps_derive_sync(ps_derive *d, ps_error *e) {
     int code = 0;
     for (int32_t i = 0; i < d->dv_queue_count && code == 0; i++)
         code = flush(d, d->dv_queues[i], e);
+    if (code == 0 && d->dv_queue_count > PS_SYNC_ONE_BY_ONE && d->dv_folder >= 0)
+        return ps_sync_disk(d->dv_io, d->dv_folder, d->dv_into, e);
     for (int32_t i = 0; i < d->dv_queue_count && code == 0; i++)
         code = sync_queue(d, d->dv_queues[i], e);
     return code;

@@ -305,6 +305,8 @@ int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e) {
     if (n == 0 || n >= sizeof part)
         return ps_fail(e, PS_E_ARGUMENT, ENAMETOOLONG, -1, path, "the path is empty or too long");
     memcpy(part, path, n + 1);
+    if (io->mkdir(io, part, io->folder_mode) == 0) return synced ? sync_parent(io, part, e) : 0;
+    if (errno == EEXIST) return 0;
     for (size_t i = 1; i <= n; i++) {
         if (part[i] != '/' && part[i] != 0) continue;
         char kept = part[i];
@@ -329,4 +331,9 @@ int ps_sync_folder(ps_io *io, const char *path, ps_error *e) {
         code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the directory");
     io->close(io, fd);
     return code;
+}
+
+int ps_sync_disk(ps_io *io, int fd, const char *path, ps_error *e) {
+    if (io->syncfs(io, fd) == 0) return 0;
+    return ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, path, "cannot sync the file system");
 }

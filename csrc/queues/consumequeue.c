@@ -243,12 +243,6 @@ static int64_t count_sound(const uint8_t *units, int64_t count, sound *out) {
     return count;
 }
 
-static bool all_zero(const uint8_t *p, int64_t len) {
-    for (int64_t i = 0; i < len; i++)
-        if (p[i] != 0) return false;
-    return true;
-}
-
 /* Whether the file holds anything from unit `from` on; holes are not read. */
 static int anything_after(const unit_file *f, int64_t from, uint8_t *buf, ps_error *e) {
     while (from < f->units) {

@@ -19,7 +19,6 @@ static int queue_id_of(const char *name) {
     return *name < '0' || *name > '9' || *end != 0 || id > PS_QUEUE_ID_MAX ? -1 : (int)id;
 }
 
-#define SYNC_ONE_BY_ONE 32 /* queues, at most */
 #define SIZES_MAX 16 /* lengths of files that are told apart */
 
 /* The folder of one queue, as found. */
@@ -191,9 +190,7 @@ static int sync_all(ps_topics *tt, const char *root, ps_error *e) {
     int fd = io->open(io, root, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0) return ps_fail(e, ps_errno_code(errno), errno, -1, root,
                                "cannot open the directory");
-    int code = 0;
-    if (io->syncfs(io, fd) < 0)
-        code = ps_fail(e, PS_E_FLUSH_FAILED, errno, -1, root, "cannot sync the file system");
+    int code = ps_sync_disk(io, fd, root, e);
     io->close(io, fd);
     return code;
 }
@@ -207,8 +204,8 @@ int ps_queues_sync_folders(ps_topics *tt, ps_error *e) {
     for (int32_t i = 0; i < n; i++)
         if (atomic_exchange(&queues[i]->cq_relisted, false)) queues[changed++] = queues[i];
     snprintf(root, sizeof root, "%s/consumequeue", tt->tt_shared.qs_root);
-    int code = changed > SYNC_ONE_BY_ONE ? sync_all(tt, root, e) : 0;
-    for (int32_t i = 0; i < changed && changed <= SYNC_ONE_BY_ONE && code == 0; i++)
+    int code = changed > PS_SYNC_ONE_BY_ONE ? sync_all(tt, root, e) : 0;
+    for (int32_t i = 0; i < changed && changed <= PS_SYNC_ONE_BY_ONE && code == 0; i++)
         code = sync_folders_of(tt, queues[i], e);
     if (code == 0 && changed > 0) code = ps_sync_folder(tt->tt_shared.qs_io, root, e);
     for (int32_t i = 0; i < changed && code < 0; i++) atomic_store(&queues[i]->cq_relisted, true);

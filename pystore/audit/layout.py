@@ -7,10 +7,11 @@ import re
 import stat
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from pystore.audit.findings import KINDS, Finding
@@ -20,8 +21,9 @@ from pystore.native import ffi, lib, raise_error
 from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
-__all__ = ["UNIT", "File", "Layout", "base_of", "last_with_data", "look"]
+__all__ = ["UNIT", "File", "Layout", "base_of", "last_with_data", "look", "look_at_log"]
 
+_BY_NAME = attrgetter("name")
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
@@ -95,13 +97,24 @@ class Layout:
         self.findings.append(found)
 
 
-def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+def _sorted(folder: Path | str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
-            items = sorted(found, key=lambda e: e.name)
+            return sorted(found, key=_BY_NAME)
     except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in items:
+        return []
+
+
+def _folders(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    """What is a folder, or a link to one, by name."""
+    for entry in _sorted(folder):
+        with suppress(OSError):  # a link that leads nowhere, or in a circle
+            if entry.is_dir():
+                yield entry
+
+
+def _entries(folder: Path | str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    for entry in _sorted(folder):
         try:
             yield entry, entry.stat(follow_symlinks=True)
         except OSError:
@@ -109,7 +122,7 @@ def _entries(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
                 yield entry, entry.stat(follow_symlinks=False)  # a link to nothing
 
 
-def _numbered(folder: Path) -> tuple[list[File], list[Path]]:
+def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
     """Regular files named by a number; what else lies there, but for folders and links to nothing
     that do not have a segment's name: an open passes over them, too."""
     files, others = [], []
@@ -237,15 +250,12 @@ def _segments(layout: Layout, settings: Settings) -> None:
 
 def _queues(layout: Layout, settings: Settings) -> None:
     files: list[File] = []
-    base = layout.root / "consumequeue"
-    for topic, info in _entries(base):
-        if not stat.S_ISDIR(info.st_mode):
-            continue
-        for queue, inner in _entries(base / topic.name):
+    for topic in _folders(layout.root / "consumequeue"):
+        for queue in _folders(topic.path):
             number = int(queue.name) if _DIGITS.fullmatch(queue.name) else -1
-            if not stat.S_ISDIR(inner.st_mode) or not 0 <= number <= 65535:
+            if not 0 <= number <= 65535:
                 continue
-            found, others = _numbered(base / topic.name / queue.name)
+            found, others = _numbered(queue.path)
             layout.queues[topic.name, number] = found
             files += found
             if others:
@@ -328,13 +338,22 @@ def _index(layout: Layout, settings: Settings) -> None:
 
 def look(root: Path, settings: Settings) -> Layout:
     """Lists the folders of a store. Raises: NotAStore, Forbidden, StoreIOError."""
+    return _look(root, settings, _segments, _queues, _index)
+
+
+def look_at_log(root: Path, settings: Settings) -> Layout:
+    """Lists the segments of the log alone: queues may be ten thousands of folders. Raises: as
+    :func:`look`."""
+    return _look(root, settings, _segments)
+
+
+def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], None]) -> Layout:
     if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
         raise NotAStore("there is no commitlog folder", str(root))
     layout = Layout(Path(os.path.abspath(root)))  # noqa: PTH100 - as commitlog_dirs
     try:
-        _segments(layout, settings)
-        _queues(layout, settings)
-        _index(layout, settings)
+        for part in parts:
+            part(layout, settings)
     except OSError as failed:
         raise os_error(failed, failed.filename or root, "cannot look at the store") from failed
     return layout

@@ -29,7 +29,7 @@ from pystore.files import make_folders, sync_folder
 from pystore.native import ffi, lib, raise_error
 from pystore.settings import Settings, fill
 
-__all__ = ["Derived", "Deriving", "Run", "derive", "derive_part"]
+__all__ = ["Derived", "Deriving", "Run", "derive", "derive_part", "one_by_one"]
 
 
 @dataclass(slots=True)
@@ -67,6 +67,14 @@ class Run:
 
     do: Callable[[Deriving, Sequence[Part]], Iterable[Derived]]
     most: int
+
+
+def _one_by_one(deriving: Deriving, parts: Sequence[Part]) -> Iterable[Derived]:
+    return (derive_part(deriving, part) for part in parts)
+
+
+#: All parts in this thread.
+one_by_one = Run(_one_by_one, 1)
 
 
 # ---- a part ----

@@ -14,14 +14,14 @@ from typing import Any
 from pystore import settings as _settings
 from pystore.audit import Audit, verify
 from pystore.audit.core import CoreAudit
-from pystore.audit.layout import Layout, look
+from pystore.audit.layout import look, look_at_log
 from pystore.errors import BadArgument, NotFound, RecordDamaged
 from pystore.repair.census import Balance, Census
 from pystore.repair.evidence import mark_of
 from pystore.repair.journal import Journal, hold_lock, refuse_if_held
 from pystore.repair.manifest import DERIVED, Action, side_folders
 from pystore.repair.parts import Run as PartsRun
-from pystore.repair.parts import derive
+from pystore.repair.parts import derive, one_by_one
 from pystore.repair.plan import keep_rivals, make_plan, refuse_unclear, set_back_offsets
 from pystore.repair.reasons import balance_of
 from pystore.repair.scratch import Derive, Progress, make_derived, swap_derived
@@ -134,7 +134,7 @@ def repair(
     """
     root = Path(path)
     given = _settings.load(conf, settings)
-    look(root, given)
+    look_at_log(root, given)
     with hold_lock(root, given.file_mode):
         begun = _begun(root, given)
         left = Repair(str(root), [a for journal in begun for a in journal.actions])
@@ -165,7 +165,7 @@ def _carry_out(
     journal = Journal.begin(root, actions, given.file_mode, given.commitlog_dirs(root))
     journal.apply(_rebuilder(given, progress, ahead))
     after = check()
-    layout = look(root, given)
+    layout = look_at_log(root, given)
     ends = set_back_offsets(layout, after)
     more = keep_rivals(layout, after) + ends
     if more:
@@ -192,7 +192,8 @@ def rebuild(
     path: str | os.PathLike[str], conf: str | os.PathLike[str] | None = None,
     *, queues: bool = True, index: bool = True, checkpoint: bool = True, metadata: bool = False,
     dry_run: bool = False, progress: Progress | None = None,
-    core: Callable[..., CoreAudit] = CoreAudit, parts: PartsRun | None = None, **settings: Any,
+    core: Callable[..., CoreAudit] = CoreAudit, parts: PartsRun | None = one_by_one,
+    **settings: Any,
 ) -> Repair:  # fmt: skip
     """Makes derived files again from the log's first record, whatever the checkpoint says.
 
@@ -200,19 +201,19 @@ def rebuild(
     afterwards. metadata: the database is moved aside, and the next open makes it again from
     ``config/*.json`` and the log. dry_run: check and plan, and change nothing. core: as
     :func:`pystore.audit.verify` takes it, for the audits before and after. parts: does parts of the
-    making (:mod:`pystore.repair.parts`).
+    making (:mod:`pystore.repair.parts`); None: the recovery of a scratch store makes all.
 
     Raises: as :func:`repair`, and RecordDamaged while the log itself is damaged.
     """
     root = Path(path)
     given = _settings.load(conf, settings)
-    look(root, given)
+    look_at_log(root, given)
     names = [n for n, on in zip(DERIVED, (queues, index, checkpoint), strict=True) if on]
     with _looking(root) if dry_run else hold_lock(root, given.file_mode):
         ended = [] if dry_run else _finish(_begun(root, given), given, progress)
         check = _check_held(root, conf, progress, settings, core)
         before = check()
-        _refuse_damaged_log(before, look(root, given))
+        _refuse_damaged_log(before, root)
         actions = []
         if names:
             actions.append(Action("rebuild", "", f"make {', '.join(names)} again from the log",
@@ -234,17 +235,17 @@ def rebuild(
 
 def _census(root: Path, given: Settings) -> Census:
     """The records of the log as they stand now."""
-    return Census.of((file.path, file.number) for file in look(root, given).segments)
+    return Census.of((file.path, file.number) for file in look_at_log(root, given).segments)
 
 
-def _refuse_damaged_log(audit: Audit, layout: Layout) -> None:
+def _refuse_damaged_log(audit: Audit, root: Path) -> None:
     refuse_unclear(audit)
     log = {"damaged-record", "log-hole", "records-after-blank", "missing-segment", "segment-size",
            "tombstones"}  # fmt: skip
     bad = next((f for f in audit.findings if f.kind in log), None)
     if bad is not None:
         error = RecordDamaged(bad.meaning, bad.file, offset=bad.start)
-        error.next_step = f"run pystore repair {layout.root}, which mends that first"
+        error.next_step = f"run pystore repair {root}, which mends that first"
         raise error
 
 
