@@ -405,22 +405,25 @@ static PyObject *composed(const deliveries *owner, const Py_buffer *record,
     if (size > 0) {
         made = PyBytes_FromStringAndSize((const char *)bytes + room - size, (Py_ssize_t)size);
     } else {
-        made = Py_None;
-        Py_INCREF(made);
+        made = PyErr_Format(PyExc_ValueError, "%zd bytes are not a record", record->len);
     }
     PyMem_Free(bytes);
     return made;
 }
 
-/* message(record, topic, receipt, attempt): see the .pyi. */
+/* message(record, topic, receipt, attempt, encoding, body): see the .pyi. */
 static PyObject *deliveries_message(PyObject *self, PyObject *args) {
     Py_buffer record;
     ps_h2_delivery d;
-    Py_ssize_t topic_len, receipt_len;
-    int attempt;
-    if (!PyArg_ParseTuple(args, "y*s#s#i", &record, &d.topic, &topic_len, &d.receipt, &receipt_len,
-                          &attempt))
+    Py_ssize_t topic_len, receipt_len, body_len;
+    int attempt, encoding;
+    const char *body;
+    if (!PyArg_ParseTuple(args, "y*s#s#iiz#", &record, &d.topic, &topic_len, &d.receipt,
+                          &receipt_len, &attempt, &encoding, &body, &body_len))
         return NULL;
+    d.body = (const uint8_t *)body;
+    d.body_len = body != NULL ? body_len : 0;
+    d.encoding = encoding;
     d.topic_len = topic_len;
     d.receipt_len = receipt_len;
     d.attempt = attempt;

@@ -91,10 +91,12 @@ class Deliveries:
 
     def __new__(cls, hidden: tuple[bytes, ...]) -> Deliveries: ...
     def message(
-        self, record: bytes | memoryview, topic: str, receipt: str, attempt: int, /
-    ) -> bytes | None:
-        """The reply of ReceiveMessage for a stored record. topic: that it is shown with. None: the
-        record is unusual, or damaged."""
+        self, record: bytes | memoryview, topic: str, receipt: str, attempt: int, encoding: int,
+        body: bytes | None, /,
+    ) -> bytes:  # fmt: skip
+        """The reply of ReceiveMessage for a stored record. topic: that it is shown with. body:
+        instead of the record's; encoding: of the body. Raises: ValueError for bytes that are not a
+        record."""
 
 def read_acks(
     request: bytes, /

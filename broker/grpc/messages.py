@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import ipaddress
 import time
 import zlib
 from collections.abc import Mapping
@@ -23,8 +21,8 @@ from pystore.compression import inflate
 
 __all__ = [
     "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",
-    "is_compressed", "kind_of", "message_of", "millis", "outgoing", "plain_delivery",
-    "plain_sends", "set_millis", "unzipped_at_once", "usual_delivery",
+    "is_compressed", "kind_of", "message_of", "millis", "outgoing", "plain_sends", "set_millis",
+    "unzipped_at_once",
 ]  # fmt: skip
 
 Kind = pb.MessageType
@@ -54,9 +52,6 @@ _SHOWN = frozenset(("__SHARDINGKEY", "__transactionId__", "TRANSACTION_CHECK_TIM
 _HIDDEN = RESERVED - _SHOWN
 _DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _MS = 1_000_000
-#: Where a record has its born host, and the bits of sysFlag that say how wide its hosts are
-#: (docs/internals/format.md#record).
-_BORN_HOST_AT, _BORN_V6, _STORE_V6 = 48, 0x10, 0x20
 #: sysFlag of a record, and its bit that says that the body is compressed.
 _SYS_FLAG_AT, _COMPRESSED = 36, 1
 #: Bytes of a compressed body, and what it may become, that is inflated at once: it takes less time
@@ -184,19 +179,20 @@ def plain_sends(limits: ProxySettings) -> Sends:
 # ---- to a client ----
 
 
-#: delivery() of a record that is not unusual; None for others (csrc/http2/delivery.h).
-plain_delivery = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN))).message
+#: Composes them (csrc/http2/delivery.h).
+_compose = Deliveries(tuple(name.encode() for name in sorted(_HIDDEN))).message
 
 
 def delivery_at_once(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes | None:
     """The reply of ReceiveMessage that hands out a stored record; None: its body is to be inflated,
     which is not for the event loop. topic: that it is shown with. Raises: ValueError for bytes that
     are not a record."""
-    plain = plain_delivery(record, topic, receipt, attempt)
-    if plain is not None:
-        return plain
-    is_compressed = int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & _COMPRESSED
-    return None if is_compressed else usual_delivery(record, topic, receipt, attempt)
+    inflated = None
+    if int.from_bytes(record[_SYS_FLAG_AT : _SYS_FLAG_AT + 4], "big") & _COMPRESSED:
+        inflated = _inflated_at_once(message_of(record))
+        if inflated is None:
+            return None
+    return _compose(record, topic, receipt, attempt, pb.Encoding.IDENTITY, inflated)
 
 
 async def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
@@ -204,17 +200,14 @@ async def delivery(record: memoryview, topic: str, receipt: str, attempt: int) -
     made = delivery_at_once(record, topic, receipt, attempt)
     if made is None:
         copy = memoryview(bytes(record))
-        made = await asyncio.to_thread(usual_delivery, copy, topic, receipt, attempt)
+        made = await asyncio.to_thread(_inflated_delivery, copy, topic, receipt, attempt)
     return made
 
 
-def usual_delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
-    """The same by protobuf, whatever it takes."""
-    made = incoming(message_of(record), topic)
-    made.system_properties.receipt_handle = receipt
-    made.system_properties.delivery_attempt = attempt
-    reply: bytes = pb.ReceiveMessageResponse(message=made).SerializeToString()
-    return reply
+def _inflated_delivery(record: memoryview, topic: str, receipt: str, attempt: int) -> bytes:
+    """The same, whatever it takes."""
+    body, encoding = _body(message_of(record))
+    return _compose(record, topic, receipt, attempt, encoding, body)
 
 
 def message_of(record: memoryview) -> ReceivedMessage:
@@ -224,78 +217,39 @@ def message_of(record: memoryview) -> ReceivedMessage:
 
 
 def incoming(received: ReceivedMessage, topic: str | None = None) -> Any:
-    """A stored message as pb.Message. topic: that it is shown with; None: the stored one. Receipt
-    handle, invisible time and the attempt of an ordered group are the caller's. A compressed body
-    takes long: is_compressed()."""
-    properties, head = received.properties, received.head
-    body, encoding = _body(received)
-    made = pb.Message(body=body)
-    made.topic.name = topic if topic is not None else received.stored_topic
-    system = made.system_properties
-    system.message_id = received.message_id
-    if tag := properties.get("TAGS"):
-        system.tag = tag
-    system.keys.extend(properties.get("KEYS", "").split())
-    system.body_digest.type = pb.DigestType.MD5
-    digest = hashlib.md5(body, usedforsecurity=False)
-    system.body_digest.checksum = digest.hexdigest().upper()
-    system.body_encoding = encoding
-    system.message_type = kind_of(properties)
-    set_millis(system.born_timestamp, _number(properties.get("BORN_TIMESTAMP"), head.born_ms))
-    born_host, system.store_host = _hosts(received)
-    system.born_host = properties.get("__BORNHOST") or born_host
-    set_millis(system.store_timestamp, head.store_ms)
-    at = _number(properties.get("TIMER_DELIVER_MS") or properties.get("TIMER_OUT_MS"), 0)
-    if at:
-        set_millis(system.delivery_timestamp, at)
-    system.queue_id, system.queue_offset = head.queue, head.queue_offset
-    system.delivery_attempt = head.reconsume_times + 1
-    if group := properties.get("__SHARDINGKEY"):
-        system.message_group = group
-    if trace := properties.get("TRACE_CONTEXT"):
-        system.trace_context = trace
-    for name, value in properties.items():
-        if name not in _HIDDEN:
-            made.user_properties[name] = value
-    return made
+    """A stored message as pb.Message, without receipt handle. topic: that it is shown with; None:
+    the stored one. A compressed body takes long: is_compressed()."""
+    name = topic if topic is not None else received.stored_topic
+    attempt = received.head.reconsume_times + 1
+    data = _inflated_delivery(received.record, name, "", attempt)
+    return pb.ReceiveMessageResponse.FromString(data).message
 
 
 def is_compressed(received: ReceivedMessage) -> bool:
     return bool(received.head.sys_flag & _COMPRESSED)
 
 
-def _body(received: ReceivedMessage) -> tuple[bytes, int]:
-    """The body and its encoding. It is inflated here, as no client knows all of the kinds; one that
-    cannot be, or becomes too long, is left to the client, as Apache's proxy leaves all of them."""
+def _inflated_at_once(received: ReceivedMessage) -> bytes | None:
+    """The body of a compressed message when it is a small one, as most are; None: others may take
+    long, or cannot be read."""
+    if len(received.body_view) > _ZIPPED_SMALL:
+        return None
+    try:
+        return inflate((received.head.sys_flag >> 8) & 7, bytes(received.body_view), _SMALL)
+    except ValueError:
+        return None
+
+
+def _body(received: ReceivedMessage) -> tuple[bytes | None, int]:
+    """The body where it is not the stored one, and its encoding. It is inflated here, as no client
+    knows all of the kinds; one that cannot be, or becomes too long, is left to the client, as
+    Apache's proxy leaves all of them."""
+    if not is_compressed(received):
+        return None, pb.Encoding.IDENTITY
     raw, flag = bytes(received.body_view), received.head.sys_flag
-    if not flag & _COMPRESSED:
-        return raw, pb.Encoding.IDENTITY
     with contextlib.suppress(ValueError):
         return inflate((flag >> 8) & 7, raw, _INFLATED_MAX), pb.Encoding.IDENTITY
     if raw.startswith(b"\x1f\x8b"):  # Apache's proxy stores what its clients have compressed
         with contextlib.suppress(Problem):
             return _unzipped(raw, _INFLATED_MAX), pb.Encoding.IDENTITY
-    return raw, pb.Encoding.GZIP
-
-
-def _hosts(received: ReceivedMessage) -> tuple[str, str]:
-    """Born host and store host of a record, as ``host:port``."""
-    record, sys_flag = received.record, received.head.sys_flag
-    born, at = _host(record, _BORN_HOST_AT, sys_flag & _BORN_V6)
-    stored, _ = _host(record, at + 8, sys_flag & _STORE_V6)
-    return born, stored
-
-
-def _host(record: memoryview, at: int, is_v6: int) -> tuple[str, int]:
-    """An address and where it ends."""
-    end = at + (16 if is_v6 else 4)
-    host = str(ipaddress.ip_address(bytes(record[at:end])))
-    port = int.from_bytes(record[end : end + 4], "big")
-    return f"[{host}]:{port}" if is_v6 else f"{host}:{port}", end + 4
-
-
-def _number(text: str | None, default: int) -> int:
-    """A property as a number of ms that a Timestamp can hold."""
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 14:
-        return default
-    return int(text)
+    return None, pb.Encoding.GZIP

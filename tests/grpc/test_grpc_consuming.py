@@ -460,14 +460,14 @@ def test_a_message_sent_over_grpc_means_the_same_over_remoting(store_path):
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_stored_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeypatch):
+def test_long_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeypatch):
     """A few kilobytes may become gigabytes: what would become too long is the client's to inflate,
     as every compressed body is at Apache's proxy."""
     at, usual = [], compression._zlib
 
-    def watched(*given):
-        at.append(asyncio._get_running_loop())
-        return usual(*given)
+    def watched(data, most):
+        at.append((asyncio._get_running_loop(), most))
+        return usual(data, most)
 
     monkeypatch.setattr(compression, "_zlib", watched)
     if not at_once:
@@ -494,4 +494,6 @@ def test_stored_bodies_are_inflated_beside_the_loop(at_once, store_path, monkeyp
                 assert system.body_digest.checksum == digest
 
     run(work())
-    assert len(at) == 3 and not any(at), "a body was inflated on the event loop"
+    assert sum(loop is None for loop, _ in at) == 2
+    short = [most for loop, most in at if loop is not None]
+    assert max(short) <= 32 << 10, "what may take long was inflated on the event loop"

@@ -1,9 +1,10 @@
-"""Messages that are handed out and acknowledged: what C composes of a record (delivery.c in
-csrc/http2) and reads of a request (ack.c) is what the usual way makes of it, byte by byte."""
+"""Messages that are handed out and acknowledged: what is composed of a record (delivery.c in
+csrc/http2), and read of a request (ack.c)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
 import zlib
@@ -18,148 +19,116 @@ from waiting import until_async
 from broker.grpc._http2 import read_acks
 from broker.grpc.calls import Call
 from broker.grpc.local import LocalBroker
-from broker.grpc.messages import RESERVED, plain_delivery, usual_delivery
+from broker.grpc.messages import delivery_at_once
 from broker.grpc.receipts import Receipt
 from broker.grpc.schema import pb
 from broker.grpc.status import ok
 from broker.remoting.receipts import Handle
+from pystore.properties import parse_properties
 
 RECEIPT = "17 1700000000000 60000 3 0 broker-a 2 19 8192"
-SPECIAL = (
-    "TAGS", "KEYS", "UNIQ_KEY", "BORN_TIMESTAMP", "__BORNHOST", "TIMER_DELIVER_MS", "TIMER_OUT_MS",
-    "__SHARDINGKEY", "TRACE_CONTEXT", "TRAN_MSG", "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS",
-    "__transactionId__", "TRANSACTION_CHECK_TIMES", "POP_CK", "RETRY_TOPIC",
-)  # fmt: skip
 VALUES = [
-    b"a", b"true", b"TRUE", b"truE ", b"1700000000123", b"0", b"00012", b"99999999999999",
-    b"999999999999999", b"-5", b"two words", b" a  b\tc\x0bd\x1ce ", b"   ", "gr\u00fcn".encode(),
-    "a\u00a0b".encode(), b"x" * 300, b"x" * 20000, b"\xff\xfe", b"\xed\xa0\x80", b"\xc3", b"a\x00b",
-    b"a\x01b", b"", b"\x7f",
+    b"a", b"two words", b"   ", "gr\u00fcn".encode(), b"x" * 300, b"x" * 2000, b"\xff\xfe", b"\xc3",
+    b"a\x00b", b"a\x01b", b"", b"\x7f",
 ]  # fmt: skip
+NAMES = [b"u1", b"u2", b"u3", b"gr\xc3\xbcn", b"\xff", b"", b"TAGS", b"POP_CK", b"__SHARDINGKEY"]
 
 
-def canonical(reply: bytes) -> bytes:
-    """With the user's properties in order: protobuf's maps have none."""
-    made: bytes = pb.ReceiveMessageResponse.FromString(reply).SerializeToString(deterministic=True)
+def message_of(record: bytes, topic: str = "T", attempt: int = 1) -> Any:
+    """As it is handed out at once."""
+    made = delivery_at_once(memoryview(record), topic, RECEIPT, attempt)
+    assert made is not None
+    return pb.ReceiveMessageResponse.FromString(made).message
+
+
+def record_of(body: bytes = b"body", **changes: Any) -> bytes:
+    made: bytes = encode_record(b"%RETRY%g_T", body, **changes)
     return made
 
 
-def properties_of(rng: random.Random) -> bytes:
-    """Mostly as clients write them; sometimes damaged."""
-    parts = []
-    for _ in range(rng.choice([0, 1, 2, 5, 12, 70])):
-        kind = rng.randrange(10)
-        if kind < 6:
-            name = rng.choice(SPECIAL).encode()
-        elif kind < 7:
-            name = rng.choice(sorted(RESERVED)).encode()
-        else:
-            name = rng.choice([b"user", b"u%d" % rng.randrange(1000), b"", b"gr\xc3\xbcn", b"\xff"])
-        value = rng.choice(VALUES) if rng.randrange(3) else b"%d" % rng.randrange(10**6)
-        if sum(map(len, parts)) + len(name) + len(value) < 32000:
-            parts.append(name + b"\x01" + value + b"\x02")
-    made = b"".join(parts)
-    if rng.randrange(20) == 0 and made:
-        at = rng.randrange(len(made))
-        made = made[:at] + bytes([rng.randrange(256)]) + made[at + 1 :]
-    return made[:-1] if rng.randrange(10) == 0 else made
-
-
-def record_of(rng: random.Random) -> bytes:
-    body = rng.randbytes(rng.choice([0, 1, 55, 56, 63, 64, 65, 128, 5000]))
-    flag = rng.choice([0] * 20 + [1, 1 | 1 << 8, 1 | 2 << 8, 1 | 7 << 8, 4, 8])
-    if flag == 1 and rng.randrange(2):
-        body = zlib.compress(body)
-    host = host_bytes("192.0.2.7", rng.choice([0, 10911, 65535]))
-    if rng.randrange(20) == 0:
-        host = host_bytes("2001:db8::7", 10911)
-    return encode_record(
-        rng.choice([b"T", b"%RETRY%g_T", b"x" * 200]), body, properties=properties_of(rng),
-        queue_id=rng.choice([0, 1, 7, 65535]), queue_offset=rng.choice([0, 1, 127, 128, 1 << 40]),
-        physical_offset=rng.choice([0, 1 << 30, 1 << 50]), sys_flag=flag,
-        born_timestamp=rng.choice([0, 999, 1000, 1_700_000_000_123, -1]), born_host=host,
-        store_timestamp=rng.choice([0, 1_700_000_000_000, 1_700_000_000_456]),
-        store_host=host_bytes("10.1.2.3", 10911), reconsume_times=rng.choice([0, 1, 16]),
-    )  # fmt: skip
-
-
-def twins(record: bytes, topic: str = "T", attempt: int = 1) -> tuple[bytes | None, bytes]:
-    view = memoryview(record)
-    return plain_delivery(view, topic, RECEIPT, attempt), usual_delivery(
-        view, topic, RECEIPT, attempt
-    )
-
-
-def test_both_ways_write_the_same_bytes(rng: random.Random) -> None:
-    taken = 0
-    for _ in range(3000):
-        record, attempt = record_of(rng), rng.choice([1, 2, 127, 128, 1 << 30])
-        plain, usual = twins(record, rng.choice(["T", "a" * 200]), attempt)
-        if plain is None:
-            continue
-        taken += 1
-        assert canonical(plain) == canonical(usual), record.hex()
-        assert len(plain) == len(usual)
-        made = pb.ReceiveMessageResponse.FromString(usual).message
-        if len(made.user_properties) < 2:
-            assert plain == usual, record.hex()
-    assert taken > 500
-
-
-def test_what_clients_send_is_taken() -> None:
+def test_a_record_becomes_a_message() -> None:
     properties = {
-        "UNIQ_KEY": "01AB", "TAGS": "t", "KEYS": "k1 k2", "PGROUP": "T", "RECONSUME_TIME": "0",
-        "__BORNHOST": "192.0.2.1", "BORN_TIMESTAMP": "1700000000000", "color": "gr\u00fcn",
-        "__SHARDINGKEY": "g", "WAIT": "true",
+        "UNIQ_KEY": "01AB", "TAGS": "t", "KEYS": " k1  gr\u00fcn ", "PGROUP": "T",
+        "RECONSUME_TIME": "0", "__BORNHOST": "192.0.2.1", "BORN_TIMESTAMP": "1700000000123",
+        "color": "gr\u00fcn", "__SHARDINGKEY": "g", "WAIT": "true", "TRACE_CONTEXT": "trace",
+        "TIMER_OUT_MS": "1800000000000",
     }  # fmt: skip
     encoded = "".join(f"{n}\x01{v}\x02" for n, v in properties.items()).encode()
-    plain, usual = twins(encode_record(b"T", b"x" * 128, properties=encoded))
-    assert plain is not None
-    made = pb.ReceiveMessageResponse.FromString(plain).message
-    assert dict(made.user_properties) == {"color": "gr\u00fcn", "__SHARDINGKEY": "g"}
-    assert made.system_properties.receipt_handle == RECEIPT
-    assert canonical(plain) == canonical(usual)
+    record = record_of(
+        b"x" * 128, properties=encoded, queue_id=7, queue_offset=300, physical_offset=1 << 40,
+        born_timestamp=5, store_timestamp=1_700_000_000_456,
+        store_host=host_bytes("10.1.2.3", 10911),
+    )  # fmt: skip
+    wanted = pb.Message(topic=pb.Resource(name="Shown"), body=b"x" * 128)
+    wanted.user_properties.update({"color": "gr\u00fcn", "__SHARDINGKEY": "g"})
+    system = wanted.system_properties
+    system.tag, system.message_id, system.message_group = "t", "01AB", "g"
+    system.keys.extend(["k1", "gr\u00fcn"])
+    system.body_digest.type = pb.DigestType.MD5
+    digest = hashlib.md5(b"x" * 128, usedforsecurity=False).hexdigest()
+    system.body_digest.checksum = digest.upper()
+    system.body_encoding, system.message_type = pb.Encoding.IDENTITY, pb.MessageType.FIFO
+    system.born_timestamp.FromMilliseconds(1_700_000_000_123)
+    system.store_timestamp.FromMilliseconds(1_700_000_000_456)
+    system.delivery_timestamp.FromMilliseconds(1_800_000_000_000)
+    system.born_host, system.store_host = "192.0.2.1", "10.1.2.3:10911"
+    system.receipt_handle, system.trace_context = RECEIPT, "trace"
+    system.queue_id, system.queue_offset, system.delivery_attempt = 7, 300, 3
+    assert message_of(record, "Shown", 3) == wanted
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 57, 63, 64, 65, 119, 120, 128, 1000, 4 << 20])
 def test_the_digest(size: int, rng: random.Random) -> None:
     body = rng.randbytes(size)
-    plain, _ = twins(encode_record(b"T", body))
-    assert plain is not None
-    digest = pb.ReceiveMessageResponse.FromString(plain).message.system_properties.body_digest
+    found = message_of(record_of(body))
     wanted = hashlib.md5(body, usedforsecurity=False).hexdigest()
-    assert (digest.type, digest.checksum) == (pb.DigestType.MD5, wanted.upper())
+    assert found.body == body
+    assert found.system_properties.body_digest.checksum == wanted.upper()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sys_flag": 1},
-        {"born_host": host_bytes("::1", 1)},
-        {"store_host": host_bytes("::1", 1)},
-        {"properties": b"a\x01\xff\x02"},
-        {"properties": b"a\x01b\x02a\x01c\x02"},
-        {"properties": b"KEYS\x01gr\xc3\xbcn\x02"},
-        {"born_timestamp": -1},
-    ],
-)
-def test_what_is_unusual_is_left_to_the_usual_way(changes: dict[str, object]) -> None:
-    record = encode_record(b"T", zlib.compress(b"body"), **changes)  # type: ignore[arg-type]
-    assert plain_delivery(record, "T", RECEIPT, 1) is None
+def test_what_is_unusual_is_handed_out_all_the_same() -> None:
+    system = message_of(record_of(born_host=host_bytes("2001:db8::7", 1))).system_properties
+    assert system.born_host == "[2001:db8::7]:1"
+    system = message_of(record_of(store_host=host_bytes("::1", 2))).system_properties
+    assert system.store_host == "[::1]:2" and len(system.message_id) == 56
+    system = message_of(record_of(born_timestamp=-1)).system_properties
+    assert (system.born_timestamp.seconds, system.born_timestamp.nanos) == (-1, 999_000_000)
+    packed = zlib.compress(b"body" * 9)
+    found = message_of(record_of(packed, sys_flag=1))
+    assert (found.body, found.system_properties.body_encoding) == (b"body" * 9, 1)
+    for name, kind in (("TRAN_MSG\x01TRUE", 4), ("TIMER_DELAY_SEC\x011", 3), ("a\x01b", 1)):
+        found = message_of(record_of(properties=f"{name}\x02".encode()))
+        assert found.system_properties.message_type == kind
+
+
+def test_the_users_properties_are_those_of_the_record(rng: random.Random) -> None:
+    """Of any number, also more than once, and also such as are not UTF-8."""
+    for _ in range(500):
+        parts = [
+            rng.choice(NAMES) + b"\x01" + rng.choice(VALUES) + b"\x02"
+            for _ in range(rng.choice([0, 1, 5, 70]))
+        ]
+        raw = b"".join(parts)[: rng.choice([-1, 30_000])][:32_000]
+        said = parse_properties(raw)
+        found = message_of(record_of(properties=raw))
+        wanted = {n: v for n, v in said.items() if n not in ("TAGS", "POP_CK")}
+        assert dict(found.user_properties) == wanted, raw.hex()
+        assert found.system_properties.tag == said.get("TAGS", "")
 
 
 def test_a_damaged_record_is_not_read_beyond_its_end(rng: random.Random) -> None:
     record = encode_record(b"T", b"x" * 100, properties=b"TAGS\x01t\x02KEYS\x01a b\x02u\x01v\x02")
     for cut in range(len(record)):
-        assert plain_delivery(record[:cut], "T", RECEIPT, 1) is None
+        with pytest.raises(ValueError):
+            delivery_at_once(memoryview(record[:cut].ljust(40, b"\0")), "T", RECEIPT, 1)
     for _ in range(5000):
         damaged = bytearray(record)
         for _ in range(rng.randrange(1, 4)):
             at = rng.choice([rng.randrange(len(record)), *range(100)])
             damaged[at] = rng.randrange(256)
-        plain = plain_delivery(bytes(damaged), "T", RECEIPT, 1)
-        if plain is not None:
-            assert canonical(plain) == canonical(twins(bytes(damaged))[1]), damaged.hex()
+        with contextlib.suppress(ValueError):
+            made = delivery_at_once(memoryview(bytes(damaged)), "T", RECEIPT, 1)
+            assert made is None or pb.ReceiveMessageResponse.FromString(made).message
 
 
 # ---- acknowledgements ----

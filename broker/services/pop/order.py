@@ -59,15 +59,19 @@ class Batch:
         again."""
         if attempt is not None and attempt == self.attempt:
             return 0
+        if not self.visible_ms:  # all come back together
+            until = self.pop_ms + self.invisible_ms
+            return until if until > now_ms and self._open_bits() else 0
         waits = [self.returns_ms(each) for i, each in enumerate(self.offsets) if self.is_open(i)]
         return max((until for until in waits if until > now_ms), default=0)
 
     def next_offset(self) -> int:
         """What is below it is acknowledged."""
-        for i, each in enumerate(self.offsets):
-            if self.is_open(i):
-                return each
-        return self.offsets[-1] + 1
+        left = self._open_bits()
+        return self.offsets[(left & -left).bit_length() - 1] if left else self.offsets[-1] + 1
+
+    def _open_bits(self) -> int:
+        return ~self.acked & (1 << len(self.offsets)) - 1
 
     def as_json(self) -> dict[str, Any]:
         first = self.offsets[0]
