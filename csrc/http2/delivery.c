@@ -16,8 +16,9 @@
 #define HOST_MAX 64
 #define DIGITS_MAX 14   /* of ms that a Timestamp can hold */
 #define FIXED_ROOM 1024 /* all that does not grow with the texts */
-#define PROPERTY_ROOM 16 /* bytes for each of the properties: what is ill-formed grows by three, and is
-                          * written once for us and twice for clients, with its lengths */
+/* Bytes for each of the properties: what is ill-formed grows by three, and is written once for us
+ * and twice for clients, with its lengths. */
+#define PROPERTY_ROOM 16
 
 enum { DIGEST_MD5 = 2 };
 enum { TYPE_NORMAL = 1, TYPE_FIFO, TYPE_DELAY, TYPE_TRANSACTION };
