@@ -5,8 +5,10 @@ Each change is one transaction of :class:`pystore._metastore.MetaStore`.
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from pystore import _metadb, configfiles
@@ -85,6 +87,9 @@ class Table(Generic[_Row]):
             return True
 
 
+_TOPIC_FIRST = attrgetter("topic", "group", "queue")
+
+
 class Offsets:
     """The next offset of each (group, topic, queue)."""
 
@@ -134,7 +139,20 @@ class Offsets:
                 if group in (None, of_group) and topic in (None, of_topic):
                     for queue, offset in queues.items():
                         found.append(ConsumerOffset(of_group, of_topic, queue, offset))
-        return sorted(found, key=lambda each: (each.topic, each.group, each.queue))
+        return sorted(found, key=_TOPIC_FIRST)
+
+    def first(self, count: int) -> tuple[list[ConsumerOffset], int]:
+        """The first ones of all(), and how many there are: a table shows a thousand of millions."""
+        with self._meta._lock:
+            rows = self._meta._rows("offsets")
+            names = ((*pair.partition(AT)[::2], pair) for pair in rows if rows[pair])
+            pairs = heapq.nsmallest(count, names)
+            found = [
+                ConsumerOffset(group, topic, queue, rows[pair][queue])
+                for topic, group, pair in pairs
+                for queue in sorted(rows[pair])
+            ]
+            return found[:count], sum(map(len, rows.values()))
 
     def delete(self, group: str | None = None, topic: str | None = None) -> int:
         """Removes the offsets of a group, of a topic, or of both together; returns how many queues.

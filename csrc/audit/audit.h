@@ -148,6 +148,12 @@ int ps_audit_add_segment(ps_audit *audit, const char *path, int64_t base, int64_
  * stop: set by it to interrupt; may be NULL. */
 int ps_audit_segment(ps_audit *audit, int32_t number, int32_t last, ps_progress *progress,
                      ps_audit_segment_facts *facts, ps_findings *out, ps_error *error);
+
+/* A leaf page of LMDB, `size` bytes: how many entries it has, if all of them are plain, in the page
+ * and in order after the key `before`; -1: something is not so, and who asks must look closer.
+ * before_len -1: there is none. reversed: integer keys. last: place and length of its last key. */
+int32_t ps_audit_leaf(const uint8_t *page, int32_t size, const uint8_t *before, int32_t before_len,
+                      int32_t reversed, int32_t last[2]);
 /* cdef end */
 
 #endif

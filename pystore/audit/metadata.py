@@ -7,7 +7,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,12 +54,18 @@ class Beside:
     deleted: list[tuple[str, int]] = field(default_factory=list)
 
 
-def _decoded(layout: Layout, name: str, path: Path) -> Any:
-    """The parsed content of a configuration file, None when it is missing or damaged."""
+def _decoded(
+    layout: Layout, name: str, path: Path, known: Sequence[Collection[str]] = ((), ())
+) -> Any:
+    """The parsed content of a configuration file, None when it is missing or damaged, or when the
+    database has what is in it. known: digests of what the database wrote or read last of the file
+    and of its ``.bak``."""
     bak = path.with_name(path.name + ".bak")
     section = SECTIONS.get(name)
     parsed: Any = None
-    for file, kind in ((path, "config-json"), (bak, "config-bak")):
+    in_database = False
+    kinds = (path, "config-json", known[0]), (bak, "config-bak", known[1])
+    for file, kind, digests in kinds:
         try:
             data = read_quietly(file, _JSON_MAX)
         except OSError as error:
@@ -69,6 +75,9 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
             continue
         if not data:
             layout.found(kind, file, text="the file is empty")
+            continue
+        if digests and digest(data) in digests:
+            in_database |= file is path
             continue
         try:
             if section is None:
@@ -80,7 +89,7 @@ def _decoded(layout: Layout, name: str, path: Path) -> Any:
             continue
         if parsed is None:
             parsed = found
-    return parsed
+    return None if in_database else parsed
 
 
 def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
@@ -261,7 +270,7 @@ def _changed_outside(layout: Layout, name: str, database: dict[str, Any]) -> boo
     if not database or any(f.file == f"config/{file}" for f in layout.findings):
         return False
     data = read_quietly(layout.root / "config" / file, _JSON_MAX)
-    return data is not None and digest(data) not in database["known"].get(file, ())
+    return data is not None and digest(data) not in database["known"].get(file, ((), ()))[0]
 
 
 def read_beside(layout: Layout) -> Beside:
@@ -271,22 +280,26 @@ def read_beside(layout: Layout) -> Beside:
     _check_aside(layout)
     config = layout.root / "config"
     beside = Beside()
-    parts = {name: _decoded(layout, name, config / s.file) for name, s in SECTIONS.items()}
+    database = _read_database(layout, layout.root / "meta", "metadata-db", read_meta)
+    known = database.get("known", {})
+    parts = {
+        name: _decoded(layout, name, config / s.file, known.get(s.file, ((), ())))
+        for name, s in SECTIONS.items()
+    }
     for file in RAW_FILES:
         _decoded(layout, file, config / file)
-    known: set[str] = set()
+    topics: set[str] = set()
     if parts["topics"] is not None:
-        known |= set(parts["topics"].rows)
+        topics |= set(parts["topics"].rows)
     pairs: list[tuple[str, int, int]] = []
     if parts["offsets"] is not None:
         pairs += [(p, q, o) for p, rows in parts["offsets"].rows.items() for q, o in rows.items()]
-    database = _read_database(layout, layout.root / "meta", "metadata-db", read_meta)
     _check_access(layout)
-    known |= set(database.get("topics", ()))
+    topics |= set(database.get("topics", ()))
     if not _changed_outside(layout, "offsets", database):
         pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]
     if parts["topics"] is not None or "topics" in database:
-        beside.topics = known
+        beside.topics = topics
     for pair, queue, offset in pairs:  # else the database is the newer of the two
         topic, _, group = pair.partition("@")
         beside.offsets[group, topic, int(queue)] = int(offset)
@@ -298,10 +311,15 @@ def check_offsets(
     layout: Layout, beside: Beside, ends: dict[tuple[str, int], int], live: bool
 ) -> None:
     """Committed offsets against the ends of their queues."""
-    for (group, topic, queue), offset in sorted(beside.offsets.items()):
-        end = ends.get((topic, queue))
-        if end is None or offset <= end or live:
-            continue  # a live store moves on while it is read
+    if live:
+        return  # it moves on while it is read
+    past = [
+        (key, offset)
+        for key, offset in beside.offsets.items()
+        if offset > ends.get((key[1], key[2]), offset)
+    ]
+    for (group, topic, queue), offset in sorted(past):
+        end = ends[topic, queue]
         layout.found(
             "offset-past-end", "config/consumerOffset.json", start=end, end=offset,
             count=offset - end, topic=topic, queue=queue,

@@ -40,7 +40,7 @@ def read_meta(meta: Path) -> dict[str, Any]:
             for pair, rows in offsets.items()
             for queue, offset in rows.items()
         ],
-        "known": {file: print_.main for file, print_ in state.prints.items()},
+        "known": {file: (print_.main, print_.bak) for file, print_ in state.prints.items()},
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from pystore._report import RecoveryReport
 from pystore._results import QueueInfo
 from pystore.cli._session import Session, holder_of
 from pystore.cli._values import Size, When
+from pystore.configfiles import ConsumerOffset
 from pystore.errors import StoreError
 from pystore.metadata import Metadata
 
@@ -154,10 +155,14 @@ def _queues(s: Session, queues: list[QueueInfo]) -> None:
 def _offsets(s: Session, metadata: Metadata, queues: list[QueueInfo], topic: str | None) -> None:
     ends: Mapping[tuple[str, int], int] = {(q.topic, q.queue): q.max_offset for q in queues}
     rows = []
-    found = metadata.offsets.all(topic=topic)
+    if s.out.json or topic is not None:
+        found: Sequence[ConsumerOffset] = metadata.offsets.all(topic=topic)
+        count = len(found)
+    else:
+        found, count = metadata.offsets.first(_SHOWN)
     for o in found if s.out.json else islice(found, _SHOWN):
         end = ends.get((o.topic, o.queue), 0)
         rows.append((o.group, o.topic, o.queue, o.offset, end, max(0, end - o.offset)))
     s.out.table("consumer offsets", ("group", "topic", "queue", "offset", "max", "lag"), rows)
-    if len(found) > len(rows):
-        s.out.note(f"{len(found) - len(rows)} more offsets: --json or --topic shows them")
+    if count > len(rows):
+        s.out.note(f"{count - len(rows)} more offsets: --json or --topic shows them")

@@ -136,6 +136,16 @@ def test_a_value_that_upstream_cannot_hold_is_refused(root):
                 meta.delay_offsets.commit(bad, -1)
 
 
+def test_the_first_offsets_are_those_that_a_list_of_all_begins_with(root):
+    with Metadata(root) as meta:
+        with meta.batch():
+            for n in range(60):
+                meta.offsets.commit(f"g{n % 7}", f"t{n % 5}", n % 4, n)
+        for count in (0, 1, 17, 1000):
+            found, total = meta.offsets.first(count)
+            assert (found, total) == (meta.offsets.all()[:count], len(meta.offsets.all()))
+
+
 def test_the_longest_names_have_room(root):
     """A retry topic of 255 bytes and its group are more than an LMDB key holds."""
     group = "g" * 248
