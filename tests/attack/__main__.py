@@ -1,6 +1,8 @@
-"""Attacks a broker, a name server and the gRPC port, with access control off and on:
+"""Attacks a broker, a name server and the gRPC port, then the two ports of a proxy before them,
+with access control off and on:
 
-    python -m tests.attack [--only NAME,NAME] [--seed N] [--access on|off|both]
+    python -m tests.attack [--only NAME,NAME] [--seed N] [--at broker|proxy|both]
+                           [--access on|off|both]
 
 Each attack comes from strangers, is bounded in count and time, and ends. After each the table says
 how long the loop served nobody else (processor time), what the memory was, and what was logged.
@@ -33,8 +35,9 @@ HELD_MS, PEAK_MB, LOG_BYTES = 50.0, 512.0, 1 << 20
 class Served:
     """The process of served.py."""
 
-    def __init__(self, access: bool, log: IO[str]) -> None:
+    def __init__(self, at: str, access: bool, log: IO[str]) -> None:
         words = [sys.executable, "-m", "tests.attack.served", *(["--access"] if access else [])]
+        words += ["--proxy"] if at == "proxy" else []
         self.process = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
@@ -60,19 +63,20 @@ class Served:
             pass
 
 
-def run(names: Sequence[str], access: bool, seed: int) -> list[dict[str, Any]]:
+def run(names: Sequence[str], at: str, access: bool, seed: int) -> list[dict[str, Any]]:
     """A row an attack. Each meets a process of its own."""
     rows = []
     for name in names:
         with tempfile.NamedTemporaryFile("w+") as log:
-            served = Served(access, log)
+            served = Served(at, access, log)
             served.told()
             began = time.monotonic()
             ATTACKS[name](Target(served.ports, random.Random(seed)))
             took = time.monotonic() - began
             told = served.told()
             size = Path(log.name).stat().st_size
-            row: dict[str, Any] = {"attack": name, "access": access, "seconds": took, "log": size}
+            row: dict[str, Any] = {"attack": name, "at": at, "access": access}
+            row |= {"seconds": took, "log": size}
             row |= told or {"held_ms": 0.0, "peak_mb": 0.0}
             row["broken"] = broken(row, told is None)
             rows.append(row)
@@ -91,10 +95,10 @@ def broken(row: dict[str, Any], died: bool) -> str:
 
 
 def shown(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("attack", "access control", "held, ms", "memory, MB", "log, bytes", "broken")
+    table = Table("attack", "at", "access control", "held, ms", "memory, MB", "log, bytes", "broken")
     for row in rows:
         table.add_row(
-            row["attack"], "on" if row["access"] else "off", f"{row['held_ms']:.1f}",
+            row["attack"], row["at"], "on" if row["access"] else "off", f"{row['held_ms']:.1f}",
             f"{row['peak_mb']:.0f}", str(row["log"]), row["broken"],
         )  # fmt: skip
     return table
@@ -106,10 +110,15 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(ATTACKS), help="names, with commas between them")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     parser.add_argument("--access", choices=("on", "off", "both"), default="both")
+    parser.add_argument("--at", choices=("broker", "proxy", "both"), default="both")
     given = parser.parse_args()
     print(f"seed {given.seed}")
     kinds = {"on": [True], "off": [False], "both": [False, True]}[given.access]
-    rows = [row for access in kinds for row in run(given.only.split(","), access, given.seed)]
+    places = ["broker", "proxy"] if given.at == "both" else [given.at]
+    names = given.only.split(",")
+    rows = [
+        row for at in places for access in kinds for row in run(names, at, access, given.seed)
+    ]
     Console().print(shown(rows))
     return 1 if any(row["broken"] for row in rows) else 0
 

@@ -1,4 +1,5 @@
-"""The process that is attacked: a broker with its gRPC port, and a name server, on one event loop.
+"""The process that is attacked: a broker with its gRPC port, and a name server, on one event loop;
+with --proxy, a proxy on the loop, before those.
 
 It prints its ports as JSON; for each line that it reads it prints what came of the time since: the
 longest time in which the loop served nobody else, in ms of processor time, and the memory, in MB.
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from broker import Broker
+from broker.grpc.proxy import Proxy
 from broker.services.topics import TopicConfig
 
 RULES = """accounts:
@@ -52,26 +54,53 @@ def anonymous_mb() -> float:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon"))
 
 
-async def main(access: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        if access:
-            (Path(folder) / "plain_acl.yml").write_text(RULES)
-            (Path(folder) / "plain_acl.yml").chmod(0o600)
-        async with Broker(
-            Path(folder) / "store", listenPort=0, bindAddress="127.0.0.1", with_namesrv=True,
-            grpc_port=0, aclEnable=access,
-        ) as broker:  # fmt: skip
-            broker.services.topics.update(TopicConfig("wide", QUEUES, QUEUES))
-            await broker.services.topics.settled()
-            watch = Watch()
-            task = asyncio.create_task(watch.run())
-            names = int(str(broker.namesrv_address).rpartition(":")[2])
-            ports = {"broker": broker.port, "grpc": broker.grpc_port, "names": names}
-            print(json.dumps(ports), flush=True)
-            while await asyncio.to_thread(sys.stdin.readline):
-                print(watch.told(), flush=True)
-            task.cancel()
+def brokers(folder: Path, access: bool) -> Broker:
+    if access:
+        (folder / "plain_acl.yml").write_text(RULES)
+        (folder / "plain_acl.yml").chmod(0o600)
+    return Broker(
+        folder / "store", listenPort=0, bindAddress="127.0.0.1", with_namesrv=True, grpc_port=0,
+        aclEnable=access,
+    )  # fmt: skip
+
+
+async def alone(folder: Path, access: bool) -> None:
+    async with brokers(folder, access) as broker:
+        broker.services.topics.update(TopicConfig("wide", QUEUES, QUEUES))
+        await broker.services.topics.settled()
+        names = port_of(broker.namesrv_address)
+        await serve({"broker": broker.port, "grpc": broker.grpc_port, "names": names})
+
+
+def before(folder: Path, access: bool) -> None:
+    """The broker has a thread of its own: what its loop does is not counted."""
+    with brokers(folder, access) as broker:
+        broker.create_topic("wide", QUEUES)
+        asyncio.run(proxied(str(broker.namesrv_address)))
+
+
+async def proxied(names: str) -> None:
+    async with Proxy(names, grpc_port=0, remoting_port=0, bind="127.0.0.1") as proxy:
+        relay = port_of(proxy.remoting_address)
+        await serve({"broker": relay, "grpc": proxy.port, "names": port_of(names)})
+
+
+def port_of(address: object) -> int:
+    return int(str(address).rpartition(":")[2])
+
+
+async def serve(ports: dict[str, int]) -> None:
+    watch = Watch()
+    task = asyncio.create_task(watch.run())
+    print(json.dumps(ports), flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        print(watch.told(), flush=True)
+    task.cancel()
 
 
 if __name__ == "__main__":
-    asyncio.run(main("--access" in sys.argv))
+    with tempfile.TemporaryDirectory() as made:
+        if "--proxy" in sys.argv:
+            before(Path(made), "--access" in sys.argv)
+        else:
+            asyncio.run(alone(Path(made), "--access" in sys.argv))

@@ -14,7 +14,7 @@ from tests.attack.attacks import ATTACKS
 @pytest.mark.parametrize("name", ["large_frames", "half_calls", "strangers"])
 def test_an_attack_ends_no_broker_and_fills_nothing(name: str) -> None:
     seed = random.randrange(1 << 31)
-    (row,) = run([name], True, seed)
+    (row,) = run([name], "broker", True, seed)
     assert row["broken"] != "the process died", seed
     assert row["peak_mb"] <= PEAK_MB, seed
     assert row["log"] <= LOG_BYTES, seed
@@ -22,9 +22,10 @@ def test_an_attack_ends_no_broker_and_fills_nothing(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("access", [False, True])
+@pytest.mark.parametrize("at", ["broker", "proxy"])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_every_attack_ends_no_broker_and_fills_nothing(name: str, access: bool) -> None:
-    (row,) = run([name], access, 1)
+def test_every_attack_ends_nobody_and_fills_nothing(name: str, at: str, access: bool) -> None:
+    (row,) = run([name], at, access, 1)
     assert row["broken"] != "the process died"
     assert row["peak_mb"] <= PEAK_MB
     assert row["log"] <= LOG_BYTES
