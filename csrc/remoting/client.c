@@ -148,8 +148,8 @@ static void read_sent(const ps_command *c, const uint8_t *in, int64_t len, ps_an
     int64_t queue;
     ps_slice ids = ps_command_field(c, "msgId");
     /* What is recalled by a handle is for whoever reads the whole command. */
-    out->sent = ids.data != NULL && ps_command_field(c, "recallHandle").data == NULL && number_read(ps_command_field(c, "queueId"), &queue) &&
-                queue <= INT32_MAX &&
+    out->sent = ids.data != NULL && ps_command_field(c, "recallHandle").data == NULL &&
+                number_read(ps_command_field(c, "queueId"), &queue) && queue <= INT32_MAX &&
                 number_read(ps_command_field(c, "queueOffset"), &out->queue_offset) &&
                 place_of(ids, in, len, &out->ids_at, &out->ids_len) &&
                 place_of(ps_command_field(c, "transactionId"), in, len, &out->tx_at, &out->tx_len);

@@ -95,7 +95,8 @@ def broken(row: dict[str, Any], died: bool) -> str:
 
 
 def shown(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("attack", "at", "access control", "held, ms", "memory, MB", "log, bytes", "broken")
+    heads = ("attack", "at", "access", "held, ms", "memory, MB", "log, bytes", "broken")
+    table = Table(*heads)
     for row in rows:
         table.add_row(
             row["attack"], row["at"], "on" if row["access"] else "off", f"{row['held_ms']:.1f}",
@@ -116,9 +117,7 @@ def main() -> int:
     kinds = {"on": [True], "off": [False], "both": [False, True]}[given.access]
     places = ["broker", "proxy"] if given.at == "both" else [given.at]
     names = given.only.split(",")
-    rows = [
-        row for at in places for access in kinds for row in run(names, at, access, given.seed)
-    ]
+    rows = [row for at in places for access in kinds for row in run(names, at, access, given.seed)]
     Console().print(shown(rows))
     return 1 if any(row["broken"] for row in rows) else 0
 
