@@ -1,12 +1,14 @@
 """gRPC of `pystore broker --grpc` beside Apache's proxy in local mode, which has its broker in the
 same process: both under RocketMQ 5's official Java client, in turns.
 
-    python -m benches.grpc_work [--peers ours,5.3.3] [--rounds 3] [--only send,take,tx,start]
+    python -m benches.grpc_work [--peers ours,5.3.3] [--rounds 3] [--only send,take,tx,real,start]
                                 [--count 100000] [--keep FILE]
 
 `send`: 128 bytes, 64 in flight. `take`: what was sent is received, 32 at most at once, and each
 message acknowledged by a call of its own. `tx`: a half and its commit each, 32 threads, a fifth of
-the count. Processor time is that of the server's process for each message. `start`: from the start
+the count. `real`: a fifth of the count with tag, keys and properties, in Chinese, too, is received
+with a filter by tag, with one of SQL92, and by a group that does not acknowledge one in 20 at first
+(whose rate says when those came back); and ordered messages. Processor time is that of the server's process for each message. `start`: from the start
 of the process to the first send that a client takes for done; the client is a virtual machine that
 runs already and tries without end. Memory is the anonymous pages after the start, and after all of
 the work. The round before the first is not counted: it warms both virtual machines up.
@@ -46,7 +48,11 @@ console = Console(stderr=True, highlight=False)
 
 BODY, IN_FLIGHT = 128, 64
 #: Of a topic for each kind of message.
-TOPICS = {"bench": "NORMAL", "bench-tx": "TRANSACTION"}
+TOPICS = {
+    "bench": "NORMAL", "bench-tx": "TRANSACTION", "bench-real": "NORMAL", "bench-fifo": "FIFO",
+}  # fmt: skip
+#: A group that consumes in order, and the request that makes it.
+_ORDERED, _GROUP = "bench-ordered", 200
 #: What is aimed at: times Apache's rate, part of its processor time, of its memory, seconds.
 _RATES = {"send": 1.5, "take": 1.5, "tx": 1.5}
 _CPU, _MEMORY, _START_S = 2.0, 5.0, 0.5
@@ -101,7 +107,7 @@ class GrpcPeer(Peer):
 
     def launch(self) -> None:
         """Starts the broker, and waits for nothing."""
-        words = [str(REFERENCE), "proxy-local", str(self.folder)]
+        words = [str(REFERENCE), "proxy-local", str(self.folder), "enablePropertyFilter=true"]
         if self.name == "ours":
             words = [str(PYSTORE), "broker", "--store", str(self.folder / "store")]
             words += ["--port", str(self.port), "-n", self.namesrv]
@@ -127,6 +133,9 @@ class GrpcPeer(Peer):
                 }  # fmt: skip
                 code, body = ask(wire, frame(TOPIC, ext))
                 assert code == 0, f"topic {name}: {code} {body!r}"
+            group = {"groupName": _ORDERED, "consumeEnable": True, "consumeMessageOrderly": True}
+            code, body = ask(wire, frame(_GROUP, {}, json.dumps(group).encode()))
+            assert code == 0, f"group {_ORDERED}: {code} {body!r}"
 
 
 @contextmanager
@@ -168,7 +177,25 @@ def work(peer: GrpcPeer, client: Client, only: list[str], count: int) -> Figures
     if "tx" in only:
         name = "transactions, 32 threads"
         made += _worked(peer, client, name, "tx", peer.endpoint, "bench-tx", count // 5)
+    if "real" in only:
+        made += _real(peer, client, count // 5)
     return made
+
+
+def _real(peer: GrpcPeer, client: Client, count: int) -> Figures:
+    """What is sent is received by three groups: half of it, half of it, and all."""
+    topic, fifo = "bench-real", "bench-fifo"
+    name = "send with tag, keys and properties in Chinese"
+    made = _worked(peer, client, name, "send", peer.endpoint, topic, count, "real")
+    for kind, what, many in (
+        ("tag", "receive by tag", count // 2), ("sql", "receive by SQL92", count // 2),
+        ("lost", "receive, 5 % come back", count),
+    ):  # fmt: skip
+        words = ("take", peer.endpoint, topic, f"takers-{kind}", many, kind)
+        made += _worked(peer, client, what, *words)
+    made += _worked(peer, client, "send ordered", "send", peer.endpoint, fifo, count, "ordered")
+    words = ("take", peer.endpoint, fifo, _ORDERED, count, "ordered")
+    return made + _worked(peer, client, "receive ordered", *words)
 
 
 def start(peer: GrpcPeer, client: Client) -> Figures:
@@ -220,7 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.grpc_work")
     parser.add_argument("--peers", default="ours,5.3.3")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="send,take,tx,start")
+    parser.add_argument("--only", default="send,take,tx,real,start")
     parser.add_argument("--count", type=int, default=100_000, help="messages of a round")
     parser.add_argument("--keep", type=Path, help="write the JSON there as well")
     given = parser.parse_args()
