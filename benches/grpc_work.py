@@ -8,10 +8,11 @@ same process: both under RocketMQ 5's official Java client, in turns.
 message acknowledged by a call of its own. `tx`: a half and its commit each, 32 threads, a fifth of
 the count. `real`: a fifth of the count with tag, keys and properties, in Chinese, too, is received
 with a filter by tag, with one of SQL92, and by a group that does not acknowledge one in 20 at first
-(whose rate says when those came back); and ordered messages. Processor time is that of the server's process for each message. `start`: from the start
-of the process to the first send that a client takes for done; the client is a virtual machine that
-runs already and tries without end. Memory is the anonymous pages after the start, and after all of
-the work. The round before the first is not counted: it warms both virtual machines up.
+(whose rate says when those came back); and ordered messages. Processor time is that of the server's
+process for each message. `start`: from the start of the process to the first send that a client
+takes for done; the client is a virtual machine that runs already and tries without end. Memory is
+the anonymous pages after the start, and after all of the work. The round before the first is not
+counted: it warms both virtual machines up.
 """
 
 from __future__ import annotations

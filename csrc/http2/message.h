@@ -1,6 +1,7 @@
 /* SendMessage with one message of any kind, read from its protobuf and written as the properties
  * that are stored: what nearly every send is. Others, and those with anything wrong, are for
- * broker/grpc/sending.py, which has the rules; this one never refuses. docs/internals/grpc.md#properties */
+ * broker/grpc/sending.py, which has the rules; this one never refuses.
+ * docs/internals/grpc.md#properties */
 #ifndef PS_HTTP2_MESSAGE_H
 #define PS_HTTP2_MESSAGE_H
 
