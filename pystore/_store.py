@@ -293,10 +293,12 @@ class Store(Base):
         prepared_transaction_offset: int = 0,
         *,
         block: bool = True,
+        as_stored: bool = False,
     ) -> PutResult:
         """``put`` for a caller that waits for the sync elsewhere, such as a broker.
 
-        block: wait for the sync here. Everything else as ``put``, errors included.
+        block: wait for the sync here. as_stored: it was in a log before, and belongs where it was
+        there, whatever time its properties ask for. Everything else as ``put``, errors included.
         """
         if delay_level:
             self._check_level(delay_level)
@@ -308,7 +310,7 @@ class Store(Base):
         m.flag, m.sys_flag, m.reconsume_times = flag, sys_flag, reconsume_times
         m.born_timestamp, m.delay_level = born_timestamp, delay_level
         m.prepared_transaction_offset = prepared_transaction_offset
-        m.timed = _asks_time(properties)
+        m.timed = not as_stored and _asks_time(properties)
         m.wait = wait and block
         out = self._scratch.out
         rc = lib.ps_put_message(self.c_handle(), entry.handle, m, out)

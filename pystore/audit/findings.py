@@ -116,7 +116,7 @@ KINDS: dict[str, Kind] = {
              "answers OFFSET_FOUND_NULL and jumps over it", _REPAIR),
         Kind("queue-file-size", _E, "queue", "a queue file of another size than the others",
              "does not start", _REPAIR),
-        Kind("queue-stray", _W, "", "unexpected files in a queue folder", "does not start",
+        Kind("queue-stray", _E, "", "unexpected files in a queue folder", "does not start",
              "move the files elsewhere, or pystore repair STORE"),
         Kind("deleted-messages", _I, "", "the list of deleted topics hides these messages",
              "does not know the list",

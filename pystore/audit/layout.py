@@ -14,7 +14,7 @@ from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 
-from pystore.audit.findings import KINDS, Finding
+from pystore.audit.findings import KINDS, Finding, Severity
 from pystore.errors import NotAStore, NotFound
 from pystore.files import os_error
 from pystore.native import ffi, lib, raise_error
@@ -91,9 +91,13 @@ class Layout:
         base = offset * UNIT - offset * UNIT % self.queue_file_size
         return f"consumequeue/{topic}/{queue}/{base:020d}"
 
-    def found(self, kind: str, file: Path | str, **details: object) -> None:
+    def found(
+        self, kind: str, file: Path | str, *, severity: Severity | None = None, **details: object
+    ) -> None:
+        """severity: None for that of the kind."""
         named = self.name(file) if isinstance(file, Path) else file
-        found = Finding(kind, KINDS[kind].severity, named, **details)  # type: ignore[arg-type]
+        heavy = KINDS[kind].severity if severity is None else severity
+        found = Finding(kind, heavy, named, **details)  # type: ignore[arg-type]
         self.findings.append(found)
 
 
@@ -351,6 +355,10 @@ def _look(root: Path, settings: Settings, *parts: Callable[[Layout, Settings], N
     if not any(folder.is_dir() for folder in settings.commitlog_dirs(root)):
         raise NotAStore("there is no commitlog folder", str(root))
     layout = Layout(Path(os.path.abspath(root)))  # noqa: PTH100 - as commitlog_dirs
+    for name in ("consumequeue", "index"):
+        folder = layout.root / name
+        if os.path.lexists(folder) and not folder.is_dir():
+            layout.found("stray-file", folder, text="it stands where a folder belongs")
     try:
         for part in parts:
             part(layout, settings)

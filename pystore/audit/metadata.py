@@ -16,6 +16,7 @@ from typing import Any
 from pystore import accessfiles
 from pystore._metadb import digest
 from pystore.accessfiles import AccessRows
+from pystore.audit.findings import Severity
 from pystore.audit.layout import File, Layout
 from pystore.audit.readdb import read_access, read_meta
 from pystore.configfiles import RAW_FILES, SECTIONS, check_json
@@ -93,9 +94,14 @@ def _decoded(
 
 
 def _unread(layout: Layout, kind: str, path: Path, error: OSError) -> None:
-    """A file that cannot be read is damaged, unless it is only not for this user to read."""
+    """A file that cannot be read is damaged, unless it is only not for this user to read. No store
+    opens where something else stands in the place of one."""
     text = error.text if isinstance(error, StoreError) else error.strerror or str(error)
-    layout.found("not-checked" if isinstance(error, PermissionError) else kind, path, text=text)
+    if isinstance(error, PermissionError):
+        layout.found("not-checked", path, text=text)
+    else:
+        odd = Severity.ERROR if path.is_dir() else None
+        layout.found(kind, path, severity=odd, text=text)
 
 
 def _read_database(
@@ -103,6 +109,9 @@ def _read_database(
 ) -> dict[str, Any]:
     """What `read` (readdb.py) finds; {} when there is none or when it is damaged."""
     data = folder / "data.mdb"
+    if os.path.lexists(folder) and not folder.is_dir():
+        layout.found(kind, folder, text="not a folder")
+        return {}
     try:
         if not data.exists() and not data.is_symlink():
             return {}

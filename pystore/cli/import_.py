@@ -150,7 +150,7 @@ class Target:
 
     def put(self, message: dict[str, Any]) -> int:
         """Stores it; the size of its record. The sync of all comes once, at the end."""
-        return self._store.put_message(**message, block=False).size
+        return self._store.put_message(**message, block=False, as_stored=True).size
 
     def close(self) -> None:
         pass

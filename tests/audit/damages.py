@@ -202,6 +202,8 @@ CASES: list[tuple[str, Callable[[Sample, Path], object], set[str]]] = [
         '{"offsetTable":{"orders@group":{0:99999}}}'), {"offset-past-end"}),
     ("tombstones", lambda s, r: (r / "deletedTopics").write_bytes(b"PSD1junk"), {"tombstones"}),
     ("a topic that was not deleted", topic_not_deleted, {"tombstones"}),
+    ("queue file past every number", lambda s, r: (r / QUEUE).with_name("9" * 20).touch(),
+     {"queue-stray"}),
 ]  # fmt: skip
 
 #: Damage that hides nothing: a warning.
@@ -209,8 +211,6 @@ WARNINGS: list[tuple[str, Callable[[Sample, Path], object], str]] = [
     ("unit tags", in_file(QUEUE, 119, b"\x01"), "unit-tags"),
     ("checkpoint gone", lambda s, r: (r / "checkpoint").unlink(), "checkpoint"),
     ("checkpoint ahead", in_file("checkpoint", 0, b"\x7f"), "checkpoint"),
-    ("queue file past every number", lambda s, r: (r / QUEUE).with_name("9" * 20).touch(),
-     "queue-stray"),
     ("garbage at the end",
      lambda s, r: poke(r / f"commitlog/{2 * SEGMENT:020d}", SEGMENT - 9, b"x"), "torn-tail"),
 ]  # fmt: skip

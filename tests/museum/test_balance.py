@@ -67,7 +67,7 @@ def test_a_mended_golden_store_has_every_record(verb: str, name: str, golden, ca
         assert told["checksum_in"] == told["checksum_out"] == f"{before.checksum:016x}"
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN if name != "timer"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_carve_and_import_give_the_messages_of_a_golden_store(
     name: str, golden, tmp_path: Path, capsys
 ):

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,42 @@ def test_a_body_that_does_not_fit_its_crc_is_passed_over_where_reads_check(
 def _body_of(log: bytes, body: bytes) -> int:
     """Where the record with this body has it: after its length."""
     return log.index(struct.pack(">i", len(body)) + body) + 4
+
+
+def a_file(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"odd")
+
+
+def a_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+
+
+ODD = [
+    (a_file, "consumequeue/orders/0/odd"), (a_file, "consumequeue/orders/odd"),
+    (a_file, "consumequeue/orders/0"), (a_file, "consumequeue/orders"), (a_file, "consumequeue"),
+    (a_file, "commitlog/odd"), (a_file, "config"), (a_file, "meta"), (a_file, "index"),
+    (a_folder, "consumequeue/orders/0/00000000000006000000"), (a_folder, "checkpoint"),
+    (a_folder, "queueEnds"), (a_folder, "deletedTopics"), (a_folder, "config/topics.json"),
+    (a_folder, "commitlog/00000000000001048576"), (a_folder, "consumequeue/orders/0/odd"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "name"), ODD, ids=[f"{m.__name__} {n}" for m, n in ODD])
+def test_a_store_that_does_not_open_is_not_called_sound_and_opens_after_a_repair(
+    make: Callable[[Path], None], name: str, root: Path, tmp_path: Path
+) -> None:
+    make(root / name)
+    sound = verify(root).sound
+    mended = tmp_path / "mended"
+    shutil.copytree(root, mended)
+    try:
+        with pystore.open(root, mappedFileSizeCommitLog=1 << 20):
+            pass
+    except pystore.StoreError:
+        assert not sound
+    assert repair(mended).good
+    with pystore.open(mended, mappedFileSizeCommitLog=1 << 20) as store:
+        assert store.range("orders", 0) == (0, 100)
