@@ -484,10 +484,6 @@ class Core:
         """From now on Python decides every send: there are hooks, or a test wants it so."""
         lib.ps_core_hand_on(self.handle, lib.PS_UP_SENDS)
 
-    def hand_on_pops(self) -> None:
-        """From now on every pop and acknowledgement comes up to Python: a test wants it so."""
-        lib.ps_core_hand_on(self.handle, lib.PS_UP_POPS)
-
     # ---- access control ----
 
     def guard(self, first_frame_max: int = 0) -> None:

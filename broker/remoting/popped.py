@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from broker.remoting.hot import Core
 from pystore.native import ffi, lib, raise_error
 
-__all__ = ["BATCH_MAX", "LEAD_MS", "NAME_MAX", "CorePopRules", "Key", "Popped", "Row"]
+__all__ = [
+    "BATCH_MAX", "LEAD_MS", "NAME_MAX", "CheckPoint", "CheckPoints", "CorePopRules", "Key",
+]  # fmt: skip
 
 #: Messages of one batch, as upstream limits them.
 BATCH_MAX: int = lib.PS_POPPED_MAX
@@ -50,19 +53,43 @@ class CorePopRules(NamedTuple):
     filter_ms: int
 
 
-class Row(NamedTuple):
-    """acked: bit i for offsets[i]. due_ms: when what is not acknowledged comes back."""
+@dataclass(slots=True, order=True)
+class CheckPoint:
+    """One batch of one queue. offsets: of its messages, ascending. acked: bit i for offsets[i].
+    due_ms: when what is not acknowledged comes back; later than its invisible time only after a
+    copy could not be written."""
 
-    key: Key
-    revive_queue: int
+    topic: str
+    group: str
+    queue: int
+    start: int
+    pop_ms: int
     invisible_ms: int
-    due_ms: int
-    acked: int
+    revive_queue: int
     offsets: tuple[int, ...]
+    acked: int = 0
+    due_ms: int = -1
+
+    def __post_init__(self) -> None:
+        if self.due_ms < 0:
+            self.due_ms = self.pop_ms + self.invisible_ms
+
+    @property
+    def key(self) -> Key:
+        return Key(self.topic, self.group, self.queue, self.start, self.pop_ms)
+
+    @property
+    def open(self) -> int:
+        """How many of its messages are not acknowledged."""
+        return len(self.offsets) - self.acked.bit_count()
+
+    def open_offsets(self) -> list[int]:
+        return [each for i, each in enumerate(self.offsets) if not self.acked >> i & 1]
 
 
-class Popped:
-    """Lives on the event loop."""
+class CheckPoints:
+    """The open ones, by key and by the time when they end: a table of the core, which takes what
+    acknowledges them by itself. Lives on the event loop."""
 
     def __init__(self, core: Core, revive_topic: str) -> None:
         """Raises: OutOfMemory, BadArgument."""
@@ -134,14 +161,12 @@ class Popped:
         raw.queue_id, raw.start, raw.pop_ms = key.queue, key.start, key.pop_ms
         return names
 
-    def _fill(self, row: Row) -> object:
+    def _fill(self, ck: CheckPoint) -> object:
         raw = self._row
-        raw.revive_queue, raw.invisible_ms, raw.due_ms = (
-            row.revive_queue, row.invisible_ms, row.due_ms,
-        )  # fmt: skip
-        raw.acked, raw.count = row.acked, len(row.offsets)
-        raw.offsets[0 : raw.count] = row.offsets
-        return self._fill_key(raw.key, row.key)
+        raw.revive_queue, raw.invisible_ms, raw.due_ms = ck.revive_queue, ck.invisible_ms, ck.due_ms
+        raw.acked, raw.count = ck.acked, len(ck.offsets)
+        raw.offsets[0 : raw.count] = ck.offsets
+        return self._fill_key(raw.key, ck.key)
 
     def _fill_offsets(self, offsets: Sequence[int]) -> int:
         count = len(offsets)
@@ -157,19 +182,19 @@ class Popped:
         """The end, in the log, of the last record that was put; 0: none was."""
         return int(lib.ps_core_pop_end(self._core.handle))
 
-    def open(self, row: Row) -> int:
-        """Puts the record of a check point, which is open from now on; the record's end, 0: there
-        is one with this key. Raises: what putting raises; it is not open then."""
-        keep = self._fill(row)
+    def open(self, ck: CheckPoint) -> int:
+        """Puts its record, and from now on it is open; the record's end, 0: there is one with this
+        key. Raises: what putting raises; it is not open then."""
+        keep = self._fill(ck)
         code = self._check(
             lib.ps_core_popped_open(self._core.handle, self._row, self._end, self._error)
         )
         del keep
         return 0 if code else int(self._end[0])
 
-    def put_ack(self, row: Row, offsets: Sequence[int]) -> int:
-        """Puts the record that acknowledges these. Raises: what putting raises."""
-        keep, count = self._fill(row), self._fill_offsets(offsets)
+    def put_ack(self, ck: CheckPoint, offsets: Sequence[int]) -> int:
+        """Puts the record that acknowledges these; its end. Raises: what putting raises."""
+        keep, count = self._fill(ck), self._fill_offsets(offsets)
         self._check(
             lib.ps_core_popped_put_ack(
                 self._core.handle, self._row, self._offsets, count, self._end, self._error
@@ -183,31 +208,42 @@ class Popped:
     def __len__(self) -> int:
         return int(lib.ps_core_popped_count(self._core.handle))
 
-    def add(self, row: Row) -> bool:
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, Key) and self.get(key) is not None
+
+    def __iter__(self) -> Iterator[CheckPoint]:
+        """Those that were open when it began."""
+        found: list[CheckPoint] = []
+        at, rows = ffi.new("int64_t *"), ffi.new("ps_popped_row[]", _ROWS)
+        while at[0] >= 0:
+            count = lib.ps_core_popped_list(self._core.handle, at, rows, _ROWS)
+            found += [_point(rows[i]) for i in range(count)]
+        return iter(found)
+
+    def get(self, key: Key) -> CheckPoint | None:
+        keep = self._fill_key(self._key[0], key)
+        found = lib.ps_core_popped_find(self._core.handle, self._key, self._row)
+        del keep
+        return _point(self._row) if found else None
+
+    def add(self, ck: CheckPoint) -> bool:
         """Whether it is new. Raises: OutOfMemory, BadArgument."""
-        keep = self._fill(row)
+        keep = self._fill(ck)
         code = self._check(lib.ps_core_popped_add(self._core.handle, self._row, self._error))
         del keep
         return not code
 
-    def find(self, key: Key) -> Row | None:
-        keep = self._fill_key(self._key[0], key)
-        found = lib.ps_core_popped_find(self._core.handle, self._key, self._row)
-        del keep
-        return _row(self._row) if found else None
-
-    def close(self, key: Key, offsets: Sequence[int]) -> int:
-        """These are acknowledged; the bits of those that were open before."""
-        keep, count = self._fill_key(self._key[0], key), self._fill_offsets(offsets)
+    def acknowledge(self, ck: CheckPoint, offsets: Sequence[int]) -> list[int]:
+        """Those that were open; the check point ends with its last one. No record is put."""
+        keep, count = self._fill_key(self._key[0], ck.key), self._fill_offsets(offsets)
         bits = lib.ps_core_popped_end(self._core.handle, self._key, self._offsets, count)
         del keep
-        return int(bits)
+        ck.acked |= bits
+        return [each for i, each in enumerate(ck.offsets) if bits >> i & 1]
 
     def ack(self, key: Key, offsets: Sequence[int]) -> int:
-        """The same after its record was put; the end of that, 0: nothing was to be acknowledged.
-
-        Raises: what putting raises; nothing counts then.
-        """
+        """Those of these offsets that are open are acknowledged, in the log and here; the end of
+        the record, 0: none was open. Raises: what putting raises; nothing counts then."""
         keep, count = self._fill_key(self._key[0], key), self._fill_offsets(offsets)
         self._check(
             lib.ps_core_popped_ack(
@@ -217,14 +253,17 @@ class Popped:
         del keep
         return int(self._end[0])
 
-    def postpone(self, key: Key, due_ms: int) -> None:
-        keep = self._fill_key(self._key[0], key)
+    def postpone(self, ck: CheckPoint, due_ms: int) -> None:
+        """It could not be brought back now."""
+        ck.due_ms = due_ms
+        keep = self._fill_key(self._key[0], ck.key)
         lib.ps_core_popped_postpone(self._core.handle, self._key, due_ms)
         del keep
 
-    def next_due(self) -> Row | None:
+    def next_due(self) -> CheckPoint | None:
+        """The one that ends first."""
         found = lib.ps_core_popped_next(self._core.handle, self._row)
-        return _row(self._row) if found else None
+        return _point(self._row) if found else None
 
     @property
     def due_ms(self) -> int:
@@ -232,9 +271,11 @@ class Popped:
         return int(lib.ps_core_popped_due(self._core.handle))
 
     def is_any_stored(self, revive_queue: int, now_ms: int) -> bool:
+        """Whether the record of an open one may be in this revive queue by now."""
         return bool(lib.ps_core_popped_stored(self._core.handle, revive_queue, now_ms))
 
     def in_flight(self, topic: str, group: str, queue: int) -> int:
+        """Messages that were popped and are neither acknowledged nor back."""
         names = group.encode(), topic.encode()
         return int(
             lib.ps_core_popped_in_flight(
@@ -242,23 +283,14 @@ class Popped:
             )
         )
 
-    def all(self) -> list[Row]:
-        found: list[Row] = []
-        at, rows = ffi.new("int64_t *"), ffi.new("ps_popped_row[]", _ROWS)
-        while at[0] >= 0:
-            count = lib.ps_core_popped_list(self._core.handle, at, rows, _ROWS)
-            found += [_row(rows[i]) for i in range(count)]
-        return found
 
-
-def _row(raw: Any) -> Row:
+def _point(raw: Any) -> CheckPoint:
     said = raw.key
-    key = Key(
+    return CheckPoint(
         _text(said.topic, said.topic_len), _text(said.group, said.group_len), said.queue_id,
-        said.start, said.pop_ms,
+        said.start, said.pop_ms, raw.invisible_ms, raw.revive_queue,
+        tuple(ffi.unpack(raw.offsets, raw.count)), raw.acked, raw.due_ms,
     )  # fmt: skip
-    offsets = tuple(ffi.unpack(raw.offsets, raw.count))
-    return Row(key, raw.revive_queue, raw.invisible_ms, raw.due_ms, raw.acked, offsets)
 
 
 def _text(data: Any, size: int) -> str:

@@ -112,10 +112,10 @@ def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_pat
         async with popping(store_path) as p:
             p.make_topic()
             p.put("a", "b", "c")
-            log, store = p.pop_service.log, p.broker.store
+            points, store = p.pop_service.points, p.broker.store
             found = await p.handles(invisible=1500)
             await p.ack(found[1][0])
-            put_ack = log.put_ack
+            put_ack = points.put_ack
 
             def crash(ck, offsets):
                 store.flush()
@@ -129,7 +129,7 @@ def test_a_crash_between_a_copy_and_its_mark_brings_nothing_back_twice(store_pat
                 return put(place, decision, **more)
 
             if cut == "after the copies":
-                log.put_ack = crash
+                points.put_ack = crash
             else:
                 core = p.broker.services.core
                 put, core.put_again = core.put_again, crash_before_second
@@ -859,11 +859,11 @@ def test_a_start_after_a_clean_stop_reads_no_records(store_path, monkeypatch, st
             found = await p.handles(most=3)
             await p.ack(found[1][0])
             await p.handles(most=2, invisible=70_000)
-            return sorted(ck.row for ck in p.pop_service.points)
+            return sorted(p.pop_service.points)
 
     async def second():
         async with popping(store_path) as p:
-            assert sorted(ck.row for ck in p.pop_service.points) == before
+            assert sorted(p.pop_service.points) == before
             assert p.pop_service.in_flight("T", "g", 0) == 4 and not kept.exists()
 
     asked = []

@@ -7,10 +7,9 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.remoting.popped import Key
+from broker.remoting.popped import CheckPoint, CheckPoints, Key
 from broker.remoting.receipts import ORDER_QUEUE, Handle
 from broker.services.offsets import Offsets
-from broker.services.pop.checkpoints import CheckPoint, CheckPoints
 from broker.services.pop.order import Batch, OrderTable
 from broker.services.pop.records import ReviveLog
 
@@ -24,6 +23,9 @@ class Outcome(enum.Enum):
     DONE = enum.auto()
     STALE = enum.auto()
     UNKNOWN = enum.auto()
+
+
+_WORST = (Outcome.UNKNOWN, Outcome.STALE, Outcome.DONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,7 @@ class Acks:
         Raises: what putting raises; nothing counts then.
         """
         if handle.is_order:
-            outcomes = [self._ack_order(topic, group, handle, each) for each in offsets]
-            bad = [each for each in outcomes if each is not Outcome.DONE]
-            return (bad[0] if bad else Outcome.DONE), 0
+            return self._ack_order(topic, group, handle, offsets), 0
         end = self._points.ack(_key(topic, group, handle), offsets)
         return (Outcome.DONE if end else Outcome.STALE), end
 
@@ -84,7 +84,7 @@ class Acks:
         while Key(topic, group, ck.queue, offset, now) in self._points:
             now += 1  # the clock may stand still, and this is what tells deliveries apart
         new = CheckPoint(
-            topic, group, ck.queue, offset, now, invisible_ms, ck.revive_queue, [offset]
+            topic, group, ck.queue, offset, now, invisible_ms, ck.revive_queue, (offset,)
         )
         # The new one first: a crash between them brings the message back once more, and loses none.
         self._log.open(new)
@@ -101,22 +101,27 @@ class Acks:
     def _is_past(self, topic: str, group: str, queue: int, offset: int) -> bool:
         return offset < (self._offsets.get(group, topic, queue) or 0)
 
-    def _ack_order(self, topic: str, group: str, handle: Handle, offset: int) -> Outcome:
-        queue = handle.queue
-        if self._is_past(topic, group, queue, offset):
-            return Outcome.STALE
-        batch = self._batch(topic, group, handle)
-        if batch is None:
-            return Outcome.STALE
-        if offset not in batch.offsets:
-            return Outcome.UNKNOWN
-        batch.acked |= 1 << batch.offsets.index(offset)
+    def _ack_order(self, topic: str, group: str, handle: Handle, offsets: Sequence[int]) -> Outcome:
+        batch, outcomes = self._batch(topic, group, handle), set()
+        for offset in offsets:
+            if batch is None or self._is_past(topic, group, handle.queue, offset):
+                outcomes.add(Outcome.STALE)
+            elif offset not in batch.offsets:
+                outcomes.add(Outcome.UNKNOWN)
+            else:
+                batch.acked |= 1 << batch.offsets.index(offset)
+                outcomes.add(Outcome.DONE)
+        if batch is not None and Outcome.DONE in outcomes:
+            self._note(topic, group, handle.queue, batch)
+        return min(outcomes, key=_WORST.index, default=Outcome.DONE)
+
+    def _note(self, topic: str, group: str, queue: int, batch: Batch) -> None:
+        """The group goes on after what is acknowledged."""
         following = max(batch.next_offset(), self._offsets.get(group, topic, queue) or 0)
         self._offsets.commit(group, topic, queue, following)
         self._order.note((topic, group, queue), following)
         if not batch.blocked_until(None, self._now_ms()):
             self._unblocked(topic, group, queue)
-        return Outcome.DONE
 
     def _change_order(
         self, topic: str, group: str, handle: Handle, offset: int, visible_ms: int
@@ -129,10 +134,7 @@ class Acks:
         if offset not in batch.offsets:
             return Change(Outcome.UNKNOWN)
         batch.visible_ms[offset] = visible_ms
-        place = topic, group, handle.queue
-        self._order.note(place, self._offsets.get(group, topic, handle.queue) or 0)
-        if not batch.blocked_until(None, self._now_ms()):
-            self._unblocked(topic, group, handle.queue)
+        self._note(topic, group, handle.queue, batch)
         return Change(Outcome.DONE, batch.pop_ms, visible_ms - batch.pop_ms, ORDER_QUEUE)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from broker.remoting.popped import Popped as CorePops
+from broker.remoting.popped import CheckPoints
 from broker.remoting.receipts import ORDER_QUEUE, RETRY_V1, RETRY_V2, Handle
 from broker.services.config import Config
 from broker.services.pop.order import OrderTable
@@ -108,17 +108,17 @@ class Batches:
     kept here."""
 
     def __init__(
-        self, table: CorePops, config: Config, topics: Topics, order: OrderTable,
+        self, points: CheckPoints, config: Config, topics: Topics, order: OrderTable,
         now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
-        self._table, self._config = table, config
+        self._points, self._config = points, config
         self._topics, self._order = topics, order
         self._now_ms = now_ms
 
     def pop(self, request: PopRequest) -> Popped:
         """Raises: StoreError when no check point can be kept; nothing is handed out then."""
         blocked, until = self._blocked(request) if request.order else (None, 0)
-        raw = self._table.walk(
+        raw = self._points.walk(
             request.topic, request.group, request.queue, most=request.most,
             invisible_ms=request.invisible_ms, from_min=request.from_min,
             filter_by=request.sql or request.tags, sql=request.sql is not None, blocked=blocked,
@@ -140,7 +140,7 @@ class Batches:
     def shown(self, popped: Popped, topic: str) -> tuple[dict[str, object], bytes]:
         """Members of an answer that say which messages its records are, and the records, for a
         request of this topic. Raises: OutOfMemory."""
-        starts, offsets, body = self._table.show(popped.raw, topic)
+        starts, offsets, body = self._points.show(popped.raw, topic)
         said: dict[str, object] = {"startOffsetInfo": starts, "msgOffsetInfo": offsets}
         if popped.revive_queue == ORDER_QUEUE:
             counts = [each for taken in popped.batches for each in _shown_counts(taken)]

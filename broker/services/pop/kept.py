@@ -9,9 +9,8 @@ from pathlib import Path
 
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import LONG, OBJECT, TEXT, Member, Shape, listed, required
-from broker.remoting.popped import BATCH_MAX
+from broker.remoting.popped import BATCH_MAX, CheckPoint
 from broker.remoting.safe_log import SafeLogger
-from broker.services.pop.checkpoints import CheckPoint
 from pystore import files
 
 __all__ = ["keep", "take"]
@@ -53,9 +52,7 @@ def take(path: Path, end: int) -> list[CheckPoint] | None:
 
 
 def _point(said: dict[str, int]) -> CheckPoint:
-    found = CheckPoint(
+    return CheckPoint(
         str(said["t"]), str(said["c"]), said["q"], said["so"], said["pt"], said["it"], said["rq"],
-        said["o"],  # type: ignore[arg-type]
+        tuple(said["o"]), said["a"],  # type: ignore[arg-type]
     )  # fmt: skip
-    found.acked = said["a"]
-    return found

@@ -3,18 +3,14 @@ after a start (docs/internals/pop.md#recovery; upstream PopReviveService)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from broker.remoting.popped import Key, Popped
+from broker.remoting.jsonbody import INT, LONG, TEXT, Member, Shape, listed, required
+from broker.remoting.popped import BATCH_MAX, NAME_MAX, CheckPoint, CheckPoints, Key
 from broker.remoting.safe_log import SafeLogger
 from broker.services.names import REVIVE_PREFIX
-from broker.services.pop.checkpoints import (
-    Acknowledged,
-    CheckPoint,
-    parse_ack,
-    parse_ck,
-)
 from pystore import Message, Store
 from pystore.errors import StoreError
 from pystore.timers import Timers
@@ -30,6 +26,72 @@ _BATCH = 256
 
 def revive_topic(cluster: str) -> str:
     return REVIVE_PREFIX + cluster
+
+
+_NUMBER = Member(LONG, -1)
+_QUEUE_MAX = 65535
+_LONG_MAX = (1 << 63) - 1
+
+
+class _Acknowledged(NamedTuple):
+    """What an ack record says. key: of its check point."""
+
+    key: Key
+    offsets: tuple[int, ...]
+
+
+# ---- records ----
+
+_CK = Shape(
+    t=required(TEXT), c=required(TEXT), q=Member(INT, 0), so=_NUMBER, pt=_NUMBER, it=_NUMBER,
+    n=Member(INT, 0), d=listed(INT, BATCH_MAX), bm=Member(INT, 0),
+)  # fmt: skip
+_ACK = Shape(
+    t=TEXT, topic=TEXT, c=TEXT, consumerGroup=TEXT, q=Member(INT), queueId=Member(INT),
+    so=Member(LONG), startOffset=Member(LONG), ao=Member(LONG), ackOffset=Member(LONG),
+    pt=Member(LONG), popTime=Member(LONG), aol=listed(LONG), ackOffsetList=listed(LONG),
+)  # fmt: skip
+_LONG_NAMES = {
+    "t": "topic", "c": "consumerGroup", "q": "queueId", "so": "startOffset", "ao": "ackOffset",
+    "pt": "popTime", "aol": "ackOffsetList",
+}  # fmt: skip
+
+
+def _parse_ck(body: bytes, revive_queue: int) -> CheckPoint:
+    """Raises: ValueError for a body that is no check point."""
+    said = _CK.loads(body)
+    count = said["n"]
+    if min(said["so"], said["pt"], said["it"], said["q"]) < 0 or not 0 < count <= BATCH_MAX:
+        raise ValueError("a number of the check point is out of its range")
+    if not all(0 < len(said[name].encode()) <= NAME_MAX for name in ("t", "c")):
+        raise ValueError("a name of the check point is empty or too long")
+    if said["q"] > _QUEUE_MAX or not 0 <= revive_queue <= _QUEUE_MAX:
+        raise ValueError("a queue of the check point is out of its range")
+    distances = said["d"] or range(count)
+    if list(distances) != sorted(set(distances)) or distances[0] < 0:
+        raise ValueError("the offsets of the check point do not ascend")
+    if max(said["so"] + distances[-1], said["pt"] + said["it"]) > _LONG_MAX:
+        raise ValueError("a number of the check point is out of its range")
+    found = CheckPoint(
+        said["t"], said["c"], said["q"], said["so"], said["pt"], said["it"], revive_queue,
+        tuple(said["so"] + each for each in distances),
+    )  # fmt: skip
+    found.acked = said["bm"] & (1 << len(found.offsets)) - 1
+    return found
+
+
+def _parse_ack(body: bytes) -> _Acknowledged:
+    """Raises: ValueError for a body that is no acknowledgement."""
+    raw = _ACK.loads(body)
+    said = {
+        short: raw[long] if raw[short] in (None, ()) else raw[short]
+        for short, long in _LONG_NAMES.items()
+    }
+    if any(said[name] is None for name in ("t", "c", "q", "so", "pt")):
+        raise ValueError("the acknowledgement does not name its check point")
+    offsets = tuple(said["aol"]) or ((said["ao"],) if said["ao"] is not None else ())
+    key = Key(said["t"], said["c"], said["q"], said["so"], said["pt"])
+    return _Acknowledged(key, offsets)
 
 
 @dataclass(slots=True)
@@ -48,28 +110,24 @@ class Found:
 class ReviveLog:
     """Puts the records, and reads them."""
 
-    def __init__(self, store: Store, topic: str, popped: Popped) -> None:
-        """popped: whose records go to this topic."""
+    def __init__(self, store: Store, topic: str, points: CheckPoints) -> None:
+        """points: whose records go to this topic."""
         self.topic = topic
-        self._store, self._popped = store, popped
+        self._store, self._points = store, points
 
     @property
     def end(self) -> int:
         """Of the last record that was put."""
-        return self._popped.end
+        return self._points.end
 
     # ---- writing ----
 
     def open(self, ck: CheckPoint) -> int:
         """Puts its record; it is open from now on. The end of the record in the log, 0: there is
         one with its key. Raises: what putting raises; it is not open then."""
-        end = self._popped.open(ck.row)
+        end = self._points.open(ck)
         self._store.learn_queue(self.topic, ck.revive_queue)
         return end
-
-    def put_ack(self, ck: CheckPoint, offsets: Sequence[int]) -> int:
-        """The end of its record in the log. Raises: what putting raises."""
-        return self._popped.put_ack(ck.row, offsets)
 
     # ---- reading ----
 
@@ -81,7 +139,7 @@ class ReviveLog:
         """
         found = Found()
         points: dict[object, CheckPoint] = {}
-        acks: list[Acknowledged] = []
+        acks: list[_Acknowledged] = []
         for message, said in self._pending(timers, done):
             found.records += 1
             self._take(message, said, found, points, acks, since)
@@ -96,13 +154,13 @@ class ReviveLog:
 
     def _take(
         self, message: Message, said: Mapping[str, str], found: Found,
-        points: dict[object, CheckPoint], acks: list[Acknowledged], since: int,
+        points: dict[object, CheckPoint], acks: list[_Acknowledged], since: int,
     ) -> None:  # fmt: skip
         """said: its properties."""
         try:
             if said.get("TAGS") == "ck":
                 revive_queue = int(said.get("REAL_QID", message.queue))
-                ck = parse_ck(bytes(message.body), revive_queue)
+                ck = _parse_ck(bytes(message.body), revive_queue)
                 points[ck.key] = ck
                 place = message.physical_offset
                 found.places[ck.key] = min(place, found.places.get(ck.key, place))
@@ -111,7 +169,7 @@ class ReviveLog:
                     after = ck.offsets[-1] + 1
                     found.popped[queue] = max(after, found.popped.get(queue, 0))
             elif said.get("TAGS") in ("ack", "bAck"):
-                acks.append(parse_ack(bytes(message.body)))
+                acks.append(_parse_ack(bytes(message.body)))
         except (ValueError, StoreError) as bad:
             if not found.unreadable:
                 log.warning("Skipped a record of %s: %s", self.topic, bad)
@@ -151,7 +209,7 @@ class ReviveLog:
         if message.properties.get("TAGS") != "ck":
             return None
         try:
-            return parse_ck(bytes(message.body), message.queue)
+            return _parse_ck(bytes(message.body), message.queue)
         except (ValueError, StoreError):
             return None
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.remoting.decision import PutDecision, Role
-from broker.remoting.popped import Key
+from broker.remoting.popped import CheckPoint, CheckPoints, Key
 from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
@@ -16,7 +16,6 @@ from broker.services.groups import Groups
 from broker.services.hotpath import HotPath
 from broker.services.names import RETRY
 from broker.services.offsets import Offsets
-from broker.services.pop.checkpoints import CheckPoint, CheckPoints
 from broker.services.pop.records import REVIVE_GROUP, ReviveLog
 from broker.services.topics import Topics
 from pystore import Message, Store
@@ -138,7 +137,7 @@ class Revive:
             done.append(offset)
         try:
             if done:
-                self._log.put_ack(ck, done)
+                self._points.put_ack(ck, done)
         except StoreError as error:
             failed = error
         self._points.acknowledge(ck, done)

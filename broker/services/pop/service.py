@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.remoting.hot import Core
-from broker.remoting.popped import CorePopRules, Popped
+from broker.remoting.popped import CheckPoint, CheckPoints, CorePopRules
 from broker.remoting.receipts import RETRY_V1, RETRY_V2, is_retry_of, retry_topic
 from broker.remoting.safe_log import SafeLogger
 from broker.services.config import Config
@@ -23,9 +23,7 @@ from broker.services.names import RETRY
 from broker.services.offsets import Offsets, hot_bytes
 from broker.services.pop import kept
 from broker.services.pop.acks import Acks
-from broker.services.pop.batches import Batches, PopRequest, longest_retry_topic
-from broker.services.pop.batches import Popped as Found
-from broker.services.pop.checkpoints import CheckPoint, CheckPoints
+from broker.services.pop.batches import Batches, Popped, PopRequest, longest_retry_topic
 from broker.services.pop.modes import RequestModes
 from broker.services.pop.order import OrderTable
 from broker.services.pop.polling import FULL, PARKED, Place, Polling, Waiter
@@ -52,7 +50,7 @@ _FILTERING_MS = 10
 _A_TURN = 64
 
 #: What a request that asked for messages is told: what was found, or why none can be handed out.
-Told = Callable[[Found | StoreError], None]
+Told = Callable[[Popped | StoreError], None]
 
 
 class Pop:
@@ -75,16 +73,15 @@ class Pop:
         self._topics, self._groups, self._offsets = topics, groups, offsets
         self._schedule: Schedule | None = None
         topic = revive_topic(config["brokerClusterName"])
-        self._table = popped = Popped(core, topic)
-        self.points = CheckPoints(popped)
+        self.points = CheckPoints(core, topic)
         folder, mode = store.path / "config", store.settings.file_mode
         self.order = OrderTable(folder / "consumerOrderInfo.json", mode)
         self.modes = RequestModes(folder / "messageRequestMode.json", mode)
         self._kept = folder / "popCheckPoints.json"
         #: It is known what is open.
         self._found = False
-        self.log = ReviveLog(store, topic, popped)
-        self.batches = Batches(popped, config, topics, self.order, self.now_ms)
+        self.log = ReviveLog(store, topic, self.points)
+        self.batches = Batches(self.points, config, topics, self.order, self.now_ms)
         self.revive = Revive(
             store, core, config, topics, groups, offsets, self.points, self.log, self.now_ms,
             self._came_back, self._is_behind,
@@ -152,7 +149,7 @@ class Pop:
                 self._groups.find(ck.group)  # the crash may have undone that it was made
         self._go_on_at(found.popped)
         for ck, offsets in await asyncio.to_thread(self.revive.copied, found.open, found.places):
-            self.log.put_ack(ck, offsets)
+            self.points.put_ack(ck, offsets)
             self.points.acknowledge(ck, offsets)
         if found.records:
             log.info(
@@ -189,7 +186,7 @@ class Pop:
         count, bounded = config["reviveQueueNum"], config["enablePopMessageThreshold"]
         ratio = self._store.settings["accessMessageInMemoryMaxRatio"]
         self._store.learn_queue(self.log.topic, count - 1)
-        self._table.serve_pops(
+        self.points.serve_pops(
             CorePopRules(
                 on=self.is_on and bool(config["brokerPermission"] & READ),
                 revive_queues=count,
@@ -404,7 +401,7 @@ class Pop:
         for i, (ck, offsets) in enumerate(ended):
             if i % _A_TURN == _A_TURN - 1:
                 await asyncio.sleep(0)
-            self.log.put_ack(ck, offsets)
+            self.points.put_ack(ck, offsets)
 
 
 class _Receiving:
@@ -440,7 +437,7 @@ class _Receiving:
             pop.soon(self.place)
         return True
 
-    def _again_later(self, popped: Found) -> None:
+    def _again_later(self, popped: Popped) -> None:
         """It waits, although not only for new messages."""
         if popped.more:
             self.pop.soon(self.place)

@@ -1,104 +1,53 @@
-"""What the core pops by itself; and twins: the same acknowledgements are served once by it and once
-by Python, of two stores. Answers and records are equal. PS_SEED repeats a run, PS_POP_TWINS says
-how many."""
+"""What the core pops by itself, and the records that it puts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 from contextlib import asynccontextmanager
 
 from popping import popping, records, run
 
 from broker.remoting.codes import RequestCode as Code
 
-CASES = int(os.environ.get("PS_POP_TWINS", "300"))
 TIMERS = "rmq_sys_wheel_timer"
 
 
-#: Times of popping and of storing, in ms.
-_TIME = re.compile(r"\b[0-9]{13}\b")
-
-
-def records_of(p, without=_TIME):
+def records_of(p):
     """What was put for timers."""
     store, found, at = p.broker.store, [], 0
     while at < store.range(TIMERS, 0)[1]:
         for message in store.read(TIMERS, 0, at, max_messages=64):
-            body = bytes(message.body).decode()
-            said = dict(message.properties)
-            if without is not None:
-                body = without.sub("T", body)
-                said = {name: without.sub("T", value) for name, value in said.items()}
-            found.append((message.queue, said, body.encode()))
+            found.append((dict(message.properties), bytes(message.body)))
             at = message.queue_offset + 1
     return found
 
 
-def changed(rng, fields, handle):
-    """The fields of an acknowledgement, perhaps with one that is wrong or missing."""
-    parts = handle.text.split(" ")
-    kind = rng.choice(("good",) * 12 + ("part", "field", "gone", "long", "order", "twice"))
-    if kind == "part":
-        parts[rng.randrange(8)] = rng.choice(("", "-1", "x", "7", "9" * 18, "9" * 19, "٣"))
-    elif kind == "field":
-        name = rng.choice(("topic", "queueId", "offset", "consumerGroup"))
-        fields[name] = rng.choice(("", "-1", "0", "1", "x", "99", str(1 << 62), str(1 << 64)))
-    elif kind == "gone":
-        del fields[rng.choice(list(fields))]
-    elif kind == "long":
-        parts[5] = "b" * rng.choice((900, 2000))
-    elif kind == "order":
-        parts[3] = "999"
-    elif kind == "twice":
-        parts.append(rng.choice(("5", "")))
-    if "extraInfo" in fields:
-        fields["extraInfo"] = " ".join(parts)
-    return fields
+def test_an_acknowledgement_that_cannot_be_meant_is_refused_by_name(store_path):
+    """And nothing counts."""
 
-
-def test_core_and_python_acknowledge_alike(tmp_path, rng):
     async def work():
-        async with popping(tmp_path / "core") as one, popping(tmp_path / "python") as two:
-            two.broker.services.core.hand_on_pops()
-            sides = one, two
-            for p in sides:
-                p.make_topic(queues=3)
-                for queue in range(3):
-                    p.put(*map(str, range(40)), queue=queue)
-            out = []
-            for n in range(8):
-                asked = {"most": 1 + 4 * n, "invisible": 60_000 + n, "queue": n % 3}
-                out += zip(*[await p.handles(**asked) for p in sides], strict=True)
-            for _ in range(CASES):
-                answers, both, state = [], rng.choice(out), rng.getstate()
-                for p, (handle, topic, _) in zip(sides, both, strict=True):
-                    rng.setstate(state)
-                    fields = {
-                        "consumerGroup": "g", "topic": topic, "queueId": handle.queue,
-                        "offset": handle.offset, "extraInfo": handle.text,
-                    }  # fmt: skip
-                    answers.append(await p.ask(Code.ACK_MESSAGE, **changed(rng, fields, handle)))
-                said = [(a.code, a.ext, a.body, a.serialize, a.flag) for a in answers]
-                assert said[0] == said[1], both
-                # They say where they were asked from.
-                remarks = [(a.remark or "").partition(" consumer:[")[0] for a in answers]
-                assert remarks[0] == remarks[1], both
-            put = [records_of(p) for p in sides]
-            assert put[0] == put[1]
-            left = [
-                sorted(
-                    (ck.queue, ck.start, ck.row.offsets, ck.acked) for ck in p.pop_service.points
-                )
-                for p in sides
-            ]
-            assert left[0] == left[1]
-            flight = [[p.pop_service.in_flight("T", "g", q) for q in range(3)] for p in sides]
-            assert flight[0] == flight[1]
-            acks = [each for each in put[0] if each[1]["TAGS"] == "ack"]
-            assert sum(flight[0]) == len(out) - len(acks) and acks
+        async with popping(store_path) as p:
+            p.make_topic()
+            p.put("a")
+            ((handle, topic, _),) = await p.handles()
+            for wrong, says in (
+                ({"queueId": 7}, "queueId[7] is illegal"),
+                ({"offset": 99}, "offset is illegal"),
+                ({"offset": "x"}, "offset"),
+                ({"topic": "nobodys"}, "nobodys"),
+                ({"extraInfo": "1 2 3"}, "3 fields"),
+                ({"extraInfo": handle.text.replace(" ", "  ")}, "handle"),
+            ):
+                fields = {
+                    "consumerGroup": "g", "topic": topic, "queueId": handle.queue,
+                    "offset": handle.offset, "extraInfo": handle.text,
+                }  # fmt: skip
+                answer = await p.ask(Code.ACK_MESSAGE, **fields | wrong)
+                assert answer.code != 0 and says in answer.remark, (wrong, answer.remark)
+                assert p.pop_service.in_flight("T", "g", 0) == 1
+            assert (await p.ack(handle, topic)).code == 0
+            assert p.pop_service.in_flight("T", "g", 0) == 0
 
     run(work())
 
@@ -244,21 +193,21 @@ def test_records_are_what_apaches_broker_writes(store_path):
                 "reviveTime": pop_ms + 20_000, "ro": 0, "so": 0, "t": "T",
             }  # fmt: skip
             bodies = [ck, {"ao": 1, **named, **where}, {"ao": -1, "aol": [0, 2], **named, **where}]
-            got = records_of(p, None)
-            assert [body for *_, body in got] == [
+            got = records_of(p)
+            assert [body for _, body in got] == [
                 json.dumps(each, separators=(",", ":")).encode() for each in bodies
             ]
             end = f"@g@{pop_ms}@{broker}@"
             said = [
                 (each["TAGS"], each["UNIQ_KEY"], int(each["TIMER_DELIVER_MS"]) - pop_ms)
-                for _, each, _ in got
+                for each, _ in got
             ]
             assert said == [
                 ("ck", f"T@0@0{end}ck", 19_000),
                 ("ack", f"T@0@1{end}ack", 20_000),
                 ("bAck", f"T@0@-1{end}ack", 20_000),
             ]
-            assert {(each["REAL_TOPIC"], each["REAL_QID"]) for _, each, _ in got} == {
+            assert {(each["REAL_TOPIC"], each["REAL_QID"]) for each, _ in got} == {
                 (p.pop_service.log.topic, str(turn))
             }
             assert len(p.pop_service.points) == 0
