@@ -15,7 +15,7 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
 ``usage`` makes the error for an argument that cannot be; ``parse_time`` reads a time, ``iso``
 writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
 a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
-JSON and as text.
+JSON and as text; ``show_balance`` shows what went in beside what came out.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pystore.cli._balance import show_balance
 from pystore.cli._records import message_lines, message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, When, iso, parse_time, shown, usage
@@ -36,6 +37,7 @@ __all__ = [
     "message_lines",
     "message_record",
     "parse_time",
+    "show_balance",
     "shown",
     "usage",
 ]

@@ -228,8 +228,17 @@ class Census:
         if found.place != base + found.at:
             self.strangers += 1
             return
-        self.places.append(found.place)
-        self.sums.append(zlib.crc32(found.record))
+        self._take(found.place, found.record)
+
+    def add(self, record: memoryview) -> None:
+        """A record that stands at its place, whole or not."""
+        parts = _parts(record)
+        if parts is None or not _is_filler(parts[0], record, parts[3]):
+            self._take(_HEAD.unpack_from(record)[6], record)
+
+    def _take(self, place: int, record: memoryview) -> None:
+        self.places.append(place)
+        self.sums.append(zlib.crc32(record))
 
     @classmethod
     def of(cls, segments: Iterable[tuple[Path, int]]) -> Census:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from pystore.errors import RecordDamaged
 from pystore.files import make_folders, new_file, sync_folder
+from pystore.repair.census import Census
 from pystore.repair.filler import blank
 
 __all__ = ["join_record", "make_segments", "put_records"]
@@ -59,12 +60,12 @@ def make_segments(log: Path, size: int, ends: dict[int, int], mode: int) -> None
     sync_folder(log)
 
 
-def put_records(log: Path, size: int, records: Iterable[tuple[int, bytes, bytes]]) -> int:
+def put_records(log: Path, size: int, records: Iterable[tuple[int, bytes, bytes]]) -> Census:
     """Puts (place, envelope, body) into the segments of make_segments; synced when it returns.
 
-    Returns the number of records. Raises: OSError, RecordDamaged.
+    Returns the records. Raises: OSError, RecordDamaged.
     """
-    count = 0
+    census = Census()
     files: dict[int, BinaryIO] = {}
     try:
         for place, envelope, body in records:
@@ -72,14 +73,14 @@ def put_records(log: Path, size: int, records: Iterable[tuple[int, bytes, bytes]
             if base not in files:
                 files[base] = (log / f"{base:020d}").open("r+b", buffering=0)
             record = memoryview(join_record(envelope, body, place))
+            census.add(record)
             at = place - base
             while record:
                 done = os.pwrite(files[base].fileno(), record, at)
                 record, at = record[done:], at + done
-            count += 1
         for file in files.values():
             os.fsync(file.fileno())
     finally:
         for file in files.values():
             file.close()
-    return count
+    return census

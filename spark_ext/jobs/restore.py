@@ -7,19 +7,22 @@ make queues, index and checkpoint from them, verifies the whole, and puts it in 
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pystore import errors
-from pystore.cli.verbs import Size, usage
+from pystore.cli.verbs import Size, show_balance, usage
 from pystore.files import FILE_MODE
 from spark_ext.jobs.frame import Job, job, main
 from spark_ext.jobs.runs import FIELDS, Run, made_beside, runs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from pystore.repair.census import Balance, Contents
 
 __all__ = ["read_archive", "run"]
 
@@ -65,11 +68,13 @@ def run(
         return 0
     with made_beside(target, "restoring") as made:
         j.output = made
-        _make_log(j, archive, runs, made / "commitlog")
+        put = _make_log(j, archive, runs, made / "commitlog")
         settings = {**j.session.sets, "mappedFileSizeCommitLog": runs[0].segment_size}
         _finish(j, archive / runs[-1].name / "_config", settings, made)
         _verify(j, settings, made, facts["messages"])
+        balance = _balance(put, made / "commitlog")
     j.report.facts("restored", facts)
+    show_balance(j.session, balance)
     return 0
 
 
@@ -104,9 +109,11 @@ def read_archive(j: Job, archive: Path, fields: str = FIELDS) -> DataFrame:
 # ---- the log ----
 
 
-def _make_log(j: Job, archive: Path, runs: list[Run], log: Path) -> None:
+def _make_log(j: Job, archive: Path, runs: list[Run], log: Path) -> Contents:
+    """Returns what was put there."""
     from pyspark.sql.functions import expr
 
+    from pystore.repair.census import Contents
     from pystore.repair.segments import make_segments
     from spark_ext.jobs.segments import SegmentSink
 
@@ -121,9 +128,21 @@ def _make_log(j: Job, archive: Path, runs: list[Run], log: Path) -> None:
     j.spark.dataSource.register(SegmentSink)
     records = read_archive(j, archive, "commitLogOffset long, envelope binary, body binary")
     records = records.select("commitLogOffset", "envelope", "body")
+    sums = log.with_name("sums.json")
     with j.working("writing segments"):
         writer = records.write.format(SegmentSink.name()).mode("append")
-        writer.option("segmentSize", str(size)).save(str(log))
+        writer.option("segmentSize", str(size)).option("sums", str(sums)).save(str(log))
+    put = Contents(**json.loads(sums.read_bytes()))
+    sums.unlink()
+    return put
+
+
+def _balance(put: Contents, log: Path) -> Balance:
+    """What was put beside what stands there in the end."""
+    from pystore.repair.census import Balance, Census, Contents
+
+    stands = Census.of((path, int(path.name)) for path in sorted(log.iterdir()))
+    return Balance.between(put, Contents(stands.records, stands.checksum))
 
 
 def _finish(j: Job, config: Path, settings: dict[str, Any], made: Path) -> None:

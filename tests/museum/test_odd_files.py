@@ -4,6 +4,7 @@ while the store is open."""
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -180,3 +181,20 @@ def test_a_store_that_does_not_open_is_not_called_sound_and_opens_after_a_repair
     assert repair(mended).good
     with pystore.open(mended, mappedFileSizeCommitLog=1 << 20) as store:
         assert store.range("orders", 0) == (0, 100)
+
+
+def test_one_repair_is_enough_wherever_the_last_segments_are_cut(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 31)
+    chosen = random.Random(seed)
+    small = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000}
+    with pystore.open(tmp_path / "store", **small) as store:
+        for number in range(400):
+            store.put("orders", bytes(chosen.randrange(10, 400)), queue=number % 2)
+    for round_ in range(8):
+        root = tmp_path / f"cut{round_}"
+        shutil.copytree(tmp_path / "store", root)
+        segments = sorted((root / "commitlog").iterdir())
+        os.truncate(segments[chosen.choice([-1, -1, -2])], chosen.choice([0, 8, 4096, 40_000]))
+        if chosen.random() < 0.5:
+            (root / "abort").touch()
+        assert repair(root).good, (seed, round_)

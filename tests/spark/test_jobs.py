@@ -22,6 +22,7 @@ from waiting import BOUND_S
 import pystore
 from pystore.cli import main
 from pystore.pending import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
+from pystore.repair.census import Census
 from tests.spark.conftest import Run
 
 pytestmark = pytest.mark.spark
@@ -192,7 +193,10 @@ def test_a_restored_store_dumps_as_the_archived_one(run_job, golden, tmp_path, c
              "--set", "maxIndexNum=1024")  # fmt: skip
     plan = run_job("restore", tmp_path / "copy", archive, "--dry-run")["plan"]
     assert plan["messages"] == made["new_messages"] and not (tmp_path / "copy").exists()
-    run_job("restore", tmp_path / "copy", archive, *small)
+    told = run_job("restore", tmp_path / "copy", archive, *small)["records"]
+    assert told["records_in"] == told["records_out"] == made["new_messages"]
+    log = Census.of((p, int(p.name)) for p in sorted((path / "commitlog").iterdir()))
+    assert told["checksum_in"] == told["checksum_out"] == f"{log.checksum:016x}"
     assert dump(tmp_path / "copy", capfd) == dump(path, capfd)
     with pystore.Reader(path) as one, pystore.Reader(tmp_path / "copy") as other:
         assert other.metadata.offsets.all() == one.metadata.offsets.all()
