@@ -7,6 +7,7 @@ Upstream writes maps with integer keys without quotes (``{0:5,1:7}``), which no 
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -68,8 +69,10 @@ def loads(data: bytes | str) -> Any:
     Raises: ValueError that says what is wrong and in which line: not UTF-8, empty, torn, followed
     by anything but white space, nested deeper than :data:`MAX_DEPTH`.
     """
+    if isinstance(data, bytes):
+        data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        text = data.decode() if isinstance(data, bytes) else data
     except UnicodeDecodeError as bad:
         raise ValueError(f"byte {bad.start} is not valid UTF-8") from None
     if not text.strip():

@@ -117,11 +117,14 @@ class TransactionProcessor:
                 " the answer to a check decides it.",
             )
 
-    def _repeat(self, command: Command, wanted: Decision, offset: int) -> Command:
+    def _repeat(
+        self, command: Command, wanted: Decision, offset: int
+    ) -> Command | Coroutine[Any, Any, Command | None]:
         before = self._transactions.halves.decided(offset)
         if before is wanted:
             self._transactions.repeated += 1
-            return command.reply()
+            # What the first request stored may still be on its way to the disk.
+            return once_durable(self.s, self.s.store.info().log_max, command.reply())
         how = "before" if before is Decision.FINISHED else f"before: {before.name}"
         raise Refused(
             ResponseCode.ILLEGAL_OPERATION,

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from pystore.errors import RecordDamaged
 from pystore.properties import parse_properties
 from pystore.quiet import open_quietly
 from pystore.repair.filler import TOPIC as FILLER
@@ -158,9 +159,13 @@ def content_of(
 
 
 def content_of_record(record: memoryview) -> int:
-    """The content sum of the message in a whole record."""
+    """The content sum of the message in a record. Raises: RecordDamaged for one that is not whole,
+    as one whose body does not fit its CRC."""
     parts = _parts(record)
-    assert parts is not None
+    if parts is None:
+        place = _HEAD.unpack_from(record)[6] if len(record) >= _HEAD.size else 0
+        raise RecordDamaged("the record is not whole, or its body does not fit its CRC",
+                            offset=place)  # fmt: skip
     head, begin, end, topic = parts
     wide = 2 if head[1] == _V2 else 1
     after = topic + int.from_bytes(record[end : end + wide], "big")

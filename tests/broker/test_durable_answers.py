@@ -123,6 +123,13 @@ async def commit(s: Stage) -> Asked:
     return await decision(s, "8")
 
 
+async def repeated(s: Stage) -> Asked:
+    """What the first one stored may not be on the disk yet."""
+    asked = await commit(s)
+    assert (await s.ask(*asked)).code == 0
+    return asked
+
+
 async def back(s: Stage, level: str) -> Asked:
     answer = await s.send()
     place = int(answer.ext["msgId"][16:], 16)
@@ -196,7 +203,7 @@ async def changed(s: Stage) -> Asked:
 
 
 STORING: tuple[Callable[[Stage], Awaitable[Asked]], ...] = (
-    plain, batch, delayed, half, commit, retried, buried, reply, recalled, popped, acknowledged,
+    plain, batch, delayed, half, commit, repeated, retried, buried, reply, recalled, popped, acknowledged,
     changed,
 )  # fmt: skip
 

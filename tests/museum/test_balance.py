@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import pystore
 from pystore.cli import main
 from pystore.repair.census import Balance, Census, Contents, found_in
 from tests.museum import kinds
@@ -169,3 +170,15 @@ def test_messages_that_differ_have_other_checksums():
     assert not Balance.between(one, other).good
     assert Balance.between(one, one).good
     assert Balance.between(one, other, ["asked for"]).good
+
+
+def test_carve_ends_with_5_at_a_body_that_does_not_fit_its_crc(tmp_path: Path, capsys):
+    with pystore.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 16) as store:
+        at = store.put("orders", b"a body of many bytes").physical_offset
+    file = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    data = bytearray(file.read_bytes())
+    data[data.index(b"many")] ^= 1
+    file.write_bytes(data)
+    assert main(["carve", str(tmp_path / "store"), str(tmp_path / "out")]) == 5
+    assert f"(at offset {at})" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
