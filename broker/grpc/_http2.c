@@ -306,17 +306,18 @@ typedef struct sends {
 } sends;
 
 static PyObject *sends_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"reserved", "body_max", "texts_max", "user_max",
+    static char *names[] = {"reserved", "body_min", "body_max", "texts_max", "user_max",
                             "group_max", "recovery_max_s", "delay_max_ms", NULL};
     PyObject *reserved;
-    long long body, texts, recovery, delay;
+    long long least, body, texts, recovery, delay;
     int user, group;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLiiLL", names, &PyTuple_Type, &reserved,
-                                     &body, &texts, &user, &group, &recovery, &delay))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!LLLiiLL", names, &PyTuple_Type, &reserved,
+                                     &least, &body, &texts, &user, &group, &recovery, &delay))
         return NULL;
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     sends *s = (sends *)alloc(type, 0);
     if (s == NULL) return NULL;
+    s->limits.body_min = least;
     s->limits.body_max = body;
     s->limits.texts_max = texts;
     s->limits.user_max = user;

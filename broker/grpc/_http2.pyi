@@ -68,6 +68,7 @@ class Sends:
     def __new__(
         cls,
         reserved: tuple[bytes, ...],
+        body_min: int,
         body_max: int,
         texts_max: int,
         user_max: int,

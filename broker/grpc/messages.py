@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import zlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from broker.client.message import MessageQueue, ReceivedMessage
@@ -21,7 +19,7 @@ from pystore.compression import inflate
 
 __all__ = [
     "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",
-    "is_compressed", "kind_of", "message_of", "millis", "outgoing", "plain_sends", "set_millis",
+    "is_compressed", "message_of", "millis", "outgoing", "plain_sends", "set_millis",
     "unzipped_at_once",
 ]  # fmt: skip
 
@@ -50,7 +48,6 @@ RESERVED = frozenset(
 #: Consumers see these all the same, as Apache's do.
 _SHOWN = frozenset(("__SHARDINGKEY", "__transactionId__", "TRANSACTION_CHECK_TIMES"))
 _HIDDEN = RESERVED - _SHOWN
-_DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _MS = 1_000_000
 #: sysFlag of a record, and its bit that says that the body is compressed.
 _SYS_FLAG_AT, _COMPRESSED = 36, 1
@@ -73,69 +70,44 @@ def set_millis(stamp: Any, ms: int) -> None:
     stamp.nanos = rest * _MS
 
 
-def kind_of(properties: Mapping[str, str]) -> int:
-    """The message type that stored properties make, in upstream's order."""
-    if properties.get("TRAN_MSG", "").lower() == "true":
-        return int(Kind.TRANSACTION)
-    if any(properties.get(name) for name in _DELAYS):
-        return int(Kind.DELAY)
-    return int(Kind.FIFO if properties.get("__SHARDINGKEY") else Kind.NORMAL)
-
-
 # ---- from a client ----
 
 
 class Outgoing(NamedTuple):
-    """A message as the broker takes it. kind: of MessageType. group: of an ordered message."""
+    """A message as the broker takes it. properties: as they are stored. kind: of MessageType.
+    group: of an ordered message."""
 
     topic: str
     message_id: str
     body: bytes
-    properties: dict[str, str]
-    sys_flag: int
+    properties: bytes
     born_ms: int
     kind: int
     group: str
 
+    @property
+    def sys_flag(self) -> int:
+        return HALF if self.kind == Kind.TRANSACTION else 0
 
-def outgoing(message: Any, host: str, body_max: int) -> Outgoing:
+
+def outgoing(sends: Sends, message: Any, host: str, body_max: int) -> Outgoing:
     """A pb.Message that was found to be right. host: of the client, for one that names none.
     body_max: bytes that a compressed body may become.
 
     Raises: Problem for a compressed body that cannot be read.
     """
-    system, topic = message.system_properties, message.topic.name
-    properties = {"UNIQ_KEY": system.message_id}
-    if system.tag:
-        properties["TAGS"] = system.tag
-    if system.keys:
-        properties["KEYS"] = " ".join(system.keys)
-    properties.update(message.user_properties)
-    if system.message_group:
-        properties["__SHARDINGKEY"] = system.message_group
-    if system.trace_context:
-        properties["TRACE_CONTEXT"] = system.trace_context
-    born_ms = millis(system.born_timestamp) or time.time_ns() // _MS
-    properties["PGROUP"] = topic  # producers of RocketMQ 5 have no group: their topics are
-    properties["RECONSUME_TIME"] = str(system.delivery_attempt)
-    properties["__BORNHOST"] = system.born_host or host
-    properties["BORN_TIMESTAMP"] = str(born_ms)
-    sys_flag = 0
-    if system.message_type == Kind.TRANSACTION:
-        sys_flag = HALF
-        properties["TRAN_MSG"] = "true"
-        if system.HasField("orphaned_transaction_recovery_duration"):
-            seconds = system.orphaned_transaction_recovery_duration.seconds
-            properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(seconds)
-    if system.HasField("delivery_timestamp"):
-        properties["TIMER_DELIVER_MS"] = str(millis(system.delivery_timestamp))
-    body = message.body
-    if system.body_encoding == pb.Encoding.GZIP:
+    message.DiscardUnknownFields()
+    made = sends.read(pb.SendMessageRequest(messages=[message]).SerializeToString(), host)
+    if made is None:
+        raise Problem(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            "all properties of a message, its id among them, are more than 32767 bytes, or more"
+            " than 1024",
+        )
+    topic, message_id, properties, body, born_ms, kind, group, zipped = made
+    if zipped:
         body = _unzipped(body, body_max)
-    return Outgoing(
-        topic, system.message_id, body, properties, sys_flag, born_ms, kind_of(properties),
-        system.message_group,
-    )  # fmt: skip
+    return Outgoing(topic, message_id, body, properties, born_ms, kind, group)
 
 
 def _unzipped(body: bytes, body_max: int) -> bytes:
@@ -164,9 +136,10 @@ def unzipped_at_once(body: bytes) -> bytes | None:
 
 
 def plain_sends(limits: ProxySettings) -> Sends:
-    """Reads the requests that need none of this: outgoing() and the checks before it, in C."""
+    """Reads requests of one message (csrc/http2/message.h)."""
     return Sends(
         tuple(name.encode() for name in sorted(RESERVED)),
+        body_min=1 if limits.refuse_empty_body else 0,
         body_max=limits.body_max,
         texts_max=limits.properties_max,
         user_max=limits.property_count_max,

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from broker.access.guard import host_of
 from broker.grpc.brokers import BROKER, LINK, REQUEST_S
 from broker.grpc.cluster import ClusterBrokers, told
-from broker.grpc.messages import Kind, kind_of
+from broker.grpc.messages import Kind
 from broker.grpc.sending import check_type
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
@@ -52,6 +52,7 @@ _NAMES_MAX = 4096
 _BEATEN = "beaten"
 #: The group that every Java client has, whether it sends or not.
 _INNER_GROUP = "CLIENT_INNER_PRODUCER"
+_DELAYS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 #: Requests that name their broker, by the field that does, and for how long it may hold them.
 _NAMED: dict[int, tuple[str, str | None]] = {
@@ -266,7 +267,7 @@ class Relay:
             given = parse_properties(properties.encode("utf-8", "surrogatepass"))
             if topic.startswith((RETRY, DLQ)) or "TRANSFER_FLAG" in given:
                 return  # the flag is that of tools that move messages
-            kind = kind_of(given)
+            kind = _kind_of(given)
         else:
             return
         places = await self._brokers.places(topic)
@@ -374,3 +375,12 @@ def _worded(handler: Any) -> Handler:
         return answer
 
     return handle
+
+
+def _kind_of(properties: Mapping[str, str]) -> int:
+    """The message type that a message's properties make, in upstream's order."""
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        return int(Kind.TRANSACTION)
+    if any(properties.get(name) for name in _DELAYS):
+        return int(Kind.DELAY)
+    return int(Kind.FIFO if properties.get("__SHARDINGKEY") else Kind.NORMAL)

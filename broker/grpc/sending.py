@@ -45,6 +45,8 @@ __all__ = ["Sending", "check_type", "queue_for"]
 _A_TURN = 64
 #: Messages of one call.
 _MESSAGES_MAX = 4096
+#: Characters of an id that replies are composed of in C.
+_ID_SHORT = 300
 #: Topics, and queues of theirs, that are remembered for plain messages.
 _KNOWN_MAX = 4096
 _KINDS = {number: name for name, number in vars(Kind).items()}
@@ -153,22 +155,22 @@ class Sending:
         """A message as the broker takes it. Others have their turn beside large ones, and after
         some small ones. Raises: Problem."""
         check_message(message, self._settings)
-        host, most = call.address[0], self._settings.body_max
-        if message.system_properties.body_encoding == pb.Encoding.GZIP:
-            return await asyncio.to_thread(outgoing, message, host, most)
-        self._unturned += 1
-        if self._unturned % _A_TURN == 0:
-            await asyncio.sleep(0)
-        return outgoing(message, host, most)
-
-    def _check_type(self, config: TopicConfig | None, message: Outgoing) -> None:
-        """Raises: Problem when the topic takes messages of another type. Upstream looks at the
-        first one alone."""
-        if message.kind == Kind.TRANSACTION and "TIMER_DELIVER_MS" in message.properties:
+        system, host, most = message.system_properties, call.address[0], self._settings.body_max
+        if system.message_type == Kind.TRANSACTION and system.HasField("delivery_timestamp"):
             raise Problem(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 "a message in a transaction cannot have a delivery time",
             )
+        if system.body_encoding == pb.Encoding.GZIP:
+            return await asyncio.to_thread(outgoing, self._plain, message, host, most)
+        self._unturned += 1
+        if self._unturned % _A_TURN == 0:
+            await asyncio.sleep(0)
+        return outgoing(self._plain, message, host, most)
+
+    def _check_type(self, config: TopicConfig | None, message: Outgoing) -> None:
+        """Raises: Problem when the topic takes messages of another type. Upstream looks at the
+        first one alone."""
         if self._settings.check_type and not message.topic.startswith((RETRY, DLQ)):
             check_type(config, message.kind)
 
@@ -254,15 +256,14 @@ def check_type(config: TopicConfig | None, kind: int) -> None:
 
 def _command(messages: Sequence[Outgoing], broker: str, queue: int) -> Command:
     first, batch = messages[0], len(messages) > 1
-    properties = [encode_properties(each.properties) for each in messages]
-    body = first.body
+    body, own = first.body, first.properties
     if batch:
-        bodies = [each.body for each in messages]
-        body = encode_batch([0] * len(messages), bodies, properties)
-    own = {"UNIQ_KEY": first.message_id} if batch else first.properties
+        properties = [each.properties for each in messages]
+        body = encode_batch([0] * len(messages), [each.body for each in messages], properties)
+        own = encode_properties({"UNIQ_KEY": first.message_id})
     ext = _fixed(first.topic, queue, broker, batch) | {
         "f": str(first.sys_flag), "g": str(first.born_ms), "h": "0",
-        "i": encode_properties(own).decode(),
+        "i": own.decode(),
     }  # fmt: skip
     code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
     return Command(code, ext, body)
@@ -279,7 +280,7 @@ def _fixed(topic: str, queue: int, broker: str, batch: bool) -> dict[str, str]:
 def _stored(message_id: str, kind: int, broker: str, put: Put, handle: str = "") -> bytes:
     """The reply of a plain message. handle: that recalls it."""
     transaction = _transaction_of(message_id, kind, broker, put)
-    if not handle:
+    if not handle and len(message_id) <= _ID_SHORT:
         return stored(message_id, transaction, put.offset)
     entry = pb.SendResultEntry(
         status=ok(), message_id=message_id, transaction_id=transaction, offset=put.offset,

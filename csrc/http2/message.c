@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "format/utf8.h"
 
-#define KEYS_MAX 64
-#define USER_MAX 64
+#define USER_MAX 1024
 #define SECONDS_MAX ((int64_t)1 << 40)
 #define ENCODING_GZIP 2
 
 typedef struct moment { /* a Timestamp or a Duration */
-    uint64_t seconds, nanos;
+    int64_t seconds;
+    int32_t nanos; /* of any size */
 } moment;
 
 typedef struct user_property {
@@ -22,89 +23,104 @@ typedef struct user_property {
 
 typedef struct draft {
     ps_h2_text topic, id, tag, host, trace, group;
-    int32_t key_count, user_count;
+    int32_t user_count;
     int64_t texts; /* bytes of tag, keys and the user's properties */
     moment born, recovery, delivery;
-    uint64_t type, attempt, encoding;
+    uint64_t type, encoding;
+    int32_t attempt;
     bool recovers; /* it says within which time */
     bool delayed;
     const uint8_t *body;
     int64_t body_len;
-    ps_h2_text keys[KEYS_MAX];      /* key_count of them are set */
-    user_property user[USER_MAX]; /* user_count */
+    ps_proto_field system;        /* where the keys are */
+    user_property user[USER_MAX]; /* user_count of them are set */
 } draft;
 
-/* None of it is negative. */
+/* Not before 1970. */
 static bool read_moment(const ps_proto_field *in, moment *out) {
     ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
     ps_proto_field f;
+    if (in->is_number) return false;
     while (r.at < r.end) {
         if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || !f.is_number || f.number > 2)
             return false;
-        *(f.number == 1 ? &out->seconds : &out->nanos) = f.value;
+        if (f.number == 1)
+            out->seconds = (int64_t)f.value;
+        else
+            out->nanos = (int32_t)f.value;
     }
-    return out->seconds < (uint64_t)SECONDS_MAX && out->nanos < 1000000000;
+    return out->seconds >= 0 && out->seconds < SECONDS_MAX;
 }
 
 static int64_t in_ms(const moment *m) {
-    return (int64_t)(m->seconds * 1000 + m->nanos / 1000000);
+    return m->seconds * 1000 + (m->nanos - ((m->nanos % 1000000 + 1000000) % 1000000)) / 1000000;
 }
 
 static bool read_key(const ps_proto_field *f, draft *d) {
-    if (d->key_count == KEYS_MAX || !ps_proto_text(f, &d->keys[d->key_count])) return false;
+    ps_h2_text key;
     d->texts += f->len;
-    return d->keys[d->key_count++].len > 0;
+    return ps_proto_text(f, &key) && !ps_proto_blank(key);
+}
+
+static bool is_utf8(const ps_proto_field *f) {
+    return !f->is_number && ps_utf8_valid(f->data, f->len);
 }
 
 /* Nobody looks at it, but a malformed one is no message. */
 static bool read_digest(const ps_proto_field *in) {
     ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
-    ps_h2_text ignored;
     ps_proto_field f;
     while (r.at < r.end) {
         if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || f.number > 2) return false;
-        if (f.number == 1 ? !f.is_number : !ps_proto_text(&f, &ignored)) return false;
+        if (f.number == 1 ? !f.is_number : !is_utf8(&f)) return false;
     }
     return true;
 }
 
 static bool read_system_field(const ps_proto_field *f, draft *d) {
-    ps_h2_text ignored;
+    moment ignored = {0, 0};
     switch (f->number) {
     case 1:
         d->texts += f->len;
-        return ps_proto_text(f, &d->tag) && (d->tag.len == 0 || !memchr(d->tag.data, '|', f->len));
+        return ps_proto_text(f, &d->tag) &&
+               (d->tag.len == 0 ||
+                (!ps_proto_blank(d->tag) && !memchr(d->tag.data, '|', (size_t)d->tag.len)));
     case 3:
         return ps_proto_text(f, &d->id);
     case 4:
         return !f->is_number && read_digest(f);
     case 10: /* store host */
-        return ps_proto_text(f, &ignored);
+    case 12: /* receipt handle */
+        return is_utf8(f);
+    case 9:  /* store time */
+    case 15: /* invisible duration */
+        return read_moment(f, &ignored);
     case 5:
         d->encoding = f->value;
-        return f->is_number && f->value <= ENCODING_GZIP;
+        return f->is_number;
     case 6:
         d->type = f->value;
-        return f->is_number && f->value >= PS_H2_NORMAL && f->value <= PS_H2_TRANSACTION;
+        return f->is_number;
     case 7:
-        return !f->is_number && read_moment(f, &d->born);
+        return read_moment(f, &d->born);
     case 8:
         return ps_proto_text(f, &d->host);
     case 11:
         d->delayed = true;
-        return !f->is_number && read_moment(f, &d->delivery);
+        return read_moment(f, &d->delivery);
     case 13: /* queue id */
+    case 14: /* queue offset */
         return f->is_number;
     case 16:
-        d->attempt = f->value;
-        return f->is_number && f->value <= INT32_MAX;
+        d->attempt = (int32_t)f->value;
+        return f->is_number;
     case 17:
-        return ps_proto_text(f, &d->group);
+        return ps_proto_text(f, &d->group) && (d->group.len == 0 || !ps_proto_blank(d->group));
     case 18:
         return ps_proto_text(f, &d->trace);
     case 19:
         d->recovers = true;
-        return !f->is_number && read_moment(f, &d->recovery);
+        return read_moment(f, &d->recovery);
     default:
         return false;
     }
@@ -113,6 +129,7 @@ static bool read_system_field(const ps_proto_field *f, draft *d) {
 static bool read_system(const ps_proto_field *in, draft *d) {
     ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
     ps_proto_field f;
+    d->system = *in;
     while (r.at < r.end) {
         if (!ps_proto_next(&r, &f)) return false;
         bool plain = f.number == 2 ? !f.is_number && read_key(&f, d)
@@ -135,7 +152,7 @@ static bool read_user(const ps_proto_field *in, const ps_h2_limits *limits, draf
             return false;
         d->texts += f.len;
     }
-    if (p->name.len == 0 || p->value.len == 0 ||
+    if (p->name.len == 0 ||
         (p->name.len >= 6 && memcmp(p->name.data, "TIMER_", 6) == 0) ||
         ps_h2_names_have(&limits->reserved, p->name.data, p->name.len))
         return false;
@@ -168,20 +185,19 @@ static bool read_message(const uint8_t *data, int64_t len, const ps_h2_limits *l
 }
 
 static bool is_within(const draft *d, const ps_h2_limits *limits) {
-    return d->topic.len > 0 && d->id.len > 0 && d->id.len <= PS_H2_ID_MAX && d->body_len > 0 &&
+    return d->topic.len > 0 && !ps_proto_blank(d->id) && d->body_len >= limits->body_min &&
            d->body_len <= limits->body_max && d->texts <= limits->texts_max &&
-           d->born.seconds > 0 && d->group.len < limits->group_max &&
+           d->group.len < limits->group_max &&
            (!d->delayed || (d->type != PS_H2_TRANSACTION &&
                             in_ms(&d->delivery) <= ps_now_ms() + limits->delay_max_ms)) &&
-           (!d->recovers || (d->type == PS_H2_TRANSACTION &&
-                             d->recovery.seconds <= (uint64_t)limits->recovery_max_s));
+           (!d->recovers || d->recovery.seconds <= limits->recovery_max_s);
 }
 
 /* ---- properties ---- */
 
 static bool put(ps_h2_message *m, const char *text, int32_t len) {
     if (len > PS_H2_PROPERTIES_MAX - m->properties_len) return false;
-    memcpy(m->properties + m->properties_len, text, (size_t)len);
+    if (len > 0) memcpy(m->properties + m->properties_len, text, (size_t)len);
     m->properties_len += len;
     return true;
 }
@@ -198,10 +214,16 @@ static bool put_number(ps_h2_message *m, const char *name, int64_t value) {
 }
 
 static bool put_keys(ps_h2_message *m, const draft *d) {
-    bool fits = put(m, "KEYS\x01", 5);
-    for (int32_t i = 0; i < d->key_count && fits; i++)
-        fits = (i == 0 || put(m, " ", 1)) && put(m, d->keys[i].data, d->keys[i].len);
-    return fits && put(m, "\x02", 1);
+    ps_proto_reader r = ps_proto_reader_of(d->system.data, d->system.len);
+    ps_proto_field f;
+    bool first = true, fits = true;
+    while (fits && r.at < r.end && ps_proto_next(&r, &f)) {
+        if (f.number != 2) continue;
+        fits = put(m, first ? "KEYS\x01" : " ", first ? 5 : 1) &&
+               put(m, (const char *)f.data, (int32_t)f.len);
+        first = false;
+    }
+    return fits && (first || put(m, "\x02", 1));
 }
 
 static bool put_user(ps_h2_message *m, const draft *d) {
@@ -215,17 +237,17 @@ static bool put_user(ps_h2_message *m, const draft *d) {
 static bool put_half(ps_h2_message *m, const draft *d) {
     return put(m, "TRAN_MSG\x01true\x02", 14) &&
            (!d->recovers || put_number(m, "CHECK_IMMUNITY_TIME_IN_SECONDS",
-                                       (int64_t)d->recovery.seconds));
+                                       d->recovery.seconds));
 }
 
 static bool put_all(ps_h2_message *m, const draft *d, ps_h2_text host) {
     return put_property(m, "UNIQ_KEY", d->id) &&
            (d->tag.len == 0 || put_property(m, "TAGS", d->tag)) &&
-           (d->key_count == 0 || put_keys(m, d)) && put_user(m, d) &&
+           put_keys(m, d) && put_user(m, d) &&
            (d->group.len == 0 || put_property(m, "__SHARDINGKEY", d->group)) &&
            (d->trace.len == 0 || put_property(m, "TRACE_CONTEXT", d->trace)) &&
            put_property(m, "PGROUP", d->topic) &&
-           put_number(m, "RECONSUME_TIME", (int64_t)d->attempt) &&
+           put_number(m, "RECONSUME_TIME", d->attempt) &&
            put_property(m, "__BORNHOST", d->host.len > 0 ? d->host : host) &&
            put_number(m, "BORN_TIMESTAMP", m->born_ms) &&
            (!d->delayed || put_number(m, "TIMER_DELIVER_MS", in_ms(&d->delivery))) &&
@@ -237,9 +259,9 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
     ps_proto_reader r = ps_proto_reader_of(data, len);
     ps_proto_field f;
     draft d;
-    memset(&d, 0, offsetof(draft, keys));
+    memset(&d, 0, offsetof(draft, user));
     if (!ps_proto_next(&r, &f) || f.number != 1 || f.is_number || r.at != r.end) return false;
-    if (!read_message(f.data, f.len, limits, &d) || d.type == 0 || !is_within(&d, limits))
+    if (!read_message(f.data, f.len, limits, &d) || !is_within(&d, limits))
         return false;
     out->topic = d.topic;
     out->id = d.id;
@@ -252,6 +274,7 @@ bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *li
     out->body = d.body;
     out->body_len = d.body_len;
     out->born_ms = in_ms(&d.born);
+    if (out->born_ms == 0) out->born_ms = ps_now_ms();
     out->properties_len = 0;
     return put_all(out, &d, host);
 }

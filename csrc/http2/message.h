@@ -1,6 +1,6 @@
 /* SendMessage with one message of any kind, read from its protobuf and written as the properties
- * that are stored: what nearly every send is. Others, and those with anything wrong, are for
- * broker/grpc/sending.py, which has the rules; this one never refuses.
+ * that are stored. It never refuses: what is wrong is for broker/grpc/checks.py, which has the rules
+ * and names them. Fields that come twice are wrong here; protobuf itself writes none.
  * docs/internals/grpc.md#properties */
 #ifndef PS_HTTP2_MESSAGE_H
 #define PS_HTTP2_MESSAGE_H
@@ -8,7 +8,7 @@
 #include "http2/names.h"
 #include "http2/proto.h"
 
-#define PS_H2_PROPERTIES_MAX 4096
+#define PS_H2_PROPERTIES_MAX 32767
 
 /* MessageType. */
 #define PS_H2_NORMAL 1
@@ -17,7 +17,7 @@
 #define PS_H2_TRANSACTION 4
 
 typedef struct ps_h2_limits {
-    int64_t body_max;  /* bytes */
+    int64_t body_min, body_max; /* bytes */
     int64_t texts_max; /* bytes of tag, keys and the user's properties */
     int32_t user_max;  /* properties of the user's */
     int32_t group_max; /* a message group has fewer bytes */
@@ -36,7 +36,7 @@ typedef struct ps_h2_message { /* texts are borrowed */
     char properties[PS_H2_PROPERTIES_MAX];
 } ps_h2_message;
 
-/* host: of the client, for a message that names none. False: it is not plain. */
+/* host: of the client, for a message that names none. False: something about it is wrong. */
 bool ps_h2_message_read(const uint8_t *data, int64_t len, const ps_h2_limits *limits,
                         ps_h2_text host, ps_h2_message *out);
 

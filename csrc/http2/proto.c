@@ -91,34 +91,44 @@ int64_t ps_proto_count(const uint8_t *data, int64_t len, const int32_t *shapes, 
     return count;
 }
 
-/* Whether a character beyond ASCII may be a blank: of all that begin like one. */
-static bool may_be_blank(const uint8_t *p, int64_t len) {
-    return p[0] == 0xC2 || (len == 3 && ((p[0] == 0xE1 && p[1] == 0x9A) ||
-                                         (p[0] == 0xE2 && (p[1] == 0x80 || p[1] == 0x81)) ||
-                                         (p[0] == 0xE3 && p[1] == 0x80 && p[2] == 0x80)));
+/* Of a character of 2 or 3 bytes. */
+static bool is_wide_blank(const uint8_t *p, int64_t len) {
+    if (len == 2) return p[0] == 0xC2 && p[1] == 0xA0;
+    if (len != 3) return false;
+    uint32_t c = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 8 | p[2];
+    return c == 0xE19A80 || (c >= 0xE28080 && c <= 0xE2808A) || c == 0xE280A8 || c == 0xE280A9 ||
+           c == 0xE280AF || c == 0xE2819F || c == 0xE38080;
 }
 
 bool ps_proto_text(const ps_proto_field *f, ps_h2_text *out) {
-    bool blank = true;
     if (f->is_number || f->len > PS_H2_TEXT_MAX) return false;
     for (const uint8_t *p = f->data, *end = p + f->len; p < end;) {
         bool good = *p >= ' ' && *p != 0x7F;
         int64_t len = *p < 0x80 ? 1 : ps_utf8_step(p, end, &good);
         if (!good || (p[0] == 0xC2 && p[1] < 0xA0)) return false;
-        blank &= len == 1 ? *p == ' ' : may_be_blank(p, len);
         p += len;
     }
     *out = (ps_h2_text){f->len > 0 ? (const char *)f->data : NULL, (int32_t)f->len};
-    return f->len == 0 || !blank;
+    return true;
+}
+
+bool ps_proto_blank(ps_h2_text text) {
+    const uint8_t *p = (const uint8_t *)text.data, *end = p + text.len;
+    while (text.len > 0 && p < end) {
+        bool good;
+        int64_t len = *p < 0x80 ? 1 : ps_utf8_step(p, end, &good);
+        if (len == 1 ? *p != ' ' : !is_wide_blank(p, len)) return false;
+        p += len;
+    }
+    return true;
 }
 
 bool ps_proto_resource(const ps_proto_field *in, ps_h2_text *name) {
     ps_proto_reader r = ps_proto_reader_of(in->data, in->len);
     ps_proto_field f;
     while (r.at < r.end) {
-        ps_h2_text ignored;
-        if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || f.number > 2 ||
-            !ps_proto_text(&f, f.number == 2 ? name : &ignored))
+        if (!ps_proto_next(&r, &f) || !ps_proto_first(&r, &f) || f.number > 2 || f.is_number ||
+            !(f.number == 2 ? ps_proto_text(&f, name) : ps_utf8_valid(f.data, f.len)))
             return false;
     }
     return true;

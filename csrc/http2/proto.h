@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PS_H2_TEXT_MAX 4096
+#define PS_H2_TEXT_MAX 32767
 #define PS_PROTO_VARINT_MAX 10 /* bytes */
 #define PS_GRPC_CODE_OK 20000  /* of the schema's Code */
 
@@ -42,9 +42,10 @@ static inline bool ps_proto_first(ps_proto_reader *r, const ps_proto_field *f) {
 /* The next field; r->at < r->end. False: it is not plain. */
 bool ps_proto_next(ps_proto_reader *r, ps_proto_field *out);
 
-/* A text without control characters, as Java sees them, and not of blanks alone. An empty one is
- * none. */
+/* A text without control characters, as Java sees them. An empty one is none. */
 bool ps_proto_text(const ps_proto_field *f, ps_h2_text *out);
+/* Whether it is empty, or of blanks alone, as Python and Java strip them. */
+bool ps_proto_blank(ps_h2_text text);
 
 /* Resource: its name; its namespace counts for nothing. */
 bool ps_proto_resource(const ps_proto_field *in, ps_h2_text *name);

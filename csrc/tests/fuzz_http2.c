@@ -102,7 +102,7 @@ static const uint8_t REQUEST[] =
 
 /* In memory of its own size, so that a byte too many is seen. */
 static bool read_exact(const uint8_t *data, int64_t len) {
-    static ps_h2_limits limits = {1000, 1000, 8, 64, 3600, 86400000, {0}};
+    static ps_h2_limits limits = {1, 1000, 1000, 8, 64, 3600, 86400000, {0}};
     uint8_t *copy = malloc((size_t)len + 1), reply[PS_H2_REPLY_MAX];
     ps_h2_text host = {"192.0.2.1", 9};
     ps_h2_message m;
