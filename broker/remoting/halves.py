@@ -240,6 +240,10 @@ class Halves:
         name = group.encode()
         lib.ps_core_tx_live(self._core.handle, name, len(name), live)
 
+    def heard(self, offset: int, heard: bool) -> None:
+        """Whether somebody of its group may be asked about a half."""
+        lib.ps_core_tx_heard(self._core.handle, offset, heard)
+
     def begin_round(self, now_ms: int, start_ms: int, reserved_ms: int, check_max: int) -> None:
         # A dict leaves the members that it does not name as they were.
         self._round = ffi.new("ps_tx_round *")

@@ -131,7 +131,7 @@ static int look_at(looking *l, uint32_t place) {
     if ((h->hf_store_ms >= round->start_ms && age > -SKEW_MS) ||
         (age < ps_tx_immunity_ms(x, h) && age > -SKEW_MS))
         return 0;
-    if (!h->hf_group->tn_live) {
+    if (!h->hf_group->tn_live || h->hf_flags & PS_HALF_UNHEARD) {
         round->unheard++;
         return 0;
     }

@@ -325,6 +325,14 @@ void ps_core_tx_live(ps_core *c, const char *group, int32_t len, int32_t live) {
     if (n != NULL) n->tn_live = live != 0;
 }
 
+void ps_core_tx_heard(ps_core *c, int64_t offset, int32_t heard) {
+    uint32_t at = ps_halves_find(c->co_tx, offset);
+    if (at == 0) return;
+    ps_half *h = ps_halves_at(c->co_tx, at);
+    h->hf_flags = (uint16_t)(heard ? h->hf_flags & ~PS_HALF_UNHEARD
+                                   : h->hf_flags | PS_HALF_UNHEARD);
+}
+
 int64_t ps_halves_progress(ps_tx *x) {
     return x->tx_first != 0 ? ps_halves_at(x, x->tx_first)->hf_offset : x->tx_state.half_next;
 }

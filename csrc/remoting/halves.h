@@ -10,6 +10,7 @@
 #define PS_HALF_ALIAS 4   /* stands for another one: hf_next */
 #define PS_HALF_COPIED 8  /* has an alias, at hf_root */
 #define PS_HALF_USED 16
+#define PS_HALF_UNHEARD 32 /* nobody of its group may be shown it */
 
 typedef struct ps_tx_name { /* a group or a topic */
     struct ps_tx_name *tn_next;

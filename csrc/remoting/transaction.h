@@ -108,6 +108,9 @@ typedef struct ps_tx_count {
 int64_t ps_core_tx_counts(ps_core *core, int32_t topics, ps_tx_count *out, int64_t room);
 /* Whether somebody of the group can be asked. */
 void ps_core_tx_live(ps_core *core, const char *group, int32_t len, int32_t live);
+/* Whether somebody of its group may be asked about the half whose newest or first copy is at
+ * `offset`; of a new one somebody may. */
+void ps_core_tx_heard(ps_core *core, int64_t offset, int32_t heard);
 
 typedef struct ps_tx_check { /* checks of a topic for one group, in a row in the step's out */
     const char *group, *topic;

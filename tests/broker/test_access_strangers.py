@@ -289,6 +289,26 @@ def test_half_messages_are_shown_to_nobody_who_may_not_publish_to_their_topic(gu
     assert found.checks == asked
 
 
+def test_a_half_of_a_stranger_does_not_make_a_group_present_for_others(guarded):
+    """Else the others would be asked nobody about until they are discarded."""
+    transactions, group = guarded.services.transactions, "absent-makers"
+    for who, topic in ((ALICE, "payroll"), (MALLORY, "memos")):
+        half = f"TRAN_MSG\1true\2PGROUP\1{group}\2UNIQ_KEY\1{topic}"
+        stored(guarded, who, topic, body=topic, i=half, f="4")
+    beat = request(MALLORY, 34, {"clientID": group, "producerDataSet": [{"groupName": group}]})
+    guarded.run(_later(transactions))
+    try:
+        with socket.create_connection(("127.0.0.1", guarded.port), 300) as sock:
+            sock.sendall(frame(beat))
+            sock.recv(1 << 16)
+            guarded.run(transactions.check())
+    finally:
+        transactions.now_ms = transactions.now_before
+    found = {each.topic: each.checks for each in guarded.run(_halves(transactions))
+             if each.group == group}  # fmt: skip
+    assert found == {"payroll": 0, "memos": 1}
+
+
 async def _later(transactions):
     """An hour passes."""
     transactions.now_before = now = transactions.now_ms

@@ -203,8 +203,8 @@ async def changed(s: Stage) -> Asked:
 
 
 STORING: tuple[Callable[[Stage], Awaitable[Asked]], ...] = (
-    plain, batch, delayed, half, commit, repeated, retried, buried, reply, recalled, popped, acknowledged,
-    changed,
+    plain, batch, delayed, half, commit, repeated, retried, buried, reply, recalled, popped,
+    acknowledged, changed,
 )  # fmt: skip
 
 

@@ -175,6 +175,7 @@ def test_messages_that_differ_have_other_checksums():
 def test_carve_ends_with_5_at_a_body_that_does_not_fit_its_crc(tmp_path: Path, capsys):
     with pystore.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 16) as store:
         at = store.put("orders", b"a body of many bytes").physical_offset
+        store.put("orders", b"the next one")
     file = tmp_path / "store" / "commitlog" / f"{0:020d}"
     data = bytearray(file.read_bytes())
     data[data.index(b"many")] ^= 1

@@ -290,10 +290,17 @@ class Transactions:
         return RoundReport(asked, unheard, given_up, lost, time.monotonic() - began)
 
     async def _find_topics(self) -> None:
+        """Of each group, and which halves nobody may be asked about: that a group is there for
+        one topic, a stranger's even, is no answer for another."""
         found: dict[str, set[str]] = {}
+        heard: dict[tuple[str, str], bool] = {}
         if self.may_ask is not None:
             for number, half in enumerate(self.halves.all()):
                 found.setdefault(half.group, set()).add(half.topic)
+                name = half.group, half.topic
+                if name not in heard:
+                    heard[name] = self._channel(*name) is not None
+                self.halves.heard(half.offset, heard[name])
                 if number % 256 == 255:
                     await asyncio.sleep(0)
         self._group_topics = found
