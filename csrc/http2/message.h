@@ -1,6 +1,6 @@
 /* SendMessage with one message of any kind, read from its protobuf and written as the properties
- * that are stored. It never refuses: what is wrong is for broker/grpc/checks.py, which has the rules
- * and names them. Fields that come twice are wrong here; protobuf itself writes none.
+ * that are stored. It never refuses: what is wrong is for broker/grpc/checks.py, whose rules name
+ * it. Fields that come twice are wrong here; protobuf itself writes none.
  * docs/internals/grpc.md#properties */
 #ifndef PS_HTTP2_MESSAGE_H
 #define PS_HTTP2_MESSAGE_H
