@@ -20,6 +20,7 @@ from broker.grpc.brokers import LINK, Brokers, Link
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import group_of, topic_of
 from broker.grpc.messages import millis, set_millis
+from broker.grpc.outbox import Outbox
 from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem, ok
@@ -44,8 +45,6 @@ _RETRIES_MS = tuple(
         1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
     )
 )  # fmt: skip
-#: Commands that wait for a client to read them; then the oldest are dropped.
-_COMMANDS_MAX = 100
 #: A tool's question is answered by the client within this time.
 _NONCE_S = 5.0
 #: Brokers of a cluster are told of a client within this time.
@@ -62,12 +61,15 @@ def retry_ms(attempts: int) -> int:
 class Client:
     """One client, as it last showed itself. settings: pb.Settings, merged with ours."""
 
-    def __init__(self, client_id: str, call: Call, link: Link, settings: Any) -> None:
+    def __init__(
+        self, client_id: str, call: Call, link: Link, settings: Any, commands: Outbox
+    ) -> None:
         self.client_id = client_id
         self.call = call
         self.use(link)
         self.settings = settings
-        self.commands: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
+        #: Of its latest stream.
+        self.commands = commands
         #: Tools' questions that wait for the client's answer, by nonce.
         self.asked: dict[str, asyncio.Future[Any]] = {}
 
@@ -95,9 +97,7 @@ class Client:
 
     def tell(self, command: Any) -> None:
         """Sends pb.TelemetryCommand, on the client's latest stream."""
-        if self.commands.full():
-            self.commands.get_nowait()
-        self.commands.put_nowait(command)
+        self.commands.tell(command)
 
     async def ask(self, command: Any, nonce: str) -> Any:
         """The client's answer to a command of this nonce. Raises: TimeoutError."""
@@ -168,7 +168,7 @@ class ClientMethods:
         self._clients = clients
         self._settings = settings
         #: Commands for each stream that is open.
-        self._streams: set[asyncio.Queue[Any]] = set()
+        self._streams: set[Outbox] = set()
 
     def handlers(self) -> Handlers:
         return {
@@ -182,16 +182,15 @@ class ClientMethods:
     async def telemetry(self, call: Call, incoming: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The stream of one client: its settings and answers come, our settings and commands go."""
         client_id = call.client_id
-        out: asyncio.Queue[Any] = asyncio.Queue(_COMMANDS_MAX)
+        out = Outbox(self._broker.is_known(call))
         self._streams.add(out)
         self._clients.arrives(client_id)
         reader = asyncio.ensure_future(self._read(call, client_id, incoming, out))
         try:
-            while (command := await out.get()) is not None:
-                if isinstance(command, Exception):
-                    raise command
+            while (command := await out.take()) is not None:
                 yield command
         finally:
+            out.close()
             self._streams.discard(out)
             self._clients.arrived(client_id)
             reader.cancel()
@@ -200,29 +199,27 @@ class ClientMethods:
         """Sends every client elsewhere, and ends its stream once it has read that: a server that
         stops need not wait for them."""
         for out in self._streams:
-            while out.qsize() > _COMMANDS_MAX - 2:
-                out.get_nowait()
             command = pb.ReconnectEndpointsCommand(nonce=secrets.token_hex(16))
-            out.put_nowait(pb.TelemetryCommand(status=ok(), reconnect_endpoints_command=command))
-            out.put_nowait(None)
+            out.tell(pb.TelemetryCommand(status=ok(), reconnect_endpoints_command=command))
+            out.end()
 
     async def _read(
-        self, call: Call, client_id: str, incoming: AsyncIterator[Any], out: asyncio.Queue[Any]
+        self, call: Call, client_id: str, incoming: AsyncIterator[Any], out: Outbox
     ) -> None:
         try:
             async for command in incoming:
                 kind = command.WhichOneof("command")
                 if kind == "settings":
-                    await out.put(await self._settle(call, client_id, command.settings, out))
+                    await out.reply(await self._settle(call, client_id, command.settings, out))
                 client = self._clients.get(client_id)
                 if client is not None and kind in ("thread_stack_trace", "verify_message_result"):
                     client.answered(command, getattr(command, kind))
         except Exception as failed:  # noqa: BLE001 - ends the stream, which reports it
-            await out.put(failed)
+            out.end(failed)
         else:
-            await out.put(None)
+            out.end()
 
-    async def _settle(self, call: Call, client_id: str, given: Any, out: asyncio.Queue[Any]) -> Any:
+    async def _settle(self, call: Call, client_id: str, given: Any, out: Outbox) -> Any:
         """Registers a client with these settings: the answer to them. Raises: Problem."""
         kind = given.WhichOneof("pub_sub")
         if kind is None:
@@ -236,9 +233,8 @@ class ClientMethods:
             await self._merge_producer(call, made)
         else:
             await self._merge_consumer(call, made)
-        client = Client(client_id, call, self._broker.link(call), made)
+        client = Client(client_id, call, self._broker.link(call), made, out)
         old = self._clients.get(client_id)
-        client.commands = out
         if old is not None:
             client.asked = old.asked
         await self._register(client, call)

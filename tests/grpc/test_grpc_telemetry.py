@@ -15,6 +15,7 @@ from caller import CODE, Caller, message, serving
 from waiting import BOUND_S, until
 
 from broker import Broker
+from broker.grpc.outbox import BYTES_MAX, COUNT_MAX, Outbox
 from broker.grpc.schema import pb
 from broker.remoting.client import RemotingClient
 from broker.remoting.codes import RequestCode
@@ -260,20 +261,25 @@ def test_a_broker_that_stops_sends_its_clients_elsewhere(tmp_path: Path) -> None
     caller.channel.close()
 
 
-def test_replies_that_a_client_does_not_read_are_few(broker: Broker, caller: Caller) -> None:
+@pytest.mark.parametrize("topics", [40, 1000], ids=["short", "long"])
+def test_replies_that_a_client_does_not_read_are_few_and_their_bytes_bounded(
+    broker: Broker, caller: Caller, topics: int
+) -> None:
     """Settings that come meanwhile wait in the connection, whose window is bounded."""
-    kept: list[Any] = []
-    asked = [pb.Resource(name="Normal" * 20) for _ in range(200)]
+    kept: list[tuple[int, int]] = []
+    asked = [pb.Resource(name="Normal" * 20) for _ in range(topics)]
     stream = caller.telemetry()
     settings = pb.Settings(client_type=1, publishing=pb.Publishing(topics=asked))
     for _ in range(1000):
         stream.write(settings=settings)
 
     def waiting() -> int:
-        queues = [each for each in gc.get_objects() if type(each) is asyncio.Queue]
-        kept.append(max((each.qsize() for each in queues), default=0))
-        return kept[-1]
+        waits = [list(each._waiting) for each in gc.get_objects() if type(each) is Outbox]
+        kept.append(max(((len(each), sum(size for _, size in each)) for each in waits)))
+        return kept[-1][0]
 
-    until(lambda: waiting() >= 50, "replies wait")
-    until(lambda: waiting() >= 50 and len(set(kept[-30:])) == 1, "no more of them")
-    assert max(kept) <= 100
+    until(lambda: waiting() >= 5, "replies wait")
+    until(lambda: waiting() >= 5 and len(set(kept[-30:])) == 1, "no more of them")
+    most, size = max(kept)
+    assert most <= COUNT_MAX and size <= BYTES_MAX
+    assert most == COUNT_MAX or size > BYTES_MAX * 3 // 4

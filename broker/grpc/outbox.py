@@ -1,0 +1,101 @@
+"""What waits for a client to read it on its Telemetry stream: bounded by count and bytes, and
+counted in the budget of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from broker.grpc.status import Code, Problem
+from broker.remoting.budget import Budget
+
+__all__ = ["BYTES_MAX", "COUNT_MAX", "Outbox"]
+
+#: Commands that wait for one client.
+COUNT_MAX = 100
+#: Their bytes as they will be sent. A single command may be longer: it carries a message.
+BYTES_MAX = 1 << 20
+
+
+class Outbox:
+    """Of one stream. Everything happens on the thread of its loop. known: access control has let
+    its client in."""
+
+    def __init__(self, known: bool) -> None:
+        self.known = known
+        self._budget = Budget.of(asyncio.get_running_loop())
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._bytes = 0
+        #: Set while the next command, or the end, can be taken.
+        self._some = asyncio.Event()
+        #: Set while a reply has room.
+        self._room = asyncio.Event()
+        self._room.set()
+        self._last: Exception | None = None
+        self._ended = False
+
+    def tell(self, command: Any) -> None:
+        """Adds a command of the broker's own; the oldest that wait make room for it."""
+        size = command.ByteSize()
+        while self._waiting and not self._fits(size):
+            self._drop()
+        self._add(command, size)
+
+    async def reply(self, command: Any) -> None:
+        """Adds the answer to what the client sent, once there is room: until then nothing more of
+        it is read."""
+        size = command.ByteSize()
+        while self._waiting and not self._fits(size):
+            self._room.clear()
+            await self._room.wait()
+        self._add(command, size)
+
+    def end(self, problem: Exception | None = None) -> None:
+        """Ends the stream after what waits. problem: that it ends with."""
+        if not self._ended:
+            self._ended, self._last = True, problem
+            self._some.set()
+
+    async def take(self) -> Any:
+        """The next command; None at the end. Raises: the problem that the stream ends with."""
+        while not self._waiting:
+            if self._ended:
+                if self._last is not None:
+                    raise self._last
+                return None
+            self._some.clear()
+            await self._some.wait()
+        return self._drop()
+
+    def close(self) -> None:
+        """Forgets what waits: the stream is over."""
+        self._waiting.clear()
+        self._bytes = 0
+        self._budget.hold(self, 0)
+
+    def abort(self, why: str, detail: str = "") -> None:
+        """Ends the stream at once: the budget of the loop is exceeded."""
+        self.close()
+        self.end(Problem(Code.TOO_MANY_REQUESTS, f"{why}: read what the stream brings"))
+
+    # ---- inside ----
+
+    def _fits(self, size: int) -> bool:
+        return len(self._waiting) < COUNT_MAX and self._bytes + size <= BYTES_MAX
+
+    def _add(self, command: Any, size: int) -> None:
+        if self._ended:
+            return
+        self._waiting.append((command, size))
+        self._bytes += size
+        self._some.set()
+        self._budget.hold(self, self._bytes)
+
+    def _drop(self) -> Any:
+        command, size = self._waiting.popleft()
+        self._bytes -= size
+        self._room.set()
+        self._budget.hold(self, self._bytes)
+        return command
