@@ -275,7 +275,7 @@ def test_replies_that_a_client_does_not_read_are_few_and_their_bytes_bounded(
 
     def waiting() -> int:
         waits = [list(each._waiting) for each in gc.get_objects() if type(each) is Outbox]
-        kept.append(max(((len(each), sum(size for _, size in each)) for each in waits)))
+        kept.append(max((len(each), sum(size for _, size in each)) for each in waits))
         return kept[-1][0]
 
     until(lambda: waiting() >= 5, "replies wait")
