@@ -482,7 +482,7 @@ class Broker:
             core=core,
             topics=topics,
             groups=groups,
-            offsets=Offsets(store.metadata, core),
+            offsets=Offsets(store, core),
             clients=clients,
             locks=Locks(),
             statistics=Statistics(core, config["brokerClusterName"]),

@@ -13,7 +13,6 @@ from broker.remoting.safe_log import SafeLogger
 from broker.services.hotpath import HotPath
 from pystore import Store
 from pystore.errors import BadArgument, StoreError
-from pystore.metadata import Metadata
 
 __all__ = ["Offsets", "hot_bytes", "is_young"]
 
@@ -45,16 +44,16 @@ def is_young(store: Store, topic: str, queue: int) -> bool:
 class Offsets:
     """The next offset of each (group, topic, queue)."""
 
-    def __init__(self, metadata: Metadata, core: HotPath) -> None:
-        self._metadata = metadata
+    def __init__(self, store: Store, core: HotPath) -> None:
+        self._store = store
+        self._metadata = store.metadata
         self._core = core
         self._unsaved: dict[tuple[str, str, int], int] = {}
         #: Told of each reset: group, topic, queue.
         self.on_reset: Callable[[str, str, int], None] | None = None
-        #: Offsets may rest on records of the log: its store, and how far it has to be on the disk
-        #: before they are. None: they do not.
-        self.store: Store | None = None
-        self.rest_on: Callable[[], int] = lambda: 0
+        #: Whether records of the log move offsets too (those of POP): the end of the log up to
+        #: which they have is kept beside them then.
+        self.is_marked = False
         self._writing = asyncio.Lock()
 
     def start(self) -> None:
@@ -124,7 +123,7 @@ class Offsets:
             if self._unsaved:
                 await self._write_taken(end)
 
-    async def _write_taken(self, end: int | None) -> None:
+    async def _write_taken(self, end: int) -> None:
         rows, self._unsaved = self._unsaved, {}
         try:
             await asyncio.to_thread(self._write, list(rows.items()), end)
@@ -140,15 +139,17 @@ class Offsets:
         if rows:
             self._write(rows.items(), end)
 
-    def _log_end(self) -> int | None:
-        return self.store.info().log_max if self.store is not None else None
+    def _log_end(self) -> int:
+        return self._store.info().log_max
 
-    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], end: int | None) -> None:
-        """end: of the log when they were taken."""
-        if self.store is not None and self.store.info().log_flushed < self.rest_on():
-            self.store.flush()
+    def _write(self, rows: Iterable[tuple[tuple[str, str, int], int]], end: int) -> None:
+        """end: of the log when they were taken. What they rest on is on the disk before they are:
+        a message that was sent back, popped or brought back is not passed over after a power
+        failure because its copy is gone and the offset is not."""
+        if self._store.info().log_flushed < end:
+            self._store.flush()
         with self._metadata.batch():
-            if end is not None:
+            if self.is_marked:
                 self._metadata.set_offsets_mark(end)
             for key, offset in rows:
                 # A name that no file could hold came from a hostile client, and goes with it.

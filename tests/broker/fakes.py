@@ -224,7 +224,7 @@ def services(path, settings=None, dial=nobody, *, seed=0):
             core=core,
             topics=topics,
             groups=groups,
-            offsets=Offsets(store.metadata, core),
+            offsets=Offsets(store, core),
             clients=clients,
             locks=Locks(),
             statistics=Statistics(core, config["brokerClusterName"]),

@@ -237,6 +237,22 @@ def test_offsets_survive(tmp_path, small):
         assert not s.store.metadata.offsets.all()
 
 
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_offsets_are_written_after_the_records_that_they_rest_on(tmp_path, small, at_the_end):
+    """A copy that was sent back, and the offset that passes its message over."""
+    lazy = {"flushIntervalCommitLog": 600_000, "flushCommitLogThoroughInterval": 600_000}
+    with services(tmp_path / "store", small | lazy) as s:
+        s.store.put("%RETRY%readers", b"copy")
+        end = s.store.info().log_max
+        assert s.store.info().log_flushed < end
+        s.offsets.commit("readers", "orders", 0, 1)
+        if at_the_end:
+            s.offsets.persist_now()
+        else:
+            asyncio.run(s.offsets.persist())
+        assert s.store.info().log_flushed >= end
+
+
 def test_offsets_that_could_not_be_saved_are_saved_later(s, monkeypatch):
     s.offsets.commit("readers", "orders", 0, 1)
     with monkeypatch.context() as broken:

@@ -95,7 +95,7 @@ class Pop:
         self._stopping = False
         core.on_news, core.on_pop_due = self._got_messages, self.revive.expect
         offsets.on_reset = self._was_reset
-        offsets.store, offsets.rest_on = store, lambda: self.log.end
+        offsets.is_marked = True
 
     def now_ms(self) -> int:
         """The clock of invisible times: that of the timers."""

@@ -27,7 +27,7 @@ def opened(store: AbstractContextManager[Store]) -> Iterator[Transactions]:
         config = Config(writer.settings)
         core = Core(writer, cluster=config["brokerClusterName"], region=config["regionId"])
         try:
-            offsets = Offsets(writer.metadata, core)
+            offsets = Offsets(writer, core)
             offsets.start()
             groups = Groups(config, writer.metadata)
             topics = Topics(config, writer.metadata, core)
