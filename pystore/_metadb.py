@@ -263,9 +263,14 @@ def reserve_lock(folder: Path, mode: int) -> None:
         os.close(fd)
 
 
-def size_of(env: Any) -> int:
-    """Bytes of the file that the last commit uses."""
-    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+def size_of(env: Any, meta: Path) -> int:
+    """Bytes of the file that the last commit uses. The file may be shorter than its pages: one that
+    was taken at the end and freed in the same transaction is not written."""
+    pages = int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+    try:
+        return min(pages, (meta / "data.mdb").stat().st_size)
+    except FileNotFoundError:
+        return pages
 
 
 def check_size(meta: Path, size: int) -> None:

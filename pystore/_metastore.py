@@ -110,7 +110,7 @@ class MetaStore:
             try:
                 with self._env.begin(write=True) as self._txn:
                     yield self._txn
-                self._size = _metadb.size_of(self._env)
+                self._size = _metadb.size_of(self._env, self.path)
             except BaseException as failed:
                 # What was changed in memory is not in LMDB: that one is right.
                 self._dirty = dirty

@@ -117,7 +117,7 @@ class Tables:
 
     def size(self) -> int:
         """Bytes of the file that the last commit uses."""
-        return size_of(self._env)
+        return size_of(self._env, self._place)
 
     def read(self) -> AccessRows:
         """Raises: ValueError for damage, lmdb.Error."""

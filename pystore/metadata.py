@@ -212,7 +212,7 @@ class Metadata(MetaStore):
             self._dbs = _metadb.make_dbs(self._env, new)
             if fresh:
                 files.sync_folder(self.path)
-            self._size = _metadb.size_of(self._env)
+            self._size = _metadb.size_of(self._env, self.path)
             self._state = _metadb.read_state(self._env, self._dbs, self.path)
             files.remove_temporaries(self.config, _all_files())
             self.report = tuple(self._import_changed())

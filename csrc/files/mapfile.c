@@ -300,6 +300,10 @@ static int sync_parent(ps_io *io, const char *path, ps_error *e) {
 }
 
 int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e) {
+    return ps_make_folders_below(io, path, 0, synced, e);
+}
+
+int ps_make_folders_below(ps_io *io, const char *path, size_t there, bool synced, ps_error *e) {
     char part[PATH_MAX];
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof part)
@@ -307,7 +311,7 @@ int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e) {
     memcpy(part, path, n + 1);
     if (io->mkdir(io, part, io->folder_mode) == 0) return synced ? sync_parent(io, part, e) : 0;
     if (errno == EEXIST) return 0;
-    for (size_t i = 1; i <= n; i++) {
+    for (size_t i = there + 1; i <= n; i++) {
         if (part[i] != '/' && part[i] != 0) continue;
         char kept = part[i];
         part[i] = 0;

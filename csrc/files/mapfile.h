@@ -78,6 +78,8 @@ int ps_list_failed(const char *path, ps_error *e);
 
 /* mkdir -p. synced: each folder that was not there is on the disk, too. */
 int ps_make_folders(ps_io *io, const char *path, bool synced, ps_error *e);
+/* The same; the first `there` bytes of the path are a folder that is there, or the call fails. */
+int ps_make_folders_below(ps_io *io, const char *path, size_t there, bool synced, ps_error *e);
 int ps_sync_folder(ps_io *io, const char *path, ps_error *e);  /* fsync of the folder itself */
 /* Of more files or folders than this, all at once are on the disk sooner than one by one. */
 #define PS_SYNC_ONE_BY_ONE 32

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/file.h>
 
+#include "files/mapfile.h"
+
 static bool same(const struct stat *a, const struct stat *b) {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
@@ -62,6 +64,26 @@ int ps_places_check(const ps_places *p, ps_error *e) {
                            "close the store and open it where it lies now");
     }
     return 0;
+}
+
+int ps_places_folder(const ps_places *p, const char *folder, bool synced, ps_error *e) {
+    size_t there = 0;
+    for (int32_t i = 0; i < p->pl_count; i++) {
+        size_t n = strlen(p->pl_path[i]);
+        bool in = strncmp(folder, p->pl_path[i], n) == 0 && (folder[n] == '/' || folder[n] == 0);
+        if (in && n > there) there = n;
+    }
+    int code = ps_places_check(p, e);
+    if (code < 0 || folder[there] == 0) return code;
+    return ps_make_folders_below(p->pl_io, folder, there, synced, e);
+}
+
+int ps_places_why(const ps_places *p, int code, ps_error *e) {
+    ps_error gone;
+    int why = code < 0 && p != NULL ? ps_places_check(p, &gone) : 0;
+    if (why == 0) return code;
+    *e = gone;
+    return why;
 }
 
 void ps_places_release(ps_places *p) {

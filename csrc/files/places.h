@@ -21,6 +21,11 @@ typedef struct ps_places {
 int ps_places_take(ps_places *p, const char *folder, ps_error *e);
 /* PS_E_NOT_WRITEABLE when a path leads to something else than it did. */
 int ps_places_check(const ps_places *p, ps_error *e);
+/* Makes a folder below them that new files go into (mkdir -p), never one of them again: when
+ * one was moved, whoever moved it finds nothing new in its place. PS_E_NOT_WRITEABLE as above. */
+int ps_places_folder(const ps_places *p, const char *folder, bool synced, ps_error *e);
+/* What a failure `code` to make a file says: that a place was moved meanwhile, if one was. */
+int ps_places_why(const ps_places *p, int code, ps_error *e);
 void ps_places_release(ps_places *p);
 /* In a forked child, whose parent goes on holding them. */
 void ps_places_forget(ps_places *p);

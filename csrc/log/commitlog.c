@@ -116,12 +116,12 @@ int ps_log_check_names(ps_log *l, ps_error *e) {
 }
 
 /* The folder of a file by upstream's rule for several: file index modulo the number of folders. */
-int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
+static int log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
     char path[PATH_MAX];
     int64_t size = l->lg_files.ss_file_size;
     const char *folder = l->lg_dirs.path[base / size % l->lg_dirs.count];
-    int code = l->lg_places != NULL ? ps_places_check(l->lg_places, e) : 0;
-    if (code == 0) code = ps_make_folders(l->lg_io, folder, true, e);
+    int code = l->lg_places != NULL ? ps_places_folder(l->lg_places, folder, true, e)
+                                    : ps_make_folders(l->lg_io, folder, true, e);
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
     if (code == 0)
         code = ps_mapfile_open(l->lg_io, path, base, size,
@@ -137,6 +137,10 @@ int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
         ps_mapfile_unref(*out);
     }
     return code;
+}
+
+int ps_log_make_file(ps_log *l, int64_t base, ps_mapfile **out, ps_error *e) {
+    return ps_places_why(l->lg_places, log_make_file(l, base, out, e), e);
 }
 
 const uint8_t *ps_log_at(ps_log *l, int64_t physical, int64_t bound, int64_t *avail,

@@ -501,8 +501,8 @@ static int queue_add_file(ps_queue *q, int64_t base, ps_mapfile **out, ps_error 
     snprintf(path, sizeof path, "%.*s/%020" PRId64, PATH_MAX - 32, folder, base);
     atomic_store(&q->cq_relisted, true);
     const ps_places *places = q->cq_shared->qs_places;
-    int code = places != NULL ? ps_places_check(places, e) : 0;
-    if (code == 0) code = ps_make_folders(q->cq_shared->qs_io, folder, false, e);
+    int code = places != NULL ? ps_places_folder(places, folder, false, e)
+                              : ps_make_folders(q->cq_shared->qs_io, folder, false, e);
     if (code == 0) code = ps_segments_make(&q->cq_files, base, path, out, e);
     return code;
 }

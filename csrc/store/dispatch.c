@@ -177,6 +177,7 @@ int ps_dispatch_to_locked(ps_store *s, int64_t bound, ps_error *e) {
     atomic_store(&s->st_dispatcher.ds_stall_errno,
                  code < 0 && passes(e->sys_errno) ? e->sys_errno : 0);
     if (code < 0 && !passes(e->sys_errno)) {
+        code = ps_places_why(&s->st_places, code, e);
         s->st_dispatcher.ds_why = *e;
         atomic_store(&s->st_dispatcher.ds_broken, true);
     }

@@ -303,8 +303,9 @@ int ps_topic_delete(ps_store *s, ps_topic *t, ps_error *error) {
     int code = begin_anew_locked(s, t, queues, n, e);
     pthread_mutex_unlock(&s->st_log.lg_append_lock);
     if (code == 0 && (code = clear_queues(s, t, queues, n, e)) < 0) {
-        s->st_dispatcher.ds_why =
-            *e; /* the files that are left meet new ones: only an open sorts them out */
+        /* The files that are left meet new ones: only an open sorts them out. */
+        code = ps_places_why(&s->st_places, code, e);
+        s->st_dispatcher.ds_why = *e;
         atomic_store(&s->st_dispatcher.ds_broken, true);
     }
     pthread_mutex_unlock(&s->st_dispatcher.ds_lock);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
 import struct
@@ -186,6 +187,33 @@ def entries(target: Target) -> None:
         one_call(target, method, b"\0" + struct.pack(">I", len(data)) + data)
 
 
+def lists(target: Target) -> None:
+    """Bodies of very many entries: a batch, and the lists that each request may bring."""
+    ext = {"topic": "wide", "group": "g", "consumerGroup": "g", "clientID": "c", "queueId": "0",
+           "a": "g", "b": "wide", "c": "T", "d": "4", "e": "0", "f": "0", "g": "0", "m": "true",
+           "l": "0", "j": "0", "i": "", "h": "0"}  # fmt: skip
+    one = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + struct.pack(">h", 0)
+    names = ("consumerDataSet", "producerDataSet", "mqSet", "acks", "subscriptionDataSet",
+             "topicConfigList", "groupConfigList", "brokerNames")  # fmt: skip
+    for count in (2_000, 150_000):
+        bodies = [json.dumps({name: [{}] * count}).encode() for name in names]
+        table = {"topicConfigSerializeWrapper": {
+            "topicConfigTable": {str(n): {"topicName": str(n)} for n in range(count)},
+        }}  # fmt: skip
+        bodies.append(json.dumps(table).encode())
+        sends = [codec.encode(Command(320, ext, one * count, opaque=1))]
+        asks = [codec.encode(Command(code, ext, body)) for body in bodies for code in _LISTING]
+        for what in ("broker", "names"):
+            for data in sends + asks:
+                with target.connect(what) as sock:
+                    write([sock], data)
+                    read_away(sock, 0.05)
+
+
+#: Requests whose bodies have lists.
+_LISTING = (34, 41, 42, 46, 103, 200, 215, 217, 225, 226, 400, 401, 200151)
+
+
 def strangers(target: Target) -> None:
     """Ever new names of users, with what begins a new line and what speaks to a terminal."""
     with target.connect("broker") as sock:
@@ -225,6 +253,6 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     made.__name__: made
     for made in (
         large_frames, small_frames, half_calls, half_requests, half_proxies, every_code, routes,
-        entries, strangers, nonsense,
+        entries, lists, strangers, nonsense,
     )
 }  # fmt: skip

@@ -431,9 +431,9 @@ def test_rebuilt_files_are_those_of_one_process(run_job, golden, capfd, tmp_path
     """Queues and index that are gone, and damaged ones, made by tasks; the old ones can be put
     back."""
     repair = importlib.import_module("pystore.repair.repair")
-    by_tasks, derive = list[bool](), repair.derive
+    in_parts, derive = list[bool](), repair.derive
     monkeypatch.setattr(
-        repair, "derive", lambda *given: by_tasks.append(derive(*given)) or by_tasks[-1]
+        repair, "derive", lambda *given: in_parts.append(derive(*given)) or in_parts[-1]
     )
     path = golden("normal-exit")
     for file in (*path.glob("consumequeue/*/0/*"), *path.glob("index/*")):
@@ -448,7 +448,7 @@ def test_rebuilt_files_are_those_of_one_process(run_job, golden, capfd, tmp_path
     made = derived(path)
     assert made == derived(alone) != before
     assert run_job("rebuild", path)["result"]["sound"] and derived(path) == made
-    assert by_tasks == [True, True]
+    assert in_parts == [True] * 3
     assert main(["repair", str(path), "--undo"]) == main(["repair", str(path), "--undo"]) == 0
     assert derived(path) == before
 

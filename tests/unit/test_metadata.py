@@ -1092,6 +1092,23 @@ def test_a_failed_export_at_close_still_closes(root, monkeypatch):
         assert again.offsets.get("bill", "orders", 0) == 300
 
 
+def test_a_file_that_ends_before_its_last_page_takes_the_next_change(root):
+    """Pages that one transaction took at the end and freed again are never written."""
+    with pystore.open(root) as store:
+        metadata = store.metadata
+        for count in 200, 800:
+            with metadata.batch():
+                for number in range(count):
+                    metadata.offsets.commit(f"group{number}", "orders" * 20, 0, 1)
+                for number in range(count):
+                    metadata.offsets.delete(f"group{number}")
+        pages = metadata._env.info()["last_pgno"] + 1
+        assert (metadata.path / "data.mdb").stat().st_size < pages * metadata._env.stat()["psize"]
+        metadata.offsets.commit("readers", "orders", 0, 1)
+    with pystore.open(root) as store:
+        assert [each.group for each in store.metadata.offsets.all()] == ["readers"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 def test_a_folder_without_rights_is_named(root):
     """Forbidden, with the path."""
