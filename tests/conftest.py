@@ -134,6 +134,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return file
             return "tests/spark second" if stem in SPARK_SECOND else "tests/spark first"
 
+        def remove_node(self, node: Any) -> str | None:
+            """A test that ended its worker has failed, and its file goes on after it. The scheduler
+            of xdist would begin with that test again, worker after worker."""
+            units = self.assigned_work[node]
+            running = (test for unit in units.values() for test, done in unit.items() if not done)
+            crashed = next(running, None)
+            if crashed is None:
+                ended: str | None = super().remove_node(node)
+                return ended
+            del self.assigned_work[node]
+            for scope, unit in units.items():
+                left = {test: False for test, done in unit.items() if not done and test != crashed}
+                if left:
+                    self.workqueue[scope] = left
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
+
     config.option.loadscopereorder = False
     return ByFile(config, log)
 
