@@ -92,8 +92,6 @@ _PROGRESS_S = 5.0
 #: Records of timers; fewer are read again in a moment.
 _SAVED_AT_ONCE = 100_000
 _NOT_ON_VIP = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-#: Settings whose change is of interest to every topic.
-_RIGHTS = frozenset({"brokerPermission"})
 
 
 class Broker:
@@ -503,7 +501,7 @@ class Broker:
 
     def _settings_changed(self, names: frozenset[str]) -> None:
         services = self.services
-        if names & _RIGHTS:
+        if "brokerPermission" in names:
             services.topics.rights_changed()
         if names & RETENTION:
             services.store.retain(services.settings.current)

@@ -67,7 +67,10 @@ class Setting:
     (accepted so that one file serves both, without effect). field: the ps_conf field it goes into.
     low, high: range of a number, both inclusive. choices: the allowed texts. clamp: values outside
     are moved to this range when used, as upstream does (docs/internals/format.md#retention).
-    encode: value to field, for one number.
+    encode: value to field, for one number. at_start: only a start takes it over, since a
+    connection, a record, a name server or the C core has been told already. is_secret: it holds a
+    password and is never shown. only: the one value that is true of a store that is written to,
+    and of its broker; because: why any other is refused.
     """
 
     name: str
@@ -84,6 +87,10 @@ class Setting:
     clamp: tuple[int, int] | None = None
     check: Callable[[str], object] | None = None
     encode: Callable[[Any], int] | None = None
+    at_start: bool = False
+    is_secret: bool = False
+    only: Value = None
+    because: str = ""
 
 
 # ---- meanings of the texts that have a grammar ----
@@ -157,7 +164,8 @@ _CLAMP_USED = (10, 95)
 def _row(
     used_by: str, unit: str, meaning: str, field: str | None = None, **more: Any
 ) -> dict[str, Any]:
-    return {"used_by": used_by, "unit": unit, "meaning": meaning, "field": field, **more}
+    row = {"used_by": used_by, "unit": unit, "meaning": meaning, "field": field}
+    return row | {"at_start": used_by == "store"} | more
 
 
 def _must_be_false(why: str) -> dict[str, Any]:
@@ -286,7 +294,12 @@ _USED: dict[str, dict[str, Any]] = {
         low=0,
     ),
     "fileReservedTime": _row(
-        "store", "hours", "age at which a segment expires", "file_reserved_hours", low=0
+        "store",
+        "hours",
+        "age at which a segment expires",
+        "file_reserved_hours",
+        low=0,
+        at_start=False,
     ),
     "deleteWhen": _row(
         "store",
@@ -295,6 +308,7 @@ _USED: dict[str, dict[str, Any]] = {
         "delete_when_hours",
         check=_hours_mask,
         encode=_hours_mask,
+        at_start=False,
     ),
     "diskMaxUsedSpaceRatio": _row(
         "store",
@@ -302,6 +316,7 @@ _USED: dict[str, dict[str, Any]] = {
         "disk use above which expired segments are deleted at any hour",
         "disk_max_used_ratio",
         clamp=_CLAMP_USED,
+        at_start=False,
     ),
     "diskSpaceCleanForciblyRatio": _row(
         "store",
@@ -309,6 +324,7 @@ _USED: dict[str, dict[str, Any]] = {
         "disk use above which unexpired segments are deleted, too",
         "disk_clean_ratio",
         clamp=_CLAMP_FORCIBLY,
+        at_start=False,
     ),
     "diskSpaceWarningLevelRatio": _row(
         "store",
@@ -316,12 +332,13 @@ _USED: dict[str, dict[str, Any]] = {
         "disk use above which puts are rejected",
         "disk_warning_ratio",
         clamp=_CLAMP_WARNING,
+        at_start=False,
     ),
     "cleanFileForciblyEnable": _row(
-        "store", "", "allow deletion of unexpired segments", "clean_forcibly"
+        "store", "", "allow deletion of unexpired segments", "clean_forcibly", at_start=False
     ),
     "deleteFileBatchMax": _row(
-        "store", "files", "maximum files deleted per run", "delete_batch_max", low=1
+        "store", "files", "maximum files deleted per run", "delete_batch_max", low=1, at_start=False
     ),
     # reading
     "maxTransferCountOnMessageInMemory": _row(
@@ -350,7 +367,11 @@ _USED: dict[str, dict[str, Any]] = {
     ),
     # metadata
     "brokerClusterName": _row(
-        "metadata", "", "cluster name; names the built-in cluster topics", check=_not_empty
+        "metadata",
+        "",
+        "cluster name; names the built-in cluster topics",
+        check=_not_empty,
+        at_start=True,
     ),
     "brokerName": _row(
         "metadata",
@@ -358,6 +379,7 @@ _USED: dict[str, dict[str, Any]] = {
         "broker name; names the built-in broker topics; upstream defaults to the host name",
         default="DEFAULT_BROKER",  # upstream's own when the host has no name; the same everywhere
         check=_not_empty,
+        at_start=True,
     ),
     "defaultTopicQueueNums": _row(
         "metadata", "queues", "queues of an automatically created topic", low=1, high=65536
@@ -396,7 +418,9 @@ _USED: dict[str, dict[str, Any]] = {
     "allowRecallWhenBrokerNotWriteable": _row(
         "broker", "", "clients may recall timers while the broker is not writable"
     ),
-    "reviveQueueNum": _row("metadata", "queues", "queues of the revive topic", low=1, high=998),
+    "reviveQueueNum": _row(
+        "metadata", "queues", "queues of the revive topic", low=1, high=998, at_start=True
+    ),
     "reviveInterval": _row(
         "broker", "ms", "interval between commits of how far the revive topic is done with", low=1
     ),
@@ -494,43 +518,110 @@ _USED: dict[str, dict[str, Any]] = {
         "",
         "must be ASYNC_MASTER: replication is not supported",
         choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+        at_start=True,
+        only="ASYNC_MASTER",
+        because="there is no replication yet",
     ),
-    "inSyncReplicas": _row("broker", "brokers", "must be 1: replication is not supported"),
-    "minInSyncReplicas": _row("broker", "brokers", "must be 1, as inSyncReplicas"),
-    "allAckInSyncStateSet": _row("broker", "", "must be false, as inSyncReplicas"),
-    "enableAutoInSyncReplicas": _row("broker", "", "must be false, as inSyncReplicas"),
-    "enableControllerMode": _row("broker", "", "must be false: controller mode is not supported"),
-    "duplicationEnable": _row("store", "", "must be false: replication is not supported"),
-    "enableConsumeQueueExt": _row("store", "", "must be false; such units of Java's are read"),
+    "inSyncReplicas": _row(
+        "broker",
+        "brokers",
+        "must be 1: replication is not supported",
+        only=1,
+        because="there is no replication yet",
+    ),
+    "minInSyncReplicas": _row(
+        "broker",
+        "brokers",
+        "must be 1, as inSyncReplicas",
+        only=1,
+        because="there is no replication yet",
+    ),
+    "allAckInSyncStateSet": _row(
+        "broker",
+        "",
+        "must be false, as inSyncReplicas",
+        only=False,
+        because="there is no replication yet",
+    ),
+    "enableAutoInSyncReplicas": _row(
+        "broker",
+        "",
+        "must be false, as inSyncReplicas",
+        only=False,
+        because="there is no replication yet",
+    ),
+    "enableControllerMode": _row(
+        "broker",
+        "",
+        "must be false: controller mode is not supported",
+        at_start=True,
+        only=False,
+        because="there is no controller",
+    ),
+    "duplicationEnable": _row(
+        "store",
+        "",
+        "must be false: replication is not supported",
+        only=False,
+        because="there is no replication yet",
+    ),
+    "enableConsumeQueueExt": _row(
+        "store",
+        "",
+        "must be false; such units of Java's are read",
+        only=False,
+        because="units hold their tags code; units of Java's are read",
+    ),
     # access control
-    "aclEnable": _row("broker", "", "the plain access list: plain_acl.yml and acl/*.yml"),
-    "authenticationEnabled": _row("broker", "", "requests must be signed by a user"),
-    "authorizationEnabled": _row("broker", "", "users may do what their policies allow"),
+    "aclEnable": _row(
+        "broker", "", "the plain access list: plain_acl.yml and acl/*.yml", at_start=True
+    ),
+    "authenticationEnabled": _row("broker", "", "requests must be signed by a user", at_start=True),
+    "authorizationEnabled": _row(
+        "broker", "", "users may do what their policies allow", at_start=True
+    ),
     "authenticationWhitelist": _row(
-        "broker", "codes", "requests that need no signature, separated by ','"
+        "broker", "codes", "requests that need no signature, separated by ','", at_start=True
     ),
     "authorizationWhitelist": _row(
-        "broker", "codes", "requests that need no policy, separated by ','"
+        "broker", "codes", "requests that need no policy, separated by ','", at_start=True
     ),
-    "authenticationProvider": _row("broker", "class", "upstream's class, or nothing"),
-    "authorizationProvider": _row("broker", "class", "as authenticationProvider"),
-    "authenticationMetadataProvider": _row("broker", "class", "as authenticationProvider"),
-    "authorizationMetadataProvider": _row("broker", "class", "as authenticationProvider"),
+    "authenticationProvider": _row(
+        "broker", "class", "upstream's class, or nothing", at_start=True
+    ),
+    "authorizationProvider": _row("broker", "class", "as authenticationProvider", at_start=True),
+    "authenticationMetadataProvider": _row(
+        "broker", "class", "as authenticationProvider", at_start=True
+    ),
+    "authorizationMetadataProvider": _row(
+        "broker", "class", "as authenticationProvider", at_start=True
+    ),
     "authenticationStrategy": _row(
-        "broker", "class", "as authenticationProvider; a change holds at once with either class"
+        "broker",
+        "class",
+        "as authenticationProvider; a change holds at once with either class",
+        at_start=True,
     ),
-    "authorizationStrategy": _row("broker", "class", "as authenticationStrategy"),
+    "authorizationStrategy": _row("broker", "class", "as authenticationStrategy", at_start=True),
     "initAuthenticationUser": _row(
-        "broker", "JSON", "Super user made at the start: username and password"
+        "broker",
+        "JSON",
+        "Super user made at the start: username and password",
+        at_start=True,
+        is_secret=True,
     ),
     "innerClientAuthenticationCredentials": _row(
-        "broker", "JSON", "accessKey and secretKey that the broker itself signs with"
+        "broker",
+        "JSON",
+        "accessKey and secretKey that the broker itself signs with",
+        at_start=True,
+        is_secret=True,
     ),
     "migrateAuthFromV1Enabled": _row(
-        "broker", "", "make users and policies of the plain access list at the start"
+        "broker", "", "make users and policies of the plain access list at the start", at_start=True
     ),
     "rocketmqHome": _row(
-        "broker", "path", "its conf/ holds the access list; default: $ROCKETMQ_HOME"
+        "broker", "path", "its conf/ holds the access list; default: $ROCKETMQ_HOME", at_start=True
     ),
     # the broker
     "namesrvAddr": _row("broker", "addresses", "name servers to register with, separated by ';'"),
@@ -538,26 +629,29 @@ _USED: dict[str, dict[str, Any]] = {
         "broker",
         "address",
         "address to listen on; default: brokerIP1 if it is a loopback address, else 0.0.0.0",
+        at_start=True,
     ),
     "brokerIP2": _row("broker", "address", "host of the HA address announced to name servers"),
-    "brokerId": _row("broker", "", "broker id announced to name servers; 0: master", low=0),
+    "brokerId": _row(
+        "broker", "", "broker id announced to name servers; 0: master", low=0, at_start=True
+    ),
     "serverChannelMaxIdleTimeSeconds": _row(
-        "broker", "s", "idle connections are closed after this time; 0: never", low=0
+        "broker", "s", "idle connections are closed after this time; 0: never", low=0, at_start=True
     ),
     "channelExpiredTimeout": _row(
-        "broker", "ms", "a client without heartbeat for this long is removed", low=1
+        "broker", "ms", "a client without heartbeat for this long is removed", low=1, at_start=True
     ),
     "brokerPermission": _row("broker", "bits", "4: readable, 2: writable, 6: both", low=0, high=7),
     "startAcceptSendRequestTimeStamp": _row("broker", "ms", "refuse sends until this time"),
-    "regionId": _row("broker", "", "MSG_REGION of messages and responses"),
-    "traceOn": _row("broker", "", "TRACE_ON of messages and responses"),
+    "regionId": _row("broker", "", "MSG_REGION of messages and responses", at_start=True),
+    "traceOn": _row("broker", "", "TRACE_ON of messages and responses", at_start=True),
     "autoCreateSubscriptionGroup": _row(
         "broker", "", "create unknown consumer groups on first use"
     ),
     "enableMixedMessageType": _row("broker", "", "allow topics of type MIXED"),
     "enablePropertyFilter": _row("broker", "", "allow SQL92 filters"),
     "longPollingEnable": _row(
-        "broker", "", "hold a pull without messages for as long as the client asks"
+        "broker", "", "hold a pull without messages for as long as the client asks", at_start=True
     ),
     "shortPollingTimeMills": _row(
         "broker",
@@ -565,6 +659,7 @@ _USED: dict[str, dict[str, Any]] = {
         "how long such a pull is held if longPollingEnable is false",
         low=0,
         high=_INT_MAX,
+        at_start=True,
     ),
     "useTLS": _row("broker", "", "use TLS to name servers; default: the value of tls.enable"),
     "litePullMessageEnable": _row("broker", "", "serve LITE_PULL_MESSAGE (361)"),
@@ -622,6 +717,7 @@ _OURS: dict[str, dict[str, Any]] = {
         type="int",
         default=65536,
         low=1,
+        at_start=True,
     ),
     "maxFirstFrameBytes": _row(
         "broker",
@@ -631,6 +727,7 @@ _OURS: dict[str, dict[str, Any]] = {
         type="int",
         default=0,
         low=0,
+        at_start=True,
     ),
     "maxHeldPulls": _row(
         "broker",
@@ -639,6 +736,7 @@ _OURS: dict[str, dict[str, Any]] = {
         type="int",
         default=100_000,
         low=0,
+        at_start=True,
     ),
     "loopHeldWarnMillis": _row(
         "broker",
@@ -647,6 +745,7 @@ _OURS: dict[str, dict[str, Any]] = {
         type="int",
         default=50,
         low=1,
+        at_start=True,
     ),
     "maxUnfinishedBytes": _row(
         "broker",
@@ -655,6 +754,7 @@ _OURS: dict[str, dict[str, Any]] = {
         type="int",
         default=256 << 20,
         low=32 << 20,
+        at_start=True,
     ),
     "trustedProxies": _row(
         "broker",
@@ -662,6 +762,7 @@ _OURS: dict[str, dict[str, Any]] = {
         "proxies whose PROXY header says where a client is, separated by ';'; *: all",
         type="String",
         default="127.0.0.1;::1",
+        at_start=True,
     ),
     "maxQueuesPerTopic": _row(
         "broker",
@@ -721,6 +822,7 @@ _OURS: dict[str, dict[str, Any]] = {
         default=0,
         low=0,
         high=1 << 24,
+        at_start=True,
     ),
     "idempotentProduceKey": _row(
         "broker",
@@ -729,6 +831,7 @@ _OURS: dict[str, dict[str, Any]] = {
         type="String",
         default="UNIQ_KEY",
         choices=("UNIQ_KEY", "KEYS"),
+        at_start=True,
     ),
     "idempotentProduceTopics": _row(
         "broker",
@@ -737,50 +840,23 @@ _OURS: dict[str, dict[str, Any]] = {
         type="String",
         default="*",
         check=_not_empty,
+        at_start=True,
     ),
 }
-
-#: Settings that hold a password: they are never shown.
-SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
-
-#: What an open store takes over (Store.retain).
-RETENTION = frozenset(
-    {
-        "cleanFileForciblyEnable",
-        "deleteFileBatchMax",
-        "deleteWhen",
-        "diskMaxUsedSpaceRatio",
-        "diskSpaceCleanForciblyRatio",
-        "diskSpaceWarningLevelRatio",
-        "fileReservedTime",
-    }
-)
 
 #: Read by BrokerStartup itself, so that no class has them.
 _STARTUP = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
 
 
-#: What would be silently missing: who asks for it must not believe that he has it. By name, the
-#: one value that is true of a store that is written to, and of its broker, and why.
-NOT_SERVED: dict[str, tuple[object, str]] = {
-    "enableControllerMode": (False, "there is no controller"),
-    "brokerRole": ("ASYNC_MASTER", "there is no replication yet"),
-    "inSyncReplicas": (1, "there is no replication yet"),
-    "minInSyncReplicas": (1, "there is no replication yet"),
-    "allAckInSyncStateSet": (False, "there is no replication yet"),
-    "enableAutoInSyncReplicas": (False, "there is no replication yet"),
-    "duplicationEnable": (False, "there is no replication yet"),
-    "enableConsumeQueueExt": (False, "units hold their tags code; units of Java's are read"),
-}
-
-
 def refuse_unserved(settings: Settings) -> None:
     """Raises: BadArgument for a setting that asks for what nobody here does."""
-    for name, (value, why) in NOT_SERVED.items():
-        if name in settings.explicit and settings[name] != value:
-            given = settings[name]
+    for name in settings.explicit & NOT_SERVED:
+        row, given = TABLE[name], settings[name]
+        if given != row.only:
             shown = str(given).lower() if isinstance(given, bool) else given
-            raise BadArgument(f"{name} = {shown} is not supported: {why}", settings.source(name))
+            raise BadArgument(
+                f"{name} = {shown} is not supported: {row.because}", settings.source(name)
+            )
 
 
 def _make_table() -> dict[str, Setting]:
@@ -806,6 +882,13 @@ def _make_table() -> dict[str, Setting]:
 
 #: Every setting that is accepted, by name.
 TABLE: dict[str, Setting] = _make_table()
+
+#: Columns of the table as sets of names. RETENTION is what an open store takes over (Store.retain).
+SECRETS = frozenset(row.name for row in TABLE.values() if row.is_secret)
+NOT_SERVED = frozenset(row.name for row in TABLE.values() if row.because)
+RETENTION = frozenset(
+    row.name for row in TABLE.values() if row.used_by == "store" and not row.at_start
+)
 
 
 def edit_conf(path: Path, changes: Mapping[str, str]) -> None:

@@ -12,7 +12,6 @@ from pystore.configfiles import DataVersion
 from pystore.errors import BadArgument
 from pystore.settings import (
     NOT_SERVED,
-    RETENTION,
     SECRETS,
     TABLE,
     Settings,
@@ -22,25 +21,6 @@ from pystore.settings import (
 
 __all__ = ["Config", "served"]
 
-#: What a connection, a record, a name server or the C core has been told already, and what this
-#: broker would have to refuse at its start.
-_FIXED = frozenset(
-    {
-        "aclEnable", "authenticationEnabled", "authenticationMetadataProvider",
-        "authenticationProvider", "authenticationStrategy", "authenticationWhitelist",
-        "authorizationEnabled", "authorizationMetadataProvider", "authorizationProvider",
-        "authorizationStrategy", "authorizationWhitelist", "bindAddress",
-        "brokerClusterName", "brokerIP1", "brokerId", "brokerName", "brokerRole",
-        "channelExpiredTimeout", "enableControllerMode", "idempotentProduceKey",
-        "idempotentProduceTopics", "idempotentProduceWindow", "initAuthenticationUser",
-        "innerClientAuthenticationCredentials", "listenPort", "longPollingEnable",
-        "loopHeldWarnMillis", "maxConnections", "maxFirstFrameBytes", "maxHeldPulls",
-        "maxUnfinishedBytes", "migrateAuthFromV1Enabled", "regionId", "reviveQueueNum",
-        "rocketmqHome", "serverChannelMaxIdleTimeSeconds", "shortPollingTimeMills", "traceOn",
-        "trustedProxies",
-    }
-)  # fmt: skip
-
 
 def served(settings: Settings) -> Settings:
     """The settings as they are true of this broker, where upstream's defaults are not.
@@ -48,7 +28,7 @@ def served(settings: Settings) -> Settings:
     Raises: BadArgument for a setting that asks for what this broker cannot do.
     """
     refuse_unserved(settings)
-    untrue = {name: value for name, (value, _) in NOT_SERVED.items() if settings[name] != value}
+    untrue = {name: TABLE[name].only for name in NOT_SERVED if settings[name] != TABLE[name].only}
     return settings.replaced(**untrue) if untrue else settings
 
 
@@ -96,8 +76,7 @@ class Config:
         made = served(self.current.replaced(**changes))
         names = frozenset(name for name in changes if made[name] != self.current[name])
         for name in sorted(names):
-            at_start = TABLE[name].used_by == "store" and name not in RETENTION
-            if at_start or name in _FIXED:
+            if TABLE[name].at_start:
                 raise BadArgument(f"{name} takes effect only at a start: write it to broker.conf")
         return made, names
 
