@@ -1,4 +1,4 @@
-"""What upstream counts of transactions (a.9), and config/transactionMetrics: how many of each topic
+"""What upstream counts of transactions, and config/transactionMetrics: how many of each topic
 are open, which upstream reads back. Here it is taken from the table, so that it never drifts."""
 
 from __future__ import annotations
