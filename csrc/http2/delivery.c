@@ -123,7 +123,7 @@ static void put_words(writer *w, uint32_t field, const source *s) {
 
 static void put_time(writer *w, uint32_t field, int64_t ms) {
     const uint8_t *end = w->at;
-    int64_t rest = (ms % 1000 + 1000) % 1000, seconds = (ms - rest) / 1000;
+    int64_t rest = (ms % 1000 + 1000) % 1000, seconds = ms / 1000 - (ms % 1000 < 0);
     if (rest > 0) put_number(w, 2, (uint64_t)rest * 1000000);
     if (seconds != 0) put_number(w, 1, (uint64_t)seconds);
     close_part(w, field, end);

@@ -53,7 +53,7 @@ static bool read_moment(const ps_proto_field *in, moment *out) {
 }
 
 static int64_t in_ms(const moment *m) {
-    return m->seconds * 1000 + (m->nanos - ((m->nanos % 1000000 + 1000000) % 1000000)) / 1000000;
+    return m->seconds * 1000 + m->nanos / 1000000 - (m->nanos % 1000000 < 0);
 }
 
 static bool read_key(const ps_proto_field *f, draft *d) {

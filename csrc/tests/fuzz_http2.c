@@ -13,6 +13,7 @@
 #include "http2_client.h"
 
 enum { INPUT_MAX = 1 << 16 };
+static const int64_t NOW_MS = 1700000000000;
 
 static uint8_t whole[INPUT_MAX], now[2 * INPUT_MAX];
 static int64_t whole_len, now_len;
@@ -168,7 +169,7 @@ static int64_t put_property(uint8_t *to, const char *name) {
 }
 
 /* Short names and values, of which a reply has most bytes beside the record's. */
-static int64_t record_write(uint8_t *to, bool damaged) {
+static int64_t record_write(uint8_t *to, bool damaged, int64_t time) {
     static uint8_t properties[PS_PROPERTIES_MAX];
     static const uint8_t host[8] = {127, 0, 0, 1};
     int64_t len = 0;
@@ -183,7 +184,7 @@ static int64_t record_write(uint8_t *to, bool damaged) {
                   .topic_len = 1, .properties = properties, .properties_len = len,
                   .born_host = host, .born_host_len = 8, .store_host = host, .store_host_len = 8};
     CHECK(ps_draft_measure(&d, 1 << 20, &why) == 0);
-    ps_draft_write(&d, to, check_below(1 << 30), check_below(1 << 30), 1700000000000);
+    ps_draft_write(&d, to, check_below(1 << 30), check_below(1 << 30), time);
     for (int64_t count = damaged ? 1 + check_below(6) : 0; count > 0; count--)
         to[check_below(d.size)] = (uint8_t)check_random();
     return d.size;
@@ -192,9 +193,21 @@ static int64_t record_write(uint8_t *to, bool damaged) {
 static void good_ones_are_plain(void) {
     uint8_t bytes[4096];
     int count = 0;
-    for (int i = 0; i < 200; i++) count += write_delivery(bytes, record_write(bytes, false));
+    for (int i = 0; i < 200; i++) count += write_delivery(bytes, record_write(bytes, false, NOW_MS));
     CHECK(count == 200);
     CHECK(read_ack_exact(ACK, sizeof ACK - 1));
+}
+
+/* Of messages; and of a request, whose least nanoseconds take the place of the time it has. */
+static void times_have_any_size(void) {
+    static const int64_t times[] = {INT64_MIN, INT64_MIN + 1, -1, 0, INT64_MAX};
+    uint8_t bytes[4096], request[sizeof REQUEST];
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        CHECK(write_delivery(bytes, record_write(bytes, false, times[i])));
+    memcpy(request, REQUEST, sizeof request);
+    uint8_t *born = memmem(request, sizeof request, "\x3a\x08", 2);
+    memcpy(born + 2, "\x08\x01\x10\x80\x80\x80\x80\x08", 8);
+    CHECK(read_exact(request, sizeof request - 1));
 }
 
 static void damage_others(void) {
@@ -205,7 +218,7 @@ static void damage_others(void) {
         data[check_below(len)] = (uint8_t)check_random();
     read_ack_exact(data, check_below(4) == 0 ? check_below(len + 1) : len);
     bool damaged = check_below(2) == 0;
-    int64_t size = record_write(record, damaged);
+    int64_t size = record_write(record, damaged, NOW_MS);
     write_delivery(record, damaged && check_below(4) == 0 ? check_below(size + 1) : size);
 }
 
@@ -213,6 +226,7 @@ int main(void) {
     check_begin();
     record();
     good_ones_are_plain();
+    times_have_any_size();
     CHECK(read_exact(REQUEST, sizeof REQUEST - 1));
     int64_t runs = setting("PS_FUZZ_RUNS", 3000), seconds = setting("PS_FUZZ_SECONDS", 7200);
     time_t end = time(NULL) + seconds;
