@@ -193,7 +193,8 @@ static int64_t record_write(uint8_t *to, bool damaged, int64_t time) {
 static void good_ones_are_plain(void) {
     uint8_t bytes[4096];
     int count = 0;
-    for (int i = 0; i < 200; i++) count += write_delivery(bytes, record_write(bytes, false, NOW_MS));
+    for (int i = 0; i < 200; i++)
+        count += write_delivery(bytes, record_write(bytes, false, NOW_MS));
     CHECK(count == 200);
     CHECK(read_ack_exact(ACK, sizeof ACK - 1));
 }
