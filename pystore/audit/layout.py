@@ -7,7 +7,7 @@ import re
 import stat
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,8 +29,9 @@ _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
-#: Bytes of a unit of a queue.
-UNIT = 20
+#: Bytes of a unit of a queue; of the shortest segment of a log.
+UNIT, _PAGE = 20, 4096
+_MISSING_MAX = 16384  # segments of a gap: as many files are made when it is mended
 _INDEX_MOST = (1 << 31) - 1  # bytes that Java can map
 
 
@@ -143,11 +144,16 @@ def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
     return files, others
 
 
-def _usual_size(files: list[File], configured: int, explicit: bool) -> int:
+def _usual_size(
+    files: list[File], configured: int, explicit: bool, smallest: int, apart: Iterable[int] = ()
+) -> int:
+    """What most of them have, the larger size where two are equally frequent. smallest: size that
+    one may have. apart: distances of neighbours, each of which counts as a file of this size."""
     if explicit or not files:
         return configured
-    sizes = Counter(file.size for file in files if file.size)
-    return sizes.most_common(1)[0][0] if sizes else configured
+    counts = Counter(file.size for file in files if file.size >= smallest)
+    counts.update(apart)
+    return max(counts, key=lambda size: (counts[size], size)) if counts else configured
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -182,6 +188,22 @@ def _in_place(layout: Layout, files: list[File]) -> list[File]:
     for file in odd:
         layout.found("stray-file", file.path, text="no segment begins at the place it is named for")
     return [file for file in files if file not in odd]
+
+
+def _together(layout: Layout, files: list[File]) -> list[File]:
+    """Without those so far away that no log reaches from one to the other: of such groups the one
+    with most files."""
+    groups: list[list[File]] = [[]]
+    for file in files:
+        last = groups[-1][-1:]
+        if last and file.number - last[0].number > _MISSING_MAX * layout.segment_size:
+            groups.append([])
+        groups[-1].append(file)
+    kept = max(groups, key=len)
+    for file in (file for group in groups if group is not kept for file in group):
+        text = f"more than {_MISSING_MAX} segments lie between it and the log"
+        layout.found("stray-file", file.path, text=text)
+    return kept
 
 
 def base_of(path: Path, size: int) -> int | None:
@@ -236,9 +258,10 @@ def _segments(layout: Layout, settings: Settings) -> None:
     if files and files[-1].size == 0:
         files.pop()  # left by a crash between making a file and giving it its length
     name = "mappedFileSizeCommitLog"
-    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit)
+    apart = [after.number - before.number for before, after in pairwise(files)]
+    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit, _PAGE, apart)
     layout.segment_size = size
-    files = _in_place(layout, files)
+    files = _together(layout, _in_place(layout, files))
     for file in files:
         if file.size != size:
             layout.found("segment-size", file.path, start=0, end=file.size,
@@ -267,7 +290,7 @@ def _queues(layout: Layout, settings: Settings) -> None:
                 layout.found("queue-stray", others[0].parent, topic=topic.name, queue=number,
                              count=len(others), text=names)  # fmt: skip
     name = "mappedFileSizeConsumeQueue"
-    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit)
+    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit, UNIT)
     layout.queue_file_size = -(-size // UNIT) * UNIT
 
 

@@ -262,15 +262,14 @@ def _rebuild(layout: Layout, data: dict[str, Any], interrupted: bool) -> None:
 
 
 def differs(
-    layout: Layout, folder: Path, actions: list[Action], number: int, *, interrupted: bool
-) -> Differs | None:
+    layout: Layout, folder: Path, number: int, action: Action, same_file: list[Action],
+    *, interrupted: bool,
+) -> Differs | None:  # fmt: skip
     """What keeps one of the actions from being done, finished or undone.
 
-    folder: of the repair. interrupted: it was, so that each action is done, half done or not.
-    Raises: OSError.
+    folder: of the repair. number: of the action in it. same_file: all actions on its file.
+    interrupted: it was, so that each action is done, half done or not. Raises: OSError.
     """
-    action = actions[number]
-    others = [each for each in actions if each.file == action.file]
     try:
         if action.do == "rebuild":
             _rebuild(layout, action.data, interrupted)
@@ -279,7 +278,7 @@ def differs(
                 _keep(layout.root, action.data)
         else:
             kept = folder / "old" / str(number)
-            _CHECKS[action.do](layout.root / action.file, kept, action.data, others)
+            _CHECKS[action.do](layout.root / action.file, kept, action.data, same_file)
     except Differs as found:
         return found
     return None

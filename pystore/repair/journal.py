@@ -188,11 +188,15 @@ class Journal:
         Raises: Forbidden, StoreIOError.
         """
         interrupted = self.state != "applied"
+        by_file: dict[str, list[Action]] = {}
+        for action in self.actions:
+            by_file.setdefault(action.file, []).append(action)
         for number, action in enumerate(self.actions):
             if forwards and action.done:
                 continue
             with _named(self.root / action.file):
-                found = differs(layout, self.folder, self.actions, number, interrupted=interrupted)
+                found = differs(layout, self.folder, number, action, by_file[action.file],
+                                interrupted=interrupted)  # fmt: skip
             if found is not None:
                 return action, found
         return None
@@ -222,8 +226,15 @@ class Journal:
                 else:
                     getattr(self, f"_{action.do}")(action, number)
                 action.done = True
-                self.save()
+                if not self._goes_on(number):
+                    self.save()
             self._enter("applied")
+
+    def _goes_on(self, number: int) -> bool:
+        """Whether the next step is of the same kind, and nothing is lost when both are done again:
+        a gap may be of thousands of segments, and the manifest names each."""
+        steps = self.actions[number : number + 2]
+        return [each.do for each in steps] == ["create", "create"]
 
     def _patch(self, action: Action, number: int) -> None:
         with (self.root / action.file).open("r+b") as file:
@@ -337,7 +348,8 @@ class Journal:
             for number, action in reversed(list(enumerate(self.actions))):
                 getattr(self, f"_undo_{action.do}")(action, number)
                 action.done = False
-                self.save()
+                if number == 0 or not self._goes_on(number - 1):
+                    self.save()
             self._enter("undone")
 
     def _enter_undo(self) -> None:

@@ -4,7 +4,6 @@ while the store is open."""
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import struct
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 
 import pystore
 from pystore.audit import verify
-from pystore.repair import repair, salvage
+from pystore.repair import repair, salvage, undo
 
 CUT = """
 import os, sys, pystore
@@ -183,18 +182,38 @@ def test_a_store_that_does_not_open_is_not_called_sound_and_opens_after_a_repair
         assert store.range("orders", 0) == (0, 100)
 
 
-def test_one_repair_is_enough_wherever_the_last_segments_are_cut(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 31)
-    chosen = random.Random(seed)
-    small = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000}
-    with pystore.open(tmp_path / "store", **small) as store:
-        for number in range(400):
-            store.put("orders", bytes(chosen.randrange(10, 400)), queue=number % 2)
-    for round_ in range(8):
-        root = tmp_path / f"cut{round_}"
-        shutil.copytree(tmp_path / "store", root)
-        segments = sorted((root / "commitlog").iterdir())
-        os.truncate(segments[chosen.choice([-1, -1, -2])], chosen.choice([0, 8, 4096, 40_000]))
-        if chosen.random() < 0.5:
-            (root / "abort").touch()
-        assert repair(root).good, (seed, round_)
+@pytest.mark.parametrize("segment", [-1, -2])
+@pytest.mark.parametrize("size", [0, 8, 4096, 40_000])
+def test_one_repair_is_enough_wherever_the_last_segments_are_cut(
+    segment: int, size: int, tmp_path: Path
+) -> None:
+    for messages in (400, 700):  # in two segments; in three or four
+        root = tmp_path / f"{messages}"
+        small = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000}
+        with pystore.open(root, **small) as store:
+            for number in range(messages):
+                store.put("orders", bytes(10 + number % 390), queue=number % 2)
+        os.truncate(sorted((root / "commitlog").iterdir())[segment], size)
+        shutil.copytree(root, killed := tmp_path / f"{messages} killed")
+        (killed / "abort").touch()
+        assert repair(root).good
+        assert repair(killed).good
+
+
+def test_a_file_named_far_behind_the_log_is_moved_aside_and_no_gap_is_filled(root: Path) -> None:
+    far = root / "commitlog" / f"{9 << 59:020d}"
+    far.write_bytes(bytes(1 << 20))
+    assert "stray-file" in {found.kind for found in verify(root).findings}
+    assert repair(root).good
+    assert not far.exists()
+
+
+def test_a_gap_of_many_segments_is_filled_and_emptied_again(root: Path) -> None:
+    segment = root / "commitlog" / f"{1 << 20:020d}"
+    far = root / "commitlog" / f"{300 << 20:020d}"
+    far.write_bytes(bytes(1 << 20))
+    before = sorted(path.name for path in (root / "commitlog").iterdir())
+    repair(root)
+    assert segment.exists()
+    undo(root)
+    assert sorted(path.name for path in (root / "commitlog").iterdir()) == before
