@@ -114,6 +114,30 @@ def survive_truncation() -> None:
         raise_error(error)
 
 
+def _check_columns(columns: Sequence[str], properties: str) -> None:
+    """Raises: BadArgument."""
+    if properties not in ("map", "json"):
+        raise BadArgument(f"properties is 'map' or 'json', not '{properties}'")
+    for name in columns:
+        if name not in COLUMNS:
+            raise BadArgument(f"unknown column '{name}'; columns: {', '.join(COLUMNS)}")
+    for name in columns:
+        if columns.count(name) > 1:
+            raise BadArgument(f"column '{name}' is given twice")
+
+
+def _fill_columns(
+    scan: Any, columns: Sequence[str], properties: str, nullable: Sequence[bool] | None
+) -> None:
+    scan.column_count = len(columns)
+    for i, name in enumerate(columns):
+        number, may_be_null = COLUMNS[name]
+        if name == "properties" and properties == "json":
+            number = lib.PS_COL_PROPERTIES_JSON
+        scan.columns[i] = number
+        scan.nullable[i] = may_be_null if nullable is None else nullable[i]
+
+
 def _new_stats() -> Any:
     raw = lib.ps_scan_stats_new()
     if raw == ffi.NULL:
@@ -221,24 +245,12 @@ class ArrowStream:
             raise BadArgument("give either a store or records")
         if queue is not None and topic is None:
             raise BadArgument("queue given without a topic")
-        if properties not in ("map", "json"):
-            raise BadArgument(f"properties is 'map' or 'json', not '{properties}'")
-        for name in columns:
-            if name not in COLUMNS:
-                raise BadArgument(f"unknown column '{name}'; columns: {', '.join(COLUMNS)}")
-        if len(set(columns)) != len(columns):
-            raise BadArgument("duplicate column")
+        _check_columns(columns, properties)
         self._store: Scanned = store if store is not None else _NoStore()
         self._keep: list[Any] = []
         self._stats = _new_stats()
         s = self._scan = ffi.new("ps_scan *")
-        s.column_count = len(columns)
-        for i, name in enumerate(columns):
-            number, may_be_null = COLUMNS[name]
-            if name == "properties" and properties == "json":
-                number = lib.PS_COL_PROPERTIES_JSON
-            s.columns[i] = number
-            s.nullable[i] = may_be_null if nullable is None else nullable[i]
+        _fill_columns(s, columns, properties, nullable)
         s.from_at, s.to_at = start, end
         s.store_time_min = 0 if store_time[0] is None else store_time[0]
         s.store_time_max = _FAR if store_time[1] is None else store_time[1]

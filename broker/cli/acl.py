@@ -170,19 +170,22 @@ def _listed(
 # ---- changes ----
 
 
+_Secret = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with accessKey and secretKey of USER, for its --credentials; made with a"
+        " random secret if it does not exist. Needed for a new user.",
+    ),
+]
+
+
 def add(
     s: Session,
     user: _User,
     rules: _Rules = None,
     broker: _Broker = None,
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with accessKey and secretKey of USER, for its --credentials; made with a"
-            " random secret if it does not exist. Needed for a new user.",
-        ),
-    ] = None,
+    secret: _Secret = None,
     admin: Annotated[
         bool | None, typer.Option("--admin/--no-admin", help="Make it an administrator, or not.")
     ] = None,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker.cli.loglevel import LogLevel, LogLevelOption
 from pystore.cli.verbs import Session, usage
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
 
 __all__ = ["run"]
 
@@ -17,57 +20,64 @@ _NAMESRV_PORT = 9876
 _GRPC_PORT = 8081
 
 
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="FOLDER", help="Directory of the store; overrides storePathRootDir."
+    ),
+]
+_Namesrv = Annotated[
+    str | None,
+    typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers, separated by ';'."),
+]
+_WithNamesrv = Annotated[
+    bool, typer.Option("--with-namesrv", help="Also run a name server in this process.")
+]
+_NamesrvPort = Annotated[
+    int,
+    typer.Option(
+        "--namesrv-port", min=0, max=65535, help="Port of that name server; 0: any free port."
+    ),
+]
+_Port = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port."),
+]
+_Tls = Annotated[
+    Path | None,
+    typer.Option("--tls", metavar="FILE", help="TLS settings file (tls.server.*, tls.client.*)."),
+]
+_Grpc = Annotated[
+    bool, typer.Option("--grpc", help="Also serve RocketMQ 5's gRPC clients, on port 8081.")
+]
+_GrpcPort = Annotated[
+    int | None, typer.Option("--grpc-port", min=0, max=65535, help="That port; 0: any free port.")
+]
+_ProxyConf = Annotated[
+    Path | None,
+    typer.Option("--proxy-conf", metavar="FILE", help="Settings of gRPC (rmq-proxy.json)."),
+]
+_Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure", help="TLS with a certificate of its own, and an administrator; see below."
+    ),
+]
+
+
 def run(
     s: Session,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--store", metavar="FOLDER", help="Directory of the store; overrides storePathRootDir."
-        ),
-    ] = None,
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            "--namesrv", "-n", metavar="HOST:PORT", help="Name servers, separated by ';'."
-        ),
-    ] = None,
-    with_namesrv: Annotated[
-        bool, typer.Option("--with-namesrv", help="Also run a name server in this process.")
-    ] = False,
-    namesrv_port: Annotated[
-        int,
-        typer.Option(
-            "--namesrv-port", min=0, max=65535, help="Port of that name server; 0: any free port."
-        ),
-    ] = _NAMESRV_PORT,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port."),
-    ] = None,
-    tls: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls", metavar="FILE", help="TLS settings file (tls.server.*, tls.client.*)."
-        ),
-    ] = None,
-    grpc: Annotated[
-        bool, typer.Option("--grpc", help="Also serve RocketMQ 5's gRPC clients, on port 8081.")
-    ] = False,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option("--grpc-port", min=0, max=65535, help="That port; 0: any free port."),
-    ] = None,
-    proxy_conf: Annotated[
-        Path | None,
-        typer.Option("--proxy-conf", metavar="FILE", help="Settings of gRPC (rmq-proxy.json)."),
-    ] = None,
+    folder: _Folder = None,
+    namesrv: _Namesrv = None,
+    with_namesrv: _WithNamesrv = False,
+    namesrv_port: _NamesrvPort = _NAMESRV_PORT,
+    port: _Port = None,
+    tls: _Tls = None,
+    grpc: _Grpc = False,
+    grpc_port: _GrpcPort = None,
+    proxy_conf: _ProxyConf = None,
     log_level: LogLevelOption = LogLevel.WARNING,
-    secure: Annotated[
-        bool,
-        typer.Option(
-            "--secure", help="TLS with a certificate of its own, and an administrator; see below."
-        ),
-    ] = False,
+    secure: _Secure = False,
 ) -> int | None:
     """Run a RocketMQ broker until SIGTERM or Ctrl-C; print one line when it is ready.
 
@@ -121,24 +131,25 @@ def run(
         **given,
     )
 
-    def ready() -> None:
-        facts = {
-            "ready": "broker",
-            "address": broker.address,
-            "port": broker.port,
-            "namesrv": broker.namesrv_address,
-            "name": broker.settings["brokerName"],
-            "store": str(broker.path),
-            "pid": os.getpid(),
-        }
-        if broker.grpc_port:
-            facts["grpc"] = broker.grpc_address
-        at = f" and name server is {facts['namesrv']}" if facts["namesrv"] else ""
-        if broker.grpc_port:
-            at += f" Its gRPC service is {facts['grpc']}"
-        s.out.record(
-            facts, lambda: f"The broker[{facts['name']}, {facts['address']}] boot success.{at}"
-        )
-        s.out.flush()
+    return serve(broker, lambda: _print_ready(s, broker), log_level)
 
-    return serve(broker, ready, log_level)
+
+def _print_ready(s: Session, broker: Broker) -> None:
+    facts = {
+        "ready": "broker",
+        "address": broker.address,
+        "port": broker.port,
+        "namesrv": broker.namesrv_address,
+        "name": broker.settings["brokerName"],
+        "store": str(broker.path),
+        "pid": os.getpid(),
+    }
+    if broker.grpc_port:
+        facts["grpc"] = broker.grpc_address
+    at = f" and name server is {facts['namesrv']}" if facts["namesrv"] else ""
+    if broker.grpc_port:
+        at += f" Its gRPC service is {facts['grpc']}"
+    s.out.record(
+        facts, lambda: f"The broker[{facts['name']}, {facts['address']}] boot success.{at}"
+    )
+    s.out.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,44 +12,51 @@ from broker.cli.loglevel import LogLevel, LogLevelOption
 from broker.cli.signing import CredentialsFile, TrustFile, credentials_of, tls_of
 from pystore.cli.verbs import Session, usage
 
+if TYPE_CHECKING:
+    from broker.grpc.proxy import Proxy
+
 __all__ = ["run"]
+
+
+_Namesrv = Annotated[
+    str | None,
+    typer.Option(
+        "--namesrv",
+        "-n",
+        metavar="HOST:PORT",
+        help="Name servers, separated by ';'. Default: namesrvAddr, then NAMESRV_ADDR.",
+    ),
+]
+_GrpcPort = Annotated[
+    int | None,
+    typer.Option("--grpc-port", min=0, max=65535, help="For gRPC clients; 0: any free port."),
+]
+_RemotingPort = Annotated[
+    int | None,
+    typer.Option(
+        "--remoting-port",
+        min=0,
+        max=65535,
+        help="For clients of the remoting protocol (8080); 0: any free port.",
+    ),
+]
+_ProxyConf = Annotated[
+    Path | None, typer.Option("--proxy-conf", metavar="FILE", help="Settings (rmq-proxy.json).")
+]
+_Bind = Annotated[str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on.")]
+_Tls = Annotated[
+    Path | None, typer.Option("--tls", metavar="FILE", help="TLS settings file (tls.server.*).")
+]
 
 
 def run(
     s: Session,
-    namesrv: Annotated[
-        str | None,
-        typer.Option(
-            "--namesrv",
-            "-n",
-            metavar="HOST:PORT",
-            help="Name servers, separated by ';'. Default: namesrvAddr, then NAMESRV_ADDR.",
-        ),
-    ] = None,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option("--grpc-port", min=0, max=65535, help="For gRPC clients; 0: any free port."),
-    ] = None,
-    remoting_port: Annotated[
-        int | None,
-        typer.Option(
-            "--remoting-port",
-            min=0,
-            max=65535,
-            help="For clients of the remoting protocol (8080); 0: any free port.",
-        ),
-    ] = None,
-    proxy_conf: Annotated[
-        Path | None,
-        typer.Option("--proxy-conf", metavar="FILE", help="Settings (rmq-proxy.json)."),
-    ] = None,
-    bind: Annotated[
-        str, typer.Option("--bind", metavar="ADDRESS", help="Address to listen on.")
-    ] = "0.0.0.0",
-    tls: Annotated[
-        Path | None,
-        typer.Option("--tls", metavar="FILE", help="TLS settings file (tls.server.*)."),
-    ] = None,
+    namesrv: _Namesrv = None,
+    grpc_port: _GrpcPort = None,
+    remoting_port: _RemotingPort = None,
+    proxy_conf: _ProxyConf = None,
+    bind: _Bind = "0.0.0.0",
+    tls: _Tls = None,
     credentials: CredentialsFile = None,
     trust: TrustFile = None,
     log_level: LogLevelOption = LogLevel.WARNING,
@@ -102,22 +109,23 @@ def run(
     except Misuse as wrong:
         raise usage(str(wrong), "for example: -n 127.0.0.1:9876") from None
 
-    def ready() -> None:
-        facts = {
-            "ready": "proxy",
-            "grpc": proxy.address,
-            "remoting": proxy.remoting_address,
-            "port": proxy.port,
-            "namesrv": ";".join(proxy.servers),
-            "pid": os.getpid(),
-        }
-        s.out.record(
-            facts,
-            lambda: f"The proxy[{facts['grpc']}] boot success. name server is {facts['namesrv']}",
-        )
-        s.out.flush()
-
     try:
-        return serve(proxy, ready, log_level)
+        return serve(proxy, lambda: _print_ready(s, proxy), log_level)
     except ClientError as failed:
         raise BadArgument(f"the proxy cannot start: {failed}") from None
+
+
+def _print_ready(s: Session, proxy: Proxy) -> None:
+    facts = {
+        "ready": "proxy",
+        "grpc": proxy.address,
+        "remoting": proxy.remoting_address,
+        "port": proxy.port,
+        "namesrv": ";".join(proxy.servers),
+        "pid": os.getpid(),
+    }
+    s.out.record(
+        facts,
+        lambda: f"The proxy[{facts['grpc']}] boot success. name server is {facts['namesrv']}",
+    )
+    s.out.flush()

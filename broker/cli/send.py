@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
+_Body = Annotated[
+    str | None,
+    typer.Argument(metavar="BODY", show_default=False, help="The body. Default: lines of stdin."),
+]
+_Namesrv = Annotated[
+    str | None, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Default: NAMESRV_ADDR.")
+]
+
+
 def run(
     s: Session,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to send to.")],
-    body: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BODY", show_default=False, help="The body. Default: lines of stdin."
-        ),
-    ] = None,
-    namesrv: Annotated[
-        str | None,
-        typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Default: NAMESRV_ADDR."),
-    ] = None,
+    body: _Body = None,
+    namesrv: _Namesrv = None,
     tags: Annotated[str | None, typer.Option(help="Tag of the message.")] = None,
     keys: Annotated[str | None, typer.Option(help="Keys, separated by spaces.")] = None,
     property_: Annotated[

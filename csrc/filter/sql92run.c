@@ -253,7 +253,7 @@ static inline value pushed(const ps_sql92 *sql, const ps_sql92_instruction *in,
 }
 
 /* Runs one instruction on the stack, whose top is `top`; the instruction that follows, or -1 where
- * upstream throws. */
+ * upstream throws. tidy: long, one case an instruction. */
 static inline int32_t step(const ps_sql92 *sql, int32_t at, const value *slots, value **stack) {
     const ps_sql92_instruction *in = &sql->code[at];
     value *top = *stack;

@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-/* Every call of the table once, in the order of their names; returns the one that failed, or -1. */
+/* Every call of the table once; returns the one that failed, or -1. tidy: long, one line a call. */
 static int walk(ps_io *io, const char *folder) {
     char file[4200], other[4200], sub[4200];
     uint8_t bytes[16] = "sixteen bytes !", back[16] = {0};

@@ -163,6 +163,20 @@ static int64_t popped_of(const ps_command *c) {
     return n;
 }
 
+/* What is ordered, late or wrong is not for the core. */
+static void test_others_are_handed_on(ps_conn *n) {
+    static const char *const others[][2] = {{"expType", "SQL92"}, {"order", "true"},
+                                            {"bornTime", "1"},    {"maxMsgNums", "0"},
+                                            {"maxMsgNums", "33"}, {"queueId", "3"},
+                                            {"queueId", "-2"},    {"invisibleTime", "0"},
+                                            {"pollTime", "x"},    {"topic", "%RETRY%p_P"},
+                                            {"invisibleTime", "86400000"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        ask_pop(n, -1, 5, others[i][0], others[i][1]);
+        CHECK_EQ(1, kit_handed_count);
+    }
+}
+
 /* Everything is handed out once, in the order of its queue, and counted. */
 static void test_pops(ps_conn *n) {
     ps_error e = {0};
@@ -189,16 +203,7 @@ static void test_pops(ps_conn *n) {
     CHECK_EQ(0, kit_handed_count);
     got = popped_of(kit_last());
     CHECK_EQ(5, got);
-    static const char *const others[][2] = {{"expType", "SQL92"}, {"order", "true"},
-                                            {"bornTime", "1"},    {"maxMsgNums", "0"},
-                                            {"maxMsgNums", "33"}, {"queueId", "3"},
-                                            {"queueId", "-2"},    {"invisibleTime", "0"},
-                                            {"pollTime", "x"},    {"topic", "%RETRY%p_P"},
-                                            {"invisibleTime", "86400000"}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        ask_pop(n, -1, 5, others[i][0], others[i][1]);
-        CHECK_EQ(1, kit_handed_count);
-    }
+    test_others_are_handed_on(n);
     while (got < all) {
         int64_t most = 1 + check_below(32), queue = check_below(QUEUES + 1) - 1;
         ask_pop(n, queue, most, "exp", "");

@@ -16,17 +16,29 @@ from pystore.cli._values import Size, When, printable, unreadable, usage
 __all__ = ["run"]
 
 
+_Body = Annotated[
+    str | None,
+    typer.Argument(metavar="BODY", show_default=False, help="Message body; -: read stdin."),
+]
+_BodyFile = Annotated[
+    Path | None, typer.Option("--body-file", metavar="FILE", help="Read the body from this file.")
+]
+_DelayLevel = Annotated[
+    int,
+    typer.Option(
+        "--delay-level",
+        min=0,
+        help="Level of messageDelayLevel, 1 to 18 by default; 0: none. A broker that runs on"
+        " this store delivers it; without one it waits.",
+    ),
+]
+
+
 def run(
     s: Session,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the message.")],
-    body: Annotated[
-        str | None,
-        typer.Argument(metavar="BODY", show_default=False, help="Message body; -: read stdin."),
-    ] = None,
-    body_file: Annotated[
-        Path | None,
-        typer.Option("--body-file", metavar="FILE", help="Read the body from this file."),
-    ] = None,
+    body: _Body = None,
+    body_file: _BodyFile = None,
     tags: Annotated[str | None, typer.Option(help="Tag of the message.")] = None,
     keys: Annotated[str | None, typer.Option(help="Keys, separated by spaces.")] = None,
     property_: Annotated[
@@ -36,15 +48,7 @@ def run(
     queue: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Queue id; default: each queue in turn.")
     ] = None,
-    delay_level: Annotated[
-        int,
-        typer.Option(
-            "--delay-level",
-            min=0,
-            help="Level of messageDelayLevel, 1 to 18 by default; 0: none. A broker that runs on"
-            " this store delivers it; without one it waits.",
-        ),
-    ] = 0,
+    delay_level: _DelayLevel = 0,
     flag: Annotated[int, typer.Option(min=-(2**31), max=2**31 - 1, help="User-defined flag.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="Put the message this many times.")] = 1,
     sync: Annotated[

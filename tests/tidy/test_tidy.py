@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS_MAX = 100
-FUNCTION_LINES_MAX = 70
+FUNCTION_LINES_MAX = 60
 FOLDERS_WITHOUT_README = {"build", "dist"}
 
 BANNED_EVERYWHERE = r"strcpy|strcat|sprintf|vsprintf|gets"
@@ -182,6 +182,37 @@ def test_no_bare_except():
             if isinstance(node, ast.ExceptHandler) and node.type is None
         ]
     )
+
+
+#: Functions of Python that are longer for now, and why.
+LONG_FOR_NOW = {
+    "broker/broker.py _start": "it becomes open, serve and duties",
+    "broker/remoting/hot.py __init__": "its tables get rooms of their own",
+}
+
+
+def python_functions(text: str) -> Iterator[tuple[int, str, int]]:
+    """(line, name, lines) of each function; its docstring is not counted, as comments before a
+    function of C are not."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            count = node.end_lineno - node.lineno + 1
+            first = node.body[0]
+            if ast.get_docstring(node, clean=False) is not None:
+                count -= (first.end_lineno or first.lineno) - first.lineno + 1
+            yield node.lineno, node.name, count
+
+
+def test_python_functions_are_short():
+    over = {
+        f"{path.relative_to(ROOT)} {name}": place(path, line, f"{name} has {count} lines")
+        for path in with_suffix(".py")
+        for line, name, count in python_functions(read(path))
+        if count > FUNCTION_LINES_MAX
+    }
+    complain([text for name, text in over.items() if name not in LONG_FOR_NOW])
+    assert set(LONG_FOR_NOW) <= set(over), "these are short by now: take them off the list"
 
 
 # ---- both ----
@@ -367,6 +398,11 @@ def test_checker_counts_lines_of_a_function():
     marked = text.replace("x = 1;", "x = 1; // tidy: long, one table of cases", 1)
     assert too_long(marked) == []
     assert too_long(text.replace("x = 1;", "x = 1; // tidy: long", 1)) != []
+
+
+def test_checker_counts_lines_of_python():
+    text = 'def f(\n    x,\n):\n    """One\n    two."""\n    return x\n'
+    assert list(python_functions(text)) == [(1, "f", 4)]
 
 
 def test_checker_sees_calls_but_not_words():
