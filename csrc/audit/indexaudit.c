@@ -81,7 +81,7 @@ static au_index *index_add(ps_audit *a, const char *path, int32_t slots, ps_erro
     if (more != NULL) a->au_indexes = more;
     char *copy = more != NULL ? strdup(path) : NULL;
     if (copy == NULL) {
-        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the audit");
+        ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the tables of the audit");
         return NULL;
     }
     au_index *x = &a->au_indexes[a->au_index_count++];
@@ -93,7 +93,9 @@ int ps_audit_index(ps_audit *a, const char *path, int32_t slots, int32_t entries
                    ps_error *e) {
     ps_window w;
     if (slots < 1 || entries < 2)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path, "an index file has slots and entries");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path,
+                       "an index file has at least 1 slot and 2 entries, not %d and %d", slots,
+                       entries);
     au_index *x = index_add(a, path, slots, e);
     if (x == NULL) return PS_E_NO_MEMORY;
     int code = ps_window_open(&w, a->au_io, path, e);
@@ -117,7 +119,8 @@ void ps_audit_index_get(ps_audit *a, ps_audit_index_facts *out) {
 int ps_audit_index_set(ps_audit *a, const char *path, const ps_audit_index_facts *facts,
                        ps_error *e) {
     if (facts->slots < 1)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path, "an index file has slots");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path, "an index file has at least 1 slot, not %d",
+                       facts->slots);
     au_index *x = index_add(a, path, facts->slots, e);
     if (x == NULL) return PS_E_NO_MEMORY;
     x->xi_keep = facts->keep;

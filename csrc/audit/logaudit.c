@@ -402,7 +402,8 @@ static void walk_end(segment_walk *w) {
 int ps_audit_segment(ps_audit *a, int32_t number, int32_t last, ps_progress *progress,
                      ps_audit_segment_facts *facts, ps_findings *out, ps_error *e) {
     if (number < 0 || number >= a->au_segment_count)
-        return ps_fail(e, PS_E_ARGUMENT, 0, number, a->au_root, "no segment of that number");
+        return ps_fail(e, PS_E_ARGUMENT, 0, number, a->au_root,
+                       "there is no segment %d: the audit has %d", number, a->au_segment_count);
     const au_segment *s = &a->au_segments[number];
     *facts = (ps_audit_segment_facts){.end = s->sg_base, .first_time = -1, .last_time = -1,
                                       .pending_from = -1, .keys_pending_from = -1};
@@ -412,7 +413,8 @@ int ps_audit_segment(ps_audit *a, int32_t number, int32_t last, ps_progress *pro
     if (code < 0) return code;
     if (au_cursors_init(&w.queues, a) < 0) {
         ps_window_close(&w.file);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->sg_path, "no memory for the audit");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->sg_path,
+                       "no memory for the tables of the audit");
     }
     if (w.file.wd_size > s->sg_size) w.file.wd_size = s->sg_size;
     au_entries_seek(&w.entries, a, s->sg_base);

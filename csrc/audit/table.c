@@ -94,7 +94,9 @@ au_queue *au_queue_add(ps_audit *a, const uint8_t *topic, int32_t len, int32_t i
 
 int ps_audit_forget(ps_audit *a, const char *topic, int32_t len, int64_t physical, ps_error *e) {
     au_forgotten *g = calloc(1, sizeof *g + (size_t)len);
-    if (g == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the audit");
+    if (g == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                       "no memory for the tables of the audit");
     g->fo_below = physical;
     g->fo_topic_len = len;
     memcpy(g->fo_topic, topic, (size_t)len);
@@ -117,10 +119,13 @@ int ps_audit_add_segment(ps_audit *a, const char *path, int64_t base, int64_t si
     if (more != NULL) a->au_segments = more;
     char *copy = more != NULL ? strdup(path) : NULL;
     if (copy == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for the audit");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path,
+                       "no memory for the tables of the audit");
     if (a->au_segment_count > 0 && a->au_segments[a->au_segment_count - 1].sg_base >= base) {
         free(copy);
-        return ps_fail(e, PS_E_ARGUMENT, 0, base, path, "segments are added in order");
+        return ps_fail(e, PS_E_ARGUMENT, 0, base, path,
+                       "the segment at %lld comes before the last one that was added",
+                       (long long)base);
     }
     a->au_segments[a->au_segment_count++] = (au_segment){copy, base, size};
     return 0;

@@ -33,7 +33,7 @@ static inline void little_put(uint8_t *p, uint32_t v) {
 }
 
 /* One step; the compiler unrolls the loops around it, so that round and i are constants. */
-static inline uint32_t step(int round, int i, const uint32_t w[16], const uint32_t s[4]) {
+static inline uint32_t md5_step(int round, int i, const uint32_t w[16], const uint32_t s[4]) {
     uint32_t a = s[0], b = s[1], c = s[2], d = s[3], mixed;
     int at;
     switch (round) {
@@ -58,7 +58,7 @@ static inline uint32_t step(int round, int i, const uint32_t w[16], const uint32
     return b + (sum << turn | sum >> (32 - turn));
 }
 
-static void mix(uint32_t state[4], const uint8_t *block) {
+static void md5_mix_block(uint32_t state[4], const uint8_t *block) {
     uint32_t w[16], s[4];
     for (int i = 0; i < 16; i++) w[i] = little_get(block + 4 * i);
     memcpy(s, state, sizeof s);
@@ -66,7 +66,7 @@ static void mix(uint32_t state[4], const uint8_t *block) {
     for (int round = 0; round < 4; round++) {
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) {
-            uint32_t b = step(round, i, w, s);
+            uint32_t b = md5_step(round, i, w, s);
             s[0] = s[3], s[3] = s[2], s[2] = s[1], s[1] = b;
         }
     }
@@ -77,13 +77,13 @@ void ps_md5(const uint8_t *data, int64_t len, uint8_t out[PS_MD5_LEN]) {
     uint32_t state[4] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
     uint8_t last[2 * BLOCK] = {0};
     int64_t at = 0;
-    for (; len - at >= BLOCK; at += BLOCK) mix(state, data + at);
+    for (; len - at >= BLOCK; at += BLOCK) md5_mix_block(state, data + at);
     int64_t rest = len - at, whole = rest < LENGTH_AT ? BLOCK : 2 * BLOCK;
     if (rest > 0) memcpy(last, data + at, (size_t)rest);
     last[rest] = 0x80;
     uint64_t bits = (uint64_t)len << 3;
     little_put(last + whole - 8, (uint32_t)bits);
     little_put(last + whole - 4, (uint32_t)(bits >> 32));
-    for (int64_t i = 0; i < whole; i += BLOCK) mix(state, last + i);
+    for (int64_t i = 0; i < whole; i += BLOCK) md5_mix_block(state, last + i);
     for (int i = 0; i < 4; i++) little_put(out + 4 * i, state[i]);
 }

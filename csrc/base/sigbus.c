@@ -87,7 +87,7 @@ void ps_sigbus_unwatch(int32_t place) {
     pthread_mutex_unlock(&guard.gd_lock);
 }
 
-static const watched *find(uintptr_t at) {
+static const watched *find_watched(uintptr_t at) {
     int32_t count = atomic_load(&guard.gd_count);
     for (int32_t i = 0; i < count; i++) {
         const watched *w = place_at(i);
@@ -103,7 +103,7 @@ static const watched *find(uintptr_t at) {
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     int kept = errno;
     void *page = (void *)((uintptr_t)info->si_addr & ~(guard.gd_page - 1));
-    const watched *w = find((uintptr_t)info->si_addr);
+    const watched *w = find_watched((uintptr_t)info->si_addr);
     int prot = w != NULL && w->wt_writable ? PROT_READ | PROT_WRITE : PROT_READ;
     (void)number;
     (void)context;

@@ -40,7 +40,9 @@ int32_t ps_derive_index(ps_derive *d, const char *path, const ps_derive_keys *wa
     int64_t end = ix_entry_at(slots, wanted->keys + 1);
     ps_mapfile *mf;
     if (slots < 1 || wanted->keys < 1 || wanted->keys >= entries)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path, "an index file has slots and entries");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, path,
+                       "an index file has at least 1 slot and 2 entries, not %d and %d", slots,
+                       entries);
     int code = ps_mapfile_open(d->dv_io, path, 0, ix_size(slots, entries),
                                PS_MAP_WRITE | PS_MAP_CREATE, &mf, e);
     if (code < 0) return code;

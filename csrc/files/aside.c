@@ -86,8 +86,8 @@ static int write_whole(ps_aside *a, const char *name, int64_t at, const void *by
 }
 
 /* One row, synced together with the folder. */
-static int note(ps_aside *a, const char *file, int64_t at, int64_t len, const char *kept,
-                const char *why, ps_error *e) {
+static int append_row(ps_aside *a, const char *file, int64_t at, int64_t len, const char *kept,
+                      const char *why, ps_error *e) {
     char name[LINE_MAX_BYTES / 2], reason[512], line[LINE_MAX_BYTES];
     json_text(file, name, sizeof name);
     json_text(why, reason, sizeof reason);
@@ -103,7 +103,7 @@ static int note(ps_aside *a, const char *file, int64_t at, int64_t len, const ch
 }
 
 /* The path as the manifest has it. */
-static const char *relative(const ps_aside *a, const char *file) {
+static const char *relative_path(const ps_aside *a, const char *file) {
     size_t n = strlen(a->as_root);
     return strncmp(file, a->as_root, n) == 0 && file[n] == '/' ? file + n + 1 : file;
 }
@@ -115,7 +115,7 @@ int ps_aside_bytes(ps_aside *a, const char *file, int64_t at, const uint8_t *byt
     int code = make_folder(a, e);
     snprintf(kept, sizeof kept, "%04" PRId32, a->as_count + 1);
     if (code == 0) code = write_whole(a, kept, 0, bytes, len, e);
-    if (code == 0) code = note(a, relative(a, file), at, len, kept, why, e);
+    if (code == 0) code = append_row(a, relative_path(a, file), at, len, kept, why, e);
     if (code == 0) a->as_count++;
     return code;
 }
@@ -150,7 +150,7 @@ int ps_aside_move(ps_aside *a, const char *file, const char *why, ps_error *e) {
     snprintf(to, sizeof to, "%s/%s", a->as_folder, kept);
     /* The row first: a move that a crash interrupts is then known, and one that did not happen says
      * so by the missing file. */
-    if (code == 0) code = note(a, relative(a, file), -1, -1, kept, why, e);
+    if (code == 0) code = append_row(a, relative_path(a, file), -1, -1, kept, why, e);
     if (code < 0) return code;
     a->as_count++;
     int renamed = a->as_io->rename(a->as_io, file, to);

@@ -259,7 +259,7 @@ int ps_lock_keep(ps_io *io, const char *root, int *fd, ps_error *e) {
     if (io->stat(io, path, &now) == 0) {
         if (now.st_dev == then.st_dev && now.st_ino == then.st_ino) return 0;
     } else if (errno != ENOENT) {
-        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot stat the lock file");
+        return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot look at the lock file");
     }
     if ((code = ps_lock_take(io, root, &taken, e)) < 0) return code;
     ps_lock_release(io, *fd);

@@ -258,7 +258,7 @@ typedef struct faulty {
 } faulty;
 
 /* Counts a call of `kind`. True, with errno set, when it is to fail. */
-static bool struck(ps_io *io, int kind) {
+static bool must_fail(ps_io *io, int kind) {
     faulty *fy = (faulty *)io;
     bool fails = false;
     int err;
@@ -286,119 +286,119 @@ static bool struck(ps_io *io, int kind) {
 }
 
 static int faulty_open(ps_io *io, const char *path, int flags, mode_t mode) {
-    return struck(io, PS_IO_OPEN) ? -1 : system_open(io, path, flags, mode);
+    return must_fail(io, PS_IO_OPEN) ? -1 : system_open(io, path, flags, mode);
 }
 
 /* The descriptor is closed although the call is said to fail, as Linux does it. */
 static int faulty_close(ps_io *io, int fd) {
     int rc = system_close(io, fd);
-    return struck(io, PS_IO_CLOSE) ? -1 : rc;
+    return must_fail(io, PS_IO_CLOSE) ? -1 : rc;
 }
 
 static ssize_t faulty_pread(ps_io *io, int fd, void *buf, size_t len, off_t at) {
-    return struck(io, PS_IO_PREAD) ? -1 : system_pread(io, fd, buf, len, at);
+    return must_fail(io, PS_IO_PREAD) ? -1 : system_pread(io, fd, buf, len, at);
 }
 
 static ssize_t faulty_pwrite(ps_io *io, int fd, const void *buf, size_t len, off_t at) {
-    return struck(io, PS_IO_PWRITE) ? -1 : system_pwrite(io, fd, buf, len, at);
+    return must_fail(io, PS_IO_PWRITE) ? -1 : system_pwrite(io, fd, buf, len, at);
 }
 
 static int faulty_fsync(ps_io *io, int fd) {
-    return struck(io, PS_IO_FSYNC) ? -1 : system_fsync(io, fd);
+    return must_fail(io, PS_IO_FSYNC) ? -1 : system_fsync(io, fd);
 }
 
 static int faulty_fdatasync(ps_io *io, int fd) {
-    return struck(io, PS_IO_FDATASYNC) ? -1 : system_fdatasync(io, fd);
+    return must_fail(io, PS_IO_FDATASYNC) ? -1 : system_fdatasync(io, fd);
 }
 
 static int faulty_ftruncate(ps_io *io, int fd, off_t len) {
-    return struck(io, PS_IO_FTRUNCATE) ? -1 : system_ftruncate(io, fd, len);
+    return must_fail(io, PS_IO_FTRUNCATE) ? -1 : system_ftruncate(io, fd, len);
 }
 
 static int faulty_fallocate(ps_io *io, int fd, int mode, off_t at, off_t len) {
-    return struck(io, PS_IO_FALLOCATE) ? -1 : system_fallocate(io, fd, mode, at, len);
+    return must_fail(io, PS_IO_FALLOCATE) ? -1 : system_fallocate(io, fd, mode, at, len);
 }
 
 static void *faulty_mmap(ps_io *io, size_t len, int prot, int fd, off_t at) {
-    return struck(io, PS_IO_MMAP) ? MAP_FAILED : system_mmap(io, len, prot, fd, at);
+    return must_fail(io, PS_IO_MMAP) ? MAP_FAILED : system_mmap(io, len, prot, fd, at);
 }
 
 static int faulty_munmap(ps_io *io, void *addr, size_t len) {
-    return struck(io, PS_IO_MUNMAP) ? -1 : system_munmap(io, addr, len);
+    return must_fail(io, PS_IO_MUNMAP) ? -1 : system_munmap(io, addr, len);
 }
 
 static int faulty_msync(ps_io *io, void *addr, size_t len) {
-    return struck(io, PS_IO_MSYNC) ? -1 : system_msync(io, addr, len);
+    return must_fail(io, PS_IO_MSYNC) ? -1 : system_msync(io, addr, len);
 }
 
 static int faulty_rename(ps_io *io, const char *from, const char *to) {
-    return struck(io, PS_IO_RENAME) ? -1 : system_rename(io, from, to);
+    return must_fail(io, PS_IO_RENAME) ? -1 : system_rename(io, from, to);
 }
 
 static int faulty_unlink(ps_io *io, const char *path) {
-    return struck(io, PS_IO_UNLINK) ? -1 : system_unlink(io, path);
+    return must_fail(io, PS_IO_UNLINK) ? -1 : system_unlink(io, path);
 }
 
 static int faulty_mkdir(ps_io *io, const char *path, mode_t mode) {
-    return struck(io, PS_IO_MKDIR) ? -1 : system_mkdir(io, path, mode);
+    return must_fail(io, PS_IO_MKDIR) ? -1 : system_mkdir(io, path, mode);
 }
 
 static int faulty_rmdir(ps_io *io, const char *path) {
-    return struck(io, PS_IO_RMDIR) ? -1 : system_rmdir(io, path);
+    return must_fail(io, PS_IO_RMDIR) ? -1 : system_rmdir(io, path);
 }
 
 static int faulty_fstat(ps_io *io, int fd, struct stat *st) {
-    return struck(io, PS_IO_FSTAT) ? -1 : system_fstat(io, fd, st);
+    return must_fail(io, PS_IO_FSTAT) ? -1 : system_fstat(io, fd, st);
 }
 
 static int faulty_statvfs(ps_io *io, const char *path, struct statvfs *st) {
-    return struck(io, PS_IO_STATVFS) ? -1 : system_statvfs(io, path, st);
+    return must_fail(io, PS_IO_STATVFS) ? -1 : system_statvfs(io, path, st);
 }
 
 static int faulty_stat(ps_io *io, const char *path, struct stat *st) {
-    return struck(io, PS_IO_STAT) ? -1 : system_stat(io, path, st);
+    return must_fail(io, PS_IO_STAT) ? -1 : system_stat(io, path, st);
 }
 
 static int faulty_lstat(ps_io *io, const char *path, struct stat *st) {
-    return struck(io, PS_IO_LSTAT) ? -1 : system_lstat(io, path, st);
+    return must_fail(io, PS_IO_LSTAT) ? -1 : system_lstat(io, path, st);
 }
 
 static int faulty_access(ps_io *io, const char *path, int mode) {
-    return struck(io, PS_IO_ACCESS) ? -1 : system_access(io, path, mode);
+    return must_fail(io, PS_IO_ACCESS) ? -1 : system_access(io, path, mode);
 }
 
 static off_t faulty_lseek(ps_io *io, int fd, off_t at, int whence) {
-    return struck(io, PS_IO_LSEEK) ? -1 : system_lseek(io, fd, at, whence);
+    return must_fail(io, PS_IO_LSEEK) ? -1 : system_lseek(io, fd, at, whence);
 }
 
 static DIR *faulty_opendir(ps_io *io, const char *path) {
-    return struck(io, PS_IO_OPENDIR) ? NULL : system_opendir(io, path);
+    return must_fail(io, PS_IO_OPENDIR) ? NULL : system_opendir(io, path);
 }
 
 static struct dirent *faulty_readdir(ps_io *io, DIR *folder) {
-    return struck(io, PS_IO_READDIR) ? NULL : system_readdir(io, folder);
+    return must_fail(io, PS_IO_READDIR) ? NULL : system_readdir(io, folder);
 }
 
 /* As with close: the folder is let go whatever is said. */
 static int faulty_closedir(ps_io *io, DIR *folder) {
     int rc = system_closedir(io, folder);
-    return struck(io, PS_IO_CLOSEDIR) ? -1 : rc;
+    return must_fail(io, PS_IO_CLOSEDIR) ? -1 : rc;
 }
 
 static int faulty_lock(ps_io *io, int fd, int command, struct flock *lock) {
-    return struck(io, PS_IO_LOCK) ? -1 : system_lock(io, fd, command, lock);
+    return must_fail(io, PS_IO_LOCK) ? -1 : system_lock(io, fd, command, lock);
 }
 
 static int faulty_flock(ps_io *io, int fd, int operation) {
-    return struck(io, PS_IO_FLOCK) ? -1 : system_flock(io, fd, operation);
+    return must_fail(io, PS_IO_FLOCK) ? -1 : system_flock(io, fd, operation);
 }
 
 static int faulty_syncfs(ps_io *io, int fd) {
-    return struck(io, PS_IO_SYNCFS) ? -1 : system_syncfs(io, fd);
+    return must_fail(io, PS_IO_SYNCFS) ? -1 : system_syncfs(io, fd);
 }
 
 static int faulty_advise(ps_io *io, int fd, off_t at, off_t len, int advice) {
-    return struck(io, PS_IO_ADVISE) ? errno : system_advise(io, fd, at, len, advice);
+    return must_fail(io, PS_IO_ADVISE) ? errno : system_advise(io, fd, at, len, advice);
 }
 
 static const ps_io faulty_table = {

@@ -42,7 +42,7 @@ static int map_fd(ps_io *io, int fd, const char *path, int64_t base, int64_t siz
     if (mf == NULL || (mf->mf_path = strdup(path)) == NULL) {
         io->munmap(io, map, (size_t)size);
         free(mf);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for a mapped file");
     }
     mf->mf_io = io;
     mf->mf_base = base;
@@ -219,8 +219,7 @@ static int list_odd(const char *folder, const struct dirent *d, int err, ps_erro
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 300, folder, d->d_name);
     return ps_fail(e, ps_errno_code(err), err == EINVAL ? 0 : err, -1, path,
-                   err == EINVAL ? "not a regular file"
-                                 : "cannot stat the file");
+                   err == EINVAL ? "not a regular file" : "cannot look at the file");
 }
 
 static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool strict,
@@ -246,7 +245,9 @@ static int list_one(ps_io *io, const char *folder, const struct dirent *d, bool 
     if (out->count == *room) {
         int32_t more = *room ? *room * 2 : 4;
         void *grown = realloc(out->items, (size_t)more * sizeof *out->items);
-        if (grown == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+        if (grown == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder,
+                           "no memory for the list of the folder's files");
         out->items = grown;
         *room = more;
     }
@@ -282,7 +283,7 @@ int ps_list_folder(ps_io *io, const char *path, bool strict, ps_listing *out, ps
 }
 
 int ps_list_failed(const char *path, ps_error *e) {
-    return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot read on in the folder");
+    return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot read the whole directory");
 }
 
 void ps_listing_free(ps_listing *l) {

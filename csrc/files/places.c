@@ -6,14 +6,14 @@
 
 #include "files/mapfile.h"
 
-static bool same(const struct stat *a, const struct stat *b) {
+static bool is_same_file(const struct stat *a, const struct stat *b) {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
 static bool is_held(const ps_places *p, const struct stat *of) {
     struct stat st;
     for (int32_t i = 0; i < p->pl_count; i++)
-        if (p->pl_io->fstat(p->pl_io, p->pl_fd[i], &st) == 0 && same(&st, of)) return true;
+        if (p->pl_io->fstat(p->pl_io, p->pl_fd[i], &st) == 0 && is_same_file(&st, of)) return true;
     return false;
 }
 
@@ -55,10 +55,10 @@ int ps_places_check(const ps_places *p, ps_error *e) {
         const char *path = p->pl_path[i];
         bool there = p->pl_io->stat(p->pl_io, path, &now) == 0;
         if (!there && errno != ENOENT && errno != ENOTDIR)
-            return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot stat the folder");
+            return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot look at the folder");
         if (p->pl_io->fstat(p->pl_io, p->pl_fd[i], &then) < 0)
             return ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot look at the folder");
-        if (!there || !same(&now, &then))
+        if (!there || !is_same_file(&now, &then))
             return ps_fail(e, PS_E_NOT_WRITEABLE, 0, -1, path,
                            "the folder was moved, replaced or deleted while the store was open: "
                            "close the store and open it where it lies now");

@@ -97,30 +97,30 @@ typedef struct parser {
 } parser;
 
 /* Positions are given in characters, as an editor counts them. */
-static int32_t position(const parser *p, int32_t at) {
+static int32_t position_of(const parser *p, int32_t at) {
     int32_t n = 1;
     for (int32_t i = 0; i < at; i++) n += (p->text[i] & 0xC0) != 0x80;
     return n;
 }
 
-static void refuse(parser *p, int32_t at, const char *text) {
+static void refuse_at(parser *p, int32_t at, const char *text) {
     if (p->failed < 0) return;
     p->failed = ps_fail(p->error, PS_E_EXPRESSION_ILLEGAL, 0, -1, NULL, "position %d: %s",
-                        position(p, at), text);
+                        position_of(p, at), text);
     p->kind = T_END;
 }
 
-static void expected(parser *p, const char *what) {
+static void refuse_token(parser *p, const char *what) {
     if (p->failed < 0) return;
     int32_t len = p->at - p->start < 40 ? p->at - p->start : 40;
     if (p->kind == T_END)
         p->failed = ps_fail(p->error, PS_E_EXPRESSION_ILLEGAL, 0, -1, NULL,
                             "position %d: expected %s, but the expression ends",
-                            position(p, p->start), what);
+                            position_of(p, p->start), what);
     else
         p->failed = ps_fail(p->error, PS_E_EXPRESSION_ILLEGAL, 0, -1, NULL,
-                            "position %d: expected %s, not %.*s", position(p, p->start), what, len,
-                            (const char *)p->text + p->start);
+                            "position %d: expected %s, not %.*s", position_of(p, p->start), what,
+                            len, (const char *)p->text + p->start);
     p->kind = T_END;
 }
 
@@ -140,24 +140,24 @@ static bool is_digit(uint8_t c) {
     return c >= '0' && c <= '9';
 }
 
-static uint8_t upper(uint8_t c) {
+static uint8_t upper_ascii(uint8_t c) {
     return c >= 'a' && c <= 'z' ? (uint8_t)(c - 32) : c;
 }
 
 /* The byte there, 0 beyond the end. */
-static uint8_t look(const parser *p, int32_t at) {
+static uint8_t peek_byte(const parser *p, int32_t at) {
     return at < p->len ? p->text[at] : 0;
 }
 
 /* End of the comment that begins there, or `at` when none does. */
 static int32_t comment_end(const parser *p, int32_t at) {
     int32_t i = at + 2;
-    if (look(p, at) == '-' && look(p, at + 1) == '-') {
+    if (peek_byte(p, at) == '-' && peek_byte(p, at + 1) == '-') {
         while (i < p->len && p->text[i] != '\n' && p->text[i] != '\r') i++;
         return i < p->len ? i + 1
                           : at; /* the last line has no end, so two minus signs stand there */
     }
-    if (look(p, at) == '/' && look(p, at + 1) == '*')
+    if (peek_byte(p, at) == '/' && peek_byte(p, at + 1) == '*')
         for (; i + 1 < p->len; i++)
             if (p->text[i] == '*' && p->text[i + 1] == '/') return i + 2;
     return at;
@@ -165,7 +165,7 @@ static int32_t comment_end(const parser *p, int32_t at) {
 
 static void skip_blanks(parser *p) {
     for (;;) {
-        uint8_t c = look(p, p->at);
+        uint8_t c = peek_byte(p, p->at);
         int32_t end = comment_end(p, p->at);
         if (end > p->at)
             p->at = end;
@@ -177,14 +177,14 @@ static void skip_blanks(parser *p) {
 }
 
 static int32_t digits_end(const parser *p, int32_t at) {
-    while (is_digit(look(p, at))) at++;
+    while (is_digit(peek_byte(p, at))) at++;
     return at;
 }
 
 /* End of an exponent that begins there, or `at` when there is none. */
 static int32_t exponent_end(const parser *p, int32_t at) {
-    if (upper(look(p, at)) != 'E') return at;
-    int32_t first = at + 1 + (look(p, at + 1) == '+' || look(p, at + 1) == '-');
+    if (upper_ascii(peek_byte(p, at)) != 'E') return at;
+    int32_t first = at + 1 + (peek_byte(p, at + 1) == '+' || peek_byte(p, at + 1) == '-');
     int32_t end = digits_end(p, first);
     return end > first ? end : at;
 }
@@ -192,23 +192,23 @@ static int32_t exponent_end(const parser *p, int32_t at) {
 /* A number: 0 stands for itself alone unless a point or an exponent follows its digits. */
 static token number_token(parser *p) {
     int32_t whole = digits_end(p, p->start);
-    int32_t end = look(p, whole) == '.' ? digits_end(p, whole + 1) : whole;
+    int32_t end = peek_byte(p, whole) == '.' ? digits_end(p, whole + 1) : whole;
     end = exponent_end(p, end);
     if (end > whole) {
         p->at = end;
         return T_REAL;
     }
-    if (look(p, p->start) == '0') whole = p->start + 1;
-    p->at = whole + (look(p, p->start) != '0' && upper(look(p, whole)) == 'L');
+    if (peek_byte(p, p->start) == '0') whole = p->start + 1;
+    p->at = whole + (peek_byte(p, p->start) != '0' && upper_ascii(peek_byte(p, whole)) == 'L');
     return T_INTEGER;
 }
 
 static token word_token(parser *p) {
-    while (is_letter(look(p, p->at)) || is_digit(look(p, p->at))) p->at++;
+    while (is_letter(peek_byte(p, p->at)) || is_digit(peek_byte(p, p->at))) p->at++;
     size_t len = (size_t)(p->at - p->start);
     for (size_t i = 0; len <= WORD_MAX && i < sizeof words / sizeof words[0]; i++) {
         size_t n = 0;
-        while (n < len && (uint8_t)words[i][n] == upper(p->text[(size_t)p->start + n])) n++;
+        while (n < len && (uint8_t)words[i][n] == upper_ascii(p->text[(size_t)p->start + n])) n++;
         if (n == len && words[i][n] == 0) return (token)(T_NOT + i);
     }
     return T_NAME;
@@ -221,11 +221,11 @@ static token text_token(parser *p) {
     for (int32_t i = p->start + 1; i < p->len; i++) {
         if (p->text[i] != '\'') continue;
         end = i + 1;
-        if (look(p, end) != '\'') break;
+        if (peek_byte(p, end) != '\'') break;
         i = end;
     }
     if (end < 0) {
-        refuse(p, p->start, "unterminated string: expected '");
+        refuse_at(p, p->start, "unterminated string: expected '");
         return T_END;
     }
     p->at = end;
@@ -233,7 +233,7 @@ static token text_token(parser *p) {
 }
 
 static token mark_token(parser *p, uint8_t c) {
-    uint8_t next = look(p, p->at);
+    uint8_t next = peek_byte(p, p->at);
     switch (c) {
     case '=':
         return T_EQUAL;
@@ -254,7 +254,7 @@ static token mark_token(parser *p, uint8_t c) {
         p->at += next == '=' || next == '>';
         return next == '=' ? T_LESS_EQUAL : next == '>' ? T_NOT_EQUAL : T_LESS;
     default:
-        refuse(p, p->start, "unexpected character");
+        refuse_at(p, p->start, "unexpected character");
     }
     return T_END;
 }
@@ -272,24 +272,24 @@ static void next_token(parser *p) {
     token kind;
     if (is_letter(c))
         kind = word_token(p);
-    else if (is_digit(c) || (c == '.' && is_digit(look(p, p->at))))
+    else if (is_digit(c) || (c == '.' && is_digit(peek_byte(p, p->at))))
         kind = number_token(p);
     else
         kind = c == '\'' ? text_token(p) : mark_token(p, c);
     p->kind = kind;
 }
 
-static void want(parser *p, token kind) {
+static void expect_token(parser *p, token kind) {
     if (p->kind == kind)
         next_token(p);
     else
-        expected(p, names_of[kind]);
+        refuse_token(p, names_of[kind]);
 }
 
 /* ---- code ---- */
 
 /* Room for one more of `count` items; the items, or NULL. */
-static void *room(parser *p, void *items, int32_t count, int32_t *have, size_t size) {
+static void *room_for_item(parser *p, void *items, int32_t count, int32_t *have, size_t size) {
     if (count < *have) return items;
     int32_t more = *have > 0 ? *have * 2 : 16;
     void *grown = realloc(items, (size_t)more * size);
@@ -301,14 +301,14 @@ static void *room(parser *p, void *items, int32_t count, int32_t *have, size_t s
 }
 
 /* Appends an instruction that leaves `effect` more values on the stack. */
-static ps_sql92_instruction *emit(parser *p, ps_sql92_op op, int32_t effect) {
+static ps_sql92_instruction *emit_op(parser *p, ps_sql92_op op, int32_t effect) {
     ps_sql92 *sql = p->sql;
     if (p->failed < 0) return &p->spare;
-    void *code = room(p, sql->code, sql->code_count, &p->code_room, sizeof *sql->code);
+    void *code = room_for_item(p, sql->code, sql->code_count, &p->code_room, sizeof *sql->code);
     if (code == NULL) return &p->spare;
     sql->code = code;
     p->stack += effect;
-    if (p->stack > PS_SQL92_STACK_MAX) refuse(p, p->start, "nested too deeply");
+    if (p->stack > PS_SQL92_STACK_MAX) refuse_at(p, p->start, "nested too deeply");
     ps_sql92_instruction *in = &sql->code[sql->code_count++];
     *in = (ps_sql92_instruction){.op = (uint8_t)op};
     return in;
@@ -316,11 +316,11 @@ static ps_sql92_instruction *emit(parser *p, ps_sql92_op op, int32_t effect) {
 
 /* A jump whose target is not known yet; where it stands. */
 static int32_t emit_jump(parser *p, ps_sql92_op op) {
-    emit(p, op, 0);
+    emit_op(p, op, 0);
     return p->sql->code_count - 1;
 }
 
-static void land(parser *p, int32_t jump) {
+static void land_jump(parser *p, int32_t jump) {
     if (p->failed == 0) p->sql->code[jump].to = p->sql->code_count;
 }
 
@@ -328,7 +328,7 @@ static void land(parser *p, int32_t jump) {
 static ps_sql92_span take_text(parser *p) {
     ps_sql92 *sql = p->sql;
     ps_sql92_span s = {sql->pool_len, 0};
-    if (p->kind != T_TEXT) expected(p, names_of[T_TEXT]);
+    if (p->kind != T_TEXT) refuse_token(p, names_of[T_TEXT]);
     if (p->failed < 0) return s;
     for (int32_t i = p->start + 1; i < p->at - 1; i++) {
         sql->pool[sql->pool_len++] = p->text[i];
@@ -348,8 +348,8 @@ static int32_t take_name(parser *p) {
             memcmp(sql->pool + sql->names[i].at, p->text + p->start, (size_t)len) == 0)
             break;
     if (i == sql->name_count) {
-        void *names = room(p, sql->names, i, &p->name_room, sizeof *sql->names);
-        if (i == PS_SQL92_NAMES_MAX) refuse(p, p->start, "expected no more than 128 properties");
+        void *names = room_for_item(p, sql->names, i, &p->name_room, sizeof *sql->names);
+        if (i == PS_SQL92_NAMES_MAX) refuse_at(p, p->start, "expected no more than 128 properties");
         if (names != NULL) sql->names = names;
         if (p->failed < 0) return 0;
         memcpy(sql->pool + sql->pool_len, p->text + p->start, (size_t)len);
@@ -384,9 +384,9 @@ static void parse_binary(parser *p, int level, operand *out);
 /* Where a condition is wanted, a property is one too. */
 static void as_truth(parser *p, operand *o) {
     if (o->role == R_PROPERTY)
-        emit(p, PS_OP_CAST, 0);
+        emit_op(p, PS_OP_CAST, 0);
     else if (o->role != R_TRUTH && o->role != R_TRUTH_CONSTANT)
-        refuse(p, o->start, "expected a condition, not a value");
+        refuse_at(p, o->start, "expected a condition, not a value");
     o->role = R_TRUTH;
 }
 
@@ -401,18 +401,18 @@ static bool is_constant(const operand *o) {
 static void want_number(parser *p, const operand *o) {
     if (o->role == R_TRUTH || o->role == R_TRUTH_CONSTANT ||
         (o->role == R_CONSTANT && is_op(p, o, PS_OP_TEXT)))
-        refuse(p, o->start, "expected a number or a property to compare by size");
+        refuse_at(p, o->start, "expected a number or a property to compare by size");
 }
 
 static void parse_integer(parser *p) {
     int32_t len = p->at - p->start;
     int64_t value;
-    if (upper(p->text[p->at - 1]) == 'L') len--;
+    if (upper_ascii(p->text[p->at - 1]) == 'L') len--;
     if (!ps_java_integer(p->text + p->start, len, INT64_MIN, INT64_MAX, &value)) {
-        refuse(p, p->start, "expected an integer of at most 64 bits");
+        refuse_at(p, p->start, "expected an integer of at most 64 bits");
         return;
     }
-    emit(p, value <= INT32_MAX ? PS_OP_INT : PS_OP_LONG, 1)->number = value;
+    emit_op(p, value <= INT32_MAX ? PS_OP_INT : PS_OP_LONG, 1)->number = value;
     next_token(p);
 }
 
@@ -420,10 +420,10 @@ static void parse_real(parser *p) {
     double value;
     if (!ps_java_double(p->text + p->start, p->at - p->start, &value) || isinf(value) ||
         value == 0) {
-        refuse(p, p->start, "expected a decimal from 4.9E-324 to 1.7976931348623157E308");
+        refuse_at(p, p->start, "expected a decimal from 4.9E-324 to 1.7976931348623157E308");
         return;
     }
-    emit(p, PS_OP_DOUBLE, 1)->real = value;
+    emit_op(p, PS_OP_DOUBLE, 1)->real = value;
     next_token(p);
 }
 
@@ -435,7 +435,7 @@ static void parse_negation(parser *p, operand *o) {
              (in->op == PS_OP_INT || in->op == PS_OP_LONG))
         in->number = -in->number;
     else
-        emit(p, PS_OP_NEGATE, 0);
+        emit_op(p, PS_OP_NEGATE, 0);
     o->role = R_NEGATED;
 }
 
@@ -444,11 +444,11 @@ static void parse_operand(parser *p, operand *o) {
     if (kind == T_TEXT) {
         o->role = R_CONSTANT;
         ps_sql92_span text = take_text(p);
-        emit(p, PS_OP_TEXT, 1)->text = text;
+        emit_op(p, PS_OP_TEXT, 1)->text = text;
     } else if (kind == T_NAME) {
         o->role = R_PROPERTY;
         int32_t slot = take_name(p);
-        emit(p, PS_OP_PROPERTY, 1)->to = slot;
+        emit_op(p, PS_OP_PROPERTY, 1)->to = slot;
     } else if (kind == T_INTEGER) {
         o->role = R_CONSTANT;
         parse_integer(p);
@@ -457,14 +457,14 @@ static void parse_operand(parser *p, operand *o) {
         parse_real(p);
     } else if (kind == T_TRUE || kind == T_FALSE || kind == T_NULL) {
         o->role = R_TRUTH_CONSTANT;
-        emit(p, kind == T_TRUE ? PS_OP_TRUE : kind == T_FALSE ? PS_OP_FALSE : PS_OP_NULL, 1);
+        emit_op(p, kind == T_TRUE ? PS_OP_TRUE : kind == T_FALSE ? PS_OP_FALSE : PS_OP_NULL, 1);
         next_token(p);
     } else if (kind == T_OPEN) {
         next_token(p);
         parse_binary(p, LEVEL_OR, o);
-        want(p, T_CLOSE);
+        expect_token(p, T_CLOSE);
     } else {
-        expected(p, "a property, a literal, NOT or '('");
+        refuse_token(p, "a property, a literal, NOT or '('");
     }
 }
 
@@ -473,14 +473,14 @@ static void parse_unary(parser *p, operand *o) {
     token kind = p->kind;
     o->role = R_CONSTANT;
     o->code = p->sql->code_count;
-    if (++p->depth > PS_SQL92_DEPTH_MAX) refuse(p, start, "nested too deeply");
+    if (++p->depth > PS_SQL92_DEPTH_MAX) refuse_at(p, start, "nested too deeply");
     if (p->failed == 0 && (kind == T_PLUS || kind == T_MINUS || kind == T_NOT)) {
         next_token(p);
         parse_unary(p, o);
         if (kind == T_MINUS) parse_negation(p, o);
         if (kind == T_NOT) {
             as_truth(p, o);
-            emit(p, PS_OP_NOT, 0);
+            emit_op(p, PS_OP_NOT, 0);
         }
     } else if (p->failed == 0) {
         parse_operand(p, o);
@@ -498,17 +498,17 @@ static void parse_logic(parser *p, operand *left, int level) {
     next_token(p);
     parse_binary(p, level + 1, &right);
     as_truth(p, &right);
-    emit(p, is_or ? PS_OP_OR : PS_OP_AND, -1);
-    land(p, jump);
+    emit_op(p, is_or ? PS_OP_OR : PS_OP_AND, -1);
+    land_jump(p, jump);
 }
 
 static void parse_is_null(parser *p) {
     next_token(p);
     bool not = p->kind == T_NOT;
     if (not) next_token(p);
-    want(p, T_NULL);
-    emit(p, PS_OP_IS_NULL, 0);
-    if (not) emit(p, PS_OP_NOT, 0);
+    expect_token(p, T_NULL);
+    emit_op(p, PS_OP_IS_NULL, 0);
+    if (not) emit_op(p, PS_OP_NOT, 0);
 }
 
 static void parse_equality(parser *p, operand *left) {
@@ -517,13 +517,13 @@ static void parse_equality(parser *p, operand *left) {
     next_token(p);
     parse_binary(p, LEVEL_COMPARISON, &right);
     if (is_op(p, left, PS_OP_NULL) && left->role == R_TRUTH_CONSTANT)
-        refuse(p, left->start, "nothing is equal to NULL: expected IS NULL");
+        refuse_at(p, left->start, "nothing is equal to NULL: expected IS NULL");
     if (is_op(p, &right, PS_OP_NULL) && right.role == R_TRUTH_CONSTANT)
-        refuse(p, right.start, "nothing is equal to NULL: expected IS NULL");
+        refuse_at(p, right.start, "nothing is equal to NULL: expected IS NULL");
     if (left->role == R_TRUTH_CONSTANT && right.role == R_CONSTANT)
-        refuse(p, right.start, "expected TRUE, FALSE, a property or a condition");
-    emit(p, PS_OP_EQUAL, -1);
-    if (not) emit(p, PS_OP_NOT, 0);
+        refuse_at(p, right.start, "expected TRUE, FALSE, a property or a condition");
+    emit_op(p, PS_OP_EQUAL, -1);
+    if (not) emit_op(p, PS_OP_NOT, 0);
 }
 
 /* A right side that can fail is left out when the left one is null; other ones are as cheap. */
@@ -542,8 +542,8 @@ static void parse_order(parser *p, operand *left) {
     parse_unary(p, &right);
     want_number(p, left);
     want_number(p, &right);
-    emit(p, op, -1);
-    if (jump >= 0) land(p, jump);
+    emit_op(p, op, -1);
+    if (jump >= 0) land_jump(p, jump);
 }
 
 static double constant_of(const parser *p, const operand *o) {
@@ -556,7 +556,7 @@ static void check_bounds(parser *p, const operand *low, const operand *high) {
     const ps_sql92_instruction *l = &p->sql->code[low->code], *h = &p->sql->code[high->code];
     bool real = l->op == PS_OP_DOUBLE || h->op == PS_OP_DOUBLE;
     if (real ? constant_of(p, high) < constant_of(p, low) : h->number < l->number)
-        refuse(p, high->start, "expected an upper bound that is not below the lower one");
+        refuse_at(p, high->start, "expected an upper bound that is not below the lower one");
 }
 
 static void parse_between(parser *p, operand *left, bool not) {
@@ -564,8 +564,8 @@ static void parse_between(parser *p, operand *left, bool not) {
     next_token(p);
     int32_t jump = emit_jump(p, PS_OP_JUMP_NULL);
     parse_unary(p, &low);
-    want(p, T_AND);
-    ps_sql92_instruction *in = emit(p, PS_OP_LOW, 0);
+    expect_token(p, T_AND);
+    ps_sql92_instruction *in = emit_op(p, PS_OP_LOW, 0);
     int32_t decided = p->sql->code_count - 1;
     in->not = not;
     parse_unary(p, &high);
@@ -573,9 +573,9 @@ static void parse_between(parser *p, operand *left, bool not) {
     want_number(p, &low);
     want_number(p, &high);
     if (!not) check_bounds(p, &low, &high);
-    emit(p, PS_OP_HIGH, -2)->not = not;
-    land(p, jump);
-    land(p, decided);
+    emit_op(p, PS_OP_HIGH, -2)->not = not;
+    land_jump(p, jump);
+    land_jump(p, decided);
 }
 
 /* Puts the items in order, by a heap: qsort would need the pool beside them. */
@@ -605,21 +605,22 @@ static void items_sort(const uint8_t *pool, ps_sql92_span *items, int32_t count)
 static void parse_in(parser *p, operand *left, bool not) {
     ps_sql92 *sql = p->sql;
     int32_t first = sql->item_count;
-    if (left->role != R_PROPERTY) refuse(p, left->start, "expected a property before IN");
+    if (left->role != R_PROPERTY) refuse_at(p, left->start, "expected a property before IN");
     next_token(p);
-    want(p, T_OPEN);
+    expect_token(p, T_OPEN);
     for (bool more = true; more && p->failed == 0;) {
         ps_sql92_span text = take_text(p);
-        void *items = room(p, sql->items, sql->item_count, &p->item_room, sizeof *sql->items);
+        void *items =
+            room_for_item(p, sql->items, sql->item_count, &p->item_room, sizeof *sql->items);
         if (items != NULL) sql->items = items;
         if (p->failed == 0) sql->items[sql->item_count++] = text;
         more = p->kind == T_COMMA;
         if (more) next_token(p);
     }
-    want(p, T_CLOSE);
+    expect_token(p, T_CLOSE);
     if (p->failed < 0) return;
     items_sort(sql->pool, sql->items + first, sql->item_count - first);
-    ps_sql92_instruction *in = emit(p, PS_OP_IN, 0);
+    ps_sql92_instruction *in = emit_op(p, PS_OP_IN, 0);
     in->not = not;
     in->text.at = first;
     in->to = sql->item_count - first;
@@ -634,10 +635,10 @@ static void parse_part(parser *p, operand *left, bool not) {
     if (p->failed < 0) return;
     if (text.len == 0) { /* false whatever stands before it, which is not even evaluated */
         p->sql->code_count = left->code;
-        emit(p, PS_OP_FALSE, 0);
+        emit_op(p, PS_OP_FALSE, 0);
         return;
     }
-    ps_sql92_instruction *in = emit(p, op, 0);
+    ps_sql92_instruction *in = emit_op(p, op, 0);
     in->not = not;
     in->text = text;
 }
@@ -654,7 +655,7 @@ static void parse_comparison(parser *p, operand *left) {
     else if (p->kind >= T_CONTAINS && p->kind <= T_ENDSWITH)
         parse_part(p, left, not);
     else
-        expected(p, "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH");
+        refuse_token(p, "BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH");
 }
 
 /* The level of the operator that is looked at. */

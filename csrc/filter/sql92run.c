@@ -26,7 +26,7 @@ typedef struct value {
     };
 } value;
 
-static uint8_t upper(uint8_t c) {
+static uint8_t upper_ascii(uint8_t c) {
     return c >= 'a' && c <= 'z' ? (uint8_t)(c - 32) : c;
 }
 
@@ -46,7 +46,7 @@ static bool text_number(const value *text, value_type type, value *out) {
 static bool is_true_text(const value *v) {
     static const char word[] = "TRUE";
     int32_t n = 0;
-    while (n < 4 && n < v->len && upper(v->text[n]) == (uint8_t)word[n]) n++;
+    while (n < 4 && n < v->len && upper_ascii(v->text[n]) == (uint8_t)word[n]) n++;
     return n == 4 && v->len == 4;
 }
 
@@ -59,7 +59,7 @@ static int number_compare(const value *a, const value *b) {
 
 /* Order of two values that are not null; false where upstream throws. Text has an order only as
  * numbers, and where that is not asked for it is merely equal or not. */
-static bool compare(const value *a, const value *b, bool ordered, int *out) {
+static bool compare_values(const value *a, const value *b, bool ordered, int *out) {
     value x, y;
     if (a->type == V_TEXT && b->type == V_TEXT) {
         if (!ordered) {
@@ -85,46 +85,46 @@ static bool compare(const value *a, const value *b, bool ordered, int *out) {
     return true;
 }
 
-static value_type truth(bool b) {
+static value_type truth_of(bool b) {
     return b ? V_TRUE : V_FALSE;
 }
 
 /* a `op` b into a; false where upstream throws. */
-static bool order(ps_sql92_op op, value *a, const value *b) {
+static bool order_values(ps_sql92_op op, value *a, const value *b) {
     int n;
     if (a->type == V_NULL || b->type == V_NULL) {
         a->type = V_NULL;
         return true;
     }
-    if (!compare(a, b, true, &n)) return false;
-    a->type = truth(op == PS_OP_GREATER         ? n > 0
-                    : op == PS_OP_GREATER_EQUAL ? n >= 0
-                    : op == PS_OP_LESS          ? n < 0
-                                                : n <= 0);
+    if (!compare_values(a, b, true, &n)) return false;
+    a->type = truth_of(op == PS_OP_GREATER         ? n > 0
+                       : op == PS_OP_GREATER_EQUAL ? n >= 0
+                       : op == PS_OP_LESS          ? n < 0
+                                                   : n <= 0);
     return true;
 }
 
-static bool equal(value *a, const value *b) {
+static bool equal_values(value *a, const value *b) {
     int n = 0;
     if (a->type == V_NULL) {
         a->type = b->type == V_NULL ? V_TRUE : V_NULL;
     } else if (b->type == V_NULL) {
         a->type = V_FALSE;
     } else {
-        if (!compare(a, b, false, &n)) return false;
-        a->type = truth(n == 0);
+        if (!compare_values(a, b, false, &n)) return false;
+        a->type = truth_of(n == 0);
     }
     return true;
 }
 
 /* a AND b, or a OR b, when a alone does not decide. */
-static value_type logic(value_type a, value_type b, bool is_or) {
+static value_type logic_of(value_type a, value_type b, bool is_or) {
     value_type decides = is_or ? V_TRUE : V_FALSE;
     if (a == decides || b == decides) return decides;
-    return a == V_NULL || b == V_NULL ? V_NULL : truth(!is_or);
+    return a == V_NULL || b == V_NULL ? V_NULL : truth_of(!is_or);
 }
 
-static void negate(value *v) {
+static void negate_value(value *v) {
     if (v->type == V_DOUBLE)
         v->real = -v->real;
     else if (v->type == V_INT || v->type == V_LONG)
@@ -162,28 +162,28 @@ static void text_test(const ps_sql92 *sql, const ps_sql92_instruction *in, value
     if (v->type != V_TEXT)
         v->type = in->op == PS_OP_IN ? V_NULL : V_FALSE;
     else
-        v->type =
-            truth((in->op == PS_OP_IN ? is_listed(sql, in, v) : has_part(sql, in, v)) != in->not);
+        v->type = truth_of((in->op == PS_OP_IN ? is_listed(sql, in, v) : has_part(sql, in, v)) !=
+                           in->not);
 }
 
 /* Replaces the lower bound by its verdict; 1 when that decides, -1 where upstream throws. */
 static int between_low(const ps_sql92_instruction *in, const value *v, value *low) {
     value verdict = *v;
-    if (!order(in->not ? PS_OP_LESS : PS_OP_GREATER_EQUAL, &verdict, low)) return -1;
+    if (!order_values(in->not ? PS_OP_LESS : PS_OP_GREATER_EQUAL, &verdict, low)) return -1;
     low->type = verdict.type;
-    return verdict.type == truth(in->not);
+    return verdict.type == truth_of(in->not);
 }
 
 /* The upper bound, and with it the verdict, in place of the value. */
 static bool between_high(const ps_sql92_instruction *in, value *v, value_type low,
                          const value *high) {
-    if (!order(in->not ? PS_OP_GREATER : PS_OP_LESS_EQUAL, v, high)) return false;
-    v->type = logic(low, v->type, in->not);
+    if (!order_values(in->not ? PS_OP_GREATER : PS_OP_LESS_EQUAL, v, high)) return false;
+    v->type = logic_of(low, v->type, in->not);
     return true;
 }
 
 /* Bit i is set where p[i] separates two properties, for the first 16 of `left` bytes. */
-static inline uint32_t separators(const uint8_t *p, int32_t left) {
+static inline uint32_t separator_mask(const uint8_t *p, int32_t left) {
     uint32_t mask = 0;
 #ifdef __SSE2__
     if (left >= 16) {
@@ -220,7 +220,7 @@ static void properties_get(const ps_sql92 *sql, const uint8_t *p, int32_t len, v
     int32_t from = 0;
     for (int32_t i = 0; i < sql->name_count; i++) slots[i].type = V_NULL;
     for (int32_t at = 0; at < len; at += 16) {
-        for (uint32_t mask = separators(p + at, len - at); mask != 0; mask &= mask - 1) {
+        for (uint32_t mask = separator_mask(p + at, len - at); mask != 0; mask &= mask - 1) {
             int32_t end = at + __builtin_ctz(mask);
             property_take(sql, p + from, end - from, slots);
             from = end + 1;
@@ -230,8 +230,8 @@ static void properties_get(const ps_sql92 *sql, const uint8_t *p, int32_t len, v
 }
 
 /* The value that an instruction below PS_OP_NEGATE pushes. */
-static inline value pushed(const ps_sql92 *sql, const ps_sql92_instruction *in,
-                           const value *slots) {
+static inline value pushed_value(const ps_sql92 *sql, const ps_sql92_instruction *in,
+                                 const value *slots) {
     switch ((ps_sql92_op)in->op) {
     case PS_OP_PROPERTY:
         return slots[in->to];
@@ -254,22 +254,23 @@ static inline value pushed(const ps_sql92 *sql, const ps_sql92_instruction *in,
 
 /* Runs one instruction on the stack, whose top is `top`; the instruction that follows, or -1 where
  * upstream throws. tidy: long, one case an instruction. */
-static inline int32_t step(const ps_sql92 *sql, int32_t at, const value *slots, value **stack) {
+static inline int32_t run_instruction(const ps_sql92 *sql, int32_t at, const value *slots,
+                                      value **stack) {
     const ps_sql92_instruction *in = &sql->code[at];
     value *top = *stack;
     int low;
     switch ((ps_sql92_op)in->op) {
     case PS_OP_NEGATE:
-        negate(top);
+        negate_value(top);
         break;
     case PS_OP_CAST:
         top->type = top->type == V_NULL ? V_NULL : V_FALSE;
         break;
     case PS_OP_NOT:
-        if (top->type != V_NULL) top->type = truth(top->type == V_FALSE);
+        if (top->type != V_NULL) top->type = truth_of(top->type == V_FALSE);
         break;
     case PS_OP_IS_NULL:
-        top->type = truth(top->type == V_NULL);
+        top->type = truth_of(top->type == V_NULL);
         break;
     case PS_OP_IN:
     case PS_OP_CONTAINS:
@@ -279,19 +280,19 @@ static inline int32_t step(const ps_sql92 *sql, int32_t at, const value *slots, 
         break;
     case PS_OP_EQUAL:
         top--;
-        if (!equal(top, top + 1)) return -1;
+        if (!equal_values(top, top + 1)) return -1;
         break;
     case PS_OP_GREATER:
     case PS_OP_GREATER_EQUAL:
     case PS_OP_LESS:
     case PS_OP_LESS_EQUAL:
         top--;
-        if (!order((ps_sql92_op)in->op, top, top + 1)) return -1;
+        if (!order_values((ps_sql92_op)in->op, top, top + 1)) return -1;
         break;
     case PS_OP_AND:
     case PS_OP_OR:
         top--;
-        top->type = logic(top->type, top[1].type, in->op == PS_OP_OR);
+        top->type = logic_of(top->type, top[1].type, in->op == PS_OP_OR);
         break;
     case PS_OP_JUMP_TRUE:
         return top->type == V_TRUE ? in->to : at + 1;
@@ -311,7 +312,7 @@ static inline int32_t step(const ps_sql92 *sql, int32_t at, const value *slots, 
         if (!between_high(in, top, top[1].type, top + 2)) return -1;
         break;
     default:
-        *++top = pushed(sql, in, slots);
+        *++top = pushed_value(sql, in, slots);
     }
     *stack = top;
     return at + 1;
@@ -321,7 +322,7 @@ int ps_sql92_evaluate(const ps_sql92 *sql, const uint8_t *properties, int32_t le
     value slots[PS_SQL92_NAMES_MAX], stack[PS_SQL92_STACK_MAX + 1], *top = stack;
     properties_get(sql, properties, len, slots);
     for (int32_t at = 0; at < sql->code_count;) {
-        at = step(sql, at, slots, &top);
+        at = run_instruction(sql, at, slots, &top);
         if (at < 0) return PS_SQL92_ERROR;
     }
     return top->type == V_NULL ? PS_SQL92_NULL : top->type == V_TRUE;

@@ -102,7 +102,7 @@ static int item_open(ps_index *ix, const struct ps_listed *l, ix_layout *hint, p
     ix_item *it = ix_item_new(ix->ix_io, ix->ix_mappings, l->number, l->size, flags);
     if (it == NULL || ps_segments_add(&it->it_set, 0, path, NULL) < 0) {
         ix_item_unref(it);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for an index file");
     }
     it->it_layout = (ix_layout){ix->ix_slots, ix->ix_entries};
     /* What a crashed writer left in the page cache is synced by the first flush. */
@@ -148,7 +148,9 @@ static int files_load(ps_index *ix, ps_aside *aside, int32_t *skipped, ps_error 
     int code = ps_list_folder(ix->ix_io, ix->ix_folder, false, &list, e);
     if (code < 0) return code;
     ix_item **items = calloc((size_t)list.count + 1, sizeof *items);
-    if (items == NULL) code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
+    if (items == NULL)
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder,
+                       "no memory for the list of index files");
     for (int32_t i = 0; i < list.count && code == 0; i++) {
         const struct ps_listed *l = &list.items[i];
         if (l->number > ix->ix_newest) ix->ix_newest = l->number;
@@ -215,7 +217,7 @@ static ix_item *item_beside(ps_index *ix, int64_t number, int way) {
 
 /* Releases *f and holds the file beside it. 1; 0 when there are no more, or an error code: nothing
  * is held then. */
-static int walk(ps_index *ix, int way, ix_file *f, ps_error *e) {
+static int step_to_file(ps_index *ix, int way, ix_file *f, ps_error *e) {
     for (;;) {
         ix_item *it = item_beside(ix, f->if_number, way);
         ix_file_release(f);
@@ -261,7 +263,7 @@ static int file_delete(ps_index *ix, int32_t i, ps_aside *aside, ps_error *e) {
 static int hold_newest_used(ps_index *ix, ix_file *f, ps_error *e) {
     int code;
     *f = AFTER_ALL;
-    do code = walk(ix, OLDER, f, e);
+    do code = step_to_file(ix, OLDER, f, e);
     while (code > 0 && ix_file_count(f) <= 1);
     return code;
 }
@@ -279,7 +281,7 @@ static int writer_load(ps_index *ix, ps_error *e) {
     ix->ix_head = (ix_head){.hd_count = 1};
     ix->ix_reserved = 0;
     ix->ix_end = -1;
-    if ((code = walk(ix, OLDER, &ix->ix_last, e)) < 0) return code;
+    if ((code = step_to_file(ix, OLDER, &ix->ix_last, e)) < 0) return code;
     if (code > 0) ix_head_get(&ix->ix_last, &ix->ix_head);
     /* Nobody reads it but people: a damaged number must not overflow. */
     if (ix->ix_head.hd_used < 0 || ix->ix_head.hd_used > ix->ix_last.if_slots)
@@ -306,7 +308,7 @@ int ps_index_open(ps_io *io, const char *folder, int32_t slots, int32_t entries,
     ps_index *ix = calloc(1, sizeof *ix);
     if (ix == NULL || (ix->ix_folder = strdup(folder)) == NULL) {
         free(ix);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for the index");
     }
     ix->ix_io = io;
     ix->ix_mappings = mappings;
@@ -365,7 +367,7 @@ int ps_index_range(ps_index *ix, int64_t *file, int64_t *first, int64_t *last, p
     ix_file f = {.if_number = *file};
     ix_entry entry;
     int code;
-    do code = walk(ix, NEWER, &f, e);
+    do code = step_to_file(ix, NEWER, &f, e);
     while (code > 0 && ix_file_count(&f) <= 1);
     if (code > 0) {
         ix_file_entry(&f, 1, &entry);
@@ -434,7 +436,7 @@ int32_t ps_index_entries(ps_index *ix) {
 int64_t ps_index_first_after(ps_index *ix, int64_t timestamp) {
     int64_t found = -1;
     ix_file f = BEFORE_ALL;
-    while (found < 0 && walk(ix, NEWER, &f, NULL) > 0) {
+    while (found < 0 && step_to_file(ix, NEWER, &f, NULL) > 0) {
         ix_head h;
         ix_entry e;
         ix_head_get(&f, &h);
@@ -488,7 +490,8 @@ static int file_mend(ps_index *ix, int32_t i, const ix_file *f, int64_t floor, i
                      ps_aside *aside, int64_t *cut, ps_error *e) {
     int32_t count = ix_file_count(f), keep, *heads = calloc((size_t)f->if_slots, sizeof *heads);
     if (heads == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->if_map->mf_path, "no memory");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->if_map->mf_path,
+                       "no memory for the slots of an index file");
     ix_file_check(f, floor, physical, heads, &keep);
     bool cuts = keep < count || count <= 1;
     int code = 0;
@@ -575,7 +578,8 @@ static int item_make(ps_index *ix, int64_t number, const char *path, ix_file *ou
     ps_mapfile *mf;
     ix_item *it = ix_item_new(ix->ix_io, ix->ix_mappings, number, ix_size(l.slots, l.entries),
                               PS_MAP_WRITE | PS_MAP_SPARING);
-    if (it == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+    if (it == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for a new index file");
     it->it_layout = l;
     atomic_init(&it->it_dirty, true);
     int code = ps_segments_make(&it->it_set, 0, path, &mf, e);
@@ -622,7 +626,7 @@ static int file_make(ps_index *ix, int32_t entries, ix_file *out, ps_error *e) {
 }
 
 /* Goes on to a new file, which begins where the last one ends. */
-static int roll(ps_index *ix, int32_t entries, ps_error *e) {
+static int roll_file(ps_index *ix, int32_t entries, ps_error *e) {
     ix_item **grown;
     ix_file f;
     int code = file_make(ix, entries, &f, e);
@@ -642,7 +646,8 @@ static int roll(ps_index *ix, int32_t entries, ps_error *e) {
     if (grown == NULL) {
         file_unlink(ix, f.if_item, NULL);
         ix_file_release(&f);
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder, "no memory");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, ix->ix_folder,
+                       "no memory for the list of index files");
     }
     ix_file_release(&ix->ix_last);
     ix->ix_newest = f.if_number;
@@ -657,7 +662,8 @@ static int roll(ps_index *ix, int32_t entries, ps_error *e) {
  * written without meeting a full disk. */
 static int make_room(ps_index *ix, int32_t wanted, ps_error *e) {
     const ix_file *f = &ix->ix_last;
-    if (f->if_item == NULL || ix->ix_head.hd_count >= f->if_entries) return roll(ix, wanted, e);
+    if (f->if_item == NULL || ix->ix_head.hd_count >= f->if_entries)
+        return roll_file(ix, wanted, e);
     int err = atomic_load_explicit(&f->if_map->mf_errno, memory_order_relaxed);
     if (err != 0)
         return ps_fail(e, PS_E_FLUSH_FAILED, err, -1, f->if_map->mf_path,
@@ -684,7 +690,7 @@ static int to_entries_of(ps_index *ix, int64_t physical, ix_file *f, int32_t *n,
     ix_entry entry;
     int code;
     *f = AFTER_ALL;
-    while ((code = walk(ix, OLDER, f, e)) > 0) {
+    while ((code = step_to_file(ix, OLDER, f, e)) > 0) {
         for (*n = ix_file_count(f); *n > 1; --*n) {
             ix_file_entry(f, *n - 1, &entry);
             if (entry.en_physical != physical) return 1;
@@ -692,7 +698,7 @@ static int to_entries_of(ps_index *ix, int64_t physical, ix_file *f, int32_t *n,
     }
     *n = 1;
     *f = BEFORE_ALL;
-    return code < 0 ? code : walk(ix, NEWER, f, e);
+    return code < 0 ? code : step_to_file(ix, NEWER, f, e);
 }
 
 /* How many of the record's keys, from the first, are the last entries there are; or an error
@@ -706,7 +712,7 @@ static int32_t keys_there(ps_index *ix, const ps_record *r, ix_keys k, int32_t t
     int code = to_entries_of(ix, r->physical_offset, &f, &n, e);
     while (code > 0 && ix_key_next(&k, &key, &len)) {
         while (code > 0 && n >= ix_file_count(&f)) {
-            code = walk(ix, NEWER, &f, e);
+            code = step_to_file(ix, NEWER, &f, e);
             n = 1;
         }
         if (code <= 0) break;
@@ -805,7 +811,7 @@ int32_t ps_index_query(ps_index *ix, const char *topic, int32_t topic_len, const
     int code = 0;
     int32_t topic_hash = ix_topic_hash((const uint8_t *)topic, topic_len);
     q.hash = ix_key_hash(topic_hash, (const uint8_t *)key, key_len);
-    while (code == 0 && older && q.found < room && (code = walk(ix, OLDER, &f, e)) > 0) {
+    while (code == 0 && older && q.found < room && (code = step_to_file(ix, OLDER, &f, e)) > 0) {
         int64_t first = shared64_get(ix_bytes(&f) + IX_AT_BEGIN_TIME);
         int64_t last = shared64_get(ix_bytes(&f) + IX_AT_END_TIME);
         /* A clock set back may leave the end before the begin; a cut rounds the end down. */

@@ -147,14 +147,15 @@ static int64_t base_of_file(ps_io *io, int fd, int64_t size, int64_t named, cons
     *votes = SURE;
     if (n == (ssize_t)sizeof head && named >= 0 && place_at(head) == named) return named;
     if (n >= 0 && (bytes = malloc(LOOK)) == NULL)
-        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path,
+                       "no memory to look for a record in the segment");
     if (n >= 0) n = io->pread(io, fd, bytes, LOOK, 0);
     int64_t base = n < 0 ? ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the segment")
                          : most_named(bytes, n, size, votes);
     free(bytes);
     return n < 0 || base >= 0 ? base
                               : ps_fail(e, PS_E_NOT_FOUND, 0, -1, path,
-                                        "no record in it says where it belongs");
+                                        "no record in the segment says where it belongs");
 }
 
 static int64_t base_of(ps_io *io, const char *path, int64_t size, int64_t named, int32_t *votes,

@@ -117,7 +117,7 @@ static void hold_one_less(ps_queues_shared *shared) {
 }
 
 /* Takes over the caller's reference. */
-static int hold(ps_queue *q, ps_mapfile *mf) {
+static int hold_file(ps_queue *q, ps_mapfile *mf) {
     ps_queues_shared *shared = q->cq_shared;
     int32_t most = shared->qs_mappings != NULL ? shared->qs_mappings->mp_max / 2 : INT32_MAX;
     hold_none(q);
@@ -259,7 +259,9 @@ static int anything_after(const unit_file *f, int64_t from, uint8_t *buf, ps_err
 
 static int check_deep(const unit_file *f, sound *out, ps_error *e) {
     uint8_t *buf = malloc(CHECK_UNITS * PS_UNIT);
-    int code = buf == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->path, "no memory") : 0;
+    int code = buf == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, f->path,
+                                     "no memory to check the queue file")
+                           : 0;
     out->units = 0;
     while (code == 0 && out->units < f->units) {
         int64_t want = f->units - out->units < CHECK_UNITS ? f->units - out->units : CHECK_UNITS;
@@ -416,7 +418,7 @@ static int queue_list(ps_queue *q, const char *folder, const ps_listing *l, ps_e
             continue;
         }
         if (ps_segments_add(&q->cq_files, l->items[i].number, path, NULL) < 0)
-            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory for a queue file");
     }
     return 0;
 }
@@ -541,7 +543,7 @@ static int queue_file_for(ps_queue *q, int64_t at, ps_mapfile **out, ps_error *e
         if (code == 0 && first) atomic_store(&q->cq_min, at / PS_UNIT);
         if (code < 0) ps_mapfile_unref(mf);
     }
-    if (code == 0 && hold(q, mf) < 0)
+    if (code == 0 && hold_file(q, mf) < 0)
         return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the queue");
     *out = mf;
     return code;
@@ -754,7 +756,7 @@ static int drop_files(ps_queue *q, int64_t end, ps_error *e) {
 }
 
 /* Takes away the units [keep, was). */
-static int discard(ps_queue *q, int64_t keep, int64_t was, ps_error *e) {
+static int discard_units(ps_queue *q, int64_t keep, int64_t was, ps_error *e) {
     int64_t max_physical = -1, end = keep * PS_UNIT;
     int code = drop_files(q, end, e);
     if (code < 0) return code;
@@ -790,7 +792,7 @@ static int64_t cut_from(ps_queue *q, int64_t physical) {
 
 int64_t ps_queue_cut(ps_queue *q, int64_t physical, ps_error *e) {
     int64_t was = atomic_load(&q->cq_max), keep = cut_from(q, physical);
-    int code = keep < was ? discard(q, keep, was, e) : 0;
+    int code = keep < was ? discard_units(q, keep, was, e) : 0;
     return code < 0 ? code : was - keep;
 }
 
@@ -812,7 +814,7 @@ int64_t ps_queue_rewind(ps_queue *q, int64_t physical, ps_error *e) {
 int ps_queue_settle(ps_queue *q, ps_error *e) {
     int64_t keep = atomic_load(&q->cq_max), was = q->cq_was;
     q->cq_was = 0;
-    return keep < was ? discard(q, keep, was, e) : 0;
+    return keep < was ? discard_units(q, keep, was, e) : 0;
 }
 
 bool ps_queue_begins_before(ps_queue *q, int64_t physical) {

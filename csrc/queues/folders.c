@@ -47,7 +47,8 @@ static int found_add(ps_topics *tt, found_queues *f, ps_topic *t, int id, ps_err
     if (f->count == f->room) {
         int32_t room = f->room ? f->room * 2 : 64;
         found_queue *grown = realloc(f->items, (size_t)room * sizeof *grown);
-        if (grown == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
+        if (grown == NULL)
+            return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the list of queues");
         f->items = grown;
         f->room = room;
     }
@@ -73,7 +74,8 @@ static int list_topic(ps_topics *tt, const char *folder, const char *name, found
         int id = queue_id_of(d->d_name);
         if (id < 0) continue;
         ps_topic *t = ps_topic_get(tt, name, (int32_t)strlen(name));
-        if (t == NULL) code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory");
+        if (t == NULL)
+            code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, folder, "no memory for a topic");
         if (t != NULL && ps_topic_queue(t, id) == NULL) code = found_add(tt, f, t, id, e);
         errno = 0;
     }

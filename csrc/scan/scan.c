@@ -47,8 +47,9 @@ static const char OP_TOPIC[] = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
 /* How gathering a block ended; a negative errno, with sn_error set, when it failed. */
 enum { BLOCK_DONE = 0, BATCH_DONE = 1 };
 
-static int fail(scanner *sn, int err, const char *text, ...) __attribute__((format(printf, 3, 4)));
-static int fail(scanner *sn, int err, const char *text, ...) {
+static int fail_scan(scanner *sn, int err, const char *text, ...)
+    __attribute__((format(printf, 3, 4)));
+static int fail_scan(scanner *sn, int err, const char *text, ...) {
     va_list args;
     va_start(args, text);
     vsnprintf(sn->sn_error, sizeof sn->sn_error, text, args);
@@ -106,8 +107,8 @@ static bool cut_any(scanner *sn) {
 }
 
 static int cut_failed(scanner *sn) {
-    return sn->sn_failed =
-               fail(sn, EIO, "the file was truncated while it was read: %s", sn->sn_cut->mf_path);
+    return sn->sn_failed = fail_scan(sn, EIO, "the file was truncated while it was read: %s",
+                                     sn->sn_cut->mf_path);
 }
 
 /* Takes the segment into the cache and lets another go: no row may still point into it. */
@@ -163,7 +164,7 @@ static inline bool tail_parse(ps_row *r) {
 }
 
 /* Bit i is set where p[i] separates two properties, for 64 bytes. */
-static inline uint64_t separators(const uint8_t *p) {
+static inline uint64_t separator_mask(const uint8_t *p) {
     uint64_t mask = 0;
 #ifdef __SSE2__
     const __m128i separator = _mm_set1_epi8(PS_PROPERTY_SEPARATOR);
@@ -203,7 +204,7 @@ static inline void properties_find(ps_row *r) {
     r->rw_tags_len = r->rw_keys_len = r->rw_uniq_len = 0;
     for (const uint8_t *at = part; at < end; at += 64) {
         int64_t left = end - at;
-        uint64_t mask = left >= 64 ? separators(at) : separators(end - 64) >> (64 - left);
+        uint64_t mask = left >= 64 ? separator_mask(at) : separator_mask(end - 64) >> (64 - left);
         for (; mask != 0; mask &= mask - 1) {
             const uint8_t *stop = at + __builtin_ctzll(mask);
             property_note(r, part, stop - part);
@@ -368,16 +369,18 @@ static int unit_damaged(scanner *sn, const candidate *c) {
     int code = damage_met(sn, missing ? c->ca_physical : 1, missing ? -1 : c->ca_physical);
     if (code >= 0) return code;
     if (missing)
-        return fail(sn, EIO, "queue %s/%d has no unit at offset %lld: it was deleted or is missing",
-                    topic, id, (long long)c->ca_offset);
+        return fail_scan(sn, EIO,
+                         "queue %s/%d has no unit at offset %lld: it was deleted or is missing",
+                         topic, id, (long long)c->ca_offset);
     if (c->ca_size == PS_UNIT_NONE)
-        return fail(sn, EIO, "queue %s/%d, offset %lld: the log has lost the message", topic, id,
-                    (long long)c->ca_offset);
+        return fail_scan(sn, EIO, "queue %s/%d, offset %lld: the log has lost the message", topic,
+                         id, (long long)c->ca_offset);
     const char *why = damage_name(sn, c->ca_physical, c->ca_size);
-    return fail(sn, EIO,
-                "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
-                "be read: %s",
-                topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
+    return fail_scan(
+        sn, EIO,
+        "queue %s/%d, offset %lld: the record of %d bytes at physical offset %lld cannot "
+        "be read: %s",
+        topic, id, (long long)c->ca_offset, c->ca_size, (long long)c->ca_physical, why);
 }
 
 /* Records that are given: sn_at is a place among them. */
@@ -389,9 +392,9 @@ static int given_damaged(scanner *sn) {
     ps_rec_outcome o = ps_record_check(p, left, place, PS_CHECK_BODY_CRC, &rec);
     int code = damage_met(sn, 1, place);
     if (code < 0)
-        return fail(sn, EIO, "the record at physical offset %lld cannot be read: %s",
-                    (long long)place,
-                    o == PS_REC_OK ? "the body does not inflate" : ps_rec_outcome_name(o));
+        return fail_scan(sn, EIO, "the record at physical offset %lld cannot be read: %s",
+                         (long long)place,
+                         o == PS_REC_OK ? "the body does not inflate" : ps_rec_outcome_name(o));
     if (code == BLOCK_DONE) {
         bool sized = rec.size >= PS_RECORD_FIXED && rec.size <= left;
         sn->sn_at = sized ? sn->sn_at + rec.size : sn->sn_end;
@@ -423,8 +426,8 @@ static int log_damaged(scanner *sn) {
     const char *why = damage_name(sn, at, 0);
     int code = damage_met(sn, 1, at);
     if (code < 0)
-        return fail(sn, EIO, "log: the record at physical offset %lld cannot be read: %s",
-                    (long long)at, why);
+        return fail_scan(sn, EIO, "log: the record at physical offset %lld cannot be read: %s",
+                         (long long)at, why);
     const segment *sg = code == BLOCK_DONE ? segment_cached(sn, at) : NULL;
     if (sg != NULL)
         sn->sn_at = next_after(sg, at, sn->sn_before);
@@ -744,7 +747,7 @@ static int rows_bodies(scanner *sn, int32_t *count) {
         int code = sn->sn_spec.check_crc && !row_crc_good(r) ? PS_E_DAMAGED : 0;
         if (code == 0 && inflate) code = row_inflate(sn, r);
         if (code == PS_E_NO_MEMORY)
-            return sn->sn_failed = fail(sn, ENOMEM, "no memory to decompress a body");
+            return sn->sn_failed = fail_scan(sn, ENOMEM, "no memory to decompress a body");
         if (code < 0) {
             *count = i;
             return row_damaged(sn, i);
@@ -812,15 +815,15 @@ static bool more_to_read(const scanner *sn) {
     return sn->sn_at < sn->sn_end || sn->sn_candidate_at < sn->sn_candidate_count;
 }
 
-static int closed(scanner *sn) {
-    return fail(sn, EBADF, "the store was closed during the scan");
+static int refuse_closed(scanner *sn) {
+    return fail_scan(sn, EBADF, "the store was closed during the scan");
 }
 
 /* Fills one batch. 0, with *out released when the scan is at its end, or a negative errno. */
 static int batch_read(scanner *sn, struct ArrowArray *out) {
     ps_arrow_batch *ba = ps_arrow_begin(sn->sn_pool);
     int code = BLOCK_DONE;
-    if (ba == NULL) return sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch");
+    if (ba == NULL) return sn->sn_failed = fail_scan(sn, ENOMEM, "no memory for a batch");
     sn->sn_rows = 0;
     sn->sn_bytes = 0;
     while (code == BLOCK_DONE && sn->sn_rows < sn->sn_layout.ly_rows && more_to_read(sn)) {
@@ -828,14 +831,14 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
         /* A scan that finds little can take minutes, for which closing the store need not wait. */
         if (sn->sn_store != NULL &&
             atomic_load_explicit(&sn->sn_store->st_closed, memory_order_relaxed)) {
-            code = closed(sn);
+            code = refuse_closed(sn);
             break;
         }
         room = room < BLOCK ? room : BLOCK;
         code = block_read(sn, room, &count);
         if (count > 0 && ps_arrow_add(ba, sn->sn_row, count) < 0) {
             code = sn->sn_failed =
-                fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows + count);
+                fail_scan(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows + count);
             break;
         }
         sn->sn_rows += count;
@@ -847,7 +850,8 @@ static int batch_read(scanner *sn, struct ArrowArray *out) {
         return code < 0 ? code : 0;
     }
     if (ps_arrow_finish(ba, out) < 0)
-        return sn->sn_failed = fail(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows);
+        return sn->sn_failed =
+                   fail_scan(sn, ENOMEM, "no memory for a batch of %d rows", sn->sn_rows);
     sn->sn_stats->rows += sn->sn_rows;
     sn->sn_stats->batches++;
     return 0;
@@ -857,7 +861,7 @@ static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) 
     scanner *sn = stream->private_data;
     memset(out, 0, sizeof *out);
     if (sn->sn_failed != 0) return -sn->sn_failed;
-    if (sn->sn_store != NULL && ps_enter(sn->sn_store) < 0) return -closed(sn);
+    if (sn->sn_store != NULL && ps_enter(sn->sn_store) < 0) return -refuse_closed(sn);
     int code = batch_read(sn, out);
     if (sn->sn_store != NULL) ps_leave(sn->sn_store);
     return -code;
@@ -867,7 +871,7 @@ static int stream_schema(struct ArrowArrayStream *stream, struct ArrowSchema *ou
     scanner *sn = stream->private_data;
     memset(out, 0, sizeof *out);
     if (ps_arrow_schema(&sn->sn_layout, out) < 0)
-        return -fail(sn, ENOMEM, "no memory for the schema");
+        return -fail_scan(sn, ENOMEM, "no memory for the schema");
     return 0;
 }
 

@@ -63,13 +63,16 @@ int ps_scanner_check(const ps_store *s, const ps_scan *spec, ps_error *e) {
                        spec->column_count, PS_COLUMNS_MAX);
     for (int32_t i = 0; i < spec->column_count; i++)
         if (spec->columns[i] < 0 || spec->columns[i] >= PS_COL_COUNT)
-            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "no column %d",
-                           spec->columns[i]);
+            return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                           "there is no column %d: columns go from 0 to %d", spec->columns[i],
+                           PS_COL_COUNT - 1);
     if (spec->from_at < 0)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "from_at %lld is negative",
                        (long long)spec->from_at);
     if (spec->batch_rows < 0 || spec->batch_bytes < 0)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "batch_rows or batch_bytes is negative");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "batch_rows %d or batch_bytes %lld is negative", spec->batch_rows,
+                       (long long)spec->batch_bytes);
     if (spec->broker_name_len < 0 || spec->broker_name_len > BROKER_NAME_MAX ||
         (spec->broker_name_len > 0 && spec->broker_name == NULL))
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "broker_name_len %d is not between 0 and %d",

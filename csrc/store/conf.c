@@ -81,19 +81,25 @@ int ps_conf_check(const ps_conf *c, ps_error *e) {
                        "mappedFileSizeConsumeQueue %lld is not between 20 and 2147483627",
                        (long long)c->consumequeue_file_size);
     if (c->index_slots < 1 || c->index_entries < 2)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "maxHashSlotNum or maxIndexNum is too small");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "maxHashSlotNum %d is below 1, or maxIndexNum %d below 2", c->index_slots,
+                       c->index_entries);
     if (c->store_host_len != 8 && c->store_host_len != 20)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
                        "the store host is neither 8 nor 20 bytes long");
     if (c->reserve_window < 4096 || c->level_count < 0 || c->level_count > 64)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
-                       "reserve window or delay levels out of range");
+        return ps_fail(
+            e, PS_E_ARGUMENT, 0, -1, NULL,
+            "a reserve window of %lld bytes is below 4096, or %d delay levels are not from"
+            " 0 to 64",
+            (long long)c->reserve_window, c->level_count);
     if (c->mapped_files_max < 16)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "mappedFilesMax %d is below 16",
                        c->mapped_files_max);
     if ((c->file_mode & ~0066) != 0600)
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
-                       "storeFileMode %04o: the owner reads and writes, and nobody executes",
+                       "storeFileMode %04o: the owner must be able to read and write, and nobody to"
+                       " execute",
                        (unsigned)c->file_mode);
     return 0;
 }

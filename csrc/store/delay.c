@@ -73,7 +73,10 @@ int ps_deliver_due(ps_store *s, int32_t level, int64_t from, int64_t now, int32_
                    ps_error *e) {
     *out = (ps_due){.next_offset = from, .next_ms = -1};
     if (level < 1 || level > PS_QUEUE_ID_MAX || most < 1)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "level %d, at most %d messages", level, most);
+        return ps_fail(
+            e, PS_E_ARGUMENT, 0, -1, NULL,
+            "delay level %d is not from 1 to %d, or %d messages at most are fewer than 1", level,
+            PS_QUEUE_ID_MAX, most);
     if (ps_enter(s) < 0) return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     if (now == 0) now = ps_now_ms();
     int64_t delay = level <= s->st_levels.count ? s->st_levels.delay_ms[level - 1] : 1000;

@@ -71,7 +71,9 @@ int ps_ends_write_locked(ps_store *s, ps_error *e) {
     int32_t n = ps_queues_snapshot(&s->st_topics, &queues);
     for (int32_t i = 0; i < n; i++) room += ENTRY_HEAD + queues[i]->cq_topic->tp_len;
     uint8_t *bytes = malloc((size_t)room);
-    int code = bytes == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory") : 0;
+    int code = bytes == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
+                                       "no memory for the file of queue ends")
+                             : 0;
     if (code == 0) code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes,
                                           encode(s, queues, n, bytes), e);
     free(bytes);

@@ -208,7 +208,8 @@ static int put_waiting(ps_store *s, ps_topic *topic, const ps_message *m, ps_pla
     if (code < 0) return code;
     if (m->properties_len > PS_PROPERTIES_MAX)
         return ps_fail(&out->error, PS_E_PROPERTIES_SIZE_EXCEEDED, 0, -1, NULL,
-                       "the properties have %lld bytes", (long long)m->properties_len);
+                       "the properties have %lld bytes, more than %d", (long long)m->properties_len,
+                       PS_PROPERTIES_MAX);
     uint8_t *properties = malloc((size_t)ps_place_room(p));
     if (properties == NULL || to == NULL)
         code = ps_fail(&out->error, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the delay");
@@ -409,9 +410,11 @@ static int many_arguments(const ps_put_many *m, ps_error *e) {
     if (m->count < 0 || (m->count > 0 && !column_there(&m->bodies)))
         return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the bodies lack data or offsets");
     if (m->queue_ids == NULL && (m->queue_count < 0 || m->queue_count > PS_QUEUE_ID_MAX + 1))
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "the number of queues is out of range");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "%d queues are not from 0 to %d",
+                       m->queue_count, PS_QUEUE_ID_MAX + 1);
     if (m->together && (m->queue_ids != NULL || m->queue_count > 1))
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a batch goes to one queue");
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "a batch goes to one queue, not to %d",
+                       m->queue_count);
     return 0;
 }
 

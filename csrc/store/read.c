@@ -677,7 +677,7 @@ int32_t ps_queue_units(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t o
     }
     int code = 0;
     if (q == NULL)
-        code = ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no queue %d", queue_id);
+        code = ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "the topic has no queue %d", queue_id);
     else if (n < room)
         code = ps_segments_whole(&q->cq_files, (offset + n) * PS_UNIT, e);
     ps_leave(s);
@@ -722,7 +722,7 @@ int64_t ps_offset_at(ps_store *s, ps_topic *topic, int32_t queue_id, int64_t tim
     ps_queue *q = topic != NULL ? ps_topic_queue(topic, queue_id) : NULL;
     int64_t at = PS_E_NOT_FOUND;
     if (q == NULL) {
-        ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "no queue %d", queue_id);
+        ps_fail(e, PS_E_NOT_FOUND, 0, -1, NULL, "the topic has no queue %d", queue_id);
     } else {
         int64_t min = atomic_load(&q->cq_min), max = atomic_load(&q->cq_max);
         bool last = upper && timestamp == INT64_MAX;

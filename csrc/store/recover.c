@@ -446,8 +446,9 @@ static int close_over(scan *c, ps_mapfile *mf, int64_t from, int64_t to, ps_erro
         from += part;
     }
     if (c->s->st_io->fdatasync(c->s->st_io, mf->mf_fd) < 0)
-        return ps_fail(e, PS_E_FLUSH_FAILED, errno, mf->mf_base + from, mf->mf_path,
-                       "cannot sync what closes over the damage");
+        return ps_fail(
+            e, PS_E_FLUSH_FAILED, errno, mf->mf_base + from, mf->mf_path,
+            "cannot sync the records that were written over the damaged part of the log");
     return 0;
 }
 
@@ -833,7 +834,9 @@ int ps_recover_read(ps_store *s, ps_report *report, ps_progress *progress, ps_er
 
 int ps_reader_extend_locked(ps_store *s, ps_error *e) {
     ps_report *report = calloc(1, sizeof *report);
-    if (report == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    if (report == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
+                       "no memory for a recovery report");
     scan c = {.s = s, .report = report, .reading = true, .last_start = -1, .queues_after = -1};
     c.at = c.queues_from = c.index_from = atomic_load(&s->st_log.lg_end);
     int code = s->st_log.lg_files.ss_count > 0 ? scan_log(&c, e) : 0;

@@ -508,7 +508,8 @@ static int run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, ps_
 int ps_timers_run(ps_timers *t, int64_t now, int32_t most, ps_timer_round *out, ps_error *e) {
     *out = (ps_timer_round){.next_ms = -1};
     if (t->tm_store->st_readonly)
-        return ps_fail(e, PS_E_READ_ONLY, 0, -1, NULL, "a reader delivers nothing");
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, NULL,
+                       "a store that is open for reading only delivers no timers");
     if (ps_enter(t->tm_store) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     pthread_mutex_lock(&t->tm_lock);
@@ -581,8 +582,12 @@ static int64_t roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) 
 }
 
 int64_t ps_timers_roll(ps_timers *t, int64_t before_ms, int32_t most, ps_error *e) {
-    if (most < 1 || t->tm_store->st_readonly)
-        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL, "rolls %d timers", most);
+    if (t->tm_store->st_readonly)
+        return ps_fail(e, PS_E_READ_ONLY, 0, -1, NULL,
+                       "a store that is open for reading only rolls no timers");
+    if (most < 1)
+        return ps_fail(e, PS_E_ARGUMENT, 0, -1, NULL,
+                       "%d timers to roll at once: at least 1 is needed", most);
     if (ps_enter(t->tm_store) < 0)
         return ps_fail(e, PS_E_CLOSED, 0, -1, NULL, "the store is closed");
     pthread_mutex_lock(&t->tm_lock);
@@ -664,15 +669,17 @@ int64_t ps_timers_tallies(ps_timers *t, ps_timer_tally *out, int64_t room) {
 
 ps_timers_state *ps_timers_capture(ps_timers *t, int64_t *log_end, ps_error *e) {
     ps_timers_state *made = calloc(1, sizeof *made);
-    int code = made == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory") : 0;
+    int code = made == NULL ? ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                                      "no memory for the state of the timers")
+                            : 0;
     if (code < 0) return NULL;
     pthread_mutex_lock(&t->tm_lock);
     int64_t notes_len;
     uint8_t *notes = ps_tallies_save(&t->tm_tallies, t->tm_pending.pd_live, &notes_len);
     *log_end = atomic_load_explicit(&t->tm_store->st_log.lg_end, memory_order_acquire);
-    code = notes != NULL ? ps_pending_capture(&t->tm_pending, *log_end, notes, notes_len,
-                                              &made->state, e)
-                         : ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
+    code = notes != NULL
+               ? ps_pending_capture(&t->tm_pending, *log_end, notes, notes_len, &made->state, e)
+               : ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for the notes on timers");
     pthread_mutex_unlock(&t->tm_lock);
     free(notes);
     if (code == 0) return made;

@@ -84,8 +84,8 @@ int ps_tombstones_load(ps_store *s, ps_report *r, ps_error *e) {
         int err = errno;
         if (fd >= 0) s->st_io->close(s->st_io, fd);
         return ps_fail(e, ps_errno_code(err), err, -1, path,
-                       fd < 0 ? "cannot open the deleted topics"
-                              : "cannot look at the deleted topics");
+                       fd < 0 ? "cannot open the file of deleted topics"
+                              : "cannot read the size of the file of deleted topics");
     }
     /* Each change makes a new file, so a reader need not look into one that it knows. */
     bool known = s->st_tombstones.tb_inode == st.st_ino && s->st_tombstones.tb_size == st.st_size;
@@ -122,7 +122,9 @@ static int write_file(ps_store *s, ps_error *e) {
     pthread_rwlock_rdlock(&s->st_topics.tt_shared.qs_lock);
     int64_t len = encode_locked(s, &bytes);
     pthread_rwlock_unlock(&s->st_topics.tt_shared.qs_lock);
-    if (len < 0) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    if (len < 0)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
+                       "no memory for the list of deleted topics");
     int code = ps_replace_file(s->st_io, s->st_root, FILE_NAME, bytes, len, e);
     free(bytes);
     return code;
@@ -176,12 +178,14 @@ static int keep_file(ps_store *s, ps_error *e) {
     if (code < 0) return code;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0 || io->fstat(io, fd, &st) < 0)
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot read the deleted topics");
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                       "cannot read the file of deleted topics");
     uint8_t *bytes = code == 0 ? malloc((size_t)st.st_size + 1) : NULL;
     if (code == 0 && bytes == NULL)
-        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path, "no memory");
+        code = ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, path,
+                       "no memory for the list of deleted topics");
     if (code == 0 && ps_read_head(io, fd, bytes, (size_t)st.st_size) != st.st_size)
-        code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the deleted topics");
+        code = ps_fail(e, PS_E_IO, errno, -1, path, "cannot read the file of deleted topics");
     if (code == 0)
         code = ps_aside_bytes(&s->st_aside, path, 0, bytes, st.st_size,
                               "its topics were not deleted in this store", e);
@@ -260,7 +264,9 @@ void ps_tombstones_hide(ps_store *s) {
 static int begin_anew_locked(ps_store *s, ps_topic *t, ps_queue **queues, int32_t n, ps_error *e) {
     int64_t was = t->tp_gone_below;
     bool any = false;
-    if (queues == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root, "no memory");
+    if (queues == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, s->st_root,
+                       "no memory for the list of queues");
     for (int32_t i = 0; i < n; i++) any = any || (queues[i]->cq_topic == t && queues[i]->cq_next);
     if (!any) return 0;
     t->tp_gone_below = atomic_load(&s->st_log.lg_end);

@@ -37,12 +37,12 @@
  * one can be told from delivered ones. Within it a timer counts as due when the last one was. */
 #define SET_BACK_MS 1000
 
-static bool before(const ps_pending_entry *a, const ps_pending_entry *b) {
+static bool is_before(const ps_pending_entry *a, const ps_pending_entry *b) {
     return a->due_ms != b->due_ms ? a->due_ms < b->due_ms : a->id < b->id;
 }
 
-static int compare(const void *a, const void *b) {
-    return before(a, b) ? -1 : before(b, a);
+static int compare_entries(const void *a, const void *b) {
+    return is_before(a, b) ? -1 : is_before(b, a);
 }
 
 static bool is_timer(const ps_pending_entry *e) {
@@ -53,7 +53,7 @@ static bool is_timer(const ps_pending_entry *e) {
 
 static void sift_up(ps_pending_entry *h, int64_t at) {
     ps_pending_entry e = h[at];
-    for (; at > 0 && before(&e, &h[(at - 1) / 2]); at = (at - 1) / 2) h[at] = h[(at - 1) / 2];
+    for (; at > 0 && is_before(&e, &h[(at - 1) / 2]); at = (at - 1) / 2) h[at] = h[(at - 1) / 2];
     h[at] = e;
 }
 
@@ -62,8 +62,8 @@ static void sift_down(ps_pending_entry *h, int64_t count) {
     ps_pending_entry e = h[count];
     int64_t at = 0;
     for (int64_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && before(&h[child + 1], &h[child])) child++;
-        if (!before(&h[child], &e)) break;
+        if (child + 1 < count && is_before(&h[child + 1], &h[child])) child++;
+        if (!is_before(&h[child], &e)) break;
         h[at] = h[child];
     }
     h[at] = e;
@@ -94,7 +94,8 @@ static int map_run(ps_pending *p, ps_run *r, ps_error *e) {
     int err = errno;
     if (fd >= 0) p->pd_io->close(p->pd_io, fd);
     if (map == MAP_FAILED)
-        return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot map it: %s", strerror(err));
+        return ps_fail(e, ps_errno_code(err), err, -1, path, "cannot map the run of timers: %s",
+                       strerror(err));
     r->rn_map = map;
     return 0;
 }
@@ -128,8 +129,8 @@ static int flush_chunk(writing *w, ps_error *e) {
         ssize_t n =
             w->p->pd_io->pwrite(w->p->pd_io, w->fd, bytes + done, (size_t)(len - done), at + done);
         if (n <= 0)
-            return ps_fail(e, ps_errno_code(errno), errno, -1, w->path, "cannot write: %s",
-                           strerror(errno));
+            return ps_fail(e, ps_errno_code(errno), errno, -1, w->path,
+                           "cannot write the run of timers: %s", strerror(errno));
         done += n;
     }
     return 0;
@@ -160,14 +161,15 @@ static int begin_run(ps_pending *p, writing *w, ps_error *e) {
     int code = run_path(w->path, p->pd_folder, w->run.rn_number, e);
     if (code < 0 || (code = ps_make_folders(p->pd_io, p->pd_folder, true, e)) < 0) return code;
     w->chunk = malloc(CHUNK * sizeof *w->chunk);
-    if (w->chunk == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
+    if (w->chunk == NULL)
+        return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory for a run of timers");
     int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
     w->fd = p->pd_io->open(p->pd_io, w->path, flags, p->pd_io->file_mode);
     if (w->fd < 0) {
         int err = errno;
         free(w->chunk);
-        return ps_fail(e, ps_errno_code(err), err, -1, w->path, "cannot make it: %s",
-                       strerror(err));
+        return ps_fail(e, ps_errno_code(err), err, -1, w->path,
+                       "cannot make a file for a run of timers: %s", strerror(err));
     }
     p->pd_next_run++;
     return 0;
@@ -235,7 +237,8 @@ static int64_t place_of(const ps_run *r, const ps_pending_entry *x) {
     int64_t low = 0, high = r->rn_count;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
-        if (before(&r->rn_map[mid], x)) low = mid + 1;
+        if (is_before(&r->rn_map[mid], x))
+            low = mid + 1;
         else high = mid;
     }
     return low;
@@ -251,7 +254,7 @@ static int end_merge(ps_pending *p, ps_error *e) {
         ps_run *r = &p->pd_runs[i];
         if (!r->rn_merging) continue;
         r->rn_merging = false;
-        if (left_in(r) > 0 && (first == NULL || before(&r->rn_map[r->rn_at], first)))
+        if (left_in(r) > 0 && (first == NULL || is_before(&r->rn_map[r->rn_at], first)))
             first = &r->rn_map[r->rn_at];
     }
     ps_run made = m->mg_to.run;
@@ -276,7 +279,7 @@ static int merge_some(ps_pending *p, int64_t most, ps_error *e) {
         ps_run *best = NULL;
         for (ps_run *r = m->mg_from; r < m->mg_from + MERGED; r++)
             if (left_in(r) > 0 &&
-                (best == NULL || before(&r->rn_map[r->rn_at], &best->rn_map[best->rn_at])))
+                (best == NULL || is_before(&r->rn_map[r->rn_at], &best->rn_map[best->rn_at])))
                 best = r;
         if (best == NULL) return end_merge(p, e);
         code = write_entry(&m->mg_to, &best->rn_map[best->rn_at++], e);
@@ -309,7 +312,8 @@ static int write_heap(ps_pending *p, ps_error *e) {
     int code = p->pd_run_count < PS_PENDING_RUNS ? 0 : finish_merge(p, e);
     if (code == 0) code = begin_run(p, &w, e);
     if (code < 0) return code;
-    qsort(p->pd_heap, (size_t)p->pd_count, sizeof *p->pd_heap, compare); /* sorted is a heap, too */
+    qsort(p->pd_heap, (size_t)p->pd_count, sizeof *p->pd_heap,
+          compare_entries); /* sorted is a heap, too */
     for (int64_t i = 0; code == 0 && i < p->pd_count; i++)
         code = write_entry(&w, &p->pd_heap[i], e);
     code = end_run(p, &w, code, e);
@@ -443,7 +447,7 @@ void ps_pending_close(ps_pending *p) {
 
 /* ---- changes ---- */
 
-static int push(ps_pending *p, ps_pending_entry x, ps_error *e) {
+static int push_entry(ps_pending *p, ps_pending_entry x, ps_error *e) {
     share_merge(p);
     if (p->pd_count == p->pd_room) {
         if (!p->pd_readonly) {
@@ -451,7 +455,9 @@ static int push(ps_pending *p, ps_pending_entry x, ps_error *e) {
             if (code < 0) return code;
         } else {
             void *more = realloc(p->pd_heap, (size_t)p->pd_room * 2 * sizeof *p->pd_heap);
-            if (more == NULL) return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL, "no memory");
+            if (more == NULL)
+                return ps_fail(e, PS_E_NO_MEMORY, ENOMEM, -1, NULL,
+                               "no memory for the timers that wait");
             p->pd_heap = more;
             p->pd_room *= 2;
         }
@@ -472,7 +478,7 @@ int ps_pending_add(ps_pending *p, int64_t due_ms, int64_t id, ps_error *e) {
         if (p->pd_delivered - due_ms > SET_BACK_MS && !p->pd_readonly) code = empty_heap(p, e);
         else due_ms = p->pd_delivered;
     }
-    if (code == 0) code = push(p, (ps_pending_entry){due_ms, id}, e);
+    if (code == 0) code = push_entry(p, (ps_pending_entry){due_ms, id}, e);
     if (code < 0) return code;
     p->pd_next = offset + 1;
     p->pd_live++;
@@ -481,7 +487,7 @@ int ps_pending_add(ps_pending *p, int64_t due_ms, int64_t id, ps_error *e) {
 
 int ps_pending_cancel(ps_pending *p, ps_pending_entry entry, ps_error *e) {
     entry.id &= ~1LL;
-    int code = push(p, entry, e);
+    int code = push_entry(p, entry, e);
     if (code == 0) p->pd_live--;
     return code;
 }
@@ -497,7 +503,7 @@ static int first_source(const ps_pending *p, const ps_pending_entry **out) {
     for (int32_t i = 0; i < p->pd_run_count; i++) {
         const ps_run *r = &p->pd_runs[i];
         if (r->rn_at == r->rn_count) continue;
-        if (*out == NULL || before(&r->rn_map[r->rn_at], *out)) {
+        if (*out == NULL || is_before(&r->rn_map[r->rn_at], *out)) {
             *out = &r->rn_map[r->rn_at];
             source = i;
         }
@@ -505,7 +511,7 @@ static int first_source(const ps_pending *p, const ps_pending_entry **out) {
     return source;
 }
 
-static void drop(ps_pending *p, int source) {
+static void drop_source(ps_pending *p, int source) {
     if (source == -1) {
         if (--p->pd_count > 0) sift_down(p->pd_heap, p->pd_count);
     } else if (++p->pd_runs[source].rn_at == p->pd_runs[source].rn_count &&
@@ -520,9 +526,10 @@ bool ps_pending_first(ps_pending *p, ps_pending_entry *out) {
     while ((source = first_source(p, &e)) > -2) {
         *out = *e;
         if (is_timer(out)) return true;
-        drop(p, source);
+        drop_source(p, source);
         source = first_source(p, &e); /* the one that it takes away follows it */
-        if (source > -2 && e->due_ms == out->due_ms && e->id == (out->id | 1)) drop(p, source);
+        if (source > -2 && e->due_ms == out->due_ms && e->id == (out->id | 1))
+            drop_source(p, source);
     }
     return false;
 }
@@ -532,7 +539,7 @@ void ps_pending_pop(ps_pending *p) {
     int source = first_source(p, &e);
     if (source == -2) return;
     if (e->due_ms > p->pd_delivered) p->pd_delivered = e->due_ms;
-    drop(p, source);
+    drop_source(p, source);
     p->pd_live--;
 }
 
@@ -553,7 +560,7 @@ static void look_at(finding *f, const ps_pending_entry *e) {
     f->count++;
 }
 
-static int64_t bisect(const ps_run *r, int64_t after_ms) {
+static int64_t bisect_run(const ps_run *r, int64_t after_ms) {
     int64_t low = r->rn_at, high = r->rn_count;
     while (low < high) {
         int64_t mid = low + (high - low) / 2;
@@ -569,12 +576,12 @@ int64_t ps_pending_find(ps_pending *p, int64_t from_ms, int64_t to_ms, int64_t h
     for (int64_t i = 0; i < p->pd_count; i++) look_at(&f, &p->pd_heap[i]);
     for (int32_t i = 0; i < p->pd_run_count; i++) {
         const ps_run *r = &p->pd_runs[i];
-        for (int64_t at = bisect(r, from_ms); at < r->rn_count && r->rn_map[at].due_ms <= to_ms;
+        for (int64_t at = bisect_run(r, from_ms); at < r->rn_count && r->rn_map[at].due_ms <= to_ms;
              at++)
             look_at(&f, &r->rn_map[at]);
     }
     if (f.count > room) return -1;
-    qsort(out, (size_t)f.count, sizeof *out, compare);
+    qsort(out, (size_t)f.count, sizeof *out, compare_entries);
     int64_t kept = 0;
     for (int64_t i = 0; i < f.count; i++) {
         if (!is_timer(&out[i])) {
@@ -598,7 +605,7 @@ int64_t ps_pending_count(const ps_pending *p, int64_t from_ms, int64_t to_ms) {
     int64_t count = count_of(p->pd_heap, p->pd_count, from_ms, to_ms);
     for (int32_t i = 0; i < p->pd_run_count; i++) {
         const ps_run *r = &p->pd_runs[i];
-        int64_t low = bisect(r, from_ms), high = bisect(r, to_ms);
+        int64_t low = bisect_run(r, from_ms), high = bisect_run(r, to_ms);
         if (high <= low) continue;
         count += r->rn_cancels ? count_of(r->rn_map + low, high - low, from_ms, to_ms) : high - low;
     }
@@ -676,8 +683,8 @@ static int sync_run(ps_io *io, const char *folder, int64_t number, ps_error *e) 
     if (code < 0) return code;
     int fd = io->open(io, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0 || io->fdatasync(io, fd) < 0)
-        code = ps_fail(e, ps_errno_code(errno), errno, -1, path, "cannot sync it: %s",
-                       strerror(errno));
+        code = ps_fail(e, ps_errno_code(errno), errno, -1, path,
+                       "cannot sync the run of timers: %s", strerror(errno));
     if (fd >= 0) io->close(io, fd);
     return code;
 }
