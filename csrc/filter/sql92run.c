@@ -253,13 +253,13 @@ static inline value pushed_value(const ps_sql92 *sql, const ps_sql92_instruction
 }
 
 /* Runs one instruction on the stack, whose top is `top`; the instruction that follows, or -1 where
- * upstream throws. tidy: long, one case an instruction. */
+ * upstream throws. */
 static inline int32_t run_instruction(const ps_sql92 *sql, int32_t at, const value *slots,
                                       value **stack) {
     const ps_sql92_instruction *in = &sql->code[at];
     value *top = *stack;
     int low;
-    switch ((ps_sql92_op)in->op) {
+    switch ((ps_sql92_op)in->op) { /* tidy: long, one case an instruction */
     case PS_OP_NEGATE:
         negate_value(top);
         break;
