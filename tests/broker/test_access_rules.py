@@ -331,7 +331,8 @@ BROKEN = {
     "bad global": ("globalWhiteRemoteAddresses:\n- x.*\n", "f.yml:2: globalWhite"),
     "a NUL": ("accounts:\n\0", "f.yml:2"),
     "half a pair": ('accounts:\n- accessKey: "\\ud800abcdef"\n', "f.yml:2"),
-    "deep": ("accounts: " + "[" * 100_000, "f.yml:1: the access list is not YAML: more than"),
+    # More levels than we read, or than newer versions of libyaml do.
+    "deep": ("accounts: " + "[" * 100_000, "f.yml:1: the access list is not YAML: "),
     "deep lists": ("- " * 100_000, "f.yml:1: the access list is not YAML: more than"),
     "deep mappings": ("{a: " * 100_000, "f.yml:1: the access list is not YAML: more than"),
     "deep keys": ("? " * 100_000, "f.yml:1: the access list is not YAML: more than"),
