@@ -6,7 +6,6 @@ import os
 import re
 import stat
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,13 +14,14 @@ from operator import attrgetter
 from pathlib import Path
 
 from pystore.audit.findings import KINDS, Finding, Severity
-from pystore.errors import NotAStore, NotFound
+from pystore.audit.sizes import SEGMENT_LEAST, Piece, piece_of, usual_size
+from pystore.errors import NotAStore, NotFound, StoreError
 from pystore.files import os_error
 from pystore.native import ffi, lib, raise_error
 from pystore.quiet import open_quietly
 from pystore.settings import Settings
 
-__all__ = ["UNIT", "File", "Layout", "base_of", "last_with_data", "look", "look_at_log"]
+__all__ = ["GAP_MOST", "UNIT", "File", "Layout", "base_of", "last_with_data", "look", "look_at_log"]
 
 _BY_NAME = attrgetter("name")
 _DIGITS = re.compile(r"[0-9]{1,20}")
@@ -29,10 +29,11 @@ _NUMBER_MAX = (1 << 63) - 1  # of what is named by an offset or a time
 _SEGMENT = re.compile(r"[0-9]{20}")
 _RATIOS = (4, 2, 1, 5, 10, 8, 3)  # index entries to slots
 _HEADER, _SLOT, _ENTRY = 40, 4, 20
-#: Bytes of a unit of a queue; of the shortest segment of a log.
-UNIT, _PAGE = 20, 4096
-_MISSING_MAX = 16384  # segments of a gap: as many files are made when it is mended
+#: Bytes of a unit of a queue.
+UNIT = 20
 _INDEX_MOST = (1 << 31) - 1  # bytes that Java can map
+#: So many segments may be missing in one place: more are no part of a log that was lost.
+GAP_MOST = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +145,25 @@ def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
     return files, others
 
 
-def _usual_size(
-    files: list[File], configured: int, explicit: bool, smallest: int, apart: Iterable[int] = ()
-) -> int:
-    """What most of them have, the larger size where two are equally frequent. smallest: size that
-    one may have. apart: distances of neighbours, each of which counts as a file of this size."""
-    if explicit or not files:
-        return configured
-    counts = Counter(file.size for file in files if file.size >= smallest)
-    counts.update(apart)
-    return max(counts, key=lambda size: (counts[size], size)) if counts else configured
+def _segment_size(files: list[File], otherwise: int) -> int:
+    """Looks into the files where their lengths and names do not agree."""
+    sizes = {file.size for file in files}
+    apart = [after.number - before.number for before, after in pairwise(files)]
+    if len(sizes) == 1 and min(sizes) >= SEGMENT_LEAST and set(apart) <= sizes:
+        return sizes.pop()
+    pieces = []
+    for file in files:
+        try:
+            with open_quietly(file.path) as opened:
+                pieces.append(piece_of(opened, file.number))
+        except OSError:  # gone meanwhile, or not for this user
+            pieces.append(Piece(file.number, file.size))
+    return usual_size([pieces], otherwise)
+
+
+def _queue_file_size(queues: Iterable[list[File]], otherwise: int) -> int:
+    groups = ([Piece(file.number, file.size) for file in files] for files in queues)
+    return usual_size(groups, otherwise, least=UNIT, step=UNIT)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -190,22 +200,6 @@ def _in_place(layout: Layout, files: list[File]) -> list[File]:
     return [file for file in files if file not in odd]
 
 
-def _together(layout: Layout, files: list[File]) -> list[File]:
-    """Without those so far away that no log reaches from one to the other: of such groups the one
-    with most files."""
-    groups: list[list[File]] = [[]]
-    for file in files:
-        last = groups[-1][-1:]
-        if last and file.number - last[0].number > _MISSING_MAX * layout.segment_size:
-            groups.append([])
-        groups[-1].append(file)
-    kept = max(groups, key=len)
-    for file in (file for group in groups if group is not kept for file in group):
-        text = f"more than {_MISSING_MAX} segments lie between it and the log"
-        layout.found("stray-file", file.path, text=text)
-    return kept
-
-
 def base_of(path: Path, size: int) -> int | None:
     """First byte of a segment in the log, by what its records say of their own places; None when
     none does. Raises: StoreIOError, Forbidden."""
@@ -217,6 +211,29 @@ def base_of(path: Path, size: int) -> int | None:
         except NotFound:
             return None
     return base
+
+
+def _without_far_files(layout: Layout, files: list[File]) -> list[File]:
+    """Without files that hold no record and lie beyond a gap that no log has."""
+    runs: list[list[File]] = []
+    for file in files:
+        wide = GAP_MOST * layout.segment_size
+        if not runs or file.number - runs[-1][-1].number > wide:
+            runs.append([])
+        runs[-1].append(file)
+    if len(runs) < 2:
+        return files
+    held = [run for run in runs if any(_holds_records(file, layout.segment_size) for file in run)]
+    for file in (file for run in runs if held and run not in held for file in run):
+        layout.found("stray-file", file.path, text="it holds no record, far from all that do")
+    return [file for run in held or runs for file in run]
+
+
+def _holds_records(file: File, size: int) -> bool:
+    try:
+        return base_of(file.path, size) is not None
+    except StoreError:
+        return True  # who knows
 
 
 def _check_names(layout: Layout) -> None:
@@ -255,13 +272,14 @@ def _segments(layout: Layout, settings: Settings) -> None:
         for path in others:
             layout.found("stray-file", path, text="not a segment of the log")
     files = _once(layout, files)
+    name = "mappedFileSizeCommitLog"
+    size = int(settings[name] or 0)
+    if name not in settings.explicit:
+        size = _segment_size(files, size)
+    layout.segment_size = size
     if files and files[-1].size == 0:
         files.pop()  # left by a crash between making a file and giving it its length
-    name = "mappedFileSizeCommitLog"
-    apart = [after.number - before.number for before, after in pairwise(files)]
-    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit, _PAGE, apart)
-    layout.segment_size = size
-    files = _together(layout, _in_place(layout, files))
+    files = _without_far_files(layout, _in_place(layout, files))
     for file in files:
         if file.size != size:
             layout.found("segment-size", file.path, start=0, end=file.size,
@@ -276,7 +294,6 @@ def _segments(layout: Layout, settings: Settings) -> None:
 
 
 def _queues(layout: Layout, settings: Settings) -> None:
-    files: list[File] = []
     for topic in _folders(layout.root / "consumequeue"):
         for queue in _folders(topic.path):
             number = int(queue.name) if _DIGITS.fullmatch(queue.name) else -1
@@ -284,13 +301,14 @@ def _queues(layout: Layout, settings: Settings) -> None:
                 continue
             found, others = _numbered(queue.path)
             layout.queues[topic.name, number] = found
-            files += found
             if others:
                 names = ", ".join(path.name for path in others[:5])
                 layout.found("queue-stray", others[0].parent, topic=topic.name, queue=number,
                              count=len(others), text=names)  # fmt: skip
     name = "mappedFileSizeConsumeQueue"
-    size = _usual_size(files, int(settings[name] or 0), name in settings.explicit, UNIT)
+    size = int(settings[name] or 0)
+    if name not in settings.explicit:
+        size = _queue_file_size(layout.queues.values(), size)
     layout.queue_file_size = -(-size // UNIT) * UNIT
 
 

@@ -24,14 +24,14 @@ from pystore.errors import RecordDamaged
 from pystore.properties import parse_properties
 from pystore.quiet import open_quietly
 from pystore.repair.filler import TOPIC as FILLER
-from pystore.repair.sparse import data_ranges
+from pystore.sparse import data_ranges
 
-__all__ = ["Balance", "Census", "Contents", "Found", "blank_end", "content_of",
-           "content_of_record", "found_in"]  # fmt: skip
+__all__ = ["Balance", "Census", "Contents", "Found", "content_of", "content_of_record",
+           "found_in"]  # fmt: skip
 
 _HEAD = struct.Struct(">iIIiiqqiq")  # totalSize to bornTimestamp; docs/internals/format.md#record
 _SMALLEST = 91
-_V1, _V2, _BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
+_V1, _V2 = 0xDAA320A7, 0xDAA320AB
 _MAGIC_HEAD = b"\xda\xa3\x20"
 _BORN_V6, _STORE_V6, _ROLLBACK = 0x10, 0x20, 0xC
 _HOST_KINDS = _BORN_V6 | _STORE_V6
@@ -132,14 +132,6 @@ def _whole(fd: int, size: int, base: int, window: memoryview, at: int) -> memory
     if len(record) < total:
         record = memoryview(os.pread(fd, total, base + at))
     return record if len(record) == total else None
-
-
-def blank_end(file: BinaryIO, at: int) -> int | None:
-    """Where the blank at `at` of a file says that its segment ends; None when none stands there."""
-    head = os.pread(file.fileno(), 8, at)
-    if len(head) < 8 or int.from_bytes(head[4:], "big") != _BLANK:
-        return None
-    return at + int.from_bytes(head[:4], "big", signed=True)
 
 
 # ---- content ----

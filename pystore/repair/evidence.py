@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from pystore.audit.layout import Layout
 from pystore.quiet import open_quietly
 from pystore.repair.manifest import Action
-from pystore.repair.sparse import data_ranges
+from pystore.sparse import data_ranges
 
 __all__ = ["Differs", "differs", "digest_of", "mark_of", "note_found"]
 
@@ -262,13 +262,12 @@ def _rebuild(layout: Layout, data: dict[str, Any], interrupted: bool) -> None:
 
 
 def differs(
-    layout: Layout, folder: Path, number: int, action: Action, same_file: list[Action],
-    *, interrupted: bool,
-) -> Differs | None:  # fmt: skip
-    """What keeps one of the actions from being done, finished or undone.
+    layout: Layout, kept: Path, action: Action, others: list[Action], *, interrupted: bool
+) -> Differs | None:
+    """What keeps an action from being done, finished or undone.
 
-    folder: of the repair. number: of the action in it. same_file: all actions on its file.
-    interrupted: it was, so that each action is done, half done or not. Raises: OSError.
+    kept: where what it takes away is kept. others: all actions on its file. interrupted: the repair
+    was, so that each action is done, half done or not. Raises: OSError.
     """
     try:
         if action.do == "rebuild":
@@ -277,8 +276,7 @@ def differs(
             if not action.done:
                 _keep(layout.root, action.data)
         else:
-            kept = folder / "old" / str(number)
-            _CHECKS[action.do](layout.root / action.file, kept, action.data, same_file)
+            _CHECKS[action.do](layout.root / action.file, kept, action.data, others)
     except Differs as found:
         return found
     return None

@@ -42,10 +42,13 @@ from pystore.files import (
 from pystore.native import ffi, lib
 from pystore.repair.evidence import Differs, differs, note_found
 from pystore.repair.manifest import Action, check_manifest, next_name, read_manifest, to_json
-from pystore.repair.sparse import copy_range, data_ranges
+from pystore.sparse import copy_range, data_ranges
 
 __all__ = ["Journal", "hold_lock", "refuse_if_held"]
 
+#: What they find out as they go is needed to do them again, or to undo them: it is written down at
+#: once. That others are done is not, which would cost the square of their number.
+_TELLING = ("keep", "rebuild")
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
@@ -188,15 +191,15 @@ class Journal:
         Raises: Forbidden, StoreIOError.
         """
         interrupted = self.state != "applied"
-        by_file: dict[str, list[Action]] = {}
+        steps: dict[str, list[Action]] = {}
         for action in self.actions:
-            by_file.setdefault(action.file, []).append(action)
+            steps.setdefault(action.file, []).append(action)
         for number, action in enumerate(self.actions):
             if forwards and action.done:
                 continue
+            kept, others = self.folder / "old" / str(number), steps[action.file]
             with _named(self.root / action.file):
-                found = differs(layout, self.folder, number, action, by_file[action.file],
-                                interrupted=interrupted)  # fmt: skip
+                found = differs(layout, kept, action, others, interrupted=interrupted)
             if found is not None:
                 return action, found
         return None
@@ -217,7 +220,7 @@ class Journal:
             # Here: a loss of power may keep the manifest and lose the folder beside it.
             (self.folder / "old").mkdir(mode=folder_mode(self.file_mode), exist_ok=True)
             sync_folder(self.folder)
-            self.state = "applying"
+            self._enter("applying")
             for number, action in enumerate(self.actions):
                 if action.done:
                     continue
@@ -226,15 +229,9 @@ class Journal:
                 else:
                     getattr(self, f"_{action.do}")(action, number)
                 action.done = True
-                if not self._goes_on(number):
+                if action.do in _TELLING:
                     self.save()
             self._enter("applied")
-
-    def _goes_on(self, number: int) -> bool:
-        """Whether the next step is of the same kind, and nothing is lost when both are done again:
-        a gap may be of thousands of segments, and the manifest names each."""
-        steps = self.actions[number : number + 2]
-        return [each.do for each in steps] == ["create", "create"]
 
     def _patch(self, action: Action, number: int) -> None:
         with (self.root / action.file).open("r+b") as file:
@@ -348,7 +345,7 @@ class Journal:
             for number, action in reversed(list(enumerate(self.actions))):
                 getattr(self, f"_undo_{action.do}")(action, number)
                 action.done = False
-                if number == 0 or not self._goes_on(number - 1):
+                if action.do in _TELLING:
                     self.save()
             self._enter("undone")
 

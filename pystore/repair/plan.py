@@ -7,7 +7,7 @@ import os
 from pystore._aside import Piece, kept_aside
 from pystore.accessfiles import has_access_copy
 from pystore.audit import Audit, Finding
-from pystore.audit.layout import File, Layout
+from pystore.audit.layout import GAP_MOST, File, Layout
 from pystore.audit.metadata import tombstones_without
 from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
@@ -92,7 +92,7 @@ def _segments(layout: Layout, audit: Audit) -> list[Action]:
         elif f.kind == "missing-segment" and f.start is not None and f.end is not None:
             folder = layout.name(layout.segments[0].path.parent)
             new = [[at, data.hex()] for at, data in blank(0, layout.segment_size)]
-            for base in range(f.start, f.end, layout.segment_size):
+            for base in range(f.start, f.end, layout.segment_size):  # GAP_MOST at most
                 actions.append(
                     Action("create", f"{folder}/{base:020d}", "put an empty segment into the gap",
                            {"size": layout.segment_size, "new": new})
@@ -258,6 +258,21 @@ def refuse_unclear(audit: Audit) -> None:
         raise error
 
 
+def _refuse_wide_gap(layout: Layout, audit: Audit) -> None:
+    """Raises: MissingSegment where so much is missing that it is two logs rather than one."""
+    for f in audit.findings:
+        if f.kind == "missing-segment" and f.start is not None and f.end is not None:
+            missing = -(-(f.end - f.start) // max(1, layout.segment_size))
+            if missing > GAP_MOST:
+                after = layout.segment_of(f.end)
+                error = MissingSegment(f"{missing} segments are missing before it", after)
+                error.next_step = (
+                    "nothing was changed; this is not a gap of one log: move what does not belong to"
+                    " it elsewhere, or salvage each part by itself"
+                )
+                raise error
+
+
 def _is_copy(f: Finding) -> bool:
     return f.text.startswith("the same")
 
@@ -265,10 +280,12 @@ def _is_copy(f: Finding) -> bool:
 def make_plan(layout: Layout, audit: Audit) -> list[Action]:
     """The actions that mend what the audit found, in the order in which they are done.
 
-    Raises: MissingSegment while a folder of the log is missing, or a segment is there twice or has
-    the name of another; StrayFile where the file `abort` belongs.
+    Raises: MissingSegment while a folder of the log is missing, a segment is there twice or has
+    the name of another, or more than GAP_MOST are missing in one place; StrayFile where the file
+    `abort` belongs.
     """
     refuse_unclear(audit)
+    _refuse_wide_gap(layout, audit)
     kinds = {f.kind for f in audit.findings if f.kind != "deleted-topic"}
     actions = _configs(layout, audit) + _segments(layout, audit) + set_back_offsets(layout, audit)
     names = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import zlib
@@ -14,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from pystore import settings as _settings
+from pystore.audit.sizes import SEGMENT_LEAST, Piece, blank_end, usual_size
 from pystore.errors import BadArgument, Forbidden, NotAStore
 from pystore.files import make_folders, os_error, sync_folder
 from pystore.quiet import open_quietly
-from pystore.repair.census import Balance, Census, blank_end, found_in
+from pystore.repair.census import Balance, Census, found_in
 from pystore.repair.reasons import balance_of
 from pystore.repair.repair import Repair, repair
-from pystore.repair.sparse import copy_range
+from pystore.sparse import copy_range
 
 __all__ = ["Salvaged", "salvage"]
-
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +64,11 @@ class _Heaped:
                     at.append(found.at)
                     self.places.append(found.place)
                     self.sums.append(zlib.crc32(found.record))
-            self.blank = blank_end(file, self.end) or 0
+            self.blank = blank_end(file, self.end)
         self.base = votes.most_common(1)[0][0] if votes else 0
 
-    def fits(self, size: int) -> bool:
-        return self.base % size == 0 and self.end <= size
+    def piece(self) -> Piece:
+        return Piece(self.base, self.size, self.end, self.blank, 1 + len(self.places))
 
 
 def salvage(
@@ -125,18 +123,8 @@ def _moved(made: Repair, was: str, now: str) -> None:
 
 
 def _segment_size(found: list[_Heaped]) -> int:
-    """The size with which most records are at their places: as the blanks that end segments say,
-    as files are long, or as the places of the files allow."""
-    usual = Counter(each.size for each in found)
-    usual.update(each.blank for each in found if each.blank >= each.end > 0)
-    apart = math.gcd(*(each.base for each in found))
-    sizes = [*(size for size, _ in usual.most_common() if size % _PAGE == 0), apart,
-             *(-(-each.size // _PAGE) * _PAGE for each in found)]  # fmt: skip
-
-    def held(size: int) -> int:
-        return sum(1 + len(each.places) for each in found if each.fits(size))
-
-    return max((size for size in sizes if size > 0), key=held)
+    longest = max(each.size for each in found)
+    return usual_size([[each.piece() for each in found]], max(longest, SEGMENT_LEAST))
 
 
 def _salvage(
@@ -148,7 +136,7 @@ def _salvage(
     make_folders(target / "commitlog", mode)
     (target / "abort").touch(mode=mode)
     for each in sorted(found, key=lambda one: -len(one.places)):
-        if not each.fits(size):
+        if not each.piece().fits(size):
             left.append((each, f"no segment of {size} bytes begins at {each.base} of the log"))
         elif each.base in taken:
             other = taken[each.base].path.relative_to(source)

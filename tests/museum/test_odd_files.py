@@ -3,7 +3,9 @@ while the store is open."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import shutil
 import struct
 import subprocess
@@ -16,7 +18,9 @@ import pytest
 
 import pystore
 from pystore.audit import verify
-from pystore.repair import repair, salvage, undo
+from pystore.audit.layout import look
+from pystore.repair import journal, repair, salvage, undo
+from pystore.settings import load
 
 CUT = """
 import os, sys, pystore
@@ -182,30 +186,99 @@ def test_a_store_that_does_not_open_is_not_called_sound_and_opens_after_a_repair
         assert store.range("orders", 0) == (0, 100)
 
 
-@pytest.mark.parametrize("segment", [-1, -2])
-@pytest.mark.parametrize("size", [0, 8, 4096, 40_000])
+CUTS = list(itertools.product((-1, -2), (0, 8, 4096, 40_000), (False, True)))
+SMALL = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000}
+
+
+def filled(root: Path, segments: int, seed: int) -> list[Path]:
+    """A store whose records are of odd lengths; its segments."""
+    chosen, number = random.Random(seed), 0
+    with pystore.open(root, **SMALL) as store:
+        while store.info().log_max <= (segments - 1 << 16) + 30_000:
+            store.put("orders", bytes(chosen.randrange(10, 400)), queue=number % 2)
+            number += 1
+    found = sorted((root / "commitlog").iterdir())
+    assert len(found) == segments
+    return found
+
+
+@pytest.mark.parametrize("segments", [2, 4])
+@pytest.mark.parametrize(("which", "length", "crashed"), CUTS)
 def test_one_repair_is_enough_wherever_the_last_segments_are_cut(
-    segment: int, size: int, tmp_path: Path
+    segments: int, which: int, length: int, crashed: bool, tmp_path: Path, seed: int
 ) -> None:
-    for messages in (400, 700):  # in two segments; in three or four
-        root = tmp_path / f"{messages}"
-        small = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000}
-        with pystore.open(root, **small) as store:
-            for number in range(messages):
-                store.put("orders", bytes(10 + number % 390), queue=number % 2)
-        os.truncate(sorted((root / "commitlog").iterdir())[segment], size)
-        shutil.copytree(root, killed := tmp_path / f"{messages} killed")
-        (killed / "abort").touch()
-        assert repair(root).good
-        assert repair(killed).good
+    root = tmp_path / "store"
+    os.truncate(filled(root, segments, seed)[which], length)
+    if crashed:
+        (root / "abort").touch()
+    done = repair(root)
+    assert done.good
+    assert len(done.actions) < 10
+    with pystore.open(root) as store:
+        assert store.info().commitlog_file_size == 1 << 16
 
 
-def test_a_file_named_far_behind_the_log_is_moved_aside_and_no_gap_is_filled(root: Path) -> None:
-    far = root / "commitlog" / f"{9 << 59:020d}"
-    far.write_bytes(bytes(1 << 20))
-    assert "stray-file" in {found.kind for found in verify(root).findings}
-    assert repair(root).good
-    assert not far.exists()
+@pytest.mark.parametrize("length", [0, 8, 4096, 40_000])
+def test_one_repair_is_enough_when_all_segments_are_cut(length: int, tmp_path: Path) -> None:
+    """Only the distance between their names says how long they were."""
+    for segment in filled(tmp_path / "store", 3, 7):
+        os.truncate(segment, length)
+    done = repair(tmp_path / "store")
+    assert done.good
+    assert look(tmp_path / "store", load(None, {})).segment_size == 1 << 16
+
+
+FAR = "00009000000000000000"
+
+
+def test_a_file_far_away_that_holds_no_record_is_moved_aside(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    filled(root, 2, 7)
+    (root / "commitlog" / FAR).write_bytes(bytes(1 << 16))
+    assert not verify(root).sound
+    done = repair(root)
+    assert done.good
+    assert [action.do for action in done.actions] == ["move"]
+    with pystore.open(root) as store:
+        assert store.info().commitlog_file_size == 1 << 16
+
+
+def test_a_gap_that_no_log_has_is_refused_by_name(tmp_path: Path) -> None:
+    """Records that belong there: of two logs nobody but their owner knows which is the store's."""
+    root = tmp_path / "store"
+    first, second = filled(root, 2, 7)
+    data, far = bytearray(first.read_bytes()), int(FAR) - int(FAR) % (1 << 16)
+    at = 0
+    while (size := int.from_bytes(data[at : at + 4], "big")) and data[at + 4] == 0xDA:
+        data[at + 28 : at + 36] = (far + at).to_bytes(8, "big")
+        at += size
+    (root / "commitlog" / f"{far:020d}").write_bytes(data)
+    assert not verify(root).sound
+    with pytest.raises(pystore.MissingSegment, match="segments are missing before it"):
+        repair(root)
+    assert first.stat().st_size == second.stat().st_size == 1 << 16
+
+
+def test_a_gap_of_many_segments_is_filled_with_one_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saving the plan after each of its steps would cost the square of their number."""
+    root, written = tmp_path / "store", []
+    with pystore.open(root, mappedFileSizeCommitLog=4096, mappedFileSizeConsumeQueue=2000) as store:
+        for number in range(2000):
+            store.put("orders", b"x" * 400, queue=number % 2)
+    segments = sorted((root / "commitlog").iterdir())
+    for gone in segments[3:-3]:
+        gone.unlink()
+    whole = journal.write_whole
+    monkeypatch.setattr(
+        journal, "write_whole",
+        lambda path, data, **how: (written.append(path.name), whole(path, data, **how)),
+    )  # fmt: skip
+    done = repair(root)
+    assert done.good
+    assert sum(action.do == "create" for action in done.actions) == len(segments) - 6
+    assert written.count("manifest.json") < 12
 
 
 def test_a_gap_of_many_segments_is_filled_and_emptied_again(root: Path) -> None:

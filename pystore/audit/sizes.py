@@ -1,0 +1,91 @@
+"""How long the files of one kind are, which nobody wrote down: segments of a log, files of a queue.
+
+Some of them may be cut, too long, missing, or have another's name. One rule for all that guess.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import BinaryIO
+
+from pystore.sparse import data_ranges
+
+__all__ = ["SEGMENT_LEAST", "Piece", "blank_end", "piece_of", "usual_size"]
+
+#: The smallest segment, bytes (mappedFileSizeCommitLog).
+SEGMENT_LEAST = 4096
+_PAGE = 4096
+_MOST = (1 << 31) - 1  # a size is Java's int
+_BLANK = 0xCBD43194
+_BACK = 8 << 20  # a blank may be as long as the longest message, which it had no room for
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A file, for :func:`usual_size`, all in bytes. begin: its first byte among all. size: its
+    length. end: where what it holds ends. blank: where the blank after that says that the segment
+    ends, 0 without. weight: how many records speak for its place."""
+
+    begin: int
+    size: int
+    end: int = 0
+    blank: int = 0
+    weight: int = 1
+
+    def fits(self, size: int) -> bool:
+        """Whether it can be one of files of this length."""
+        return self.begin % size == 0 and self.end <= size
+
+
+def usual_size(
+    groups: Iterable[Sequence[Piece]], otherwise: int, *, least: int = SEGMENT_LEAST, step: int = 1
+) -> int:
+    """The length with which most is in its place, and for which most speaks: distances between
+    neighbours and blanks count twice, since no cut makes them; of equals the larger one.
+
+    groups: files that follow one another, those of one queue, say. otherwise: when nothing speaks
+    for any length. least: no file is shorter. step: of which every length is a multiple.
+    """
+    votes: Counter[int] = Counter()
+    pieces: list[Piece] = []
+    for group in groups:
+        ordered = sorted(group, key=lambda piece: piece.begin)
+        votes.update(piece.size for piece in ordered)
+        for length in (*(b.begin - a.begin for a, b in pairwise(ordered)),
+                       *(piece.blank for piece in ordered)):  # fmt: skip
+            votes[length] += 2
+        pieces += ordered
+    votes[math.gcd(*(piece.begin for piece in pieces))] += 0  # for want of anything else
+    likely = [(votes[size] + (size % _PAGE == 0), size) for size in votes
+              if least <= size <= _MOST and size % step == 0]  # fmt: skip
+    best = sorted(likely, reverse=True)[:16]
+
+    def held(size: int) -> int:
+        return sum(piece.weight for piece in pieces if piece.fits(size))
+
+    return max(((held(size), vote, size) for vote, size in best), default=(0, 0, otherwise))[2]
+
+
+def blank_end(file: BinaryIO, at: int) -> int:
+    """Where the blank at `at` of a file says that its segment ends; 0 when none stands there."""
+    head = os.pread(file.fileno(), 8, at) if at >= 0 else b""
+    if len(head) < 8 or int.from_bytes(head[4:], "big") != _BLANK:
+        return 0
+    length = int.from_bytes(head[:4], "big", signed=True)
+    return at + length if length >= len(head) else 0
+
+
+def piece_of(file: BinaryIO, begin: int) -> Piece:
+    """Of a segment's bytes alone, without reading its records. Raises: OSError."""
+    fd = file.fileno()
+    size = os.fstat(fd).st_size
+    end = max((at + count for at, count in data_ranges(fd, 0, size)), default=0)
+    data = os.pread(fd, min(_BACK, end), end - min(_BACK, end)).rstrip(b"\0")
+    if data or end <= _BACK:
+        end = max(0, end - _BACK) + len(data)
+    return Piece(begin, size, end, blank_end(file, end - 8))
