@@ -21,7 +21,7 @@ __all__ = ["SEGMENT_LEAST", "Piece", "blank_end", "piece_of", "usual_size"]
 SEGMENT_LEAST = 4096
 _PAGE = 4096
 _MOST = (1 << 31) - 1  # a size is Java's int
-_BLANK = 0xCBD43194
+_BLANK, _HEAD = 0xCBD43194, 8  # bytes of a blank's length and magic
 _BACK = 8 << 20  # a blank may be as long as the longest message, which it had no room for
 
 
@@ -41,12 +41,20 @@ class Piece:
         """Whether it can be one of files of this length."""
         return self.begin % size == 0 and self.end <= size
 
+    def lengths(self) -> list[int]:
+        """What it says of the length. A segment always has room for a blank after its last record:
+        one that is full without was cut."""
+        said = [self.blank] if self.blank else []
+        if self.end + _HEAD <= self.size or self.blank == self.size:
+            said.append(self.size)
+        return said
+
 
 def usual_size(
     groups: Iterable[Sequence[Piece]], otherwise: int, *, least: int = SEGMENT_LEAST, step: int = 1
 ) -> int:
-    """The length with which most is in its place, and for which most speaks: distances between
-    neighbours and blanks count twice, since no cut makes them; of equals the larger one.
+    """The length with which most is in its place, and which most says: files, the blanks in them,
+    and distances between neighbours; of equals the larger one.
 
     groups: files that follow one another, those of one queue, say. otherwise: when nothing speaks
     for any length. least: no file is shorter. step: of which every length is a multiple.
@@ -55,29 +63,28 @@ def usual_size(
     pieces: list[Piece] = []
     for group in groups:
         ordered = sorted(group, key=lambda piece: piece.begin)
-        votes.update(piece.size for piece in ordered)
-        for length in (*(b.begin - a.begin for a, b in pairwise(ordered)),
-                       *(piece.blank for piece in ordered)):  # fmt: skip
-            votes[length] += 2
+        votes.update(length for piece in ordered for length in piece.lengths())
+        votes.update(after.begin - before.begin for before, after in pairwise(ordered))
         pieces += ordered
-    votes[math.gcd(*(piece.begin for piece in pieces))] += 0  # for want of anything else
-    likely = [(votes[size] + (size % _PAGE == 0), size) for size in votes
+    for last_resort in (*(piece.size for piece in pieces), math.gcd(*(p.begin for p in pieces))):
+        votes[last_resort] += 0
+    likely = [(votes[size], size % _PAGE == 0, size) for size in votes
               if least <= size <= _MOST and size % step == 0]  # fmt: skip
     best = sorted(likely, reverse=True)[:16]
 
     def held(size: int) -> int:
         return sum(piece.weight for piece in pieces if piece.fits(size))
 
-    return max(((held(size), vote, size) for vote, size in best), default=(0, 0, otherwise))[2]
+    return max(((held(each[2]), *each) for each in best), default=(otherwise,))[-1]
 
 
 def blank_end(file: BinaryIO, at: int) -> int:
     """Where the blank at `at` of a file says that its segment ends; 0 when none stands there."""
-    head = os.pread(file.fileno(), 8, at) if at >= 0 else b""
-    if len(head) < 8 or int.from_bytes(head[4:], "big") != _BLANK:
+    head = os.pread(file.fileno(), _HEAD, at) if at >= 0 else b""
+    if len(head) < _HEAD or int.from_bytes(head[4:], "big") != _BLANK:
         return 0
     length = int.from_bytes(head[:4], "big", signed=True)
-    return at + length if length >= len(head) else 0
+    return at + length if length >= _HEAD else 0
 
 
 def piece_of(file: BinaryIO, begin: int) -> Piece:
@@ -88,4 +95,4 @@ def piece_of(file: BinaryIO, begin: int) -> Piece:
     data = os.pread(fd, min(_BACK, end), end - min(_BACK, end)).rstrip(b"\0")
     if data or end <= _BACK:
         end = max(0, end - _BACK) + len(data)
-    return Piece(begin, size, end, blank_end(file, end - 8))
+    return Piece(begin, size, end, blank_end(file, end - _HEAD))

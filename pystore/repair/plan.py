@@ -267,8 +267,8 @@ def _refuse_wide_gap(layout: Layout, audit: Audit) -> None:
                 after = layout.segment_of(f.end)
                 error = MissingSegment(f"{missing} segments are missing before it", after)
                 error.next_step = (
-                    "nothing was changed; this is not a gap of one log: move what does not belong to"
-                    " it elsewhere, or salvage each part by itself"
+                    "nothing was changed; this is not a gap of one log: move what does not belong"
+                    " to it elsewhere, or salvage each part by itself"
                 )
                 raise error
 
