@@ -7,6 +7,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,17 @@ from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import Command, Refused
 from broker.remoting.handlers import Handler, Peer
+from broker.remoting.rate_limited_log import RateLimitedLogger
+from broker.remoting.safe_log import SafeLogger
+from broker.remoting.turns import alone
 from pystore.configfiles import version_to_json
 from pystore.errors import BadArgument
 from pystore.files import replace_file, sync_folder
 from pystore.javaproperties import parse_java_properties
 
 __all__ = ["Processor"]
+
+_quiet = RateLimitedLogger(SafeLogger(__name__))
 
 #: Longest registration that is read within a turn of the event loop.
 _AT_ONCE = 8 << 10
@@ -82,9 +88,11 @@ class Processor:
             code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
             code.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
-            code.GET_UNIT_TOPIC_LIST: self.unit_topics,
-            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_ununit_topics,
+            code.GET_UNIT_TOPIC_LIST: self._of_unit(lambda flag: bool(flag & UNIT)),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self._of_unit(lambda flag: bool(flag & UNIT_SUB)),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._of_unit(
+                lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB
+            ),
             code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             code.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
             code.UPDATE_NAMESRV_CONFIG: self.update_config,
@@ -160,7 +168,7 @@ class Processor:
         packed = is_packed(data, command.flag_of("compressed"))
         given = data, packed, command.version
         if len(data) <= _AT_ONCE and not packed:
-            return self._registered(peer, command, _parsed(*given))
+            return self._registered(command, _registration(peer, command, _parsed(*given)))
         return self._register_later(peer, command, given)
 
     async def _register_later(
@@ -169,28 +177,29 @@ class Processor:
         """A large one: read beside the event loop, one after the other."""
         async with self._reading:
             body = await asyncio.to_thread(_parsed, *given)
-        return self._registered(peer, command, body)
+            registration = _registration(peer, command, body)
+            answer = self._registered(command, registration)
+            while self._routes.take_more(registration):
+                await asyncio.sleep(0)
+            if peer.closed:  # what was taken since goes, too
+                self._notify(self._routes.peer_closed(peer))
+                await self._drop_all()
+        return answer
 
-    def _registered(self, peer: Peer, command: Command, body: Body) -> Command:
-        acting = command.flag_of("enableActingMaster")
-        given = Registration(
-            cluster=command.text("clusterName"),
-            name=command.text("brokerName"),
-            address=command.text("brokerAddr"),
-            broker_id=_broker_id(command),
-            version=body.version,
-            topics=body.topics,
-            ha_address=command.text("haServerAddr", ""),
-            zone=command.ext.get("__ZONE_NAME") or None,
-            timeout_ms=command.number("heartbeatTimeoutMillis", EXPIRY_MS),
-            acting_master=acting if command.ext.get("enableActingMaster") else None,
-            mapping=body.mapping,
-            filters=body.filters,
-            peer=peer,
-        )
+    async def _drop_all(self) -> None:
+        while self._routes.drop_more():
+            await asyncio.sleep(0)
+
+    def _registered(self, command: Command, given: Registration) -> Command:
         done = self._routes.register(given)
         if done is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        if self._routes.is_full:
+            _quiet.warning(
+                "full",
+                "The name server holds %d MB of registrations: it takes no more topics or brokers",
+                self._routes.size >> 20,
+            )
         if done.change is not None:
             self._notify([done.change])
         order = None
@@ -199,7 +208,7 @@ class Processor:
         ext = {"haServerAddr": done.ha_address, "masterAddr": done.master_address}
         return command.reply(ext=ext, body=order or b"")
 
-    def unregister(self, peer: Peer, command: Command) -> Command:
+    async def unregister(self, peer: Peer, command: Command) -> Command:
         key = (
             command.text("clusterName"),
             command.text("brokerAddr"),
@@ -207,6 +216,7 @@ class Processor:
             _broker_id(command),
         )
         self._notify(self._routes.unregister([key]))
+        await self._drop_all()
         return command.reply()
 
     def heartbeat(self, peer: Peer, command: Command) -> Command:
@@ -239,7 +249,7 @@ class Processor:
 
     async def _change_write_perm(self, name: str, may_write: bool) -> int:
         """Others have their turn in between."""
-        count, topics = 0, self._routes.topics()
+        count, topics = 0, self._routes.topics_of(name)
         for at in range(0, len(topics), _A_TURN):
             count += self._routes.change_write_perm(name, may_write, topics[at : at + _A_TURN])
             await asyncio.sleep(0)
@@ -247,17 +257,29 @@ class Processor:
 
     # ---- topics ----
 
-    def _topic_list(self, command: Command, setting: str, topics: list[str]) -> Command:
+    @alone
+    async def _topic_list(
+        self,
+        command: Command,
+        setting: str,
+        chosen: Callable[[list[str]], list[str]] = lambda topics: topics,
+    ) -> Command:
+        """chosen: of some of the topics. Others have their turn in between."""
         if not self._settings.flag(setting):
             raise Refused(ResponseCode.SYSTEM_ERROR, "disable")
-        return command.reply(body=compact({"topicList": topics}))
+        topics, parts = self._routes.topics(), []
+        for at in range(0, len(topics), _A_TURN):
+            parts.append(compact(chosen(topics[at : at + _A_TURN]))[1:-1])
+            await asyncio.sleep(0)
+        listed = b",".join(part for part in parts if part)
+        return command.reply(body=b'{"topicList":[' + listed + b"]}")
 
-    def all_topics(self, peer: Peer, command: Command) -> Command:
-        return self._topic_list(command, "enableAllTopicList", self._routes.topics())
+    async def all_topics(self, peer: Peer, command: Command) -> Command:
+        return await self._topic_list(command, "enableAllTopicList")
 
-    def topics_of_cluster(self, peer: Peer, command: Command) -> Command:
-        topics = self._routes.topics_of_cluster(command.text("cluster"))
-        return self._topic_list(command, "enableTopicList", topics)
+    async def topics_of_cluster(self, peer: Peer, command: Command) -> Command:
+        of_cluster = partial(self._routes.of_cluster, command.text("cluster"))
+        return await self._topic_list(command, "enableTopicList", of_cluster)
 
     def system_topics(self, peer: Peer, command: Command) -> Command:
         topics, address = self._routes.system_topics()
@@ -266,17 +288,12 @@ class Processor:
             made = {"brokerAddr": address, "topicList": topics}
         return command.reply(body=compact(made))
 
-    def unit_topics(self, peer: Peer, command: Command) -> Command:
-        topics = self._routes.unit_topics(lambda flag: bool(flag & UNIT))
-        return self._topic_list(command, "enableTopicList", topics)
+    def _of_unit(self, wanted: Callable[[int], bool]) -> Handler:
+        async def answer(peer: Peer, command: Command) -> Command:
+            flagged = partial(self._routes.flagged, wanted)
+            return await self._topic_list(command, "enableTopicList", flagged)
 
-    def unit_sub_topics(self, peer: Peer, command: Command) -> Command:
-        topics = self._routes.unit_topics(lambda flag: bool(flag & UNIT_SUB))
-        return self._topic_list(command, "enableTopicList", topics)
-
-    def unit_sub_ununit_topics(self, peer: Peer, command: Command) -> Command:
-        topics = self._routes.unit_topics(lambda flag: flag & (UNIT | UNIT_SUB) == UNIT_SUB)
-        return self._topic_list(command, "enableTopicList", topics)
+        return answer
 
     def delete_topic(self, peer: Peer, command: Command) -> Command:
         self._routes.delete_topic(command.text("topic"), command.text("clusterName", ""))
@@ -391,3 +408,23 @@ def _save(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, data, keep_old=True)
     sync_folder(path.parent)
+
+
+def _registration(peer: Peer, command: Command, body: Body) -> Registration:
+    acting = command.flag_of("enableActingMaster")
+    return Registration(
+        cluster=command.text("clusterName"),
+        name=command.text("brokerName"),
+        address=command.text("brokerAddr"),
+        broker_id=_broker_id(command),
+        version=body.version,
+        topics=body.topics,
+        ha_address=command.text("haServerAddr", ""),
+        zone=command.ext.get("__ZONE_NAME") or None,
+        timeout_ms=command.number("heartbeatTimeoutMillis", EXPIRY_MS),
+        acting_master=acting if command.ext.get("enableActingMaster") else None,
+        mapping=body.mapping,
+        filters=body.filters,
+        peer=peer,
+        body_size=len(command.body),
+    )

@@ -9,8 +9,10 @@ Upstream's RouteInfoManager has the same five tables. What is different:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from broker.namesrv.jsontext import compact, fastjson
@@ -23,6 +25,14 @@ PERM_WRITE, PERM_READ_WRITE = 2, 6
 UNIT, UNIT_SUB = 1, 2
 #: A broker without sign of life for so long is gone.
 EXPIRY_MS = 120_000
+#: Topics of a broker that comes or goes that are looked at in one call.
+A_PIECE = 2000
+#: Bytes, roughly: of a topic at a broker beside its name; of a broker; of JSON that is kept as it
+#: came, for each of its characters. No more than so many in all are taken.
+ROW, BROKER, KEPT_JSON = 400, 2000, 10
+SIZE_MAX = 256 << 20
+#: Addresses of brokers.
+BROKERS_MAX = 10_000
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -54,6 +64,10 @@ class Broker:
     addresses: dict[int, str] = field(default_factory=dict)
     acting_master: bool = False
     zone: str | None = None
+    #: Every cluster that the name was registered in, `cluster` among them.
+    clusters: dict[str, None] = field(default_factory=dict)
+    #: Of Routes.size.
+    size: int = 0
 
     def as_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {
@@ -101,6 +115,10 @@ class Registration:
     mapping: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     filters: list[str] = field(default_factory=list)
     peer: Closable | None = None
+    #: Bytes.
+    body_size: int = 0
+    #: Those of its topics that are not taken yet: Routes.take_more().
+    rest: Iterator[None] = field(default_factory=lambda: iter(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +150,9 @@ class Switches:
 
 
 class Routes:
-    """All methods are quick and are called on one thread."""
+    """All methods are called on one thread. Whoever comes or goes costs the time of its own topics,
+    however many others there are, and of A_PIECE of them in one call: take_more() and drop_more()
+    go on."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
@@ -143,6 +163,15 @@ class Routes:
         self._brokers: dict[str, Broker] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[tuple[str, str], Live] = {}
+        #: Keys of _live by connection; topics of _topics by broker name, and those of _mapping by
+        #: the name that registered them, with the name that they stand under.
+        self._by_peer: dict[Closable, dict[tuple[str, str], None]] = {}
+        self._served: dict[str, dict[str, None]] = {}
+        self._mapped: dict[str, dict[str, str]] = {}
+        #: Topics of brokers that are gone.
+        self._stale: deque[Iterator[None]] = deque()
+        #: Bytes that registrations take, roughly.
+        self.size = 0
         self._filters: dict[tuple[str, str], list[str]] = {}
         self._mapping: dict[str, dict[str, Any]] = {}
         self._encoded: dict[tuple[str, bool], bytes] = {}
@@ -150,30 +179,40 @@ class Routes:
     # ---- brokers come ----
 
     def register(self, given: Registration) -> Registered | None:
-        """None refuses it: an unknown broker must tell all of its topics first."""
+        """None refuses it: an unknown broker must tell all of its topics first. take_more() takes
+        what is left of very many."""
         key = (given.cluster, given.address)
         broker = self._brokers.get(given.name)
         known = broker.addresses if broker is not None else {}
         # An address has one id: a slave that becomes a master leaves its old one.
         before = {n: a for n, a in known.items() if a != given.address or n == given.broker_id}
         if self._outdated(given, before.get(given.broker_id)):
-            self._live.pop(key, None)
+            self._forget_live(key)
             return Registered()
         if given.broker_id not in before and len(given.topics) == 1:
             return None
         first = broker is None or not before.get(given.broker_id)
+        if (broker is None and self.is_full) or (
+            key not in self._live and len(self._live) >= BROKERS_MAX
+        ):
+            return None
         if broker is None:
             broker = self._brokers[given.name] = Broker(given.cluster, given.name)
         self._clusters.setdefault(given.cluster, {})[given.name] = None
+        broker.clusters[given.cluster] = None
         old = replace(broker, addresses=dict(known))
         broker.addresses = before | {given.broker_id: given.address}
         broker.acting_master = bool(given.acting_master)
         broker.zone = given.zone
+        self._charge(broker, given)
         self._take_topics(given, broker, first)
+        self._forget_live(key)
         self._live[key] = Live(
             given.name, given.broker_id, self._clock_ms(), given.timeout_ms, given.version,
             given.peer, given.ha_address,
         )  # fmt: skip
+        if given.peer is not None:
+            self._by_peer.setdefault(given.peer, {})[key] = None
         if self._take_filters(key, given.filters) or old != broker:
             self._forget_broker(given.name)
         change = None
@@ -182,6 +221,27 @@ class Routes:
             notify = others or tuple(broker.addresses.values())
             change = MinIdChange(notify, given.broker_id, given.address, None, given.ha_address)
         return self._registered(given, broker, change)
+
+    @property
+    def is_full(self) -> bool:
+        """No topic and no broker that is not known is taken."""
+        return self.size >= SIZE_MAX
+
+    def _charge(self, broker: Broker, given: Registration) -> None:
+        kept = KEPT_JSON * given.body_size if given.mapping or given.filters else 0
+        names = (given.name, given.address, given.cluster, given.ha_address, given.zone or "")
+        size = max(broker.size, BROKER + kept + sum(map(len, names)))
+        self.size += size - broker.size
+        broker.size = size
+
+    def _forget_live(self, key: tuple[str, str]) -> None:
+        live = self._live.pop(key, None)
+        keys = self._by_peer.get(live.peer) if live is not None and live.peer is not None else None
+        if live is None or live.peer is None or keys is None:
+            return
+        keys.pop(key, None)
+        if not keys:
+            del self._by_peer[live.peer]
 
     def _outdated(self, given: Registration, address: str | None) -> bool:
         """Whether another broker with this id was appointed by a later state of the controller."""
@@ -209,24 +269,44 @@ class Routes:
         changed = first or self.is_changed(given.cluster, given.address, given.version)
         name = given.name
         if self.switches.delete_topics and not given.mapping:
-            for topic in [t for t, at in self._topics.items() if name in at]:
-                if topic not in given.topics:
-                    self._drop(topic, name)
+            for topic in [t for t in self._served.get(name, ()) if t not in given.topics]:
+                self._drop(topic, name)
+        given.rest = self._rows(given, broker, is_slave, changed)
+        self.take_more(given)
+
+    @staticmethod
+    def take_more(given: Registration) -> bool:
+        """The next of a registration's topics; whether there may be more."""
+        return _go_on(given.rest)
+
+    def _rows(
+        self, given: Registration, broker: Broker, is_slave: bool, changed: bool
+    ) -> Iterator[None]:
+        name, reads = given.name, is_slave and broker.acting_master
         for topic, row in given.topics.items():
-            at = self._topics.get(topic)
-            if not changed and at is not None and name in at:
-                continue
-            if is_slave and broker.acting_master:
-                row = replace(row, perm=row.perm & ~PERM_WRITE)
-            if at is None:
-                at = self._topics[topic] = {}
-            if at.get(name) != row:
-                at[name] = row
-                self.forget(topic)
-        if changed:
-            for topic, info in given.mapping.items():
-                self._mapping.setdefault(topic, {})[str(info.get("bname", name))] = info
-                self.forget(topic)
+            if self._brokers.get(name) is not broker:
+                return
+            if changed if topic in self._served.get(name, ()) else not self.is_full:
+                taken = replace(row, perm=row.perm & ~PERM_WRITE) if reads else row
+                self._serve(topic, name, taken)
+            yield
+        for topic, info in given.mapping.items() if changed else ():
+            if self._brokers.get(name) is not broker:
+                return
+            owner = str(info.get("bname", name))
+            self._mapping.setdefault(topic, {})[owner] = info
+            self._mapped.setdefault(name, {})[topic] = owner
+            self.forget(topic)
+            yield
+
+    def _serve(self, topic: str, name: str, row: Topic) -> None:
+        served, at = self._served.setdefault(name, {}), self._topics.setdefault(topic, {})
+        if topic not in served:
+            served[topic] = None
+            self.size += ROW + len(topic)
+        if at.get(name) != row:
+            at[name] = row
+            self.forget(topic)
 
     def _take_filters(self, key: tuple[str, str], filters: list[str]) -> bool:
         """Whether they changed."""
@@ -256,14 +336,12 @@ class Routes:
 
     def unregister(self, gone: Iterable[tuple[str, str, str, int]]) -> list[MinIdChange]:
         """gone: cluster, address, name and id of each. Whom to tell of smallest ids that changed.
-
-        The topics are gone through once, however many brokers go.
-        """
+        drop_more() drops what is left of very many topics; routes do not show them any more."""
         removed: set[str] = set()
         reduced: set[str] = set()
         changes = []
         for cluster, address, name, broker_id in gone:
-            self._live.pop((cluster, address), None)
+            self._forget_live((cluster, address))
             self._filters.pop((cluster, address), None)
             broker = self._brokers.get(name)
             if broker is None:
@@ -285,15 +363,12 @@ class Routes:
         return changes
 
     def _remove_name(self, name: str) -> None:
-        del self._brokers[name]
-        for cluster in [c for c, names in self._clusters.items() if name in names]:
+        broker = self._brokers.pop(name)
+        self.size -= broker.size
+        for cluster in broker.clusters:
             del self._clusters[cluster][name]
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-        for topic in [t for t, at in self._mapping.items() if name in at]:
-            del self._mapping[topic][name]
-            if not self._mapping[topic]:
-                del self._mapping[topic]
 
     def _clean_topics(self, removed: set[str], reduced: set[str]) -> None:
         without_master = {
@@ -301,52 +376,78 @@ class Routes:
             for name in reduced
             if self._brokers[name].acting_master and min(self._brokers[name].addresses) > MASTER_ID
         }
-        if not removed and not without_master:
-            return
-        for topic in list(self._topics):
-            at = self._topics[topic]
-            for name in removed & at.keys():
-                self._drop(topic, name)
-            for name in without_master & at.keys():
+        self._stale.extend(
+            self._stale_rows(name, self._served.pop(name, {}), self._mapped.pop(name, {}))
+            for name in removed
+        )
+        self.drop_more()
+        for name in without_master:
+            for topic in self._served.get(name, ()):
+                at = self._topics[topic]
                 at[name] = replace(at[name], perm=at[name].perm & ~PERM_WRITE)
                 self.forget(topic)
 
-    def _drop(self, topic: str, name: str) -> None:
-        at = self._topics[topic]
-        del at[name]
+    def drop_more(self) -> bool:
+        """The next topics of brokers that are gone; whether there may be more."""
+        while self._stale:
+            if _go_on(self._stale[0]):
+                return True
+            self._stale.popleft()
+        return False
+
+    def _stale_rows(
+        self, name: str, served: dict[str, None], mapped: dict[str, str]
+    ) -> Iterator[None]:
+        """What it serves again by now stays."""
+        for topic in served:
+            self.size -= ROW + len(topic)
+            if topic not in self._served.get(name, ()):
+                self._take_out(self._topics, topic, name)
+            yield
+        for topic, owner in mapped.items():
+            if topic not in self._mapped.get(name, ()):
+                self._take_out(self._mapping, topic, owner)
+            yield
+
+    def _take_out(self, table: dict[str, dict[str, Any]], topic: str, name: str) -> None:
+        at = table.get(topic, {})
+        at.pop(name, None)
         if not at:
-            del self._topics[topic]
+            table.pop(topic, None)
         self.forget(topic)
+
+    def _drop(self, topic: str, name: str) -> None:
+        served = self._served[name]
+        del served[topic]
+        if not served:
+            del self._served[name]
+        self.size -= ROW + len(topic)
+        self._take_out(self._topics, topic, name)
 
     def peer_closed(self, peer: Closable) -> list[MinIdChange]:
         """A broker whose connection is gone is gone."""
-        return self.unregister(self._keys(lambda live: live.peer is peer))
+        return self.unregister(self._keys(self._by_peer.get(peer, ())))
 
     def expire(self) -> tuple[list[MinIdChange], list[Closable]]:
         """Drops who gave no sign of life; also gives their connections, to be closed."""
         now = self._clock_ms()
 
-        def late(live: Live) -> bool:
-            return live.seen_ms + live.timeout_ms < now
-
-        peers = [live.peer for live in self._live.values() if late(live) and live.peer is not None]
+        late = {k: v for k, v in self._live.items() if v.seen_ms + v.timeout_ms < now}
+        peers = [live.peer for live in late.values() if live.peer is not None]
         return self.unregister(self._keys(late)), peers
 
-    def _keys(self, chosen: Callable[[Live], bool]) -> list[tuple[str, str, str, int]]:
-        return [
-            (cluster, address, live.name, live.broker_id)
-            for (cluster, address), live in self._live.items()
-            if chosen(live)
-        ]
+    def _keys(self, keys: Iterable[tuple[str, str]]) -> list[tuple[str, str, str, int]]:
+        found = ((key, self._live[key]) for key in keys)
+        return [(*key, live.name, live.broker_id) for key, live in found]
 
     # ---- topics ----
 
     def register_topic(self, topic: str, rows: Mapping[str, Topic]) -> None:
         """rows: by broker name; nothing happens when one of them is unknown."""
-        if not rows or not all(name in self._brokers for name in rows):
+        if not rows or self.is_full or not all(name in self._brokers for name in rows):
             return
-        self._topics.setdefault(topic, {}).update(rows)
-        self.forget(topic)
+        for name, row in rows.items():
+            self._serve(topic, name, row)
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
         """cluster: empty deletes it everywhere."""
@@ -390,7 +491,7 @@ class Routes:
         order = self.order_topics.get(topic)
         if order is not None:
             made["orderTopicConf"] = order
-        made["queueDatas"] = [row.as_json(name) for name, row in at.items()]
+        made["queueDatas"] = [r.as_json(name) for name, r in at.items() if name in self._brokers]
         mapping = self._mapping.get(topic)
         if mapping is not None:
             made["topicQueueMappingByBroker"] = mapping
@@ -451,9 +552,19 @@ class Routes:
     def topics(self) -> list[str]:
         return list(self._topics)
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
+    def topics_of(self, name: str) -> list[str]:
+        """Those that a broker serves."""
+        return list(self._served.get(name, ()))
+
+    def of_cluster(self, cluster: str, topics: Iterable[str]) -> list[str]:
+        """Those of them that a broker of the cluster serves."""
         names = self._clusters.get(cluster, {}).keys()
-        return [topic for topic, at in self._topics.items() if not names.isdisjoint(at)]
+        return [topic for topic in topics if not names.isdisjoint(self._topics.get(topic, ()))]
+
+    def flagged(self, wanted: Callable[[int], bool], topics: Iterable[str]) -> list[str]:
+        """wanted: says of a topicSysFlag whether the topic belongs to the list."""
+        known = (topic for topic in topics if topic in self._topics)
+        return [t for t in known if wanted(next(iter(self._topics[t].values())).sys_flag)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Names of clusters and brokers, each of which is a topic, and the address of a broker."""
@@ -461,11 +572,7 @@ class Routes:
         addresses = (each.addresses[min(each.addresses)] for each in self._brokers.values())
         return list(names), next(addresses, None)
 
-    def unit_topics(self, wanted: Callable[[int], bool]) -> list[str]:
-        """wanted: says of a topicSysFlag whether the topic belongs to the list."""
-        return list(self._where_flag(wanted))
 
-    def _where_flag(self, wanted: Callable[[int], bool]) -> Iterator[str]:
-        for topic, at in self._topics.items():
-            if wanted(next(iter(at.values())).sys_flag):
-                yield topic
+def _go_on(rows: Iterator[None]) -> bool:
+    """A_PIECE of them, if there are so many."""
+    return sum(1 for _ in islice(rows, A_PIECE)) == A_PIECE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from broker.remoting.safe_log import SafeLogger
 from broker.remoting.server import RemotingServer
 from broker.remoting.thread import LoopThread
 from broker.remoting.tls import TlsSettings
+from broker.remoting.turns import Pieces
 from broker.remoting.watchdog import Watchdog
 
 __all__ = ["NameServer"]
@@ -67,6 +69,9 @@ class NameServer:
         self._client: RemotingClient | None = None
         self._scan: asyncio.TimerHandle | None = None
         self._telling: set[asyncio.Task[None]] = set()
+        #: Connections that are closed, whose brokers are still in the tables.
+        self._gone: deque[Connection] = deque()
+        self._cleaning: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -111,7 +116,7 @@ class NameServer:
         if drain_s is None:
             drain_s = self.settings.number("shutdownWaitTimeSeconds")
         await server.stop(drain_s)
-        for task in list(self._telling):
+        for task in [*self._telling, *([self._cleaning] if self._cleaning is not None else [])]:
             task.cancel()
         if self._client is not None:
             await self._client.close()
@@ -147,7 +152,21 @@ class NameServer:
     # ---- brokers that go ----
 
     def _closed(self, peer: Connection) -> None:
-        self._tell(self.routes.peer_closed(peer))
+        """All brokers of a network that fails go at once: others have their turn in between."""
+        self._gone.append(peer)
+        if self._server is not None:
+            self._clean()
+
+    def _clean(self) -> None:
+        if self._cleaning is None or self._cleaning.done():
+            self._cleaning = asyncio.get_running_loop().create_task(self._drop_gone())
+
+    async def _drop_gone(self) -> None:
+        pieces = Pieces()
+        while self._gone or self.routes.drop_more():
+            if self._gone:
+                self._tell(self.routes.peer_closed(self._gone.popleft()))
+            await pieces.next()
 
     def _arm(self) -> None:
         pause_ms = self.settings.number("scanNotActiveBrokerInterval")
@@ -162,6 +181,7 @@ class NameServer:
             )
             peer.close()
         self._tell(changes)
+        self._clean()
         self._arm()
 
     def _tell(self, changes: list[MinIdChange]) -> None:

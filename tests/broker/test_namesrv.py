@@ -17,7 +17,7 @@ import pytest
 from loops import Wire, run, until
 from waiting import BOUND_S
 
-from broker.namesrv import NameServer, registration
+from broker.namesrv import NameServer, processor, registration
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.registration import parse
 from broker.namesrv.routes import MinIdChange, Registration, Routes, Topic
@@ -215,6 +215,100 @@ def test_a_broker_that_says_so_goes_and_its_name_with_the_last(routes):
     assert routes.system_topics() == ([], None)
 
 
+MANY = {f"t{i}": TWO["a"] for i in range(35)}
+
+
+def test_a_broker_of_very_many_topics_comes_and_goes_in_pieces(routes, monkeypatch):
+    """None of them is in a route once it is gone, whether the tables have it still or not."""
+    monkeypatch.setattr("broker.namesrv.routes.A_PIECE", 10)
+    given = broker(topics=MANY)
+    routes.register(given)
+    assert len(routes.topics()) == 10
+    assert [routes.take_more(given) for _ in range(3)] == [True, True, False]
+    assert (len(routes.topics()), shown(routes, "t34")[1]) == (35, {"broker-a": 6})
+    routes.unregister([("c1", "broker-a:0", "broker-a", 0)])
+    assert (len(routes.topics()), shown(routes, "t34")) == (25, None)
+    routes.register(broker(topics={"t34": TWO["b"], "new": TWO["b"]}))  # it is back already
+    while routes.drop_more():
+        pass
+    assert sorted(routes.topics()) == ["new", "t34"]
+    assert shown(routes, "t34")[1] == {"broker-a": 6}
+
+
+def test_a_broker_that_goes_while_it_registers_leaves_nothing(routes, monkeypatch):
+    monkeypatch.setattr("broker.namesrv.routes.A_PIECE", 10)
+    given = broker(topics=MANY)
+    routes.register(given)
+    routes.unregister([("c1", "broker-a:0", "broker-a", 0)])
+    while routes.take_more(given) or routes.drop_more():
+        pass
+    assert (routes.topics(), routes.size) == ([], 0)
+
+
+def test_a_broker_that_goes_costs_the_time_of_its_own_topics(routes):
+    looked = []
+    plain = routes._take_out
+    routes._take_out = lambda *given: looked.append(given) or plain(*given)
+    peers = [Peer() for _ in range(50)]
+    for n, peer in enumerate(peers):
+        topics = {f"{n}-{i}": TWO["a"] for i in range(20)}
+        routes.register(broker(f"broker-{n}", topics=topics, peer=peer))
+    routes.peer_closed(Peer())
+    assert looked == []
+    routes.peer_closed(peers[7])
+    assert sorted(topic for _, topic, _ in looked) == sorted(f"7-{i}" for i in range(20))
+
+
+def test_brokers_of_a_network_that_fails_leave_in_turns(monkeypatch):
+    """Each takes three milliseconds of that clock, and others are served between two of them."""
+    now, order = [0.0], []
+    monkeypatch.setattr("broker.remoting.turns.monotonic", lambda: now[0])
+
+    async def work():
+        async with NameServer(listenPort=0, bindAddress="127.0.0.1", kvConfigPath="") as names:
+            plain = names.routes.peer_closed
+
+            def slow(peer):
+                now[0] += 0.003
+                order.append("gone")
+                return plain(peer)
+
+            names.routes.peer_closed = slow
+            for peer in [Peer() for _ in range(40)]:
+                names._closed(peer)
+            while order.count("gone") < 40:
+                order.append("other")
+                await asyncio.sleep(0)
+
+    run(work())
+    assert "gone gone" not in " ".join(order)
+
+
+def test_registrations_hold_so_much_memory_and_no_more(routes, monkeypatch):
+    """Who is known stays, with what it serves already."""
+    monkeypatch.setattr("broker.namesrv.routes.SIZE_MAX", 10_000)
+    routes.register(broker(topics=MANY))
+    assert routes.is_full
+    assert routes.register(broker("broker-b")) is None
+    routes.register(broker(topics={"t0": TWO["b"], "new": TWO["b"]}, counter=2))
+    routes.register_topic("other", {"broker-a": TWO["a"]})
+    assert routes.route("t0")["queueDatas"][0]["readQueueNums"] == 8
+    assert len(routes.topics()) == 20
+    routes.unregister([("c1", "broker-a:0", "broker-a", 0)])
+    assert routes.size == 0
+    assert routes.register(broker("broker-b")) is not None
+
+
+def test_a_static_topic_goes_with_the_broker_that_registered_it(routes):
+    for name in ("broker-a", "broker-b"):
+        info = {"topic": "a", "bname": f"of-{name}"}
+        routes.register(broker(name, mapping={"a": info}))
+    routes.unregister([("c1", "broker-a:0", "broker-a", 0)])
+    assert list(routes.route("a")["topicQueueMappingByBroker"]) == ["of-broker-b"]
+    routes.unregister([("c1", "broker-b:0", "broker-b", 0)])
+    assert (routes._mapping, routes.size) == ({}, 0)
+
+
 # ---- acting masters ----
 
 
@@ -287,11 +381,42 @@ def test_lists_of_topics(routes):
     routes.register(broker(topics=TWO | {"unit": Topic(1, 1, 6, 1), "sub": Topic(1, 1, 6, 2)}))
     routes.register(broker("other", cluster="c2", topics={"a": TWO["a"], "z": Topic(1, 1, 6, 3)}))
     assert sorted(routes.topics()) == ["a", "b", "sub", "unit", "z"]
-    assert sorted(routes.topics_of_cluster("c2")) == ["a", "z"]
-    assert routes.topics_of_cluster("unknown") == []
+    topics = routes.topics()
+    assert sorted(routes.of_cluster("c2", topics)) == ["a", "z"]
+    assert routes.of_cluster("unknown", topics) == []
+    assert sorted(routes.topics_of("other")) == ["a", "z"]
     assert routes.system_topics() == (["c1", "broker-a", "c2", "other"], "broker-a:0")
-    assert sorted(routes.unit_topics(lambda flag: flag & 1)) == ["unit", "z"]
-    assert routes.unit_topics(lambda flag: flag & 3 == 2) == ["sub"]
+    assert sorted(routes.flagged(lambda flag: flag & 1, topics)) == ["unit", "z"]
+    assert routes.flagged(lambda flag: flag & 3 == 2, [*topics, "gone"]) == ["sub"]
+
+
+def test_lists_of_very_many_topics_are_written_in_pieces(monkeypatch):
+    sizes = []
+    plain = processor.compact
+    monkeypatch.setattr(processor, "_A_TURN", 10)
+    monkeypatch.setattr(processor, "compact", lambda each: sizes.append(len(each)) or plain(each))
+
+    async def work():
+        async with NameServer(listenPort=0, bindAddress="127.0.0.1", kvConfigPath="") as names:
+            names.routes.register(broker(topics=MANY))
+            async with await Wire.to(names.port) as wire:
+                found = [
+                    json.loads((await wire.ask(Command(code, {"cluster": "c1"}))).body)
+                    for code in (206, 224, 311)
+                ]
+                wiped = await wire.ask(Command(205, {"brokerName": "broker-a"}))
+                return [sorted(each["topicList"]) for each in found], wiped.ext["wipeTopicCount"]
+
+    lists, wiped = run(work())
+    assert lists == [sorted(MANY), sorted(MANY), []]
+    assert (max(sizes), wiped) == (10, "35")
+
+
+def test_brokers_are_bounded_in_number(routes, monkeypatch):
+    """A list of all of them is made for whoever asks."""
+    monkeypatch.setattr("broker.namesrv.routes.BROKERS_MAX", 3)
+    done = [routes.register(broker("broker-a", number)) for number in (0, 1, 2, 3, 0)]
+    assert [each is None for each in done] == [False, False, False, True, False]
 
 
 def test_filter_servers_are_shown_by_address(routes):
