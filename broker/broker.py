@@ -63,7 +63,7 @@ from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.setting_types import SettingValues
 from pystore.settings import RETENTION, Settings, load
-from pystore.timers import Progress, Timers, save_timers
+from pystore.timers import Timers, TimersProgress, save_timers
 
 if TYPE_CHECKING:
     # A server process starts without what it may never use.
@@ -391,7 +391,7 @@ class Broker:
             return None
         began = told = time.monotonic()
 
-        def tell(so_far: Progress) -> None:
+        def tell(so_far: TimersProgress) -> None:
             nonlocal told
             if time.monotonic() - told >= _PROGRESS_S:
                 told = time.monotonic()

@@ -157,7 +157,7 @@ class ScanStats:
     first_skipped: int
 
 
-class Scanned(Protocol):
+class ScanSource(Protocol):
     """What a stream needs of its store."""
 
     def c_handle(self) -> Any: ...
@@ -219,7 +219,7 @@ class ArrowStream:
 
     def __init__(
         self,
-        store: Scanned | None,
+        store: ScanSource | None,
         topic: str | None,
         queue: int | None,
         *,
@@ -246,7 +246,7 @@ class ArrowStream:
         if queue is not None and topic is None:
             raise BadArgument("queue given without a topic")
         _check_columns(columns, properties)
-        self._store: Scanned = store if store is not None else _NoStore()
+        self._store: ScanSource = store if store is not None else _NoStore()
         self._keep: list[Any] = []
         self._stats = _new_stats()
         s = self._scan = ffi.new("ps_scan *")

@@ -68,7 +68,7 @@ def _export_now_and_then(
             del metadata
 
 
-class Synced(Protocol):
+class SyncTarget(Protocol):
     """What a FlushQueue needs of its store."""
 
     settings: Settings
@@ -79,7 +79,7 @@ class Synced(Protocol):
 class FlushQueue:
     """Awaiting puts: one thread waits for the furthest, and resolves all that a sync has served."""
 
-    def __init__(self, store: Synced) -> None:
+    def __init__(self, store: SyncTarget) -> None:
         self._store = weakref.ref(store)
         self._lock = threading.Condition()
         self._waiting: list[tuple[int, asyncio.Future[PutStatus]]] = []

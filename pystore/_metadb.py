@@ -9,7 +9,7 @@ info     ``schema``                            layout version, decimal
 info     ``version/<table>``                   dataVersion of the table's file, JSON
 info     ``extra/<table>``                     members of the file that nobody here knows, JSON
 info     ``raw/<file>``                        content of a file that is not interpreted
-info     ``print/<file>``                      what we wrote or read last, JSON (:class:`Print`)
+info     ``print/<file>``                      what was written or read last (:class:`Fingerprint`)
 topics   name                                  TopicConfig as in topics.json, compact JSON
 groups   name                                  SubscriptionGroup as in subscriptionGroup.json
 pairs    16 bytes: BLAKE2b of ``topic@group``  ``topic@group``
@@ -66,7 +66,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class Print:
+class Fingerprint:
     """Contents of a config file that are ours, as SHA-256.
 
     main: of the file: what was written or read last, and during an export also what comes next.
@@ -82,12 +82,12 @@ class Print:
 
 
 @dataclass(slots=True)
-class State:
+class MetadataState:
     """All of it, in memory."""
 
     parts: dict[str, Parts] = field(default_factory=lambda: {name: Parts() for name in SECTIONS})
     raw: dict[str, bytes] = field(default_factory=dict)
-    prints: dict[str, Print] = field(default_factory=dict)
+    prints: dict[str, Fingerprint] = field(default_factory=dict)
 
 
 def digest(data: bytes | None) -> str:
@@ -169,9 +169,9 @@ def make_dbs(env: Any, new: bool) -> dict[str, Any]:
     return dbs
 
 
-def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> State:
+def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> MetadataState:
     """Everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
-    state = State()
+    state = MetadataState()
     try:
         with env.begin() as txn:
             for name, parts in state.parts.items():
@@ -186,7 +186,7 @@ def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> State:
                 elif kind == "raw":
                     state.raw[name] = bytes(value)
                 elif kind == "print":
-                    state.prints[name] = Print(**json.loads(value))
+                    state.prints[name] = Fingerprint(**json.loads(value))
     except (AttributeError, ValueError, LookupError, TypeError, struct.error) as bad:
         raise lmdb_error(lmdb.CorruptedError(f"cannot read a row: {bad}"), path) from bad
     return state
@@ -317,7 +317,7 @@ def _copy_environment(meta: Path, into: BinaryIO) -> bool:
     return False
 
 
-def read_copy(meta: Path) -> State | None:
+def read_copy(meta: Path) -> MetadataState | None:
     """The state of an environment that another process may be writing to; None when there is none.
 
     Raises: NewerLayout, RecordDamaged, Forbidden, StoreIOError.

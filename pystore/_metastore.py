@@ -46,7 +46,7 @@ class MetaStore:
         self._dirty = {*SECTIONS, *RAW_FILES}
         self._closed = False
         self._size = 0
-        self._state = _metadb.State()
+        self._state = _metadb.MetadataState()
 
     def _check_open(self) -> None:
         if self._closed:

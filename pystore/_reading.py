@@ -41,7 +41,7 @@ _MOST_MESSAGES = 1 << 24  # a read gives at most
 _LIVE: weakref.WeakSet[Base] = weakref.WeakSet()
 
 
-class Topic:
+class TopicHandle:
     """A topic's handle in C. queues: how many puts that name none take in turn; 0: not yet known to
     the metadata, which hears of a topic only when a message of it is stored. count: messages that
     its queues ever had: the turn goes on where the last process left it."""
@@ -55,7 +55,7 @@ class Topic:
         self.turn = itertools.count(count)
 
 
-class _Scratch(threading.local):
+class _CallStructs(threading.local):
     """The structs of a call, one of each a thread, so that none is allocated for it."""
 
     def __init__(self) -> None:
@@ -130,11 +130,11 @@ class Base:
         )
         #: What opening it did, see docs/recovery.md.
         self.report: RecoveryReport = report_of(report)
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicHandle] = {}
         self._tags: dict[str, tuple[Any, int, bytes]] = {}
         self._filters: dict[str, Any] = {}
         self._damaged: set[tuple[str, int]] = set()
-        self._scratch = _Scratch()
+        self._scratch = _CallStructs()
         _LIVE.add(self)
 
     def _check_settings(self) -> None:

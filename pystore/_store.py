@@ -20,7 +20,7 @@ from pystore._batch import PutBatch
 from pystore._columns import column_of, int_array
 from pystore._enums import PutStatus
 from pystore._offsets import clamp_offsets
-from pystore._reading import Base, Progress, Topic
+from pystore._reading import Base, Progress, TopicHandle
 from pystore._report import Action, RecoveryMode, ReportItem
 from pystore._results import STATUS, CleanReport, DueDelivery, PutManyResult, PutResult
 from pystore.errors import BadArgument, DiskFull, StoreError, make
@@ -121,7 +121,7 @@ class Store(Base):
 
     # ---- putting ----
 
-    def _topic(self, topic: str) -> Topic:
+    def _topic(self, topic: str) -> TopicHandle:
         """The topic's entry, made in the store when it is new."""
         with self._topic_lock:
             known = self._topics.get(topic)
@@ -133,7 +133,9 @@ class Store(Base):
                     self._fail(error)
                 config = self.metadata.topics.get(topic)
                 queues = 0 if config is None else config.write_queue_nums
-                known = Topic(handle, queues, sum(self._count(handle, i) for i in range(queues)))
+                known = TopicHandle(
+                    handle, queues, sum(self._count(handle, i) for i in range(queues))
+                )
                 self._topics[topic] = known
             return known
 
@@ -150,7 +152,7 @@ class Store(Base):
             self._topics[topic].queues = max(1, config.write_queue_nums)
         self._exporter.changed()
 
-    def _turn(self, entry: Topic) -> int:
+    def _turn(self, entry: TopicHandle) -> int:
         return next(entry.turn) % (entry.queues or int(self.settings["defaultTopicQueueNums"]))
 
     def _settle_found(self) -> None:

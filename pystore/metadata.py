@@ -29,7 +29,7 @@ import lmdb
 
 from pystore import _metadb, configfiles, files
 from pystore._aside import move_aside
-from pystore._metadb import Print
+from pystore._metadb import Fingerprint
 from pystore._metastore import MetaStore
 from pystore._metatables import DelayOffsets, Offsets, Table, check_number
 from pystore.configfiles import (
@@ -172,7 +172,7 @@ class Metadata(MetaStore):
                 raise
             event = self._set_aside(damaged)
             self._closed = False
-            self._state = _metadb.State()
+            self._state = _metadb.MetadataState()
             self._open_database(sync)
             self.report = (event, *self.report)
         for event in self.report:
@@ -296,7 +296,7 @@ class Metadata(MetaStore):
                     # A reader is for rescue too: the config files are seconds older, and there.
                     events.append(ConfigEvent("meta", "skipped", str(failed)))
                     state = None
-                self._state = state if state is not None else _metadb.State()
+                self._state = state if state is not None else _metadb.MetadataState()
                 self.report = (*events, *self._import_changed())
             except BaseException:
                 self._state = before
@@ -435,9 +435,9 @@ class Metadata(MetaStore):
     def _import_changed(self) -> list[ConfigEvent]:
         """Imports each config file that another program has written: a Java broker ran."""
         events: list[ConfigEvent] = []
-        found: dict[str, tuple[bytes, Any, Print]] = {}
+        found: dict[str, tuple[bytes, Any, Fingerprint]] = {}
         for name, file in _all_tables():
-            known = self._state.prints.get(file, Print())
+            known = self._state.prints.get(file, Fingerprint())
             main, bak = _read_both(self.config / file)
             if main is None and bak is None and not known.main:
                 continue  # a store that never had it
@@ -463,7 +463,7 @@ class Metadata(MetaStore):
             move_aside(self.root, torn, why, self._file_mode)
 
     def _take_over(
-        self, found: Mapping[str, tuple[bytes, Any, Print]], *, own: bool = True
+        self, found: Mapping[str, tuple[bytes, Any, Fingerprint]], *, own: bool = True
     ) -> None:
         """Replaces the tables of these files, all in one transaction. own: the store's own files,
         which then say what the tables say."""
@@ -484,7 +484,7 @@ class Metadata(MetaStore):
                 self._put_print(file, print_, txn)
                 self._dirty.add(name)
 
-    def _put_print(self, file: str, print_: Print, txn: Any) -> None:
+    def _put_print(self, file: str, print_: Fingerprint, txn: Any) -> None:
         with contextlib.suppress(OSError):
             about = (self.config / file).stat()
             print_.size, print_.mtime_ns = about.st_size, about.st_mtime_ns
@@ -503,16 +503,16 @@ class Metadata(MetaStore):
         folder = self.config if directory is None else Path(directory)
         own = folder.resolve() == self.config.resolve()
         with self._exclusive():
-            found: dict[str, tuple[bytes, Any, Print]] = {}
+            found: dict[str, tuple[bytes, Any, Fingerprint]] = {}
             events = []
             for name, file in _all_tables():
                 main, bak = _read_both(folder / file)
                 if main is None and bak is None:
                     continue
-                taken, event = _choose(name, folder / file, main, bak, Print())
+                taken, event = _choose(name, folder / file, main, bak, Fingerprint())
                 events.append(event)
                 if taken is not None:
-                    print_ = replace(self._state.prints.get(file, Print()))
+                    print_ = replace(self._state.prints.get(file, Fingerprint()))
                     if own:
                         print_ = _print_of(taken, main, bak)
                     found[file] = (taken, _decode(name, taken), print_)
@@ -645,10 +645,10 @@ class Metadata(MetaStore):
 
     def _is_known(self, file: str, content: bytes) -> bool:
         """Whether the file was read or written with this content last."""
-        return _metadb.digest(content) in self._state.prints.get(file, Print()).main
+        return _metadb.digest(content) in self._state.prints.get(file, Fingerprint()).main
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
-        before = {file: self._state.prints.get(file, Print()) for file in todo}
+        before = {file: self._state.prints.get(file, Fingerprint()) for file in todo}
         # First what will be there, then the files: whenever this is cut short, the next open knows
         # both contents as ours.
         with self._write() as txn:
@@ -675,7 +675,7 @@ class Metadata(MetaStore):
             for file, (data, old, keep) in todo.items():
                 bak = [_metadb.digest(old)] if keep else before[file].bak
                 digest = _metadb.digest(data)
-                self._put_print(file, Print([digest], bak, digest), txn)
+                self._put_print(file, Fingerprint([digest], bak, digest), txn)
 
 
 def _all_tables() -> Iterator[tuple[str, str]]:
@@ -713,13 +713,13 @@ def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
     return main or None, bak or None
 
 
-def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Print:
+def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Fingerprint:
     """What is ours once the content `taken` of a file or its ``.bak`` has replaced the table."""
-    return Print([_metadb.digest(main)] if taken is main else [], [_metadb.digest(bak)])
+    return Fingerprint([_metadb.digest(main)] if taken is main else [], [_metadb.digest(bak)])
 
 
 def _choose(
-    name: str, path: Path, main: bytes | None, bak: bytes | None, known: Print
+    name: str, path: Path, main: bytes | None, bak: bytes | None, known: Fingerprint
 ) -> tuple[bytes | None, ConfigEvent]:
     """Which content counts, None for what the tables hold. Raises: RecordDamaged."""
     file, why = path.name, "the file is missing"

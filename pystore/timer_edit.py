@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pystore._reading import Base
     from pystore._store import Store
 
-__all__ = ["Editor", "Found", "count_of", "find_timer", "plain_properties"]
+__all__ = ["Editor", "TimerMessage", "count_of", "find_timer", "plain_properties"]
 
 #: What a delivery may be later than its slot says when the clock was set back.
 _SET_BACK_MS = 1000
 _OF_TIMERS = frozenset((*ASKING, "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", "TIMER_ROLL_TIMES"))
 
 
-class Found(NamedTuple):
+class TimerMessage(NamedTuple):
     """A timer with its record. topic, queue: where it goes. key: UNIQ_KEY, empty: none."""
 
     timer: Timer
@@ -42,7 +42,7 @@ def plain_properties(message: Message) -> dict[str, str]:
     return {n: v for n, v in message.properties.items() if n not in _OF_TIMERS}
 
 
-def find_timer(store: Base, timers: Timers, offset: int) -> Found | None:
+def find_timer(store: Base, timers: Timers, offset: int) -> TimerMessage | None:
     """The timer whose record has this offset in the queue of the timer topic; None: none waits
     there."""
     try:
@@ -58,7 +58,7 @@ def find_timer(store: Base, timers: Timers, offset: int) -> Found | None:
         until = out_ms + store.settings["timerPrecisionMs"] + _SET_BACK_MS
         for timer in timers.each(out_ms, until):
             if timer.offset == offset and message.queue_offset == offset:
-                return Found(
+                return TimerMessage(
                     timer, message, said.get("REAL_TOPIC", ""), queue, message.uniq_key or ""
                 )
     return None
@@ -85,7 +85,7 @@ class Editor:
         finally:
             timers.close()
 
-    def cancel(self, found: Found) -> None:
+    def cancel(self, found: TimerMessage) -> None:
         """The message is not delivered, although its time may have passed meanwhile.
 
         Raises: BadArgument when it has no UNIQ_KEY; whatever ``put`` raises.
@@ -93,7 +93,7 @@ class Editor:
         mark = delete_mark(found.topic, _named_key(found), found.timer.due_ms)
         self._put_waiting(found, b"0", mark, sys_flag=0)
 
-    def reschedule(self, found: Found, due_ms: int) -> None:
+    def reschedule(self, found: TimerMessage, due_ms: int) -> None:
         """It is delivered then instead; a crash in between leaves both times, never none.
 
         Raises: BadArgument when it has no UNIQ_KEY; whatever ``put`` raises, TimerIllegal beyond
@@ -110,7 +110,7 @@ class Editor:
         self.cancel(found)
 
     def _put_waiting(
-        self, found: Found, body: bytes, properties: dict[str, str], sys_flag: int
+        self, found: TimerMessage, body: bytes, properties: dict[str, str], sys_flag: int
     ) -> None:
         """A record of the timer topic, with the slot of the one that was found."""
         place = {
@@ -122,7 +122,7 @@ class Editor:
 
     def _put(
         self,
-        found: Found,
+        found: TimerMessage,
         topic: str,
         queue: int,
         body: bytes,
@@ -143,7 +143,7 @@ def count_of(text: str | None) -> int:
     return int(text) if good and text is not None else 0
 
 
-def _named_key(found: Found) -> str:
+def _named_key(found: TimerMessage) -> str:
     """Raises: BadArgument when it has none."""
     if not found.key:
         error = BadArgument(

@@ -21,12 +21,12 @@ __all__ = [
     "ASKING",
     "DELAY_BOUNDS_S",
     "TIMER_TOPIC",
-    "Handle",
-    "Progress",
+    "RecallHandle",
     "Timer",
     "TimerRound",
     "TimerTally",
     "Timers",
+    "TimersProgress",
     "delete_mark",
     "save_timers",
     "slot_of",
@@ -94,7 +94,7 @@ class Timer(NamedTuple):
     topic_hash: int = 0
 
 
-class Progress(NamedTuple):
+class TimersProgress(NamedTuple):
     """At a start. read: of so many records of the timer topic's queue that came after the saved
     state. searched: the log up to this physical offset, of log_end, for deliveries since."""
 
@@ -117,7 +117,7 @@ class TimerTally(NamedTuple):
     delay_ms: int
 
 
-class Handle(NamedTuple):
+class RecallHandle(NamedTuple):
     """What a recall names: out_ms is TIMER_OUT_MS of the message, key its UNIQ_KEY."""
 
     topic: str
@@ -131,7 +131,7 @@ class Handle(NamedTuple):
         return base64.urlsafe_b64encode(raw.encode()).decode()
 
     @classmethod
-    def parse(cls, text: str) -> Handle:
+    def parse(cls, text: str) -> RecallHandle:
         """Raises: BadArgument for a malformed handle. out_ms is negative when only its time is not
         a number."""
         try:
@@ -155,7 +155,9 @@ def _timers_of(rows: Any, count: int) -> list[Timer]:
 class Timers:
     """The timers of an open store; one object a store at a time."""
 
-    def __init__(self, store: Base, on_progress: Callable[[Progress], None] | None = None) -> None:
+    def __init__(
+        self, store: Base, on_progress: Callable[[TimersProgress], None] | None = None
+    ) -> None:
         """Finds again what waits; a store that never saved it reads its log. on_progress is called
         now and then meanwhile. Raises: StoreError."""
         self._store = store
@@ -173,13 +175,13 @@ class Timers:
             self.close()
             raise
 
-    def _recover(self, on_progress: Callable[[Progress], None] | None) -> None:
+    def _recover(self, on_progress: Callable[[TimersProgress], None] | None) -> None:
         raw = ffi.new("ps_timers_progress *")
         while more := lib.ps_timers_recover(self._handle, raw, self._error):
             if more < 0:
                 raise_error(self._error)
             if on_progress is not None:
-                on_progress(Progress(raw.read, raw.records, raw.searched, raw.log_end))
+                on_progress(TimersProgress(raw.read, raw.records, raw.searched, raw.log_end))
         self.recovered = int(raw.read)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class BatchReader(DataSourceReader):
     pushdown.py has the reader for those who want it all the same.
     """
 
-    def __init__(self, options: ReadOptions, layout: columns.Layout) -> None:
+    def __init__(self, options: ReadOptions, layout: columns.ColumnLayout) -> None:
         self.options = options
         self.layout = layout
 
@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
 
 
 def read_part(
-    part: InputPartition, layout: columns.Layout, options: ReadOptions
+    part: InputPartition, layout: columns.ColumnLayout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one partition. An empty plan comes as a partition that is not ours."""
     settle_worker()
@@ -90,16 +90,16 @@ def _reader_of(part: Part, options: ReadOptions) -> pystore.Reader | None:
 
 
 def _read_broker(
-    part: Part, layout: columns.Layout, options: ReadOptions, counts: _Counts
+    part: Part, layout: columns.ColumnLayout, options: ReadOptions, counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
     import pystore
-    from spark_ext.pull import Pulled, records
+    from spark_ext.pull import PullRange, records
 
     assert options.network is not None
     lost = None if options.fail_on_loss else lambda count: counts.add(count, -1)
     probe = part.probe
     for where in part.ranges:
-        wanted = Pulled(part.broker, where, probe, lost)
+        wanted = PullRange(part.broker, where, probe, lost)
         probe = None  # it is that of the first range
         for chunk in records(options.network, wanted, options.batch_bytes):
             stream = pystore.ArrowStream(
@@ -113,7 +113,7 @@ def _read_queue(
     reader: pystore.Reader,
     part: Part,
     where: tuple[str, int, int, int],
-    layout: columns.Layout,
+    layout: columns.ColumnLayout,
     options: ReadOptions,
     counts: _Counts,
 ) -> Iterator[pa.RecordBatch]:
@@ -144,7 +144,7 @@ def _read_queue(
 def _read_log(
     reader: pystore.Reader,
     part: Part,
-    layout: columns.Layout,
+    layout: columns.ColumnLayout,
     options: ReadOptions,
     counts: _Counts,
 ) -> Iterator[pa.RecordBatch]:
@@ -174,7 +174,7 @@ def _read_log(
     yield from _batches(stream, files, counts)
 
 
-def _settings(layout: columns.Layout, options: ReadOptions) -> dict[str, Any]:
+def _settings(layout: columns.ColumnLayout, options: ReadOptions) -> dict[str, Any]:
     return {
         "columns": layout.names,
         "nullable": layout.nullable,

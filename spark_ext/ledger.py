@@ -22,13 +22,13 @@ from spark_ext.errors import SinkError
 if TYPE_CHECKING:
     import pystore
 
-__all__ = ["Entry", "Ledger", "Stamp", "stamps_since"]
+__all__ = ["CommitEntry", "Ledger", "Stamp", "stamps_since"]
 
 Stamp = tuple[int, int]  # partition, row
 _SPOOL = re.compile(r"[0-9]{1,9}-[0-9a-z-]+\.arrow")  # as spark_ext/sink.py names them
 
 
-class Entry(NamedTuple):
+class CommitEntry(NamedTuple):
     """The last commit of a job. log_from: the end of the log before it; spools: its files, in
     order."""
 
@@ -40,10 +40,10 @@ class Entry(NamedTuple):
     spools: tuple[str, ...]
 
 
-def _entry(job: str, data: bytes) -> Entry:
+def _entry(job: str, data: bytes) -> CommitEntry:
     """Raises: ValueError that says what is wrong. What it names is read, put and deleted."""
     kept = json.loads(data)
-    if not isinstance(kept, dict) or set(kept) != set(Entry._fields):
+    if not isinstance(kept, dict) or set(kept) != set(CommitEntry._fields):
         raise ValueError("its fields are not those of an entry")
     numbers = [kept[name] for name in ("batch", "log_from", "rows")]
     if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
@@ -56,7 +56,7 @@ def _entry(job: str, data: bytes) -> Entry:
         for path in spools
     ):
         raise ValueError("a spool is not a file of this job")
-    return Entry(**{**kept, "spools": tuple(spools)})
+    return CommitEntry(**{**kept, "spools": tuple(spools)})
 
 
 class Ledger:
@@ -68,7 +68,7 @@ class Ledger:
     def _path(self, job: str) -> Path:
         return self.folder / f"{job}.json"
 
-    def get(self, job: str) -> Entry | None:
+    def get(self, job: str) -> CommitEntry | None:
         """Raises: SinkError for an entry that is damaged: what it says is not guessed."""
         path = self._path(job)
         try:
@@ -80,13 +80,13 @@ class Ledger:
                 " or delete it to forget which batch was last: that one may then be put twice"
             ) from None
 
-    def all(self) -> Iterator[Entry]:
+    def all(self) -> Iterator[CommitEntry]:
         for path in sorted(self.folder.glob("*.json")):
             entry = self.get(path.stem)
             if entry is not None:
                 yield entry
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CommitEntry) -> None:
         """On the disk when it returns, whole or not at all."""
         make_folders(self.folder, FILE_MODE)
         path = self._path(entry.job)
@@ -102,7 +102,7 @@ class Ledger:
             sync_folder(folder)
 
 
-def stamps_since(store: pystore.Store, entry: Entry) -> set[Stamp]:
+def stamps_since(store: pystore.Store, entry: CommitEntry) -> set[Stamp]:
     """Which rows of a commit the log holds from the place on where the commit began."""
     found: set[Stamp] = set()
     at = max(entry.log_from, store.info().log_min)

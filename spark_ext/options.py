@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bound",
     "NetworkOptions",
-    "Pushed",
+    "PushedFilters",
     "ReadOptions",
     "StoreSettings",
     "WriteOptions",
@@ -64,7 +64,7 @@ class Bound(NamedTuple):
 StoreSettings = tuple[tuple[str, Any], ...]
 
 
-class Pushed(NamedTuple):
+class PushedFilters(NamedTuple):
     """What the filters of a query leave to be read; None: all of them. See pushdown.py.
 
     first, last: queue offsets, both inclusive.
@@ -128,7 +128,7 @@ class ReadOptions(NamedTuple):
     group: str
     pushdown: str
     network: NetworkOptions | None = None
-    pushed: Pushed | None = None
+    pushed: PushedFilters | None = None
 
     def settings_of(self, path: str) -> StoreSettings:
         """The settings of the store at a path."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from spark_ext.errors import BadOption, DataLoss
-from spark_ext.options import EARLIEST, LATEST, Bound, Pushed, ReadOptions
+from spark_ext.options import EARLIEST, LATEST, Bound, PushedFilters, ReadOptions
 from spark_ext.stores import open_reader
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _no_topic(name: str, there: Iterable[str]) -> str:
     return f"the store has no topic '{name}'; it has: {', '.join(some) or 'none'}"
 
 
-def _left(pushed: Pushed, broker: str, spans: Sequence[Span]) -> list[Span]:
+def _left(pushed: PushedFilters, broker: str, spans: Sequence[Span]) -> list[Span]:
     """The queues that pushed filters leave."""
     return [
         s
@@ -449,11 +449,11 @@ def key_ranges(
 
 def _bounded(options: ReadOptions) -> bool:
     """Whether the query names offsets, queues or keys: the log knows none of them."""
-    p = options.pushed or Pushed()
+    p = options.pushed or PushedFilters()
     return bool(
         options.keys
         or options.queues
-        or p._replace(topics=None, tags=None) != Pushed()
+        or p._replace(topics=None, tags=None) != PushedFilters()
         or options.start.kind != "earliest"
         or options.end.kind != "latest"
     )

@@ -18,7 +18,7 @@ from spark_ext.options import NetworkOptions
 if TYPE_CHECKING:
     from broker.client import Consumer, MessageQueue, ReceivedMessage
 
-__all__ = ["Pulled", "records"]
+__all__ = ["PullRange", "records"]
 
 POLL_S = 1.0
 #: So long a broker may bring nothing before the task fails.
@@ -27,7 +27,7 @@ PULL_BATCH = 256
 BUFFER = 4096
 
 
-class Pulled:
+class PullRange:
     """One range. probe: place and size of its first record, where the plan has looked at it. lost:
     told how many offsets no longer exist; None: that is an error."""
 
@@ -70,7 +70,7 @@ class Pulled:
             )
 
 
-def records(network: NetworkOptions, wanted: Pulled, chunk_bytes: int) -> Iterator[bytes]:
+def records(network: NetworkOptions, wanted: PullRange, chunk_bytes: int) -> Iterator[bytes]:
     """The records of a range, about `chunk_bytes` at a time.
 
     Nothing is committed: the group's offsets stay as they are. Raises: SourceError, DataLoss.
@@ -117,7 +117,7 @@ def _check_queue(consumer: Consumer, queue: MessageQueue) -> None:
 
 
 def _messages(
-    consumer: Consumer, queue: MessageQueue, wanted: Pulled, end: int
+    consumer: Consumer, queue: MessageQueue, wanted: PullRange, end: int
 ) -> Iterator[ReceivedMessage]:
     at = wanted.start
     consumer.assign({queue: at})

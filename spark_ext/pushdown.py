@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_ext.batch import BatchReader
-from spark_ext.options import Pushed, ReadOptions
+from spark_ext.options import PushedFilters, ReadOptions
 from spark_ext.plan import plan
 
 __all__ = ["PushingReader", "narrowed", "wanted"]
@@ -67,7 +67,7 @@ def narrowed(options: ReadOptions, filters: Iterable[Filter]) -> ReadOptions:
         low, high, values = _bounds(f)
         if len(column) != 1 or values == frozenset():
             continue
-        p = options.pushed or Pushed()
+        p = options.pushed or PushedFilters()
         name = column[0]
         if name == "topic" and values is not None:
             options = options._replace(pushed=p._replace(topics=_both(p.topics, values)))
@@ -143,7 +143,7 @@ def _expressible(tags: frozenset[str]) -> bool:
     return plain and sum(map(len, tags)) <= _TAGS_TEXT_MAX
 
 
-def _with_tags(options: ReadOptions, pushed: Pushed) -> ReadOptions:
+def _with_tags(options: ReadOptions, pushed: PushedFilters) -> ReadOptions:
     """Tags of the filters and of option tags become one expression."""
     if pushed.tags is None:
         return options
@@ -155,7 +155,7 @@ def _with_tags(options: ReadOptions, pushed: Pushed) -> ReadOptions:
 
 def _nothing(options: ReadOptions) -> bool:
     """Whether the filters together let nothing through."""
-    p = options.pushed or Pushed()
+    p = options.pushed or PushedFilters()
     late, early = options.time_min, options.time_max
     return (
         frozenset() in (p.topics, p.brokers, p.queues, p.tags)

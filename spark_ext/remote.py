@@ -45,7 +45,7 @@ _UNIT = struct.Struct(">qiq")
 _BLANK_SIZE = 0x7FFF_FFFF
 
 
-class _File(NamedTuple):
+class _MirrorFile(NamedTuple):
     name: str  # below the store, with slashes
     size: int
     mark: str  # changes when the file does
@@ -75,10 +75,10 @@ class _Remote:
                 " recover it with `pystore recover`, and copy it when it is closed"
             )
 
-    def _file(self, path: str, about: dict[str, Any]) -> _File:
+    def _file(self, path: str, about: dict[str, Any]) -> _MirrorFile:
         name = str(PurePosixPath(path).relative_to(PurePosixPath(self._root)))
         mark = next((about[key] for key in MARKS if about.get(key)), "")
-        return _File(name, int(about["size"]), str(mark))
+        return _MirrorFile(name, int(about["size"]), str(mark))
 
     def read(self, name: str, start: int, end: int) -> bytes:
         try:
@@ -181,7 +181,7 @@ class _Mirror:
         for base, blocks in sorted(wanted.items()):
             self._fetch_blocks(self._log[base], sorted(blocks))
 
-    def _fetch_blocks(self, file: _File, blocks: list[int]) -> None:
+    def _fetch_blocks(self, file: _MirrorFile, blocks: list[int]) -> None:
         path = self.path / file.name
         # Not in commitlog: the core lists that folder.
         marks = self.path / f"{path.name}.blocks"

@@ -1,8 +1,8 @@
 """The columns: which there are, which a query asks for, and how C must lay them out for Spark.
 
 Spark compares the Arrow schema of the first batch with its own: names, order, types, nullability.
-So what the query asked for goes to C as it is (``Layout``), and what C cannot give is refused here,
-with the column's name, before a job starts.
+So what the query asked for goes to C as it is (``ColumnLayout``), and what C cannot give is refused
+here, with the column's name, before a job starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_ext.errors import BadSchema, nearest
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "DEFAULT", "OF_TIMERS", "Layout", "ddl", "layout"]
+__all__ = ["COLUMNS", "DEFAULT", "OF_TIMERS", "ColumnLayout", "ddl", "layout"]
 
 #: Every column, its type as Spark writes it, and whether it may be null. ``properties`` may also be
 #: a string (JSON, as the connector of RocketMQ Externals gave it).
@@ -53,7 +53,7 @@ DEFAULT = (
 )  # fmt: skip
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """What C needs: names in order, which of them Spark calls nullable, ``map`` or ``json``."""
 
     names: tuple[str, ...]
@@ -79,7 +79,7 @@ def ddl(columns: Sequence[str] | None, properties: str, *, timers: bool = False)
     return ", ".join(parts)
 
 
-def layout(schema: StructType, *, timers: bool = False) -> Layout:
+def layout(schema: StructType, *, timers: bool = False) -> ColumnLayout:
     """The layout of a schema that Spark will check the batches against. timers: option
     timers=pending. Raises: BadSchema."""
     from pyspark.sql.types import MapType
@@ -106,7 +106,7 @@ def layout(schema: StructType, *, timers: bool = False) -> Layout:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise BadSchema(f"column '{min(twice)}' is given twice")
-    return Layout(tuple(names), tuple(nullable), properties)
+    return ColumnLayout(tuple(names), tuple(nullable), properties)
 
 
 def _column(name: str, timers: bool) -> tuple[str, bool]:

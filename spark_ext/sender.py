@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchSender",
-    "Sent",
+    "SendCommit",
     "StreamSender",
     "check_frame",
     "check_stored",
@@ -43,7 +43,7 @@ __all__ = [
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SendCommit(WriterCommitMessage):
     """What a task tells the driver: how many rows brokers have acknowledged."""
 
     rows: int
@@ -57,7 +57,7 @@ class BatchSender(DataSourceArrowWriter):
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SendCommit:
         return send(iterator, self.options, self.job, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -74,7 +74,7 @@ class StreamSender(DataSourceStreamArrowWriter):
         _check(options, schema, overwrite)
         self.options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SendCommit:
         query, batch = batch_of_stream()
         return send(iterator, self.options, self.options.job or query, batch)
 
@@ -99,14 +99,18 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         raise BadSchema("give one of the columns shardingKey and queueId: both choose the queue")
 
 
-def send(batches: Iterable[pa.RecordBatch], options: WriteOptions, job: str, batch: int) -> Sent:
+def send(
+    batches: Iterable[pa.RecordBatch], options: WriteOptions, job: str, batch: int
+) -> SendCommit:
     """What a task does: returns when brokers have acknowledged every row. Raises: SinkError."""
     partition, _ = task_ids()
     stamper = Stamper(options.topic, options.tags, job, batch, partition, empty_bodies=False)
     return asyncio.run(_send(batches, options, stamper))
 
 
-async def _send(batches: Iterable[pa.RecordBatch], options: WriteOptions, stamper: Stamper) -> Sent:
+async def _send(
+    batches: Iterable[pa.RecordBatch], options: WriteOptions, stamper: Stamper
+) -> SendCommit:
     from broker.client import AsyncProducer, ClientError
 
     network = options.network
@@ -123,7 +127,7 @@ async def _send(batches: Iterable[pa.RecordBatch], options: WriteOptions, stampe
             f"partition {stamper.partition}: {e}; at least {done} rows of this task are stored, and"
             " come again when it is repeated"
         ) from e
-    return Sent(done)
+    return SendCommit(done)
 
 
 async def _send_rows(producer: AsyncProducer, rows: pa.RecordBatch) -> int:

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 
 from pystore.files import FILE_MODE, make_folders, new_file
 from spark_ext.errors import SinkError
-from spark_ext.ledger import Entry, Ledger, Stamp, stamps_since
+from spark_ext.ledger import CommitEntry, Ledger, Stamp, stamps_since
 from spark_ext.options import WriteOptions
 from spark_ext.rows import Stamper, check_schema
 from spark_ext.tasks import batch_of_stream, task_ids
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
     import pystore
 
-__all__ = ["BatchWriter", "Spooled", "StreamWriter", "finish", "pending"]
+__all__ = ["BatchWriter", "SpoolCommit", "StreamWriter", "finish", "pending"]
 
 _DELAY_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _LOCK_POLL_S = 0.1
 
 
 @dataclass
-class Spooled(WriterCommitMessage):
+class SpoolCommit(WriterCommitMessage):
     """What a task tells the commit: its file."""
 
     job: str
@@ -67,7 +67,7 @@ def _spool_root(options: WriteOptions) -> Path:
 
 def _spool(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, job: str, batch: int
-) -> Spooled:
+) -> SpoolCommit:
     """What a task does. On any error its file is gone again: nobody else would know of it."""
     import pyarrow as pa
 
@@ -96,7 +96,7 @@ def _spool(
             raise SinkError(f"cannot write the spool {path}: {failed}") from None
         raise
     size = path.stat().st_size
-    return Spooled(job, batch, partition, socket.gethostname(), str(path), stamper.rows, size)
+    return SpoolCommit(job, batch, partition, socket.gethostname(), str(path), stamper.rows, size)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -109,7 +109,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Spooled:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SpoolCommit:
         return _spool(iterator, self.options, self.job, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -128,7 +128,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         check_schema(schema, options.topic)
         self.options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Spooled:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SpoolCommit:
         query, batch = batch_of_stream()
         return _spool(iterator, self.options, self.options.job or query, batch)
 
@@ -142,8 +142,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _clear(self.options, job)
 
 
-def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[Spooled]:
-    return sorted((m for m in messages if isinstance(m, Spooled)), key=lambda m: m.partition)
+def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[SpoolCommit]:
+    return sorted((m for m in messages if isinstance(m, SpoolCommit)), key=lambda m: m.partition)
 
 
 def _clear(options: WriteOptions, job: str) -> None:
@@ -162,7 +162,7 @@ def _remove_spools(root: Path, job: str) -> None:
 # ---- the commit ----
 
 
-def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spooled]) -> None:
+def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[SpoolCommit]) -> None:
     for spool in spools:
         if not Path(spool.path).exists():
             raise SinkError(
@@ -182,7 +182,7 @@ def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spoole
             print(f"rocketmq: batch {batch} of job {job} is already in the store", file=sys.stderr)
         elif rows:
             paths = tuple(s.path for s in spools)
-            entry = Entry(job, batch, False, store.info().log_max, rows, paths)
+            entry = CommitEntry(job, batch, False, store.info().log_max, rows, paths)
             ledger.put(entry)
             try:
                 _put(store, ledger, entry, options.queues, set())
@@ -197,7 +197,7 @@ def _commit(options: WriteOptions, job: str, batch: int, spools: Sequence[Spoole
     _remove_spools(_spool_root(options), job)
 
 
-def _take_back(ledger: Ledger, job: str, last: Entry | None) -> None:
+def _take_back(ledger: Ledger, job: str, last: CommitEntry | None) -> None:
     if last is not None:
         ledger.put(last)
     else:
@@ -246,7 +246,7 @@ def _open(options: WriteOptions) -> Iterator[pystore.Store]:
 
 
 def _put(
-    store: pystore.Store, ledger: Ledger, entry: Entry, queues: int, present: set[Stamp]
+    store: pystore.Store, ledger: Ledger, entry: CommitEntry, queues: int, present: set[Stamp]
 ) -> None:
     """Puts the spools of an entry, without the rows that are there, and writes down that it is
     done."""
@@ -343,7 +343,7 @@ def _put_level(
 # ---- after a crash ----
 
 
-def _finish(store: pystore.Store, ledger: Ledger, entry: Entry) -> int:
+def _finish(store: pystore.Store, ledger: Ledger, entry: CommitEntry) -> int:
     for path in entry.spools:
         if not Path(path).exists():
             raise SinkError(
@@ -355,7 +355,7 @@ def _finish(store: pystore.Store, ledger: Ledger, entry: Entry) -> int:
     return entry.rows - len(present)
 
 
-def pending(path: str | os.PathLike[str]) -> list[Entry]:
+def pending(path: str | os.PathLike[str]) -> list[CommitEntry]:
     """The commits into a store that have begun and not ended."""
     return [entry for entry in Ledger(Path(path)).all() if not entry.done]
 

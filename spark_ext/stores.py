@@ -50,7 +50,7 @@ class _Anchor:
             return False
 
 
-class _Held(NamedTuple):
+class _KeptReader(NamedTuple):
     """anchor: None of a store without segments."""
 
     reader: pystore.Reader
@@ -61,7 +61,7 @@ class _Held(NamedTuple):
         return self.reader.closed or (self.anchor is not None and not self.anchor.holds())
 
 
-_cache: OrderedDict[tuple[str, StoreSettings], _Held] = OrderedDict()
+_cache: OrderedDict[tuple[str, StoreSettings], _KeptReader] = OrderedDict()
 _settled = False
 
 
@@ -83,7 +83,7 @@ def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False)
         if held is None:
             reader = _new_reader(path, settings)
             _check_log(reader)
-            held = _Held(reader, _anchor_of(reader))
+            held = _KeptReader(reader, _anchor_of(reader))
         elif fresh:
             held.reader.refresh()
     except (pystore.StoreError, OSError) as e:

@@ -125,7 +125,7 @@ class _Lag(NamedTuple):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's view of its stores."""
 
-    def __init__(self, options: ReadOptions, layout: columns.Layout) -> None:
+    def __init__(self, options: ReadOptions, layout: columns.ColumnLayout) -> None:
         self.options = options
         self.layout = layout
         self._target: dict[Key, Span] | None = None

@@ -155,7 +155,7 @@ def _unpack(packed: bytes) -> tuple[pa.Int64Array, pa.Int64Array]:
 
 
 def read_timers(
-    part: InputPartition, layout: columns.Layout, options: ReadOptions
+    part: InputPartition, layout: columns.ColumnLayout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The batches of one partition. An empty plan comes as a partition that is not ours."""
     from pystore.timers import TIMER_TOPIC
@@ -186,7 +186,7 @@ def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
 class _Shape:
     """How rows of the timer topic become rows of what waits. stored: the columns that are read."""
 
-    def __init__(self, layout: columns.Layout, options: ReadOptions) -> None:
+    def __init__(self, layout: columns.ColumnLayout, options: ReadOptions) -> None:
         self._layout = layout
         self._wants = _topic_filter(options)
         asked = dict(zip(layout.names, layout.nullable, strict=True))
@@ -196,7 +196,7 @@ class _Shape:
         properties = layout.properties
         if self._placed and "properties" not in asked:
             read["properties"], properties = False, "map"
-        self.stored = columns.Layout(tuple(read), tuple(read.values()), properties)
+        self.stored = columns.ColumnLayout(tuple(read), tuple(read.values()), properties)
 
     def rows(
         self, batch: pa.RecordBatch, offsets: pa.Int64Array, due: pa.Int64Array

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 __all__ = [
-    "DECISIONS", "GROUP", "BatchHalves", "Halves", "StreamHalves", "fate_of", "rolled_back",
+    "DECISIONS", "GROUP", "BatchHalves", "HalvesCommit", "StreamHalves", "fate_of", "rolled_back",
     "send_halves", "settled", "with_producer",
 ]  # fmt: skip
 
@@ -64,7 +64,7 @@ _DONE = "done"
 
 
 @dataclass
-class Halves(WriterCommitMessage):
+class HalvesCommit(WriterCommitMessage):
     """What a task tells the driver: its job and batch, its attempt, and where its halves are."""
 
     job: str
@@ -81,7 +81,7 @@ class BatchHalves(DataSourceArrowWriter):
         self.options = options
         self.job = options.job or uuid.uuid4().hex[:16]
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Halves:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> HalvesCommit:
         return send_halves(iterator, self.options, self.job, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -98,7 +98,7 @@ class StreamHalves(DataSourceStreamArrowWriter):
         _check(options, schema, overwrite)
         self.options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Halves:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> HalvesCommit:
         query, batch = batch_of_stream()
         return send_halves(iterator, self.options, self.options.job or query, batch)
 
@@ -120,8 +120,8 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
             )
 
 
-def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[Halves]:
-    return [m for m in messages if isinstance(m, Halves)]
+def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[HalvesCommit]:
+    return [m for m in messages if isinstance(m, HalvesCommit)]
 
 
 # ---- the tasks ----
@@ -129,14 +129,14 @@ def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[Halves]:
 
 def send_halves(
     batches: Iterable[pa.RecordBatch], options: WriteOptions, job: str, batch: int
-) -> Halves:
+) -> HalvesCommit:
     """What a task does: returns when brokers have stored every row. Raises: SinkError, after a
     rollback of what was stored."""
     partition, _ = task_ids()
     stamper = Stamper(options.topic, options.tags, job, batch, partition, empty_bodies=False)
-    made = Halves(job, batch, uuid.uuid4().hex[:16])
+    made = HalvesCommit(job, batch, uuid.uuid4().hex[:16])
 
-    async def work(producer: AsyncTransactionProducer) -> Halves:
+    async def work(producer: AsyncTransactionProducer) -> HalvesCommit:
         try:
             for rows in batches:
                 await _send_rows(producer, stamper.convert(rows), made)
@@ -149,7 +149,7 @@ def send_halves(
 
 
 async def _send_rows(
-    producer: AsyncTransactionProducer, rows: pa.RecordBatch, made: Halves
+    producer: AsyncTransactionProducer, rows: pa.RecordBatch, made: HalvesCommit
 ) -> None:
     async def one(message: Message) -> None:
         own = {**message.properties, ATTEMPT: made.attempt}
@@ -183,7 +183,7 @@ def _unpacked(half: Sequence[Any]) -> Transaction:
 # ---- the driver's side ----
 
 
-def settled(options: WriteOptions, tasks: Sequence[Halves]) -> None:
+def settled(options: WriteOptions, tasks: Sequence[HalvesCommit]) -> None:
     """Decides a batch, or finds its decision, and ends its halves. Raises: SinkError; after that
     the same batch, written again, is delivered once."""
     if not any(task.halves for task in tasks):
@@ -210,7 +210,7 @@ def settled(options: WriteOptions, tasks: Sequence[Halves]) -> None:
     with_producer(options, f"the commit of batch {batch} of job {job}", work)
 
 
-def rolled_back(options: WriteOptions, tasks: Sequence[Halves]) -> None:
+def rolled_back(options: WriteOptions, tasks: Sequence[HalvesCommit]) -> None:
     """Rolls a failed batch back, unless it was decided: a commit that failed half way is finished
     when the batch is written again. Raises: SinkError."""
 

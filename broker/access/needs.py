@@ -8,13 +8,23 @@ from enum import StrEnum
 
 from broker.remoting.command import Command
 
-__all__ = ["RETRY", "Action", "Ask", "Asked", "Kind", "Need", "Verdict", "bare_group", "topic_need"]
+__all__ = [
+    "RETRY",
+    "AccessAction",
+    "AccessRequest",
+    "Ask",
+    "Need",
+    "ResourceKind",
+    "Verdict",
+    "bare_group",
+    "topic_need",
+]
 
 RETRY = "%RETRY%"
 _DEAD = "%DLQ%"
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     """What rights are about."""
 
     ANY = "*"
@@ -24,7 +34,7 @@ class Kind(StrEnum):
     GROUP = "Group"
 
 
-class Action(StrEnum):
+class AccessAction(StrEnum):
     """What may be done. Any cannot be given to anybody."""
 
     ALL = "All"
@@ -43,9 +53,9 @@ class Need:
     """One of `actions` on one resource. shown: what a refusal says in place of the name, where
     the name is not for whoever asks."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
-    actions: tuple[Action, ...]
+    actions: tuple[AccessAction, ...]
     shown: str = ""
 
     def __str__(self) -> str:
@@ -53,7 +63,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AccessRequest:
     """A request as the rules see it. All needs must be met. admin: for administrators alone."""
 
     code: int
@@ -62,7 +72,7 @@ class Asked:
 
 
 #: What a request needs. Raises: Refused for a body that cannot be read.
-Ask = Callable[[Command], Asked]
+Ask = Callable[[Command], AccessRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +92,8 @@ def bare_group(name: str) -> str:
     return name.removeprefix(RETRY).removeprefix(_DEAD)
 
 
-def topic_need(topic: str, *actions: Action) -> Need:
+def topic_need(topic: str, *actions: AccessAction) -> Need:
     """A retry topic is its group's: whoever may consume as the group may use it."""
     if topic.startswith(RETRY):
-        return Need(Kind.GROUP, bare_group(topic), (Action.SUB,))
-    return Need(Kind.TOPIC, topic, actions)
+        return Need(ResourceKind.GROUP, bare_group(topic), (AccessAction.SUB,))
+    return Need(ResourceKind.TOPIC, topic, actions)

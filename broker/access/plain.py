@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.access.addresses import NOBODY, Pattern, address_of
-from broker.access.needs import Action, Ask, Asked, Kind, Need, Verdict
+from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
 from broker.remoting.command import Command
 
@@ -53,7 +53,7 @@ class Account:
 
     def right(self, need: Need) -> tuple[int, str]:
         """The right that decides about a topic or group, and where it stands."""
-        if need.kind is Kind.GROUP:
+        if need.kind is ResourceKind.GROUP:
             own, default, word = self.groups, self.group_default, "Group"
         else:
             own, default, word = self.topics, self.topic_default, "Topic"
@@ -102,10 +102,13 @@ class PlainRules:
             return Verdict(True, where)
         return account
 
-    def authorize(self, account: Account, asked: Asked) -> Verdict:
+    def authorize(self, account: Account, asked: AccessRequest) -> Verdict:
         """What an account may do whose signature is right."""
-        if any(n.kind is Kind.TOPIC and n.name == _TRACE and n.actions == (Action.PUB,)
-               for n in asked.needs):  # fmt: skip
+        publish = (AccessAction.PUB,)
+        if any(
+            need.kind is ResourceKind.TOPIC and need.name == _TRACE and need.actions == publish
+            for need in asked.needs
+        ):
             return Verdict(True, "everybody may publish traces")
         if asked.admin and not account.admin:
             return _refused(
@@ -119,7 +122,7 @@ class PlainRules:
             return Verdict(True, f"{account.place}: {account.key}: admin=true")
         for need in asked.needs:
             bits, rule = account.right(need)
-            wanted = PUB if need.actions == (Action.PUB,) else SUB
+            wanted = PUB if need.actions == (AccessAction.PUB,) else SUB
             if bits & DENY or not bits & wanted:
                 return _refused(
                     f"No default permission for {need.kind.lower()}:{need.shown or need.name}"

@@ -84,7 +84,7 @@ def read_text(path: Path) -> str:
 
 def parse(path: Path, text: str) -> PlainFile:
     """Raises: BadArgument that names file, line and account."""
-    return _Reader(path).read(text)
+    return _PlainFileReader(path).read(text)
 
 
 def load(path: Path) -> PlainFile:
@@ -121,7 +121,7 @@ class _Draft:
     pairs: _Pairs = field(default_factory=list)
 
 
-class _Reader:
+class _PlainFileReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []

@@ -8,20 +8,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.access.addresses import Pattern, address_of, parse_networks
-from broker.access.needs import Action, Ask, Asked, Kind, Need, Verdict
+from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.signature import ACCESS_KEY, is_signed_by
 from broker.remoting.command import Command, Refused
 
 __all__ = [
-    "Acl", "Entry", "Malformed", "PolicyRules", "Resource", "User", "parse_acl", "parse_policies",
-    "parse_resource", "parse_user",
+    "Acl",
+    "Malformed",
+    "PolicyEntry",
+    "PolicyRules",
+    "Resource",
+    "User",
+    "parse_acl",
+    "parse_policies",
+    "parse_resource",
+    "parse_user",
 ]  # fmt: skip
 
 #: NO_PERMISSION.
 _CODE = 16
 CUSTOM, DEFAULT = "Custom", "Default"
-_KINDS = {kind.lower(): kind for kind in Kind if kind is not Kind.ANY}
-_ACTIONS = {action.lower(): action for action in Action}
+_KINDS = {kind.lower(): kind for kind in ResourceKind if kind is not ResourceKind.ANY}
+_ACTIONS = {action.lower(): action for action in AccessAction}
 _DECISIONS = {"allow": True, "deny": False}
 #: How closely a name is meant: ranks of Resource.rank.
 _EVERY, _PREFIX, _LITERAL = 0, 1, 2
@@ -72,12 +80,12 @@ def parse_user(given: Mapping[str, Any], name: str, old: User | None = None) -> 
 class Resource:
     """kind: ANY for those of every kind. rank: whether `name` is every name, a prefix, a name."""
 
-    kind: Kind
+    kind: ResourceKind
     rank: int
     name: str = ""
 
     def __str__(self) -> str:
-        if self.kind is Kind.ANY:
+        if self.kind is ResourceKind.ANY:
             return "*"
         return f"{self.kind}:{self.name}{'' if self.rank == _LITERAL else '*'}"
 
@@ -95,7 +103,7 @@ class Resource:
             )
 
     def fits(self, need: Need) -> bool:
-        if self.kind not in (Kind.ANY, need.kind):
+        if self.kind not in (ResourceKind.ANY, need.kind):
             return False
         if self.rank == _LITERAL:
             return need.name == self.name
@@ -106,7 +114,7 @@ def parse_resource(text: str | None) -> Resource | None:
     """``Topic:name``, ``Group:begin*``, ``Cluster:*`` or ``*``; None for anything else. A star
     that is not the last letter is a letter of the name, as in 5.3.3."""
     if text == "*":
-        return Resource(Kind.ANY, _EVERY)
+        return Resource(ResourceKind.ANY, _EVERY)
     word, colon, name = (text or "").partition(":")
     kind = _KINDS.get(word.lower())
     if not colon or kind is None or not name:
@@ -118,18 +126,18 @@ def parse_resource(text: str | None) -> Resource | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PolicyEntry:
     """What some actions on a resource come to. sources: none is every source."""
 
     resource: Resource
-    actions: tuple[Action, ...]
+    actions: tuple[AccessAction, ...]
     allow: bool
     sources: tuple[Pattern, ...] = ()
 
     def fits(self, need: Need, host: str) -> bool:
         if not self.resource.fits(need):
             return False
-        if Action.ALL not in self.actions and not set(self.actions) & set(need.actions):
+        if AccessAction.ALL not in self.actions and not set(self.actions) & set(need.actions):
             return False
         if not self.sources:
             return True
@@ -151,7 +159,7 @@ class Entry:
         return f"{word} {','.join(self.actions)} on {self.resource}{at}"
 
 
-def parse_entry(given: object) -> Entry:
+def parse_entry(given: object) -> PolicyEntry:
     """Raises: Malformed."""
     if not isinstance(given, dict):
         raise Malformed("The resource is null.")
@@ -166,7 +174,7 @@ def parse_entry(given: object) -> Entry:
     if unknown:
         raise Malformed(f"The action {unknown[0]} is unknown.")
     actions = tuple(dict.fromkeys(_ACTIONS[str(one).lower()] for one in named))
-    if Action.ANY in actions:
+    if AccessAction.ANY in actions:
         raise Malformed("The actions can not be Any.")
     sources = given.get("sourceIps") or []
     try:
@@ -178,23 +186,23 @@ def parse_entry(given: object) -> Entry:
     decision = _DECISIONS.get(str(given.get("decision")).lower())
     if decision is None:
         raise Malformed("The decision is null or illegal.")
-    return Entry(resource, actions, decision, networks)
+    return PolicyEntry(resource, actions, decision, networks)
 
 
 @dataclass(frozen=True, slots=True)
 class Acl:
     """The entries of one user, in the order of their making; one a resource and policy."""
 
-    custom: tuple[Entry, ...] = ()
-    default: tuple[Entry, ...] = ()
+    custom: tuple[PolicyEntry, ...] = ()
+    default: tuple[PolicyEntry, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.custom or self.default)
 
-    def policy(self, kind: str) -> tuple[Entry, ...]:
+    def policy(self, kind: str) -> tuple[PolicyEntry, ...]:
         return self.default if kind == DEFAULT else self.custom
 
-    def changed(self, kind: str, entries: Sequence[Entry]) -> Acl:
+    def changed(self, kind: str, entries: Sequence[PolicyEntry]) -> Acl:
         if kind == DEFAULT:
             return replace(self, default=tuple(entries))
         return replace(self, custom=tuple(entries))
@@ -204,7 +212,7 @@ class Acl:
         entries = (*self.custom, *self.default)
         return [entry.resource for entry in entries if "*" in entry.resource.name]
 
-    def merged(self, kind: str, entries: Sequence[Entry]) -> Acl:
+    def merged(self, kind: str, entries: Sequence[PolicyEntry]) -> Acl:
         """With these, each in the place of the one that has its resource."""
         kept = {entry.resource: entry for entry in self.policy(kind)}
         kept.update((entry.resource, entry) for entry in entries)
@@ -215,7 +223,7 @@ class Acl:
         left = [e for e in self.policy(kind) if resource is not None and e.resource != resource]
         return self.changed(kind, left)
 
-    def deciding(self, need: Need, host: str) -> Entry | None:
+    def deciding(self, need: Need, host: str) -> PolicyEntry | None:
         """The entry that decides: of those that fit, of Custom if there is one there, the closest;
         a named kind, then a name, then the longer prefix, then Deny."""
         for entries in (self.custom, self.default):
@@ -241,12 +249,12 @@ def parse_acl(given: Mapping[str, Any]) -> Acl:
     return acl
 
 
-def _closeness(entry: Entry) -> tuple[bool, int, int, bool]:
+def _closeness(entry: PolicyEntry) -> tuple[bool, int, int, bool]:
     resource = entry.resource
-    return resource.kind is not Kind.ANY, resource.rank, len(resource.name), not entry.allow
+    return resource.kind is not ResourceKind.ANY, resource.rank, len(resource.name), not entry.allow
 
 
-def parse_policies(given: object) -> list[tuple[str, list[Entry]]]:
+def parse_policies(given: object) -> list[tuple[str, list[PolicyEntry]]]:
     """Policies of a request's body. Raises: Malformed."""
     made = []
     for policy in given if isinstance(given, list) else ():
@@ -312,7 +320,7 @@ class PolicyRules:
             return _refused("check signature failed.", f"password of User:{name}")
         return None
 
-    def authorized(self, name: str | None, asked: Asked, host: str) -> Verdict:
+    def authorized(self, name: str | None, asked: AccessRequest, host: str) -> Verdict:
         """What somebody may do who is who he says."""
         user = self._user(name, "subject")
         if isinstance(user, Verdict):

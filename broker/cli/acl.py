@@ -13,7 +13,7 @@ from broker.cli.signing import CredentialsFile, TrustFile
 from pystore.cli.verbs import Session, usage
 
 if TYPE_CHECKING:
-    from broker.access.needs import Action, Verdict
+    from broker.access.needs import AccessAction, Verdict
     from broker.access.plain import PlainRules
     from broker.access.policies import PolicyRules, Resource
     from broker.cli.acl_rules import Right, Rules
@@ -64,12 +64,12 @@ def _resource(text: str) -> Resource:
     return found
 
 
-def _action(text: str) -> Action:
+def _action(text: str) -> AccessAction:
     """Raises: BadArgument."""
-    from broker.access.needs import Action
+    from broker.access.needs import AccessAction
 
-    for action in Action:
-        if action.lower() == text.strip().lower() and action is not Action.ANY:
+    for action in AccessAction:
+        if action.lower() == text.strip().lower() and action is not AccessAction.ANY:
             return action
     raise usage(
         f"'{text}' is not an action", "use Pub, Sub, Create, Update, Delete, Get, List or All"
@@ -78,7 +78,7 @@ def _action(text: str) -> Action:
 
 def _rights(allow: list[str] | None, deny: list[str] | None) -> tuple[Right, ...]:
     """Raises: BadArgument."""
-    from broker.access.needs import Action
+    from broker.access.needs import AccessAction
     from broker.cli.acl_rules import Right
 
     made = []
@@ -92,7 +92,7 @@ def _rights(allow: list[str] | None, deny: list[str] | None) -> tuple[Right, ...
         made.append(Right(_resource(name), tuple(map(_action, actions.split(",")))))
     for text in deny or ():
         name, equals, actions = text.rpartition("=")
-        found = tuple(map(_action, actions.split(","))) if equals else (Action.ALL,)
+        found = tuple(map(_action, actions.split(","))) if equals else (AccessAction.ALL,)
         made.append(Right(_resource(name if equals else text), found, allow=False))
     return tuple(made)
 
@@ -225,7 +225,7 @@ def add(
       pystore acl add shop --broker 127.0.0.1:10911 --credentials admin.yml --allow Group:app=Sub
     """
     from broker.access.policies import PolicyRules
-    from broker.cli.acl_rules import Change
+    from broker.cli.acl_rules import UserChange
 
     given = _rights(allow, deny)
     if from_ and not given:
@@ -238,7 +238,8 @@ def add(
             f"{user} is new and needs a secret",
             "name a file with --secret: it is made if it does not exist",
         )
-    change = Change(user, _secret(secret, user, dry_run), admin, white, given, tuple(from_ or ()))
+    made = _secret(secret, user, dry_run)
+    change = UserChange(user, made, admin, white, given, tuple(from_ or ()))
     plan = {
         "user": user, "new": not known, "where": place.where, "administrator": admin,
         "rights": [f"{'Allow' if r.allow else 'Deny'} {r.resource}={'|'.join(r.actions)}"
@@ -350,23 +351,35 @@ def check(
 
 
 def _verdict(
-    rules: PlainRules | PolicyRules, user: str, resource: Resource, action: Action, host: str
+    rules: PlainRules | PolicyRules, user: str, resource: Resource, action: AccessAction, host: str
 ) -> Verdict:
-    from broker.access.needs import Action, Asked, Kind, Need, Verdict, topic_need
+    from broker.access.needs import (
+        AccessAction,
+        AccessRequest,
+        Need,
+        ResourceKind,
+        Verdict,
+        topic_need,
+    )
     from broker.access.policies import PolicyRules
 
-    topic = resource.kind is Kind.TOPIC
+    topic = resource.kind is ResourceKind.TOPIC
     need = (
         topic_need(resource.name, action)
         if topic
         else Need(resource.kind, resource.name, (action,))
     )
     if isinstance(rules, PolicyRules):
-        return rules.authorized(user, Asked(0, (need,)), host)
+        return rules.authorized(user, AccessRequest(0, (need,)), host)
     found = rules.known(user, host)
     if isinstance(found, Verdict):
         return found
-    used = action in (Action.PUB, Action.SUB)
+    used = action in (AccessAction.PUB, AccessAction.SUB)
     # What is not sending or receiving is for administrators or for everybody with a secret.
-    admin = action in (Action.ALL, Action.CREATE, Action.UPDATE, Action.DELETE)
-    return rules.authorize(found, Asked(0, (need,) if used else (), admin))
+    admin = action in (
+        AccessAction.ALL,
+        AccessAction.CREATE,
+        AccessAction.UPDATE,
+        AccessAction.DELETE,
+    )
+    return rules.authorize(found, AccessRequest(0, (need,) if used else (), admin))

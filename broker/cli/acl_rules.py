@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from broker.access.addresses import Pattern, parse_pattern
-from broker.access.needs import Action, Kind
+from broker.access.needs import AccessAction, ResourceKind
 from broker.access.plain import DENY, PUB, SUB, Account, PlainRules, parse_right
 from broker.access.plain_file import plain_json
 from broker.access.policies import (
@@ -29,7 +29,7 @@ from broker.services.policy_access import PolicyAccess, Rejected
 from pystore.cli.verbs import usage
 from pystore.errors import NotAStore, NotFound
 
-__all__ = ["Change", "Right", "Rules", "rules_at", "rules_of_broker"]
+__all__ = ["Right", "Rules", "UserChange", "rules_at", "rules_of_broker"]
 
 _MAIN, _FOLDER, _USERS = "plain_acl.yml", "acl", "access"
 _UNSUPPORTED = 3
@@ -44,12 +44,12 @@ class Right:
     """What a user may do, or with allow=False may not do, with a resource."""
 
     resource: Resource
-    actions: tuple[Action, ...]
+    actions: tuple[AccessAction, ...]
     allow: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class UserChange:
     """What to add. secret: None keeps the user's own. admin, white: None keeps them as they are.
     sources: addresses and networks that the rights are for; none: every source."""
 
@@ -68,7 +68,7 @@ class Rules(Protocol):
 
     def now(self) -> PlainRules | PolicyRules: ...
 
-    def add(self, change: Change, dry: bool) -> None:
+    def add(self, change: UserChange, dry: bool) -> None:
         """Makes or changes a user. dry: only checks. Raises: StoreError."""
 
     def remove(self, user: str, resource: Resource | None, dry: bool) -> None:
@@ -129,7 +129,7 @@ def _bits(right: Right) -> int:
         right.resource.check()
     except Malformed as bad:
         raise usage(str(bad), "see pystore acl add --help") from None
-    if right.resource.kind not in (Kind.TOPIC, Kind.GROUP) or not (
+    if right.resource.kind not in (ResourceKind.TOPIC, ResourceKind.GROUP) or not (
         right.resource.is_name or not right.resource.name
     ):
         raise usage(
@@ -137,10 +137,10 @@ def _bits(right: Right) -> int:
             "name Topic:NAME, Group:NAME, or Topic:* and Group:* for the defaults",
         )
     if not right.allow:
-        if right.actions != (Action.ALL,):
+        if right.actions != (AccessAction.ALL,):
             raise usage("a plain list denies all of a resource", f"use --deny {right.resource}")
         return DENY
-    known = {Action.PUB: PUB, Action.SUB: SUB, Action.ALL: PUB | SUB}
+    known = {AccessAction.PUB: PUB, AccessAction.SUB: SUB, AccessAction.ALL: PUB | SUB}
     bits = 0
     for action in right.actions:
         if action not in known:
@@ -149,7 +149,7 @@ def _bits(right: Right) -> int:
     return bits
 
 
-def _changed(account: Account | None, change: Change) -> Account:
+def _changed(account: Account | None, change: UserChange) -> Account:
     """Raises: BadArgument."""
     if change.sources:
         raise usage(
@@ -165,7 +165,7 @@ def _changed(account: Account | None, change: Change) -> Account:
         made = replace(made, white=_pattern(change.white))
     for right in change.rights:
         bits, name = _bits(right), right.resource.name
-        if right.resource.kind is Kind.TOPIC:
+        if right.resource.kind is ResourceKind.TOPIC:
             made = (
                 replace(made, topics={**made.topics, name: bits})
                 if name
@@ -190,7 +190,7 @@ def _pattern(text: str) -> Pattern:
 def _without(account: Account, resource: Resource) -> Account:
     """Raises: NotFound."""
     name = resource.name
-    topic, group = resource.kind is Kind.TOPIC, resource.kind is Kind.GROUP
+    topic, group = resource.kind is ResourceKind.TOPIC, resource.kind is ResourceKind.GROUP
     if topic and name in account.topics:
         return replace(account, topics={n: b for n, b in account.topics.items() if n != name})
     if group and name in account.groups:
@@ -219,7 +219,7 @@ class _PlainFiles:
     def now(self) -> PlainRules:
         return self._access.rules
 
-    def add(self, change: Change, dry: bool) -> None:
+    def add(self, change: UserChange, dry: bool) -> None:
         made = _changed(self.now().accounts.get(change.user), change)
         self._access.check(made)
         if not dry:
@@ -258,7 +258,7 @@ class _PlainOfBroker:
             rights("topicPerms"), rights("groupPerms"), self.where,
         )  # fmt: skip
 
-    def add(self, change: Change, dry: bool) -> None:
+    def add(self, change: UserChange, dry: bool) -> None:
         self._put(_changed(self.now().accounts.get(change.user), change), dry)
 
     def _put(self, account: Account, dry: bool) -> None:
@@ -288,7 +288,7 @@ class _PlainOfBroker:
 # ---- users and policies ----
 
 
-def _user_body(change: Change) -> dict[str, Any]:
+def _user_body(change: UserChange) -> dict[str, Any]:
     body: dict[str, Any] = {"username": change.user}
     if change.secret is not None:
         body["password"] = change.secret
@@ -297,7 +297,7 @@ def _user_body(change: Change) -> dict[str, Any]:
     return body
 
 
-def _acl_body(change: Change) -> dict[str, Any]:
+def _acl_body(change: UserChange) -> dict[str, Any]:
     entries = []
     for right in change.rights:
         entry: dict[str, Any] = {
@@ -323,7 +323,7 @@ class _Users:
     def change(self, code: Code, user: str, body: dict[str, Any], entry: _Entry = _NONE) -> None:
         raise NotImplementedError
 
-    def add(self, change: Change, dry: bool) -> None:
+    def add(self, change: UserChange, dry: bool) -> None:
         if change.white is not None:
             raise usage("users have no white list", "leave --white out; see docs/access.md")
         old = self.now().users.get(change.user)
@@ -380,7 +380,7 @@ class _UsersOfStore(_Users):
         access.close()
         return access.rules
 
-    def add(self, change: Change, dry: bool) -> None:
+    def add(self, change: UserChange, dry: bool) -> None:
         self._check_free(self._store)
         super().add(change, dry)
 

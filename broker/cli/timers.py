@@ -31,8 +31,8 @@ from pystore.cli.verbs import (
     usage,
 )
 from pystore.errors import NotFound
-from pystore.timer_edit import Editor, Found, count_of, find_timer, plain_properties
-from pystore.timers import Handle, Timer, Timers, slot_of
+from pystore.timer_edit import Editor, TimerMessage, count_of, find_timer, plain_properties
+from pystore.timers import RecallHandle, Timer, Timers, slot_of
 
 if TYPE_CHECKING:
     from pystore import Message
@@ -253,7 +253,7 @@ def _offset_of(timers: Timers, text: str) -> int:
     """Raises: BadArgument for what is neither an offset nor a handle; NotFound."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
-    handle = Handle.parse(text)
+    handle = RecallHandle.parse(text)
     timer = timers.find(handle.topic, handle.key, handle.out_ms)
     if timer is None:
         raise _missing(text)
@@ -266,7 +266,7 @@ def _missing(text: str) -> NotFound:
     return error
 
 
-def _found(store: Any, timers: Timers, text: str) -> Found:
+def _found(store: Any, timers: Timers, text: str) -> TimerMessage:
     found = find_timer(store, timers, _offset_of(timers, text))
     if found is None:
         raise _missing(text)
@@ -362,7 +362,7 @@ def reschedule(
     return 0
 
 
-def _send_again(s: Session, broker: str, found: Found, due: int) -> None:
+def _send_again(s: Session, broker: str, found: TimerMessage, due: int) -> None:
     """Raises: BadArgument for a time in the same slot, where the broker cannot tell the two."""
     if slot_of(due, s.settings()["timerPrecisionMs"]) == found.timer.out_ms:
         raise usage(
@@ -383,10 +383,10 @@ def _send_again(s: Session, broker: str, found: Found, due: int) -> None:
     _recall(broker, found)
 
 
-def _recall(broker: str, found: Found) -> None:
+def _recall(broker: str, found: TimerMessage) -> None:
     config = _ask(broker, 26, {}).decode().splitlines()
     name = next((x.partition("=")[2] for x in config if x.startswith("brokerName=")), "")
-    handle = Handle(found.topic, name, found.timer.out_ms, found.key)
+    handle = RecallHandle(found.topic, name, found.timer.out_ms, found.key)
     _ask(broker, 370, {"topic": found.topic, "recallHandle": handle.text})
 
 

@@ -175,7 +175,7 @@ class Runner:
                 _shared.release()
 
 
-class Handed:
+class HandOver:
     """Messages on their way from the loop to a thread. The thread may be interrupted when they have
     left the loop, and before it has them: then they go back. All of it happens on the loop."""
 
@@ -494,7 +494,7 @@ class Consumer:
         done: Sequence[ReceivedMessage] = (),
     ) -> list[ReceivedMessage] | None:
         """What it returns. done: what it acknowledges, perhaps in vain when it is interrupted."""
-        handed = Handed(self._twin)
+        handed = HandOver(self._twin)
         try:
             return self.runner.run(handed.take(work))
         except BaseException:

@@ -69,7 +69,7 @@ from broker.client.retrying import send_back
 from broker.client.routes import Route
 from broker.client.sending import RETRY_TOPIC_MAX, check_name, with_namespace, without_namespace
 from broker.client.subscription import (
-    Subscription,
+    TopicSubscription,
     consumer_data,
     heartbeat_body,
     parse_topics,
@@ -128,7 +128,7 @@ class AsyncConsumer:
             connected_again=lambda: self._rebalancer.soon(),
         )  # fmt: skip
         self.strategy = strategy_of(self.settings.strategy)
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, TopicSubscription] = {}
         self.progress: dict[MessageQueue, QueueProgress] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
         self._ready: deque[ReceivedMessage] = deque()
@@ -164,10 +164,10 @@ class AsyncConsumer:
             raise Misuse("a subscription needs the name of a topic")
         full = with_namespace(topic, self.namespace)
         check_name("topic", full, RETRY_TOPIC_MAX)
-        self.subscriptions[full] = Subscription.of(full, expression)
+        self.subscriptions[full] = TopicSubscription.of(full, expression)
         retry = f"{RETRY}{self.group}"
         if not self.settings.broadcast and retry not in self.subscriptions:
-            self.subscriptions[retry] = Subscription.of(retry)
+            self.subscriptions[retry] = TopicSubscription.of(retry)
 
     def shown(self, topic: str) -> str:
         """A topic without the namespace."""
@@ -215,7 +215,7 @@ class AsyncConsumer:
     def _wanted_topics(self) -> list[str]:
         return [topic for topic in self.subscriptions if not topic.startswith(RETRY)]
 
-    async def _check_expression(self, subscription: Subscription, route: Route) -> None:
+    async def _check_expression(self, subscription: TopicSubscription, route: Route) -> None:
         """Brokers say at once what they think of an expression in SQL."""
         if subscription.kind == "TAG":
             return

@@ -17,7 +17,7 @@ from broker.client.credentials import SigningHook
 from broker.client.errors import BadAnswer
 from broker.client.message import Message, MessageQueue, SendResult
 from broker.client.routes import Route
-from broker.client.sending import STORED, Answer, Outgoing, answer_of, fixed_fields
+from broker.client.sending import STORED, Answer, PreparedSend, answer_of, fixed_fields
 from broker.remoting import codec
 from broker.remoting.command import BINARY, Command
 from broker.remoting.connection import Connection
@@ -104,13 +104,13 @@ class InFlight:
     def __init__(
         self,
         owner: Owner,
-        outgoing: Outgoing,
+        outgoing: PreparedSend,
         queue: MessageQueue,
         address: str,
         connection: Connection,
         start: float,
         future: asyncio.Future[Any],
-        result: Callable[[Outgoing, MessageQueue, Answer], object],
+        result: Callable[[PreparedSend, MessageQueue, Answer], object],
     ) -> None:
         self._owner = owner
         self._result = result
@@ -159,7 +159,7 @@ class InFlight:
         self._owner.lost(self, error)
 
     @property
-    def result(self) -> Callable[[Outgoing, MessageQueue, Answer], object]:
+    def result(self) -> Callable[[PreparedSend, MessageQueue, Answer], object]:
         """Makes the user's result of an answer."""
         return self._result
 
@@ -193,7 +193,7 @@ class Lane:
         "_targets", "_topic", "route",
     )  # fmt: skip
 
-    def __init__(self, route: Route, outgoing: Outgoing, signing: SigningHook | None) -> None:
+    def __init__(self, route: Route, outgoing: PreparedSend, signing: SigningHook | None) -> None:
         self.route = route
         self._signer = signing.signer if signing is not None else ffi.NULL
         self._signer_at = address_of(self._signer)
@@ -234,7 +234,7 @@ class Lane:
         )  # fmt: skip
 
     def send_prepared(
-        self, at: tuple[int, int], target: Target, opaque: int, outgoing: Outgoing
+        self, at: tuple[int, int], target: Target, opaque: int, outgoing: PreparedSend
     ) -> Answer | Literal[False] | None:
         """The same of any request."""
         found = send_prepared(
@@ -243,7 +243,7 @@ class Lane:
         )  # fmt: skip
         return Answer(*found) if found else found
 
-    def frame(self, target: Target, outgoing: Outgoing, opaque: int) -> bytes:
+    def frame(self, target: Target, outgoing: PreparedSend, opaque: int) -> bytes:
         """Raises: BadFrame."""
         base, body = target.base, outgoing.body
         properties = outgoing.properties.encode("utf-8", "replace")

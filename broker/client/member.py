@@ -14,7 +14,7 @@ from broker.client.message import MessageQueue, ReceivedMessage
 from broker.client.network import Network
 from broker.client.options import ClientOptions, check_settings
 from broker.client.progress import QueueProgress
-from broker.client.subscription import Subscription
+from broker.client.subscription import TopicSubscription
 
 __all__ = ["RETRY", "Changed", "ConsumerOptions", "ConsumerSettings", "Member", "Start"]
 
@@ -143,7 +143,7 @@ class Member(Protocol):
     settings: ConsumerSettings
     network: Network
     strategy: Strategy
-    subscriptions: dict[str, Subscription]
+    subscriptions: dict[str, TopicSubscription]
     progress: dict[MessageQueue, QueueProgress]
 
     @property

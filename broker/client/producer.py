@@ -43,7 +43,7 @@ from broker.client.sending import (
     RETRY_TOPIC_MAX,
     STORED,
     Answer,
-    Outgoing,
+    PreparedSend,
     SendRules,
     answer_of,
     check_name,
@@ -325,7 +325,7 @@ class AsyncProducer:
         if len(cuts) == 1:
             return await self._send_batch(cuts[0][1], timeout_s)
 
-        async def one(indexes: Sequence[int], outgoing: Outgoing) -> None:
+        async def one(indexes: Sequence[int], outgoing: PreparedSend) -> None:
             found = await self._send_batch(outgoing, timeout_s)
             for index, result in zip(indexes, found, strict=True):
                 results[index] = result
@@ -337,7 +337,9 @@ class AsyncProducer:
                     raise each
         return [result for result in results if result is not None]
 
-    async def _send_batch(self, outgoing: Outgoing, timeout_s: float | None) -> list[SendResult]:
+    async def _send_batch(
+        self, outgoing: PreparedSend, timeout_s: float | None
+    ) -> list[SendResult]:
         await self._slots.acquire()
         begun = self._begin(outgoing, results_of) if timeout_s is None else None
         if begun is not None:
@@ -486,8 +488,8 @@ class AsyncProducer:
 
     def _begin(
         self,
-        outgoing: Outgoing,
-        result: Callable[[Outgoing, MessageQueue, Answer], _T],
+        outgoing: PreparedSend,
+        result: Callable[[PreparedSend, MessageQueue, Answer], _T],
     ) -> asyncio.Future[_T] | None:
         """Sends a request now, if nothing has to be waited for first. Its slot is released with
         the answer."""
@@ -519,11 +521,11 @@ class AsyncProducer:
 
     def _waiting(
         self,
-        outgoing: Outgoing,
+        outgoing: PreparedSend,
         target: Target,
         connection: Connection,
         start: float,
-        result: Callable[[Outgoing, MessageQueue, Answer], _T],
+        result: Callable[[PreparedSend, MessageQueue, Answer], _T],
     ) -> tuple[InFlight, asyncio.Future[_T]]:
         """One that waits for its answer, and what the user waits for."""
         begun = self._begun
@@ -661,10 +663,10 @@ class AsyncProducer:
 
     async def _deliver(
         self,
-        outgoing: Outgoing,
+        outgoing: PreparedSend,
         choice: Choice,
         timeout_s: float | None,
-        result: Callable[[Outgoing, MessageQueue, Answer], _T],
+        result: Callable[[PreparedSend, MessageQueue, Answer], _T],
         before: Sequence[Attempt] = (),
     ) -> _T:
         """One message or batch to a broker, with further attempts where they make sense. before:

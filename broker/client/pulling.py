@@ -25,7 +25,7 @@ from broker.client.member import Member
 from broker.client.network import number_in, request_of
 from broker.client.progress import QueueProgress
 from broker.client.records import received
-from broker.client.subscription import Subscription
+from broker.client.subscription import TopicSubscription
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import BINARY, Command
 from broker.remoting.connection import Connection
@@ -55,7 +55,7 @@ class Puller:
         self._member = member
         self._progress = progress
         self._loop = asyncio.get_running_loop()
-        self._subscription: Subscription | None = None
+        self._subscription: TopicSubscription | None = None
         self._fields: dict[str, str] = {}
         self._tags: frozenset[bytes] | None = None
         self._address = ""
@@ -142,7 +142,7 @@ class Puller:
         if found is self._subscription and self._fields:
             return
         self._subscription = found
-        wanted = found if found is not None else Subscription(queue.topic)
+        wanted = found if found is not None else TopicSubscription(queue.topic)
         # Brokers compare hashes of tags, which may collide.
         tags = wanted.tags
         self._tags = None if tags is None else frozenset(tag.encode() for tag in tags)

@@ -23,7 +23,7 @@ from broker.remoting.command import BINARY, Command
 from broker.remoting.mqjson import MessageQueue
 
 __all__ = [
-    "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Answer", "Outgoing", "SendRules",
+    "COMPRESSIONS", "PROTOCOL_PROPERTIES", "RETRY_CODES", "Answer", "PreparedSend", "SendRules",
     "answer_of", "cut_batches", "fixed_fields", "prepare", "result_of", "results_of",
 ]  # fmt: skip
 
@@ -119,7 +119,7 @@ def check_name(what: str, name: str, longest: int) -> None:
         raise InvalidMessage(f"the {what} has {len(name)} characters, {longest} are allowed")
 
 
-class Outgoing:
+class PreparedSend:
     """A request that sends one message or a batch, ready but for the queue.
 
     keys: unique keys of the messages in it. properties: encoded. batch: the body is one of a batch.
@@ -339,7 +339,7 @@ def prepare(
     sys_flag: int = 0,
     code: int = RequestCode.SEND_MESSAGE_V2,
     key: str | None = None,
-) -> Outgoing:
+) -> PreparedSend:
     """key: its unique key; None: a new one. Raises: InvalidMessage."""
     topic = check_message(message, rules)
     body = message.body
@@ -352,7 +352,7 @@ def prepare(
         bits, compress = COMPRESSIONS[rules.compression]
         body = compress(body)
         sys_flag |= _COMPRESSED | bits << 8
-    made = Outgoing(rules, topic, properties, body, (key,), sys_flag, message.flag, code)
+    made = PreparedSend(rules, topic, properties, body, (key,), sys_flag, message.flag, code)
     made.timed = message.deliver_at_ms is not None or message.delay is not None
     return made
 
@@ -379,7 +379,7 @@ class _Part:
 
 def cut_batches(
     messages: Sequence[Message], rules: SendRules, batch_max: int
-) -> Iterator[tuple[Sequence[int], Outgoing]]:
+) -> Iterator[tuple[Sequence[int], PreparedSend]]:
     """Requests of at most batch_max bytes each, with the indexes of their messages. A batch has one
     topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
     listed, at = messages if type(messages) is list else list(messages), 0
@@ -393,7 +393,7 @@ def cut_batches(
 
 def _plain_batches(
     messages: list[Message], at: int, rules: SendRules, batch_max: int
-) -> list[Outgoing]:
+) -> list[PreparedSend]:
     """Requests of the messages from number `at` on, when they are of one topic and plain."""
     first = messages[at]
     if type(first) is not Message or str(first.topic).startswith(_RETRY):
@@ -408,7 +408,7 @@ def _plain_batches(
 
 def _cut_any(
     messages: Sequence[Message], rules: SendRules, batch_max: int
-) -> Iterator[tuple[Sequence[int], Outgoing]]:
+) -> Iterator[tuple[Sequence[int], PreparedSend]]:
     """Of messages that need a look each. Raises: InvalidMessage."""
     parts: dict[tuple[str, bool], _Part] = {}
     full: list[tuple[tuple[str, bool], _Part]] = []
@@ -439,10 +439,12 @@ def _cut_any(
         yield part.indexes, _batch_of(topic, wait, body, part.keys, rules)
 
 
-def _batch_of(topic: str, wait: bool, body: bytes, keys: list[str], rules: SendRules) -> Outgoing:
+def _batch_of(
+    topic: str, wait: bool, body: bytes, keys: list[str], rules: SendRules
+) -> PreparedSend:
     properties = f"WAIT\x01{'true' if wait else 'false'}\x02"
     code = RequestCode.SEND_BATCH_MESSAGE
-    return Outgoing(rules, topic, properties, body, keys, code=code, batch=True)
+    return PreparedSend(rules, topic, properties, body, keys, code=code, batch=True)
 
 
 # ---- answers ----
@@ -478,7 +480,7 @@ def _answer_of(command: Command, queue: MessageQueue) -> Answer:
     )
 
 
-def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendResult:
+def result_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> SendResult:
     """The result of a single message that the broker stored; its status is in STORED."""
     code, number, offset, ids, transaction, handle = answer
     return SendResult(
@@ -492,7 +494,7 @@ def result_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> SendRe
     )
 
 
-def results_of(outgoing: Outgoing, queue: MessageQueue, answer: Answer) -> list[SendResult]:
+def results_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> list[SendResult]:
     """The results of a batch, in its order."""
     status, where = STORED[answer.code], queue
     keys = outgoing.keys

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from broker.client.errors import Misuse
 from pystore.javahash import java_hash
 
-__all__ = ["Subscription", "Topics", "heartbeat_body", "parse_topics"]
+__all__ = ["TopicSubscription", "Topics", "heartbeat_body", "parse_topics"]
 
 #: A topic, several, or topics with the expression for each: tags as ``a || b``, ``*``, or Sql.
 Topics = "str | Iterable[str] | Mapping[str, str | Sql]"
@@ -37,7 +37,7 @@ class Sql(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSubscription:
     """A topic and what of it is wanted. tags: None for everything. version: ms, the newer wins."""
 
     topic: str
@@ -47,7 +47,7 @@ class Subscription:
     version: int = 0
 
     @classmethod
-    def of(cls, topic: str, expression: str = "*") -> Subscription:
+    def of(cls, topic: str, expression: str = "*") -> TopicSubscription:
         """Raises: Misuse for a blank topic or SQL expression."""
         if not isinstance(topic, str) or not topic.strip():
             raise Misuse("a subscription needs the name of a topic")
@@ -110,7 +110,7 @@ def heartbeat_body(
 
 def consumer_data(
     group: str,
-    subscriptions: Iterable[Subscription],
+    subscriptions: Iterable[TopicSubscription],
     *,
     broadcast: bool,
     active: bool,

@@ -16,7 +16,7 @@ from broker.client.handling import RetryLater
 from broker.client.ids import new_unique_key
 from broker.client.message import Message, ReceivedMessage, SendResult
 from broker.client.network import Network
-from broker.client.sending import HALF, STORED, Outgoing, SendRules, prepare
+from broker.client.sending import HALF, STORED, PreparedSend, SendRules, prepare
 from broker.remoting.command import Command
 from broker.remoting.safe_log import SafeLogger
 from pystore.properties import parse_properties
@@ -94,7 +94,12 @@ class Tracer:
     # ---- what clients tell ----
 
     def sent(
-        self, outgoing: Outgoing, address: str, began: float, answer: Command | None, result: object
+        self,
+        outgoing: PreparedSend,
+        address: str,
+        began: float,
+        answer: Command | None,
+        result: object,
     ) -> None:
         """A message, or each of a batch, was stored, or (without answer) could not be. began:
         monotonic seconds. result: a SendResult, or a list of them."""

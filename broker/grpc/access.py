@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from broker.access.needs import Action, Ask, Asked, Kind, Need, Verdict
+from broker.access.needs import AccessAction, AccessRequest, Ask, Need, ResourceKind, Verdict
 from broker.access.plain import PlainRules
 from broker.access.policies import Acl, Malformed, PolicyRules, User, parse_acl, parse_user
 from broker.access.signature import ACCESS_KEY, SIGNATURE, Credentials, sign
@@ -94,7 +94,7 @@ def prove(call: Call, command: Command, rules: PlainRules | PolicyRules) -> None
 
 
 def verdict_on_topic(
-    call: Call, rules: PlainRules | PolicyRules, topic: str, actions: tuple[Action, ...]
+    call: Call, rules: PlainRules | PolicyRules, topic: str, actions: tuple[AccessAction, ...]
 ) -> Verdict:
     """Whether a client may do one of these to a topic. Raises: Problem."""
     command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
@@ -110,7 +110,7 @@ def verdict_on_name(call: Call, rules: PlainRules | PolicyRules) -> Verdict:
     """Whether a client is who it says, and may ask at all. Raises: Problem."""
     command = Command(RequestCode.SEND_MESSAGE_V2)
     prove(call, command, rules)
-    return rules.decide(command, lambda asked: Asked(asked.code, ()), call.address[0])
+    return rules.decide(command, lambda asked: AccessRequest(asked.code, ()), call.address[0])
 
 
 def is_known_to(call: Call, rules: PlainRules | PolicyRules) -> bool:
@@ -121,9 +121,11 @@ def is_known_to(call: Call, rules: PlainRules | PolicyRules) -> bool:
         return False
 
 
-def _asks(topic: str, action: Action) -> Ask:
+def _asks(topic: str, action: AccessAction) -> Ask:
     """For a request that needs to do this to a topic."""
-    return lambda command: Asked(command.code, (Need(Kind.TOPIC, topic, (action,)),))
+    return lambda command: AccessRequest(
+        command.code, (Need(ResourceKind.TOPIC, topic, (action,)),)
+    )
 
 
 # ---- a proxy's own verdicts ----
@@ -158,7 +160,7 @@ class ProxyAccess:
         prove(call, own, self._rules)
         accept(self._rules.decide(own, self._needs, call.address[0]))
 
-    async def check_topic(self, call: Call, topic: str, actions: tuple[Action, ...]) -> None:
+    async def check_topic(self, call: Call, topic: str, actions: tuple[AccessAction, ...]) -> None:
         """Raises: as check()."""
         await self._know(call)
         accept(verdict_on_topic(call, self._rules, topic, actions))

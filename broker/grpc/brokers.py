@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.grpc.calls import Call
 from broker.grpc.receipts import Receipt
 from broker.grpc.status import Code, Problem, of_response
@@ -192,7 +192,7 @@ class Brokers(Protocol):
     async def check(self, call: Call, command: Command) -> None:
         """Whether the client may ask this."""
 
-    async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+    async def check_topic(self, call: Call, topic: str, *actions: AccessAction) -> None:
         """Whether the client may do one of these to a topic."""
 
     async def check_name(self, call: Call) -> None:

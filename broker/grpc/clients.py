@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.grpc.access import credentials_of
 from broker.grpc.brokers import LINK, Brokers, Link
 from broker.grpc.calls import Call, Handlers
@@ -246,7 +246,7 @@ class ClientMethods:
         if len(made.publishing.topics) > _TOPICS_MAX:
             raise Problem(Code.BAD_REQUEST, f"a producer has at most {_TOPICS_MAX} topics")
         for each in made.publishing.topics:
-            await self._broker.check_topic(call, topic_of(each), Action.PUB)
+            await self._broker.check_topic(call, topic_of(each), AccessAction.PUB)
         made.publishing.max_body_size = own.body_max
         made.publishing.validate_message_type = own.check_type
         policy = made.backoff_policy

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.client.credentials import SigningHook
 from broker.client.errors import BrokerRefused, ClientError, NoRoute, RequestTimeout
 from broker.client.faults import FaultTable
@@ -480,7 +480,7 @@ class ClusterBrokers:
         else:
             self._knows(call)
 
-    async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+    async def check_topic(self, call: Call, topic: str, *actions: AccessAction) -> None:
         if self.access.is_on:
             await self.access.check_topic(call, topic, actions)
         else:

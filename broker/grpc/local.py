@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from broker.access.guard import Guard
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.client._messages import send_prepared
 from broker.grpc.access import (
     accept,
@@ -328,7 +328,7 @@ class LocalBroker:
         except Refused as refused:
             raise Problem(Code.UNAUTHORIZED, refused.remark) from None
 
-    async def check_topic(self, call: Call, topic: str, *actions: Action) -> None:
+    async def check_topic(self, call: Call, topic: str, *actions: AccessAction) -> None:
         access = self.services.access
         if access is None or not access.is_on:
             return

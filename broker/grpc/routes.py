@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.grpc.brokers import Brokers, Place
 from broker.grpc.calls import Call, Handlers
 from broker.grpc.checks import topic_of
@@ -61,7 +61,7 @@ class Routes:
 
     async def query(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
-        await self._broker.check_topic(call, topic, Action.PUB, Action.SUB)
+        await self._broker.check_topic(call, topic, AccessAction.PUB, AccessAction.SUB)
         places = await self._broker.everywhere(topic)
         if not places:
             raise Problem(

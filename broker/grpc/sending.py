@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.client.ids import offset_id_of
 from broker.client.records import encode_batch
 from broker.grpc._http2 import stored
@@ -37,7 +37,7 @@ from pystore.configfiles import TopicConfig
 from pystore.errors import BadArgument
 from pystore.javahash import java_hash
 from pystore.properties import encode_properties
-from pystore.timers import Handle
+from pystore.timers import RecallHandle
 
 __all__ = ["Sending", "check_type", "queue_for"]
 
@@ -133,7 +133,7 @@ class Sending:
                 Code.BAD_REQUEST, f"{len(messages)} messages to send, {_MESSAGES_MAX} are allowed"
             )
         topic = check_topics_equal(messages)
-        await self._broker.check_topic(call, topic, Action.PUB)
+        await self._broker.check_topic(call, topic, AccessAction.PUB)
         made = [await self._taken(call, each) for each in messages]
         places = await self._broker.places(topic)
         config = places[0].config if places else None
@@ -215,12 +215,12 @@ class Sending:
 
     async def recall(self, call: Call, request: Any) -> Any:
         topic = topic_of(request.topic)
-        await self._broker.check_topic(call, topic, Action.PUB)
+        await self._broker.check_topic(call, topic, AccessAction.PUB)
         places = await self._broker.places(topic)
         if self._settings.check_type:
             check_type(places[0].config if places else None, Kind.DELAY)
         try:
-            handle = Handle.parse(request.recall_handle)
+            handle = RecallHandle.parse(request.recall_handle)
         except BadArgument as bad:
             raise Problem(Code.BAD_REQUEST, bad.text) from None
         ext = {

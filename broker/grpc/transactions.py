@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from broker.access.needs import Action
+from broker.access.needs import AccessAction
 from broker.grpc.brokers import AtOnce, Brokers, accepted
 from broker.grpc.calls import AtOnceHandlers, Call, Handlers
 from broker.grpc.checks import topic_of
@@ -99,7 +99,7 @@ class Ending:
 
     async def end(self, call: Call, request: Any) -> Any:
         """The broker's own verdict is the answer; upstream says OK before it has asked."""
-        await self._broker.check_topic(call, topic_of(request.topic), Action.PUB)
+        await self._broker.check_topic(call, topic_of(request.topic), AccessAction.PUB)
         asked = _asked(request)
         if asked is None:  # not known yet: the broker goes on asking
             return pb.EndTransactionResponse(status=ok())

@@ -13,13 +13,20 @@ from typing import Any
 
 from broker.namesrv.jsontext import compact, fastjson
 from broker.namesrv.kv import ORDER_TOPICS, KvConfig
-from broker.namesrv.registration import BODY_MAX, Body, data_version, is_packed, parse, route_rows
+from broker.namesrv.registration import (
+    BODY_MAX,
+    RegistrationBody,
+    data_version,
+    is_packed,
+    parse,
+    route_rows,
+)
 from broker.namesrv.routes import (
     EXPIRY_MS,
     UNIT,
     UNIT_SUB,
+    BrokerRegistration,
     MinIdChange,
-    Registration,
     Routes,
 )
 from broker.namesrv.settings import NamesrvSettings
@@ -190,7 +197,7 @@ class Processor:
         while self._routes.drop_more():
             await asyncio.sleep(0)
 
-    def _registered(self, command: Command, given: Registration) -> Command:
+    def _registered(self, command: Command, given: BrokerRegistration) -> Command:
         done = self._routes.register(given)
         if done is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "register broker failed")
@@ -388,7 +395,7 @@ def _check_size(command: Command) -> None:
         )
 
 
-def _parsed(data: bytes, compressed: bool, version: int) -> Body:
+def _parsed(data: bytes, compressed: bool, version: int) -> RegistrationBody:
     """Raises: Refused."""
     try:
         return parse(data, compressed, version)
@@ -410,9 +417,9 @@ def _save(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def _registration(peer: Peer, command: Command, body: Body) -> Registration:
+def _registration(peer: Peer, command: Command, body: RegistrationBody) -> BrokerRegistration:
     acting = command.flag_of("enableActingMaster")
-    return Registration(
+    return BrokerRegistration(
         cluster=command.text("clusterName"),
         name=command.text("brokerName"),
         address=command.text("brokerAddr"),

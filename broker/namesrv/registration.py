@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from broker.namesrv.routes import Topic
+from broker.namesrv.routes import BrokerTopic
 from broker.remoting import mqjson
 from broker.remoting.jsonbody import (
     INT,
@@ -33,7 +33,7 @@ from broker.remoting.jsonbody import (
 )
 from pystore.configfiles import DataVersion
 
-__all__ = ["BODY_MAX", "Body", "data_version", "is_packed", "parse", "route_rows"]
+__all__ = ["BODY_MAX", "RegistrationBody", "data_version", "is_packed", "parse", "route_rows"]
 
 V3_0_11, V5_0_0 = 37, 413
 #: First byte of a zlib stream; that of JSON is a brace. A 5.x broker with compressedRegister=true
@@ -49,11 +49,11 @@ QUEUES_MAX = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Body:
+class RegistrationBody:
     """topics: by name. mapping: of static topics, by name, as the broker wrote it."""
 
     version: DataVersion = field(default_factory=DataVersion)
-    topics: dict[str, Topic] = field(default_factory=dict)
+    topics: dict[str, BrokerTopic] = field(default_factory=dict)
     mapping: dict[str, dict[str, Any]] = field(default_factory=dict)
     filters: list[str] = field(default_factory=list)
 
@@ -96,10 +96,10 @@ def is_packed(data: bytes, compressed: bool) -> bool:
     return compressed or data[:1] == bytes((ZLIB,))
 
 
-def parse(data: bytes, compressed: bool, version: int) -> Body:
+def parse(data: bytes, compressed: bool, version: int) -> RegistrationBody:
     """Raises: ValueError that says what is wrong."""
     if not data:
-        return Body()
+        return RegistrationBody()
     if version < V3_0_11:
         return _wrapper(_WRAPPER.loads(data), [])
     if is_packed(data, compressed):
@@ -117,8 +117,8 @@ def _counted(topics: int) -> int:
     return topics
 
 
-def _wrapper(wrapper: dict[str, Any], filters: list[str]) -> Body:
-    made = Body(filters=filters, version=_version(wrapper["dataVersion"]))
+def _wrapper(wrapper: dict[str, Any], filters: list[str]) -> RegistrationBody:
+    made = RegistrationBody(filters=filters, version=_version(wrapper["dataVersion"]))
     _counted(len(wrapper["topicConfigTable"]))
     for name, row in wrapper["topicConfigTable"].items():
         made.topics[row["topicName"] or str(name)] = _checked(
@@ -137,7 +137,7 @@ def data_version(data: bytes) -> DataVersion:
     return _version(_VERSION.loads(data))
 
 
-def route_rows(data: bytes) -> dict[str, Topic]:
+def route_rows(data: bytes) -> dict[str, BrokerTopic]:
     """What a topic has at each broker: TopicRouteData (217). Raises: ValueError that says what is
     wrong."""
     return {
@@ -152,11 +152,11 @@ def route_rows(data: bytes) -> dict[str, Topic]:
 
 
 @lru_cache(4096)  # most topics of a broker are alike
-def _checked(*numbers: Any) -> Topic:
+def _checked(*numbers: Any) -> BrokerTopic:
     for number in numbers:
         if type(number) is not int or not 0 <= number <= QUEUES_MAX:
             raise ValueError(f"a topic has the invalid number {number!r:.40}")
-    return Topic(*numbers)
+    return BrokerTopic(*numbers)
 
 
 class _Parts:
@@ -194,11 +194,11 @@ def _unpacked(data: bytes) -> bytes:
     return made
 
 
-def _compressed(data: bytes, version: int) -> Body:
+def _compressed(data: bytes, version: int) -> RegistrationBody:
     """Length and JSON of the data version; count, then length and text of each topic; length and
     JSON of the filter servers; from 5.0.0 count, then length and JSON of each mapping."""
     parts = _Parts(_unpacked(data))
-    made = Body(version=data_version(parts.text().encode()))
+    made = RegistrationBody(version=data_version(parts.text().encode()))
     for _ in range(_counted(parts.number())):
         words = parts.text().split(" ", 5)
         if len(words) < 5:

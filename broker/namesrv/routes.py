@@ -18,7 +18,15 @@ from typing import Any, Protocol
 from broker.namesrv.jsontext import compact, fastjson
 from pystore.configfiles import DataVersion
 
-__all__ = ["Broker", "MinIdChange", "Registered", "Registration", "Routes", "Switches", "Topic"]
+__all__ = [
+    "BrokerRegistration",
+    "BrokerSet",
+    "BrokerTopic",
+    "MinIdChange",
+    "RegistrationAnswer",
+    "Routes",
+    "Switches",
+]
 
 MASTER_ID = 0
 PERM_WRITE, PERM_READ_WRITE = 2, 6
@@ -37,7 +45,7 @@ SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class BrokerTopic:
     """A topic at one broker."""
 
     read_queue_nums: int
@@ -56,7 +64,7 @@ class Topic:
 
 
 @dataclass(slots=True)
-class Broker:
+class BrokerSet:
     """The brokers of one name: a master and its slaves, by id."""
 
     cluster: str
@@ -99,7 +107,7 @@ class Live:
 
 
 @dataclass(slots=True)
-class Registration:
+class BrokerRegistration:
     """What a broker says of itself. acting_master: None from brokers that do not know of it."""
 
     cluster: str
@@ -107,7 +115,7 @@ class Registration:
     address: str
     broker_id: int
     version: DataVersion
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, BrokerTopic]
     ha_address: str = ""
     zone: str | None = None
     timeout_ms: int = EXPIRY_MS
@@ -133,7 +141,7 @@ class MinIdChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationAnswer:
     """What a registration is answered: a slave learns its master."""
 
     master_address: str | None = None
@@ -159,8 +167,8 @@ class Routes:
         self.switches = Switches()
         #: Queues of ordered topics, shown in routes; empty unless orderMessageEnable.
         self.order_topics: Mapping[str, str] = {}
-        self._topics: dict[str, dict[str, Topic]] = {}
-        self._brokers: dict[str, Broker] = {}
+        self._topics: dict[str, dict[str, BrokerTopic]] = {}
+        self._brokers: dict[str, BrokerSet] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._live: dict[tuple[str, str], Live] = {}
         #: Keys of _live by connection; topics of _topics by broker name, and those of _mapping by
@@ -178,7 +186,7 @@ class Routes:
 
     # ---- brokers come ----
 
-    def register(self, given: Registration) -> Registered | None:
+    def register(self, given: BrokerRegistration) -> RegistrationAnswer | None:
         """None refuses it: an unknown broker must tell all of its topics first. take_more() takes
         what is left of very many."""
         key = (given.cluster, given.address)
@@ -188,7 +196,7 @@ class Routes:
         before = {n: a for n, a in known.items() if a != given.address or n == given.broker_id}
         if self._outdated(given, before.get(given.broker_id)):
             self._forget_live(key)
-            return Registered()
+            return RegistrationAnswer()
         if given.broker_id not in before and len(given.topics) == 1:
             return None
         first = broker is None or not before.get(given.broker_id)
@@ -197,7 +205,7 @@ class Routes:
         ):
             return None
         if broker is None:
-            broker = self._brokers[given.name] = Broker(given.cluster, given.name)
+            broker = self._brokers[given.name] = BrokerSet(given.cluster, given.name)
         self._clusters.setdefault(given.cluster, {})[given.name] = None
         broker.clusters[given.cluster] = None
         old = replace(broker, addresses=dict(known))
@@ -227,7 +235,7 @@ class Routes:
         """No topic and no broker that is not known is taken."""
         return self.size >= SIZE_MAX
 
-    def _charge(self, broker: Broker, given: Registration) -> None:
+    def _charge(self, broker: BrokerSet, given: BrokerRegistration) -> None:
         kept = KEPT_JSON * given.body_size if given.mapping or given.filters else 0
         names = (given.name, given.address, given.cluster, given.ha_address, given.zone or "")
         size = max(broker.size, BROKER + kept + sum(map(len, names)))
@@ -243,7 +251,7 @@ class Routes:
         if not keys:
             del self._by_peer[live.peer]
 
-    def _outdated(self, given: Registration, address: str | None) -> bool:
+    def _outdated(self, given: BrokerRegistration, address: str | None) -> bool:
         """Whether another broker with this id was appointed by a later state of the controller."""
         if address is None or address == given.address:
             return False
@@ -251,17 +259,17 @@ class Routes:
         return other is not None and other.version.state_version > given.version.state_version
 
     def _registered(
-        self, given: Registration, broker: Broker, change: MinIdChange | None
-    ) -> Registered:
+        self, given: BrokerRegistration, broker: BrokerSet, change: MinIdChange | None
+    ) -> RegistrationAnswer:
         master = broker.addresses.get(MASTER_ID)
         if given.broker_id == MASTER_ID or master is None:
-            return Registered(change=change)
+            return RegistrationAnswer(change=change)
         live = self._live.get((given.cluster, master))
         if live is None:
-            return Registered(change=change)
-        return Registered(master, live.ha_address, change)
+            return RegistrationAnswer(change=change)
+        return RegistrationAnswer(master, live.ha_address, change)
 
-    def _take_topics(self, given: Registration, broker: Broker, first: bool) -> None:
+    def _take_topics(self, given: BrokerRegistration, broker: BrokerSet, first: bool) -> None:
         """A master's topics, or those of the slave with the smallest id."""
         is_slave = given.broker_id != MASTER_ID
         if is_slave and (given.acting_master is None or given.broker_id != min(broker.addresses)):
@@ -275,12 +283,12 @@ class Routes:
         self.take_more(given)
 
     @staticmethod
-    def take_more(given: Registration) -> bool:
+    def take_more(given: BrokerRegistration) -> bool:
         """The next of a registration's topics; whether there may be more."""
         return _go_on(given.rest)
 
     def _rows(
-        self, given: Registration, broker: Broker, is_slave: bool, changed: bool
+        self, given: BrokerRegistration, broker: BrokerSet, is_slave: bool, changed: bool
     ) -> Iterator[None]:
         name, reads = given.name, is_slave and broker.acting_master
         for topic, row in given.topics.items():
@@ -299,7 +307,7 @@ class Routes:
             self.forget(topic)
             yield
 
-    def _serve(self, topic: str, name: str, row: Topic) -> None:
+    def _serve(self, topic: str, name: str, row: BrokerTopic) -> None:
         served, at = self._served.setdefault(name, {}), self._topics.setdefault(topic, {})
         if topic not in served:
             served[topic] = None
@@ -442,7 +450,7 @@ class Routes:
 
     # ---- topics ----
 
-    def register_topic(self, topic: str, rows: Mapping[str, Topic]) -> None:
+    def register_topic(self, topic: str, rows: Mapping[str, BrokerTopic]) -> None:
         """rows: by broker name; nothing happens when one of them is unknown."""
         if not rows or self.is_full or not all(name in self._brokers for name in rows):
             return
@@ -497,7 +505,7 @@ class Routes:
             made["topicQueueMappingByBroker"] = mapping
         return made
 
-    def _acting(self, topic: str, broker: Broker, at: Mapping[str, Topic]) -> Broker:
+    def _acting(self, topic: str, broker: BrokerSet, at: Mapping[str, BrokerTopic]) -> BrokerSet:
         """The broker as clients see it: a slave stands in for a master that is gone."""
         if (
             not self.switches.support_acting_master

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from broker.access.needs import Action, Asked, Kind, Need, bare_group, topic_need
+from broker.access.needs import (
+    AccessAction,
+    AccessRequest,
+    Need,
+    ResourceKind,
+    bare_group,
+    topic_need,
+)
 from broker.processors.bodies import (
     BATCH_ACK,
     GROUP,
@@ -37,8 +44,8 @@ Rule = Callable[[Command], Needs]
 #: None: there is none, or none of halves where only a half is asked for.
 TopicAt = Callable[[str, bool], str | None]
 
-PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
-CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
+PUB, SUB, GET = AccessAction.PUB, AccessAction.SUB, AccessAction.GET
+CREATE, UPDATE, DELETE = AccessAction.CREATE, AccessAction.UPDATE, AccessAction.DELETE
 
 
 def topic_of(store: Store, offset: str, half: bool) -> str | None:
@@ -55,7 +62,7 @@ def topic_of(store: Store, offset: str, half: bool) -> str | None:
 # ---- rules over the fields of a header ----
 
 
-def _topic(field: str, *actions: Action) -> Rule:
+def _topic(field: str, *actions: AccessAction) -> Rule:
     """A field that is absent asks for nothing."""
 
     def rule(command: Command) -> Needs:
@@ -65,10 +72,10 @@ def _topic(field: str, *actions: Action) -> Rule:
     return rule
 
 
-def _group(field: str, *actions: Action) -> Rule:
+def _group(field: str, *actions: AccessAction) -> Rule:
     def rule(command: Command) -> Needs:
         name = command.ext.get(field)
-        return (Need(Kind.GROUP, bare_group(name), actions),) if name else ()
+        return (Need(ResourceKind.GROUP, bare_group(name), actions),) if name else ()
 
     return rule
 
@@ -89,43 +96,43 @@ def _nothing(command: Command) -> Needs:
 
 def _heartbeat(command: Command) -> Needs:
     for item in heartbeat(command)["consumerDataSet"]:
-        yield Need(Kind.GROUP, bare_group(item["groupName"]), (SUB,))
+        yield Need(ResourceKind.GROUP, bare_group(item["groupName"]), (SUB,))
         for subscription in item["subscriptionDataSet"]:
             yield topic_need(subscription["topic"], SUB)
 
 
 def _locks(command: Command) -> Needs:
     body = read(command, QUEUES_OF_CLIENT)
-    yield Need(Kind.GROUP, bare_group(body["consumerGroup"]), (SUB,))
+    yield Need(ResourceKind.GROUP, bare_group(body["consumerGroup"]), (SUB,))
     for topic in dict.fromkeys(queue.topic for queue in body["mqSet"]):
         yield topic_need(topic, SUB)
 
 
 def _topics_made(command: Command) -> Needs:
     for item in read(command, TOPICS)["topicConfigList"]:
-        yield Need(Kind.TOPIC, item["topicName"], (CREATE,))
+        yield Need(ResourceKind.TOPIC, item["topicName"], (CREATE,))
 
 
 def _group_made(command: Command) -> Needs:
     name = read(command, GROUP)["groupName"]
-    return (Need(Kind.GROUP, bare_group(name), (CREATE, UPDATE)),)
+    return (Need(ResourceKind.GROUP, bare_group(name), (CREATE, UPDATE)),)
 
 
 def _groups_made(command: Command) -> Needs:
     for item in read(command, GROUPS)["groupConfigList"]:
-        yield Need(Kind.GROUP, bare_group(item["groupName"]), (CREATE, UPDATE))
+        yield Need(ResourceKind.GROUP, bare_group(item["groupName"]), (CREATE, UPDATE))
 
 
 def _assignment(command: Command) -> Needs:
     body = read(command, QUERY_ASSIGNMENT)
-    yield Need(Kind.GROUP, bare_group(body["consumerGroup"]), (SUB,))
+    yield Need(ResourceKind.GROUP, bare_group(body["consumerGroup"]), (SUB,))
     yield topic_need(body["topic"], SUB)
 
 
 def _mode(command: Command) -> Needs:
     body = read(command, SET_MODE)
-    yield Need(Kind.GROUP, bare_group(body["consumerGroup"]), (UPDATE,))
-    yield Need(Kind.TOPIC, body["topic"], (UPDATE,))
+    yield Need(ResourceKind.GROUP, bare_group(body["consumerGroup"]), (UPDATE,))
+    yield Need(ResourceKind.TOPIC, body["topic"], (UPDATE,))
 
 
 _SENDS: dict[int, Rule] = {
@@ -141,7 +148,7 @@ _CONSUMES = _all_of(_topic("topic", SUB), _group("consumerGroup", SUB))
 def _pop_needs(group: str, topic: str) -> Needs:
     """A retry topic needs the group and the topic that it brings back messages of."""
     of = is_retry_of(topic, bare_group(group))
-    yield Need(Kind.GROUP, bare_group(group), (SUB,))
+    yield Need(ResourceKind.GROUP, bare_group(group), (SUB,))
     yield topic_need(of if of is not None else topic, SUB)
 
 
@@ -164,12 +171,12 @@ _POPS: dict[int, Rule] = {
 }
 
 
-def _at(topic: str | None, action: Action, offset: str) -> Need:
+def _at(topic: str | None, action: AccessAction, offset: str) -> Need:
     """For the record at an offset of the log. The refusal is the same where there is none, and does
     not name its topic: nobody learns by it what others have stored."""
     shown = f"(of the message at {offset[:20]}, if there is one)"
     need = topic_need(topic or "", action)
-    return replace(need, kind=Kind.TOPIC if topic is None else need.kind, shown=shown)
+    return replace(need, kind=ResourceKind.TOPIC if topic is None else need.kind, shown=shown)
 
 
 def _of_half(topic_at: TopicAt) -> Rule:
@@ -184,7 +191,7 @@ def _of_half(topic_at: TopicAt) -> Rule:
     return rule
 
 
-def _of_message(topic_at: TopicAt, action: Action) -> Rule:
+def _of_message(topic_at: TopicAt, action: AccessAction) -> Rule:
     """VIEW_MESSAGE_BY_ID names no topic; upstream lets anybody read any message by its offset."""
     named = _topic("topic", action)
 
@@ -212,7 +219,7 @@ def _sent_back(topic_at: TopicAt) -> Rule:
     return rule
 
 
-def _by_place(topic_at: TopicAt, look: Action) -> dict[int, Rule]:
+def _by_place(topic_at: TopicAt, look: AccessAction) -> dict[int, Rule]:
     """Requests that name a record of the log. look: what reading it is."""
     return {
         Code.CONSUMER_SEND_MSG_BACK: _sent_back(topic_at),
@@ -290,12 +297,12 @@ class NeedsOfPlain:
             **_by_place(topic_at, SUB),
         }
 
-    def __call__(self, command: Command) -> Asked:
+    def __call__(self, command: Command) -> AccessRequest:
         """Raises: Refused for a body that cannot be read."""
         code = command.code
         rule = self._rules.get(code)
         needs = tuple(rule(command)) if rule is not None else ()
-        return Asked(code, needs, code in _ADMIN)
+        return AccessRequest(code, needs, code in _ADMIN)
 
     def __contains__(self, code: int) -> bool:
         return code in self._rules or code in _ADMIN
@@ -304,9 +311,9 @@ class NeedsOfPlain:
 # ---- policies ----
 
 
-def _cluster(name: str, action: Action) -> Rule:
+def _cluster(name: str, action: AccessAction) -> Rule:
     def rule(command: Command) -> Needs:
-        return (Need(Kind.CLUSTER, name, (action,)),)
+        return (Need(ResourceKind.CLUSTER, name, (action,)),)
 
     return rule
 
@@ -379,7 +386,7 @@ _PLACELESS: dict[int, Rule] = {
     Code.VIEW_MESSAGE_BY_ID: _topic("topic", GET),
 }
 #: Which look at or change the broker as a whole.
-_CLUSTER: Mapping[Action, tuple[int, ...]] = {
+_CLUSTER: Mapping[AccessAction, tuple[int, ...]] = {
     GET: (
         Code.GET_BROKER_CONFIG, Code.GET_BROKER_RUNTIME_INFO, Code.GET_ALL_TOPIC_CONFIG,
         Code.GET_ALL_CONSUMER_OFFSET, Code.GET_ALL_DELAY_OFFSET,
@@ -418,7 +425,7 @@ class NeedsOfPolicies:
     def __contains__(self, code: int) -> bool:
         return code in self._rules
 
-    def __call__(self, command: Command) -> Asked:
+    def __call__(self, command: Command) -> AccessRequest:
         """Raises: Refused for a body that cannot be read."""
         code = command.code
-        return Asked(code, tuple(self._rules.get(code, self._unknown)(command)))
+        return AccessRequest(code, tuple(self._rules.get(code, self._unknown)(command)))

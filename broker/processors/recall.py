@@ -17,7 +17,7 @@ from broker.remoting.handlers import Handler, Peer
 from broker.services.context import Services
 from broker.services.topics import WRITE
 from pystore.errors import BadArgument, StoreError, TimerIllegal
-from pystore.timers import Handle, Timers, delete_mark
+from pystore.timers import RecallHandle, Timers, delete_mark
 
 __all__ = ["RecallProcessor"]
 
@@ -86,7 +86,7 @@ class RecallProcessor:
                 ResponseCode.SERVICE_NOT_AVAILABLE, "recall failed, broker service not available"
             )
 
-    def _check_handle(self, topic: str, text: str) -> Handle:
+    def _check_handle(self, topic: str, text: str) -> RecallHandle:
         """Raises: Refused."""
         wrong = ResponseCode.ILLEGAL_OPERATION
         if not topic:
@@ -96,7 +96,7 @@ class RecallProcessor:
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist"
             )
         try:
-            handle = Handle.parse(text)
+            handle = RecallHandle.parse(text)
         except BadArgument as bad:
             raise Refused(wrong, bad.text) from bad
         if handle.topic != topic:

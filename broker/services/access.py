@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.access.guard import Guard, subject_of
-from broker.access.needs import Action, Ask, Asked, Verdict, topic_need
+from broker.access.needs import AccessAction, AccessRequest, Ask, Verdict, topic_need
 from broker.access.plain import PlainRules
 from broker.access.policies import PolicyRules, User
 from broker.access.signature import ACCESS_KEY, Credentials
@@ -137,7 +137,7 @@ class Access:
 
     def may_publish(self, user: str, host: str, topic: str) -> bool:
         """Whether a user who has proven who it is may publish to a topic, by the rules of now."""
-        asked = Asked(RequestCode.SEND_MESSAGE_V2, (topic_need(topic, Action.PUB),))
+        asked = AccessRequest(RequestCode.SEND_MESSAGE_V2, (topic_need(topic, AccessAction.PUB),))
         rules = self.rules
         if isinstance(rules, PolicyRules):
             return not rules.authorize or rules.authorized(user, asked, host).allowed

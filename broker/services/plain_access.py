@@ -58,7 +58,7 @@ class PlainAccess:
                 "aclEnable is true, but there is no access list; make one, see docs/access.md",
                 str(self.main),
             )
-        self._swap(_Taken(self._read(self._seen)))
+        self._swap(_LoadedFiles(self._read(self._seen)))
 
     def start(self) -> None:
         """Watches the files from now on."""
@@ -95,7 +95,7 @@ class PlainAccess:
     def _read(seen: _Seen) -> tuple[PlainFile, ...]:
         return tuple(plain_file.load(Path(path)) for path, *_ in seen)
 
-    def _swap(self, taken: _Taken) -> None:
+    def _swap(self, taken: _LoadedFiles) -> None:
         for line in taken.warnings:
             log.warning("%s", line)
         self.files, self.rules, self.problem = taken.files, taken.rules, ""
@@ -115,7 +115,7 @@ class PlainAccess:
             self._seen = seen
             if str(self.main) not in [path for path, *_ in seen]:
                 raise BadArgument("the access list is gone", str(self.main))
-            taken = await asyncio.to_thread(lambda: _Taken(self._read(seen)))
+            taken = await asyncio.to_thread(lambda: _LoadedFiles(self._read(seen)))
         except StoreError as bad:
             if str(bad) != self.problem:
                 log.error("The access list did not change, the old rules hold: %s", bad)
@@ -180,10 +180,10 @@ class PlainAccess:
     async def _write(self, file: PlainFile) -> None:
         """Writes a file and takes its rules over in the same step."""
 
-        def write() -> tuple[_Taken, _Seen]:
+        def write() -> tuple[_LoadedFiles, _Seen]:
             text = plain_file.written(replace(file, version=file.version.bumped()))
             read = plain_file.parse(file.path, text)  # what nobody could load again is not written
-            taken = _Taken(read if each.path == file.path else each for each in self.files)
+            taken = _LoadedFiles(read if each.path == file.path else each for each in self.files)
             try:
                 write_whole(file.path, text.encode(), mode=0o600)
             except OSError as failed:
@@ -199,7 +199,7 @@ class PlainAccess:
         return {str(file.path): file.version for file in self.files}
 
 
-class _Taken:
+class _LoadedFiles:
     """Files as they were read, and all that follows from them."""
 
     def __init__(self, files: Iterable[PlainFile]) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 
 import lmdb
 
-from broker.access.needs import Action, Kind
+from broker.access.needs import AccessAction, ResourceKind
 from broker.access.plain import DENY, PUB, SUB, PlainRules
 from broker.access.policies import (
     Acl,
-    Entry,
     Malformed,
+    PolicyEntry,
     PolicyRules,
     Resource,
     User,
@@ -319,8 +319,8 @@ class PolicyAccess:
                 )
             user = User(account.key, account.secret, account.admin)
             # In a plain list a star is a letter; here it would stand for other names.
-            named = [(Kind.TOPIC, name, bits) for name, bits in account.topics.items()]
-            named += [(Kind.GROUP, name, bits) for name, bits in account.groups.items()]
+            named = [(ResourceKind.TOPIC, name, bits) for name, bits in account.topics.items()]
+            named += [(ResourceKind.GROUP, name, bits) for name, bits in account.groups.items()]
             lost += [
                 f"{account.place}: the right of {account.key} on {kind}:{name} is not taken over:"
                 " a star stands for nothing in a plain list"
@@ -328,8 +328,8 @@ class PolicyAccess:
             ]  # fmt: skip
             custom = [_entry(*each) for each in named if "*" not in each[1]]
             default = [
-                _entry(Kind.TOPIC, None, account.topic_default),
-                _entry(Kind.GROUP, None, account.group_default),
+                _entry(ResourceKind.TOPIC, None, account.topic_default),
+                _entry(ResourceKind.GROUP, None, account.group_default),
             ]
             acl = Acl(tuple(custom), tuple(default))
             self._write({user.name: user.as_json(secret=True)}, {user.name: acl.as_json(user.name)})
@@ -337,16 +337,16 @@ class PolicyAccess:
         return lost
 
 
-def _entry(kind: Kind, name: str | None, bits: int) -> Entry:
+def _entry(kind: ResourceKind, name: str | None, bits: int) -> PolicyEntry:
     """name: None for every name."""
     resource = Resource(kind, 2, name) if name is not None else Resource(kind, 0)
     if bits & DENY:
-        return Entry(resource, (Action.ALL,), False)
-    named = ((PUB, Action.PUB), (SUB, Action.SUB))
-    return Entry(resource, tuple(action for bit, action in named if bits & bit), True)
+        return PolicyEntry(resource, (AccessAction.ALL,), False)
+    named = ((PUB, AccessAction.PUB), (SUB, AccessAction.SUB))
+    return PolicyEntry(resource, tuple(action for bit, action in named if bits & bit), True)
 
 
-def _new_policies(given: object) -> list[tuple[str, list[Entry]]]:
+def _new_policies(given: object) -> list[tuple[str, list[PolicyEntry]]]:
     """Those of a request that makes rules. Raises: Malformed."""
     made = parse_policies(given)
     for _, entries in made:

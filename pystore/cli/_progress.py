@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from pystore.cli._values import human_size
 
-__all__ = ["Progress"]
+__all__ = ["ProgressBar"]
 
 _QUIET_S = 0.7  # work that is done sooner shows nothing
 _LINE_PAUSE_S = 5.0
 _BAR_PAUSE_S = 0.1
 
 
-class Progress:
+class ProgressBar:
     """A context manager; ``update`` may be called as often as one likes.
 
     label: what is being done. unit: ``bytes``, or the plural of what is counted. as_json: lines are
@@ -63,7 +63,7 @@ class Progress:
     def _draw(self, name: str, done: int, total: int | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import ProgressBar as Bar
 
         if self._bar is None:
             self._bar = Bar(

@@ -13,13 +13,13 @@ from typing import TypeVar
 from pystore._reading import Reader
 from pystore._store import Store
 from pystore.cli._output import Output
-from pystore.cli._progress import Progress
+from pystore.cli._progress import ProgressBar
 from pystore.cli._values import usage
 from pystore.errors import Forbidden, NotAStore, StoreLocked
 from pystore.native import ffi, lib
 from pystore.settings import Settings, load
 
-__all__ = ["Holder", "Session", "holder_of", "parse_settings"]
+__all__ = ["LockHolder", "Session", "holder_of", "parse_settings"]
 
 _Opened = TypeVar("_Opened", Reader, Store)
 _PHASES = {
@@ -32,17 +32,17 @@ _PHASES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """Who writes to a store. pid: 0 when nobody says."""
 
     locked: bool
     pid: int
 
 
-def holder_of(root: Path) -> Holder:
+def holder_of(root: Path) -> LockHolder:
     """Whether a process holds the store's lock, and which; nothing is changed."""
     pid = lib.ps_lock_holder(ffi.NULL, os.fsencode(root))
-    return Holder(pid != 0, max(0, pid))
+    return LockHolder(pid != 0, max(0, pid))
 
 
 def _check_readable(lock: Path) -> None:
@@ -82,8 +82,8 @@ class Session:
     named: bool = True
     damaged: bool = field(default=False)
 
-    def progress(self, label: str, unit: str = "bytes") -> Progress:
-        return Progress(label, unit, as_json=self.out.json)
+    def progress(self, label: str, unit: str = "bytes") -> ProgressBar:
+        return ProgressBar(label, unit, as_json=self.out.json)
 
     def settings(self) -> Settings:
         """The settings of --conf with --set over them."""

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from pystore._store import Store
-from pystore.cli._progress import Progress
+from pystore.cli._progress import ProgressBar
 from pystore.cli._session import Session
 from pystore.cli._values import Size, usage
 
@@ -119,7 +119,7 @@ class _Bench:
     """The kinds of work, one after another on one store."""
 
     def __init__(
-        self, store: Store, bar: Progress, messages: int, size: int, threads: int, batch: int
+        self, store: Store, bar: ProgressBar, messages: int, size: int, threads: int, batch: int
     ) -> None:
         self._store = store
         self._bar = bar

@@ -17,7 +17,7 @@ from pystore.cli._balance import show_balance
 from pystore.cli._records import message_record
 from pystore.cli._session import Session
 from pystore.cli._values import Size, parse_time, usage
-from pystore.cli.import_ import Count, Scratch, Target, arguments, content_of_put
+from pystore.cli.import_ import ImportCount, ImportTarget, Scratch, arguments, content_of_put
 from pystore.errors import MessageIllegal, RecordDamaged
 from pystore.settings import NOT_SERVED
 
@@ -69,7 +69,7 @@ def run(
     from pystore.repair.census import Balance, Contents, content_of_record
     from pystore.repair.filler import TOPIC as FILLER
 
-    count = Count()
+    count = ImportCount()
     with ExitStack() as stack:
         reader = stack.enter_context(s.reader())
         target = _target(s, stack, reader, out, wanted, dry_run)
@@ -104,10 +104,10 @@ def run(
 
 def _target(
     s: Session, stack: ExitStack, reader: Reader, out: Path, wanted: frozenset[str], dry_run: bool
-) -> Target:
+) -> ImportTarget:
     """Where the messages go; a new store is removed again unless all of them arrive."""
     if dry_run:
-        target: Target = Scratch(s)
+        target: ImportTarget = Scratch(s)
         stack.callback(target.close)
         return target
 
@@ -129,7 +129,7 @@ def _target(
             store.metadata.topics.put(row)
     for group in reader.metadata.groups.list():
         store.metadata.groups.put(group)
-    return Target(store)
+    return ImportTarget(store)
 
 
 def _records(reader: Reader, low: int, high: int) -> Iterator[Message]:

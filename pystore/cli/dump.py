@@ -11,7 +11,7 @@ import typer
 from pystore._messages import Message
 from pystore._reading import Reader
 from pystore._results import QueueInfo
-from pystore.cli._progress import Progress
+from pystore.cli._progress import ProgressBar
 from pystore.cli._records import cq_line, java_order, msg_line
 from pystore.cli._session import Session
 from pystore.cli._values import iso, printable, usage
@@ -22,7 +22,7 @@ _BATCH = 1024
 _UNITS = 4096
 
 
-class Kind(StrEnum):
+class DumpKind(StrEnum):
     """What to print: records of the log, or units of the queues."""
 
     msg = "msg"
@@ -40,7 +40,7 @@ def run(
         int | None, typer.Option("--to", min=0, help="Stop before this byte of the log.")
     ] = None,
     kind: Annotated[
-        Kind | None, typer.Option(help="Only records (msg) or only queue units (cq).")
+        DumpKind | None, typer.Option(help="Only records (msg) or only queue units (cq).")
     ] = None,
 ) -> int | None:
     """Print every record of the log, then every unit of the consume queues.
@@ -62,16 +62,16 @@ def run(
     with s.reader() as reader:
         if kind is None:
             _limits(s, reader)
-        wanted = _Wanted(topic, queue, from_ or 0, (1 << 63) - 1 if to is None else to)
+        wanted = _DumpFilter(topic, queue, from_ or 0, (1 << 63) - 1 if to is None else to)
         printed = 0
-        if kind is not Kind.cq:
+        if kind is not DumpKind.cq:
             printed += _records(s, reader, wanted)
-        if kind is not Kind.msg:
+        if kind is not DumpKind.msg:
             printed += _units(s, reader, wanted)
     return 1 if not printed and (filtered or kind is not None) else 0
 
 
-class _Wanted:
+class _DumpFilter:
     """The filters."""
 
     __slots__ = ("end", "every", "queue", "start", "topic")
@@ -131,7 +131,7 @@ def _next_known(reader: Reader, start: int, end: int) -> int:
     return best
 
 
-def _records(s: Session, reader: Reader, wanted: _Wanted) -> int:
+def _records(s: Session, reader: Reader, wanted: _DumpFilter) -> int:
     line_of = msg_line if s.out.json else _msg_text
     printed, info = 0, reader.info()
     at = _first(reader, wanted.start)
@@ -156,7 +156,7 @@ def _records(s: Session, reader: Reader, wanted: _Wanted) -> int:
     return printed
 
 
-def _passes(m: Message, wanted: _Wanted) -> bool:
+def _passes(m: Message, wanted: _DumpFilter) -> bool:
     if not wanted.start <= m.physical_offset < wanted.end:
         return False
     return wanted.every or wanted.has(m.topic, m.queue)
@@ -177,7 +177,7 @@ def _cq_text(topic: str, queue: int, offset: int, unit: tuple[int, int, int]) ->
     return f"cq   {physical:>14}  {size:>8}  {printable(topic)}/{queue}@{offset}  tags_code={tags}"
 
 
-def _units(s: Session, reader: Reader, wanted: _Wanted) -> int:
+def _units(s: Session, reader: Reader, wanted: _DumpFilter) -> int:
     line_of = cq_line if s.out.json else _cq_text
     queues = [q for q in reader.queues() if wanted.has(q.topic, q.queue)]
     queues.sort(key=lambda q: (java_order(q.topic), q.queue))
@@ -198,7 +198,7 @@ def _units(s: Session, reader: Reader, wanted: _Wanted) -> int:
 
 
 def _chunks(
-    reader: Reader, q: QueueInfo, bar: Progress, done: int, total: int
+    reader: Reader, q: QueueInfo, bar: ProgressBar, done: int, total: int
 ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
     """The units of a queue, thousands at a time."""
     at = q.min_offset

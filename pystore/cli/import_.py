@@ -23,7 +23,7 @@ from pystore.cli._values import Size, unreadable, usage
 from pystore.errors import BadArgument, StoreError
 from pystore.repair.census import Balance, Contents, content_of
 
-__all__ = ["Count", "Scratch", "Target", "arguments", "content_of_put", "run"]
+__all__ = ["ImportCount", "ImportTarget", "Scratch", "arguments", "content_of_put", "run"]
 
 _LINE_MAX = 512 << 20  # a line that is longer holds no message
 _SCRATCH_BYTES = 256 << 20  # a dry run starts a new scratch store after so much
@@ -85,9 +85,9 @@ def run(
         if metadata is not None:
             events = store.metadata.import_json(metadata)
             facts["config files"] = {e.file: e.action for e in events}
-        count, low = Count(), store.info().log_max
+        count, low = ImportCount(), store.info().log_max
         if messages is not None:
-            count = _each(s, messages, skip, Target(store))
+            count = _each(s, messages, skip, ImportTarget(store))
             store.flush()
             facts |= {"messages": count.messages, "log": Size(count.bytes), "topics": count.topics}
     s.out.facts("imported", facts)
@@ -126,7 +126,7 @@ def _check_metadata(folder: Path | None) -> list[str]:
 
 
 @dataclass(slots=True)
-class Count:
+class ImportCount:
     """What was stored, or would be. bytes: of records. topics: messages of each. contents: of what
     was given, to be compared with what is there afterwards."""
 
@@ -142,7 +142,7 @@ class Count:
         self.topics[topic] = self.topics.get(topic, 0) + 1
 
 
-class Target:
+class ImportTarget:
     """Where messages go."""
 
     def __init__(self, store: Store) -> None:
@@ -156,7 +156,7 @@ class Target:
         pass
 
 
-class Scratch(Target):
+class Scratch(ImportTarget):
     """A store of its own for a dry run, discarded and created again before it grows large."""
 
     def __init__(self, s: Session) -> None:
@@ -177,9 +177,9 @@ class Scratch(Target):
         self._stack.close()
 
 
-def _each(s: Session, messages: str, skip: int, target: Target) -> Count:
+def _each(s: Session, messages: str, skip: int, target: ImportTarget) -> ImportCount:
     """Puts every line. Raises: the error of the first that is wrong, with its number."""
-    count = Count()
+    count = ImportCount()
     line = 0
     with ExitStack() as stack:
         stack.callback(target.close)

@@ -16,9 +16,9 @@ from pystore import errors
 from pystore.cli.verbs import Size, usage
 from pystore.files import FILE_MODE, make_folders
 from spark_ext.jobs.frame import Job, job, main
-from spark_ext.jobs.parquet import Shared, Sums, partition_of, write_part
+from spark_ext.jobs.parquet import ExportContext, Sums, partition_of, write_part
 from spark_ext.jobs.report import Plot
-from spark_ext.jobs.runs import Run, alone, publish, runs_of, staging_of
+from spark_ext.jobs.runs import ReportRun, alone, publish, runs_of, staging_of
 from spark_ext.jobs.spread import TASKS_A_CORE, cores_of, on_executors
 from spark_ext.stores import close_reader
 from spark_ext.tasks import check_packages
@@ -82,7 +82,7 @@ def run(
             j.report.facts("archive", {"runs": found, "new messages": 0, "up to": start})
             return 0
         parts = _write(j, staged, start, info.log_max)
-        made = Run(
+        made = ReportRun(
             start, info.log_max, info.commitlog_file_size,
             sum(p.sums.messages for p in parts), sum(p.sums.bytes for p in parts),
             list(max(p.sums.last for p in parts)) if parts else [],
@@ -93,7 +93,7 @@ def run(
     return 0
 
 
-def _start(reader: pystore.Reader, runs: list[Run], allow_gap: bool) -> tuple[int, int]:
+def _start(reader: pystore.Reader, runs: list[ReportRun], allow_gap: bool) -> tuple[int, int]:
     """(first byte of the log that is new, number of runs). Raises: BadArgument, NotFound."""
     info = reader.info()
     if not runs:
@@ -115,7 +115,7 @@ def _start(reader: pystore.Reader, runs: list[Run], allow_gap: bool) -> tuple[in
     return max(last.end, info.log_min), len(runs)
 
 
-def _same_log(reader: pystore.Reader, last: Run) -> bool:
+def _same_log(reader: pystore.Reader, last: ReportRun) -> bool:
     """Whether the record that a run ended with still lies there; True when it was deleted."""
     if not last.witness or last.witness[0] < reader.info().log_min:
         return True
@@ -153,7 +153,7 @@ def _write(j: Job, staged: Path, start: int, end: int) -> list[_Partition]:
     options = _options(j, start, end)
     parts = list(enumerate(plan(options)))
     _check_tiles([part.log or (0, 0) for _, part in parts], start, end)
-    shared = Shared(options, staged.parent / "tasks")
+    shared = ExportContext(options, staged.parent / "tasks")
     if end - start > _ALONE_BYTES:
         done = on_executors(j, write_part, shared, parts, "writing Parquet")
     else:
@@ -179,7 +179,7 @@ def _check_tiles(spans: list[tuple[int, int]], start: int, end: int) -> None:
         raise errors.StoreIOError(f"parts {spans} are not bytes {start} to {end} of the log")
 
 
-def _show(j: Job, made: Run, runs: int, parts: list[_Partition]) -> None:
+def _show(j: Job, made: ReportRun, runs: int, parts: list[_Partition]) -> None:
     j.report.facts(
         "archive",
         {"runs": runs, "new messages": made.messages, "from": made.start, "up to": made.end,

@@ -21,7 +21,7 @@ from pystore import errors
 from pystore.files import FILE_MODE, make_folders, new_file
 from pystore.native import ffi, lib
 from spark_ext.jobs.runs import FIELDS
-from spark_ext.schema import Layout
+from spark_ext.schema import ColumnLayout
 from spark_ext.tasks import task_ids
 
 if TYPE_CHECKING:
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from spark_ext.options import ReadOptions
     from spark_ext.plan import Part
 
-__all__ = ["Shared", "Sums", "Written", "partition_of", "read_sums", "write_part"]
+__all__ = ["ExportContext", "FileSummary", "Sums", "partition_of", "read_sums", "write_part"]
 
 _NAMES = tuple(each.split()[0] for each in FIELDS.split(", "))
-_LAYOUT = Layout(("topic", *_NAMES), (False, *(n in ("tags", "keys") for n in _NAMES)), "json")
+_LAYOUT = ColumnLayout(
+    ("topic", *_NAMES), (False, *(n in ("tags", "keys") for n in _NAMES)), "json"
+)
 _TIMES = ("bornTimestamp", "storeTimestamp")
 _DAY_MS = 86_400_000
 #: A body's CRC as a record has it.
@@ -81,7 +83,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FileSummary:
     """A file of one topic and day, compared. path: relative to the folder of its task."""
 
     topic: str
@@ -91,14 +93,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class ExportContext:
     """What all tasks begin with. folder: where each makes one of its own."""
 
     options: ReadOptions
     folder: Path
 
 
-def write_part(shared: Shared, numbered: tuple[int, Part]) -> tuple[Path, list[Written]]:
+def write_part(shared: ExportContext, numbered: tuple[int, Part]) -> tuple[Path, list[FileSummary]]:
     """Writes a part of the log. Returns the folder of this attempt, and the files in it: what a
     discarded attempt still writes is in a folder that nobody looks at.
 
@@ -197,7 +199,7 @@ def _sums_of(rows: pa.RecordBatch, bodies: int) -> Sums:
 # ---- files ----
 
 
-class _File:
+class _ParquetFile:
     """A Parquet file that is being written, and the sums of what was given to it."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -269,11 +271,11 @@ class _Files:
     def __init__(self, folder: Path, number: int) -> None:
         self._folder = folder
         self._number = number
-        self._open: dict[Key, _File] = {}
+        self._open: dict[Key, _ParquetFile] = {}
         self._waiting: dict[Key, list[pa.RecordBatch]] = {}
         self._held = 0
         self._made = 0
-        self._done: list[Written] = []
+        self._done: list[FileSummary] = []
 
     def add(self, key: Key, rows: pa.RecordBatch) -> None:
         self._waiting.setdefault(key, []).append(rows)
@@ -281,7 +283,7 @@ class _Files:
         if self._held >= _HELD_BYTES:
             self._write()
 
-    def finish(self) -> list[Written]:
+    def finish(self) -> list[FileSummary]:
         self._write()
         self._close()
         return self._done
@@ -297,7 +299,7 @@ class _Files:
                     self._close()
                 path = self._folder / _path_of(key, self._number, self._made)
                 self._made += 1
-                self._open[key] = _File(path, batches[0].schema)
+                self._open[key] = _ParquetFile(path, batches[0].schema)
             self._open[key].write(batches)
         self._waiting, self._held = {}, 0
 
@@ -306,7 +308,7 @@ class _Files:
             key = next(iter(self._open))
             sums = self._open[key].close()
             path = os.path.relpath(self._open.pop(key).path, self._folder)
-            self._done.append(Written(*key, path, sums))
+            self._done.append(FileSummary(*key, path, sums))
 
 
 def _path_of(key: Key, number: int, made: int) -> Path:

@@ -17,7 +17,7 @@ from pystore import errors
 from pystore.cli.verbs import Size, show_balance, usage
 from pystore.files import FILE_MODE
 from spark_ext.jobs.frame import Job, job, main
-from spark_ext.jobs.runs import FIELDS, Run, made_beside, runs_of
+from spark_ext.jobs.runs import FIELDS, ReportRun, made_beside, runs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,7 +78,7 @@ def run(
     return 0
 
 
-def _checked(archive: Path) -> list[Run]:
+def _checked(archive: Path) -> list[ReportRun]:
     """The runs, which must make one log. Raises: NotAStore, MissingSegment."""
     runs = runs_of(archive)
     if not any(run.messages for run in runs):
@@ -109,7 +109,7 @@ def read_archive(j: Job, archive: Path, fields: str = FIELDS) -> DataFrame:
 # ---- the log ----
 
 
-def _make_log(j: Job, archive: Path, runs: list[Run], log: Path) -> Contents:
+def _make_log(j: Job, archive: Path, runs: list[ReportRun], log: Path) -> Contents:
     """Returns what was put there."""
     from pyspark.sql.functions import expr
 

@@ -2,7 +2,7 @@
 
 ====================================================== =========================================
 ``run=FROM-TO/topic=TOPIC/day=DAY/*.parquet``          the messages of these bytes of the log
-``run=FROM-TO/_run.json``                              :class:`Run`
+``run=FROM-TO/_run.json``                              :class:`ReportRun`
 ``run=FROM-TO/_config/*.json``                         the store's metadata as it was then
 ``_staging/``                                          a run that is being made; Spark passes it by
 ====================================================== =========================================
@@ -25,7 +25,7 @@ from pystore.cli.verbs import usage
 from pystore.files import FILE_MODE, make_folders, place_folder, sync_folder, write_whole
 
 __all__ = [
-    "FIELDS", "Run", "alone", "is_archive", "made_beside", "publish", "runs_of", "staging_of",
+    "FIELDS", "ReportRun", "alone", "is_archive", "made_beside", "publish", "runs_of", "staging_of",
 ]  # fmt: skip
 
 #: Columns of the Parquet files, as DDL. Bodies are as stored; envelope: the record without its
@@ -39,7 +39,7 @@ FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReportRun:
     """start, end: bytes of the log. segment_size: of the store. messages, bytes: of all records.
     witness: place, size, store time in ms and body CRC of the last record, by which the next run
     knows the store. topics: those whose directories have other names, by these names."""
@@ -62,7 +62,7 @@ def is_archive(path: Path) -> bool:
     return any(path.glob("run=*/_run.json"))
 
 
-def runs_of(archive: Path) -> list[Run]:
+def runs_of(archive: Path) -> list[ReportRun]:
     """The runs of an archive, in order of the log. Raises: BadArgument for what is no run."""
     found = []
     for folder in sorted(archive.glob("run=*")):
@@ -74,9 +74,9 @@ def runs_of(archive: Path) -> list[Run]:
     return found
 
 
-def _run_of(folder: Path) -> Run:
+def _run_of(folder: Path) -> ReportRun:
     """Raises: OSError, ValueError, TypeError."""
-    run = Run(**json.loads((folder / "_run.json").read_text("utf-8")))
+    run = ReportRun(**json.loads((folder / "_run.json").read_text("utf-8")))
     numbers = (run.start, run.end, run.segment_size, run.messages, run.bytes, *run.witness)
     whole = all(type(number) is int for number in numbers) and run.segment_size > 0
     texts = isinstance(run.topics, dict) and all(type(t) is str for t in run.topics.values())
@@ -93,7 +93,7 @@ def staging_of(archive: Path, run: str) -> Path:
     return folder / run
 
 
-def publish(archive: Path, staged: Path, run: Run) -> None:
+def publish(archive: Path, staged: Path, run: ReportRun) -> None:
     """Makes a run visible, in one step, once every byte of it is on the disk. Raises: OSError."""
     write_whole(staged / "_run.json", json.dumps(asdict(run)).encode())
     _sync_tree(staged)

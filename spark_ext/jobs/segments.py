@@ -23,7 +23,7 @@ __all__ = ["SegmentSink"]
 
 
 @dataclass
-class _Summed(WriterCommitMessage):
+class _SumCommit(WriterCommitMessage):
     """What one task has put."""
 
     records: int
@@ -55,10 +55,10 @@ class _Writer(DataSourceArrowWriter):
         from pystore.repair.segments import put_records
 
         put = put_records(self._log, self._size, _records(iterator))
-        return _Summed(put.records, put.checksum)
+        return _SumCommit(put.records, put.checksum)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        done = [each for each in messages if isinstance(each, _Summed)]
+        done = [each for each in messages if isinstance(each, _SumCommit)]
         total = sum(each.checksum for each in done) & (1 << 64) - 1
         told = {"records": sum(each.records for each in done), "checksum": total}
         self._sums.write_text(json.dumps(told), encoding="ascii")

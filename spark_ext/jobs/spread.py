@@ -103,7 +103,7 @@ def _source(begin: bytes, works: Sequence[bytes]) -> Any:
     """A source of one row a part. It is pickled with the parts in it."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    class _Reader(DataSourceReader):
+    class _SpreadReader(DataSourceReader):
         def partitions(self) -> Sequence[InputPartition]:
             return [InputPartition((i, part)) for i, part in enumerate(works)]
 
@@ -122,7 +122,7 @@ def _source(begin: bytes, works: Sequence[bytes]) -> Any:
             return "part int, found binary"
 
         def reader(self, schema: Any) -> DataSourceReader:
-            return _Reader()
+            return _SpreadReader()
 
     return PartsSource
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from broker.access import plain_file, yaml_tree
 from broker.access.addresses import address_of, parse_pattern
-from broker.access.needs import Action, Asked, Kind, Need
+from broker.access.needs import AccessAction, AccessRequest, Need, ResourceKind
 from broker.access.plain import DENY, PUB, SUB
-from broker.access.policies import Acl, Entry, parse_entry, parse_resource
+from broker.access.policies import Acl, PolicyEntry, parse_entry, parse_resource
 from broker.access.signature import Credentials, is_signed_by, sign
 from broker.processors import all_handlers
 from broker.processors.needs import NeedsOfPlain, NeedsOfPolicies
@@ -152,13 +152,13 @@ def slow_decision(entries, need, host):
     st.lists(entries(), max_size=6),
     st.lists(entries(), max_size=4),
     names,
-    st.sampled_from([(Action.PUB,), (Action.SUB, Action.GET)]),
+    st.sampled_from([(AccessAction.PUB,), (AccessAction.SUB, AccessAction.GET)]),
     st.sampled_from(["10.1.1.1", "192.168.3.4", "172.16.0.1"]),
 )
 def test_the_closest_entry_decides(custom, default, name, wanted, host):
     """Of Custom if any fits there, else of Default; entries of one resource may repeat here."""
     acl = Acl(tuple(map(parse_entry, custom)), tuple(map(parse_entry, default)))
-    need = Need(Kind.TOPIC, name, wanted)
+    need = Need(ResourceKind.TOPIC, name, wanted)
     found = acl.deciding(need, host)
     expected = slow_decision(custom, need, host)
     if expected is None:
@@ -174,9 +174,10 @@ def test_a_resource_is_written_as_it_was_given(text):
 def test_entries_of_one_resource_replace_each_other():
     """In place: the others keep theirs."""
     first, second = (
-        Entry(parse_resource(f"Topic:{name}"), (Action.PUB,), True) for name in ("a", "b")
+        PolicyEntry(parse_resource(f"Topic:{name}"), (AccessAction.PUB,), True)
+        for name in ("a", "b")
     )
-    other = Entry(first.resource, (Action.SUB,), False)
+    other = PolicyEntry(first.resource, (AccessAction.SUB,), False)
     acl = Acl().merged("Custom", [first, second]).merged("Custom", [other])
     assert acl.custom == (other, second)
     assert acl.without("Custom", first.resource).custom == (second,)
@@ -359,9 +360,9 @@ def test_an_administrator_with_rights_is_held_to_them():
     text = GOOD + "  topicPerms:\n  - a=PUB\n"
     rules, _ = plain_file.joined([plain_file.parse(Path("f.yml"), text)])
     account = rules.accounts["operator"]
-    need = Need(Kind.TOPIC, "b", (Action.PUB,))
-    assert not rules.authorize(account, Asked(310, (need,))).allowed
-    assert rules.authorize(account, Asked(17, (), admin=True)).allowed
+    need = Need(ResourceKind.TOPIC, "b", (AccessAction.PUB,))
+    assert not rules.authorize(account, AccessRequest(310, (need,))).allowed
+    assert rules.authorize(account, AccessRequest(17, (), admin=True)).allowed
 
 
 # ---- what requests need ----

@@ -13,8 +13,8 @@ from waiting import until
 
 import broker as broker_package
 from broker import Broker
-from broker.access.needs import Action, Kind, Need
-from broker.access.policies import Acl, Entry, parse_acl, parse_resource
+from broker.access.needs import AccessAction, Need, ResourceKind
+from broker.access.policies import Acl, PolicyEntry, parse_acl, parse_resource
 from broker.remoting.rate_limited_log import RateLimitedLogger
 from broker.remoting.safe_log import SafeLogger
 from broker.services.policy_access import PolicyAccess
@@ -78,13 +78,13 @@ def test_a_star_elsewhere_than_at_the_end_stands_for_nothing(name, other):
     """As in RocketMQ 5.3.3, for rules that a store has."""
     entry = {"resource": f"Topic:{name}", "actions": ["Pub"], "decision": "Allow"}
     acl = parse_acl({"policies": [{"entries": [entry]}]})
-    assert acl.deciding(Need(Kind.TOPIC, other, (Action.PUB,)), "10.0.0.1") is None
+    assert acl.deciding(Need(ResourceKind.TOPIC, other, (AccessAction.PUB,)), "10.0.0.1") is None
 
 
 def test_a_rule_with_such_a_star_in_a_store_is_warned_of(tmp_path, caplog):
     access = PolicyAccess(tmp_path / "access", lambda: None)
     access.open(access.rules)
-    entry = Entry(parse_resource("Topic:mid*x"), (Action.PUB,), True)
+    entry = PolicyEntry(parse_resource("Topic:mid*x"), (AccessAction.PUB,), True)
     access._write({}, {"bob": Acl((entry,)).as_json("bob")})
     access.close()
     caplog.clear()

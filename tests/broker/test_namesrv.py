@@ -20,7 +20,7 @@ from waiting import BOUND_S
 from broker.namesrv import NameServer, processor, registration
 from broker.namesrv.kv import KvConfig
 from broker.namesrv.registration import parse
-from broker.namesrv.routes import MinIdChange, Registration, Routes, Topic
+from broker.namesrv.routes import BrokerRegistration, BrokerTopic, MinIdChange, Routes
 from broker.namesrv.settings import NamesrvSettings
 from broker.remoting.client import RemotingClient
 from broker.remoting.command import BINARY, JSON, Command
@@ -56,13 +56,13 @@ def routes(clock):
     return Routes(clock)
 
 
-TWO = {"a": Topic(4, 4, 6, 0), "b": Topic(8, 8, 6, 0)}
+TWO = {"a": BrokerTopic(4, 4, 6, 0), "b": BrokerTopic(8, 8, 6, 0)}
 
 
 def broker(name="broker-a", number=0, topics=None, counter=1, **more):
     given = {"cluster": "c1", "address": f"{name}:{number}", "ha_address": f"ha-{name}:{number}"}
     version = DataVersion(more.pop("state", 0), counter, 7)
-    return Registration(
+    return BrokerRegistration(
         name=name,
         broker_id=number,
         version=version,
@@ -129,7 +129,7 @@ def test_an_unknown_broker_with_a_single_topic_is_refused_and_leaves_nothing(rou
 
 def test_topics_are_looked_at_when_the_data_version_differs(routes):
     routes.register(broker())
-    wider = {"a": Topic(16, 16, 6, 0), "new": Topic(1, 1, 6, 0)}
+    wider = {"a": BrokerTopic(16, 16, 6, 0), "new": BrokerTopic(1, 1, 6, 0)}
     routes.register(broker(topics=wider))  # the same version: only what is missing is taken
     assert routes.route("a")["queueDatas"][0]["readQueueNums"] == 4
     assert routes.route("new") is not None
@@ -347,7 +347,7 @@ def test_the_slave_with_the_smallest_id_brings_topics_without_the_right_to_write
 
 
 def test_the_right_to_write_is_taken_and_given_back(routes):
-    routes.register(broker(topics=TWO | {"c": Topic(1, 1, 4, 0)}))
+    routes.register(broker(topics=TWO | {"c": BrokerTopic(1, 1, 4, 0)}))
     routes.register(broker("other"))
     assert routes.change_write_perm("broker-a", False, routes.topics()) == 3
     assert shown(routes, "a")[1] == {"broker-a": 4, "other": 6}
@@ -378,8 +378,12 @@ def test_a_topic_may_be_registered_by_a_tool(routes):
 
 
 def test_lists_of_topics(routes):
-    routes.register(broker(topics=TWO | {"unit": Topic(1, 1, 6, 1), "sub": Topic(1, 1, 6, 2)}))
-    routes.register(broker("other", cluster="c2", topics={"a": TWO["a"], "z": Topic(1, 1, 6, 3)}))
+    routes.register(
+        broker(topics=TWO | {"unit": BrokerTopic(1, 1, 6, 1), "sub": BrokerTopic(1, 1, 6, 2)})
+    )
+    routes.register(
+        broker("other", cluster="c2", topics={"a": TWO["a"], "z": BrokerTopic(1, 1, 6, 3)})
+    )
     assert sorted(routes.topics()) == ["a", "b", "sub", "unit", "z"]
     topics = routes.topics()
     assert sorted(routes.of_cluster("c2", topics)) == ["a", "z"]
@@ -433,7 +437,7 @@ def test_encoded_routes_are_those_of_the_moment(routes, rng):
     def act():
         name, number = rng.choice(("m", "n")), rng.randint(0, 2)
         topics = {
-            t: Topic(rng.randint(1, 2), 1, 6, 0) for t in rng.sample(names, rng.randint(1, 4))
+            t: BrokerTopic(rng.randint(1, 2), 1, 6, 0) for t in rng.sample(names, rng.randint(1, 4))
         }
         version = rng.randint(1, 3)
         match rng.randint(0, 6):
@@ -450,7 +454,7 @@ def test_encoded_routes_are_those_of_the_moment(routes, rng):
             case 5:
                 routes.delete_topic(rng.choice(names), rng.choice(("", "c1")))
             case 6:
-                routes.register_topic(rng.choice(names), {name: Topic(9, 9, 6, 0)})
+                routes.register_topic(rng.choice(names), {name: BrokerTopic(9, 9, 6, 0)})
 
     for _ in range(3000):
         act()
@@ -487,14 +491,14 @@ def test_a_packed_body_says_what_the_plain_one_says():
     made = parse(data, True, 479)
     assert made.version == DataVersion(1, 3, 9)
     assert made.topics == {
-        "t": Topic(3, 4, 6, 0),
-        "u": Topic(1, 1, 2, 0),
-        "old": Topic(8, 8, 6, 0),
+        "t": BrokerTopic(3, 4, 6, 0),
+        "u": BrokerTopic(1, 1, 2, 0),
+        "old": BrokerTopic(8, 8, 6, 0),
     }
     assert made.mapping["t"]["bname"] == "b" and made.filters == ["f"]
     assert parse(data, False, 479) == made  # so say brokers of 5.x
     before_5 = parse(packed(["t 3 4 6 SINGLE_TAG "], None), True, 409)
-    assert before_5.topics == {"t": Topic(3, 4, 6, 0)} and before_5.mapping == {}
+    assert before_5.topics == {"t": BrokerTopic(3, 4, 6, 0)} and before_5.mapping == {}
 
 
 def test_the_plain_bodies():
@@ -505,7 +509,7 @@ def test_the_plain_bodies():
     }
     text = json.dumps({"filterServerList": ["f"], "topicConfigSerializeWrapper": wrapper}).encode()
     made = parse(text, False, 479)
-    assert made.topics == {"t": Topic(3, 16, 6, 0)} and made.filters == ["f"]
+    assert made.topics == {"t": BrokerTopic(3, 16, 6, 0)} and made.filters == ["f"]
     assert made.version == DataVersion(0, 3, 9) and made.mapping == {"t": {"bname": "b"}}
     old = parse(json.dumps(wrapper).encode(), False, 36)
     assert old.topics == made.topics and old.filters == []

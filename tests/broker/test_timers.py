@@ -16,7 +16,7 @@ from broker.remoting.codes import RequestCode
 from broker.remoting.command import Command
 from pystore import Store
 from pystore.properties import encode_properties
-from pystore.timers import TIMER_TOPIC, Handle
+from pystore.timers import TIMER_TOPIC, RecallHandle
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "recallMessageEnable": True}
 HOUR_MS = 3_600_000
@@ -88,8 +88,8 @@ def test_delivered_at_its_millisecond_with_upstreams_properties(store_path, name
         said = record.properties
         out_ms = int(said["TIMER_OUT_MS"])
         assert out_ms % 1000 == 0 and (said["REAL_TOPIC"], said["REAL_QID"]) == ("T", "1")
-        handle = Handle("T", t.broker.services.broker_name, out_ms, "K0001")
-        assert Handle.parse(answer.ext["recallHandle"]) == handle
+        handle = RecallHandle("T", t.broker.services.broker_name, out_ms, "K0001")
+        assert RecallHandle.parse(answer.ext["recallHandle"]) == handle
         assert answer.ext["recallHandle"] == handle.text
         assert not t.arrived()
         await until(t.arrived)
@@ -198,7 +198,7 @@ def test_recalled_ones_do_not_come(store_path):
         done = await t.recall(handles[0])
         assert (done.code, done.ext["msgId"]) == (0, "K0001")
         # by a message, in both forms of the key
-        out = Handle.parse(handles[1]).out_ms
+        out = RecallHandle.parse(handles[1]).out_ms
         for key in ("T+K0002", "K0003"):
             await t.send({"TIMER_DEL_UNIQKEY": key, "TIMER_DELIVER_MS": str(out + 1)})
         await until(lambda: t.schedule.timers.metrics.recalled == 3)
@@ -216,7 +216,7 @@ def test_a_handle_that_is_not_of_this_message_is_refused(store_path):
     async def work(t):
         handle = (await t.send({"TIMER_DELAY_MS": "60000"})).ext["recallHandle"]
         await t.send({}, topic="other")
-        good = Handle.parse(handle)
+        good = RecallHandle.parse(handle)
         far = good._replace(out_ms=good.out_ms + 9 * 86_400_000)
 
         def made(text):

@@ -19,7 +19,7 @@ from test_timers_cli import timers as command  # noqa: F401
 from waiting import BOUND_S
 
 from pystore import Store
-from pystore.timers import TIMER_TOPIC, Handle, Timers, delete_mark, save_timers
+from pystore.timers import TIMER_TOPIC, RecallHandle, Timers, delete_mark, save_timers
 
 MANY = SMALL | {"mappedFileSizeCommitLog": 16 << 20}
 
@@ -120,7 +120,7 @@ def made(*words):
 def test_forged_handles_are_refused_by_name(store_path):
     async def work(t):
         handle = (await t.send({"TIMER_DELAY_MS": "60000"})).ext["recallHandle"]
-        good = Handle.parse(handle)
+        good = RecallHandle.parse(handle)
         time_text = str(good.out_ms + 1)
         arabic = time_text.translate({48 + i: 0x660 + i for i in range(10)})
         for text in (

@@ -19,7 +19,7 @@ from broker.services.policy_access import PolicyAccess
 from pystore._aside import copy_aside, free_folder
 from pystore.audit import verify
 from pystore.repair import rebuild
-from spark_ext.ledger import Entry, Ledger
+from spark_ext.ledger import CommitEntry, Ledger
 
 ROOT = Path(__file__).parents[2]
 MANY = int(os.environ.get("PS_MUSEUM", "4"))
@@ -86,7 +86,7 @@ def whole(tmp_path_factory):
         store.metadata.offsets.commit("g", "t", 0, 3)
     pieces = [(f"commitlog/{0:020d}", 0, 100)]
     copy_aside(root, pieces, "a test", 0o640, root / "part", free_folder(root))
-    Ledger(root).put(Entry("job", 1, True, 0, 1, ()))
+    Ledger(root).put(CommitEntry("job", 1, True, 0, 1, ()))
     access = PolicyAccess(root / "access", lambda: None)
     access.open(PolicyRules())
     access.make_now(User("first", "password of the first", superuser=True))

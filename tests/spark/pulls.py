@@ -22,7 +22,7 @@ def both_ways(store: Path, namesrv: str, elsewhere: Path, **given: str) -> tuple
     pull = {"fallback": "pull", "nameServer": namesrv}
     options = parse_read({"path": str(store), **pull, **given}, streaming=False)
     nullable = tuple(null for _, null in schema.COLUMNS.values())
-    layout = schema.Layout(tuple(schema.COLUMNS), nullable, options.properties)
+    layout = schema.ColumnLayout(tuple(schema.COLUMNS), nullable, options.properties)
     parts = plan(options)
     alone = options._replace(network=None)
     files = [batch for part in parts for batch in read_part(part, layout, alone)]

@@ -27,7 +27,7 @@ from tests.spark.losses import damage, drop_oldest, segments
 
 pytestmark = pytest.mark.spark
 
-LAYOUT = schema.Layout(("queueOffset", "body"), (False, False), "json")
+LAYOUT = schema.ColumnLayout(("queueOffset", "body"), (False, False), "json")
 
 
 def options(path: Path, **more: str) -> Any:
@@ -226,7 +226,7 @@ SCANNING = """
 import itertools, json, sys, pystore
 from spark_ext import batch, options, plan, schema, stores
 o = options.parse_read(json.loads(sys.argv[1]), streaming=False)
-layout = schema.Layout(("queueOffset", "body"), (False, False), "json")
+layout = schema.ColumnLayout(("queueOffset", "body"), (False, False), "json")
 parts = plan.plan(o)
 rows = 0
 try:

@@ -17,7 +17,7 @@ import pystore
 from pystore.files import FILE_MODE
 from spark_ext import batch, sink
 from spark_ext.groups import commit_to_group
-from spark_ext.ledger import Entry, Ledger
+from spark_ext.ledger import CommitEntry, Ledger
 from spark_ext.options import parse_write
 from spark_ext.plan import Part
 from tests.spark.test_sink import spooled
@@ -50,7 +50,7 @@ def test_offsets_of_a_group_that_are_left_beside(make):
 
 
 def test_the_ledger_of_commits(store_path):
-    Ledger(store_path).put(Entry("job", 0, False, 0, 1, ()))
+    Ledger(store_path).put(CommitEntry("job", 0, False, 0, 1, ()))
     assert modes(store_path / "spark") == {FILE_MODE}
 
 

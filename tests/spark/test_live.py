@@ -60,7 +60,7 @@ import json, resource, sys
 from spark_ext import batch, options, plan, schema
 o = options.parse_read(json.loads(sys.argv[1]), streaming=False)
 parts = plan.plan(o)
-layout = schema.Layout(("queueOffset", "body"), (False, False), "json")
+layout = schema.ColumnLayout(("queueOffset", "body"), (False, False), "json")
 rows = sum(b.num_rows for b in batch.read_part(parts[0], layout, o))
 used = next(x for x in open("/proc/self/status") if x.startswith("VmSize")).split()[1]
 resource.setrlimit(resource.RLIMIT_AS, (int(used) * 1024 + (256 << 20),) * 2)

@@ -23,7 +23,7 @@ pa = pytest.importorskip("pyarrow")
 
 from spark_ext.errors import BadOption, DataLoss, SinkError, SourceError  # noqa: E402
 from spark_ext.options import parse_read, parse_write  # noqa: E402
-from spark_ext.pull import Pulled, records  # noqa: E402
+from spark_ext.pull import PullRange, records  # noqa: E402
 from spark_ext.sender import send  # noqa: E402
 from tests.spark.pulls import both_ways  # noqa: E402
 
@@ -398,7 +398,7 @@ def test_a_range_that_the_broker_has_not_is_named(broker, store_path):
     assert network is not None
 
     def pulled(end: int, *, name: str = "broker-a", probe: Any = None, lost: Any = None) -> Any:
-        return list(records(network, Pulled(name, ("t", 0, 0, end), probe, lost), 1 << 20))
+        return list(records(network, PullRange(name, ("t", 0, 0, end), probe, lost), 1 << 20))
 
     with pytest.raises(SourceError, match="the topic t is on broker-a, not on other: set option"):
         pulled(5, name="other")

@@ -85,7 +85,7 @@ class Here:
 
     def batches(self, path: Path | None = None, **given: object) -> list[Any]:
         options = self._options(path, given)
-        layout = schema.Layout(
+        layout = schema.ColumnLayout(
             ("topic", "brokerName", "queueId", "queueOffset", "body", "commitLogOffset"),
             (False,) * 6, options.properties,
         )  # fmt: skip
@@ -231,7 +231,7 @@ def _(here: Here) -> None:
         store.put_message("t", b"waits", properties={"TIMER_DELIVER_MS": str(due)}, queue=0)
     assert here.offsets(path, timers="stored") == [0]
     options = parse_read({"path": str(path), "timers": "pending"}, streaming=False)
-    layout = schema.Layout(("topic", "body"), (False, False), "json")
+    layout = schema.ColumnLayout(("topic", "body"), (False, False), "json")
     rows = [b.to_pylist() for p in plan_timers(options) for b in read_timers(p, layout, options)]
     assert rows == [[{"topic": "t", "body": b"waits"}]]
 
@@ -395,7 +395,7 @@ def pulled(here: Here, broker: Broker, **given: object) -> list[int]:
         {"path": str(broker.store.path), "topic": "t", "nameServer": broker.namesrv_address,
          "fallback": "pull", **text}, streaming=False,
     )  # fmt: skip
-    layout = schema.Layout(("queueOffset",), (False,), "json")
+    layout = schema.ColumnLayout(("queueOffset",), (False,), "json")
     parts = plan(options)
     for part in parts:
         part.path = str(here.tmp / "elsewhere")
@@ -416,7 +416,7 @@ def _(here: Here) -> None:
         (part,) = here.parts(topic="t", queues=0)
         part.path = str(here.tmp / "elsewhere")
         options = parse_read({"path": str(here.path), "fallback": "fail"}, streaming=False)
-        layout = schema.Layout(("queueOffset",), (False,), "json")
+        layout = schema.ColumnLayout(("queueOffset",), (False,), "json")
         with pytest.raises(SourceError, match="elsewhere"):
             list(read_part(part, layout, options))
 

@@ -40,7 +40,7 @@ def rows(path: Path, names: str, **given: str) -> list[dict[str, Any]]:
 def read(parts: Any, names: str, o: Any) -> list[dict[str, Any]]:
     known = schema.COLUMNS | schema.OF_TIMERS
     asked = tuple(names.split(","))
-    layout = schema.Layout(asked, tuple(known[n][1] for n in asked), o.properties)
+    layout = schema.ColumnLayout(asked, tuple(known[n][1] for n in asked), o.properties)
     carried = pickle.loads(pickle.dumps(parts))
     return [r for part in carried for b in read_timers(part, layout, o) for r in b.to_pylist()]
 

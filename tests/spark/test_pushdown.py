@@ -34,9 +34,9 @@ from pyspark.sql.datasource import (
 )
 
 import pystore
-from spark_ext.options import Pushed, ReadOptions, parse_read
+from spark_ext.options import PushedFilters, ReadOptions, parse_read
 from spark_ext.pushdown import PushingReader, narrowed, wanted
-from spark_ext.schema import Layout
+from spark_ext.schema import ColumnLayout
 from tests.spark.conftest import put, said
 
 pytestmark = pytest.mark.spark
@@ -200,17 +200,20 @@ def moment(ms: float) -> dt.datetime:
 @pytest.mark.parametrize(
     ("filters", "pushed"),
     [
-        ([EqualTo(("topic",), "t")], Pushed(topics=frozenset("t"))),
-        ([In(("topic",), ("t", "u")), EqualTo(("topic",), "u")], Pushed(topics=frozenset("u"))),
-        ([EqualTo(("brokerName",), "b")], Pushed(brokers=frozenset("b"))),
-        ([EqualNullSafe(("queueId",), 3)], Pushed(queues=frozenset([3]))),
-        ([In(("queueOffset",), (7, 3, 5))], Pushed(first=3, last=7)),
+        ([EqualTo(("topic",), "t")], PushedFilters(topics=frozenset("t"))),
+        (
+            [In(("topic",), ("t", "u")), EqualTo(("topic",), "u")],
+            PushedFilters(topics=frozenset("u")),
+        ),
+        ([EqualTo(("brokerName",), "b")], PushedFilters(brokers=frozenset("b"))),
+        ([EqualNullSafe(("queueId",), 3)], PushedFilters(queues=frozenset([3]))),
+        ([In(("queueOffset",), (7, 3, 5))], PushedFilters(first=3, last=7)),
         (
             [GreaterThan(("queueOffset",), 3), LessThan(("queueOffset",), 9)],
-            Pushed(first=4, last=8),
+            PushedFilters(first=4, last=8),
         ),
-        ([LessThanOrEqual(("queueOffset",), 9)], Pushed(last=9)),
-        ([EqualTo(("tags",), "a")], Pushed(tags=frozenset("a"))),
+        ([LessThanOrEqual(("queueOffset",), 9)], PushedFilters(last=9)),
+        ([EqualTo(("tags",), "a")], PushedFilters(tags=frozenset("a"))),
         ([IsNotNull(("topic",)), Not(EqualTo(("topic",), "t"))], None),
         ([StringStartsWith(("topic",), "t"), EqualTo(("flag",), 1)], None),
         ([EqualTo(("properties", "key"), "x"), In(("queueId",), (1, None))], None),
@@ -235,7 +238,7 @@ def test_times_are_cut_to_whole_milliseconds():
 
 def test_filters_and_options_hold_together(make):
     path = make({"t": [10, 10]})
-    reader = PushingReader(asked(path, tags="a || b"), Layout(("queueId",), (False,), "json"))
+    reader = PushingReader(asked(path, tags="a || b"), ColumnLayout(("queueId",), (False,), "json"))
     filters = [In(("tags",), ("b", "c")), EqualTo(("queueId",), 1)]
     assert list(reader.pushFilters(filters)) == filters  # Spark shall check all of them again
     assert reader.options.tags == "b"
@@ -248,5 +251,5 @@ def test_keys_keep_to_pushed_offsets(store_path, small):
     with pystore.open(store_path, **small) as store:
         put(store, "t", 0, 10, keys=["k"] * 10)
     options = narrowed(asked(store_path, keys="k"), [GreaterThan(("queueOffset",), 6)])
-    reader = PushingReader(options, Layout(("queueId",), (False,), "json"))
+    reader = PushingReader(options, ColumnLayout(("queueId",), (False,), "json"))
     assert [part.ranges for part in reader.partitions()] == [(("t", 0, 7, 10),)]

@@ -88,7 +88,7 @@ def log(store_path: Path, small: dict[str, Any]) -> Path:
 def rows(path: object, **given: str) -> Any:
     """A batch as driver and tasks make it, without a session."""
     options = parse_read({"path": str(path), **given}, streaming=False)
-    layout = schema.Layout(
+    layout = schema.ColumnLayout(
         tuple(schema.COLUMNS), tuple(null for _, null in schema.COLUMNS.values()), "json"
     )
     found = [batch for part in plan(options) for batch in read_part(part, layout, options)]

@@ -21,7 +21,7 @@ from tests.spark.conftest import put, said
 pytestmark = pytest.mark.spark
 
 COUNT = 6000
-LAYOUT = schema.Layout(("queueOffset",), (False,), "json")
+LAYOUT = schema.ColumnLayout(("queueOffset",), (False,), "json")
 
 
 @pytest.fixture

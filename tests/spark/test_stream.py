@@ -237,7 +237,7 @@ def reader_of(path: Path, **options: object) -> Any:
 
     given = {"path": str(path), **{k: str(v) for k, v in options.items()}}
     return StreamReader(
-        parse_read(given, streaming=True), schema.Layout(("queueOffset",), (False,), "json")
+        parse_read(given, streaming=True), schema.ColumnLayout(("queueOffset",), (False,), "json")
     )
 
 

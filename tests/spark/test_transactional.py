@@ -23,7 +23,7 @@ from spark_ext.errors import BadSchema, SinkError  # noqa: E402
 from spark_ext.options import WriteOptions, parse_write  # noqa: E402
 from spark_ext.transactional import (  # noqa: E402
     DECISIONS,
-    Halves,
+    HalvesCommit,
     fate_of,
     rolled_back,
     send_halves,
@@ -50,10 +50,10 @@ def options(broker: Broker) -> WriteOptions:
 
 
 @pytest.fixture
-def task(options: WriteOptions) -> Callable[..., Halves]:
+def task(options: WriteOptions) -> Callable[..., HalvesCommit]:
     """task(): what a task does with ROWS, without a session; its halves are open afterwards."""
 
-    def work(batch: int = 3, bodies: Any = ROWS) -> Halves:
+    def work(batch: int = 3, bodies: Any = ROWS) -> HalvesCommit:
         return send_halves([pa.record_batch({"body": bodies})], options, "job", batch)
 
     return work

@@ -668,16 +668,16 @@ def test_progress_in_a_pipe(
 ) -> None:
     """Quick work is quiet; slow work writes a line now and then, with --json an object."""
     monkeypatch.setattr(_progress, "_QUIET_S", math.inf)
-    with _progress.Progress("exporting") as bar:
+    with _progress.ProgressBar("exporting") as bar:
         bar.update(1, 2)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(_progress, "_QUIET_S", 0.0)
     monkeypatch.setattr(_progress, "_LINE_PAUSE_S", math.inf)
-    with _progress.Progress("exporting") as bar:
+    with _progress.ProgressBar("exporting") as bar:
         for done in range(100):
             bar.update(done << 10, 100 << 10)
     assert re.fullmatch(r"exporting: 0 B of 100\.0 KiB \(0 %\), \d+ s\n", capsys.readouterr().err)
-    with _progress.Progress("importing", "messages", as_json=True) as bar:
+    with _progress.ProgressBar("importing", "messages", as_json=True) as bar:
         bar.update(7)
     line = json.loads(capsys.readouterr().err)
     assert (line["progress"], line["done"], line["total"]) == ("importing", 7, None)

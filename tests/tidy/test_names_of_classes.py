@@ -1,0 +1,68 @@
+"""Names of classes: one meaning each, in all packages together, and nouns."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("pystore", "broker", "spark_ext", "pyspark_rocketmq", "pytest_rocketmq")
+#: What users import under one name from two packages.
+PUBLIC_TWICE = {"Message"}
+#: Still to be renamed.
+LATER = frozenset(
+    """Action Batch Clients Found Journal Link Member Offsets Part Place Range Routes Sending Shared
+    Waiter Decided Derived Held Popped Proxied Pulled Salvaged Sent Taken Watched Written
+    _Acknowledged _Asked _Closed _Found _Heaped _Told _Watched""".split()
+)
+#: Participles stand for a thing that they do not name; those without -ed:
+IRREGULAR = "Found|Held|Kept|Left|Lost|Made|Read|Sent|Shown|Taken|Told|Written"
+PARTICIPLE = re.compile(rf"_?([A-Z][a-z]+)?([A-Z][a-z]*[^e]ed|{IRREGULAR})$")
+
+
+@functools.cache
+def classes() -> dict[str, list[tuple[str, frozenset[str]]]]:
+    """Name -> where it is defined, and the names of its bases."""
+    found = defaultdict(list)
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    found[node.name].append((where, bases))
+    return dict(found)
+
+
+def is_error(name: str) -> bool:
+    """Errors are named for what happened."""
+    if name.endswith(("Error", "Exception")):
+        return True
+    return any(is_error(base) for _, bases in classes().get(name, ()) for base in bases)
+
+
+def test_a_name_stands_for_one_class() -> None:
+    twice = {
+        name: [where for where, _ in places]
+        for name, places in classes().items()
+        if len(places) > 1 and name not in PUBLIC_TWICE | LATER
+    }
+    assert not twice, "\n".join(f"{name}: {', '.join(at)}" for name, at in sorted(twice.items()))
+
+
+def test_classes_are_nouns() -> None:
+    found = [
+        f"{places[0][0]} {name}"
+        for name, places in sorted(classes().items())
+        if PARTICIPLE.match(name) and not is_error(name) and name not in LATER
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_readers_find_what_they_look_for() -> None:
+    assert PARTICIPLE.match("Salvaged") and PARTICIPLE.match("_Found")
+    assert not PARTICIPLE.match("PulledRange") and not PARTICIPLE.match("Reader")
+    assert is_error("SendFailed") and not is_error("Store")
