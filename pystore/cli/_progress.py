@@ -63,7 +63,7 @@ class ProgressBar:
     def _draw(self, name: str, done: int, total: int | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import ProgressBar as Bar
+        from rich.progress import Progress as Bar
 
         if self._bar is None:
             self._bar = Bar(
