@@ -224,15 +224,13 @@ def add(
       pystore acl add shop --rules plain_acl.yml --allow 'Topic:*=Sub' --deny Topic:payments
       pystore acl add shop --broker 127.0.0.1:10911 --credentials admin.yml --allow Group:app=Sub
     """
-    from broker.access.policies import PolicyRules
     from broker.cli.acl_rules import UserChange
 
     given = _rights(allow, deny)
     if from_ and not given:
         raise usage("--from limits rights, and none is given", "add --allow or --deny")
     place = _opened(s, rules, broker, credentials, trust)
-    found = place.now()
-    known = user in (found.users if isinstance(found, PolicyRules) else found.accounts)
+    known = _is_known(place, user)
     if not known and secret is None:
         raise usage(
             f"{user} is new and needs a secret",
@@ -252,6 +250,13 @@ def add(
     else:
         s.out.facts("added", plan)
     return 0
+
+
+def _is_known(place: Rules, user: str) -> bool:
+    from broker.access.policies import PolicyRules
+
+    found = place.now()
+    return user in (found.users if isinstance(found, PolicyRules) else found.accounts)
 
 
 def _secret(file: Path | None, user: str, dry: bool) -> str | None:
