@@ -16,6 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
 #: Each may use the types of those before it.
 HEADERS = (
+    "format/layout.h",
+    "format/record.h",
+    "format/fields.h",
     "pystore.h",
     "filter/sql92.h",
     "remoting/command.h",

@@ -13,12 +13,13 @@ from pystore.compression import inflate
 from pystore.errors import RecordDamaged
 from pystore.native import ffi, lib, raise_error, view_of
 from pystore.properties import parse_properties
+from pystore.records import RecordHead, record_head
 
 __all__ = ["Batch", "GetStatus", "Message"]
 
-_COMPRESSED = 0x1
-_BORN_V6 = 0x10
-_STORE_V6 = 0x20
+_COMPRESSED = int(lib.PS_SYS_COMPRESSED)
+_MAGIC = slice(lib.PS_AT_MAGIC, lib.PS_AT_MAGIC + 4)
+_BORN_HOST = int(lib.PS_AT_BORN_HOST)
 _INFO = struct.Struct("@3i4x4q4iq")  # the head of ps_batch_info
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -109,7 +110,7 @@ class Message:
 
     @property
     def queue(self) -> int:
-        return int(_INT.unpack_from(self.record, 12)[0])
+        return int(_INT.unpack_from(self.record, lib.PS_AT_QUEUE_ID)[0])
 
     @property
     def queue_offset(self) -> int:
@@ -126,16 +127,16 @@ class Message:
 
     @property
     def magic(self) -> int:
-        return int.from_bytes(self.record[4:8], "big")
+        return int.from_bytes(self.record[_MAGIC], "big")
 
     @property
     def body_crc(self) -> int:
         """CRC-32 of the stored body, bit 31 dropped."""
-        return int(_INT.unpack_from(self.record, 8)[0])
+        return int(_INT.unpack_from(self.record, lib.PS_AT_BODY_CRC)[0])
 
     @property
     def flag(self) -> int:
-        return int(_INT.unpack_from(self.record, 16)[0])
+        return int(_INT.unpack_from(self.record, lib.PS_AT_FLAG)[0])
 
     @property
     def sys_flag(self) -> int:
@@ -143,23 +144,20 @@ class Message:
 
     @property
     def born_timestamp(self) -> int:
-        return int(_LONG.unpack_from(self.record, 40)[0])
+        return int(_LONG.unpack_from(self.record, lib.PS_AT_BORN_TIMESTAMP)[0])
 
     @property
     def store_timestamp(self) -> int:
         return int(self._view.store_timestamp)
 
     @property
-    def _born_len(self) -> int:
-        return 20 if self.sys_flag & _BORN_V6 else 8
-
-    @property
-    def _store_len(self) -> int:
-        return 20 if self.sys_flag & _STORE_V6 else 8
+    def _head(self) -> RecordHead:
+        """All fields, for those that stand after a host."""
+        return record_head(self.record)
 
     @property
     def born_host(self) -> str:
-        return _host_text(self.record[48 : 48 + self._born_len])
+        return _host_text(self.record[_BORN_HOST : self._head.born_host_end])
 
     @property
     def store_host(self) -> str:
@@ -167,8 +165,8 @@ class Message:
 
     @property
     def _store_host_raw(self) -> memoryview:
-        at = 56 + self._born_len
-        return self.record[at : at + self._store_len]
+        head = self._head
+        return self.record[head.host_at : head.host_at + head.host_len]
 
     @property
     def reconsume_times(self) -> int:
@@ -176,8 +174,7 @@ class Message:
 
     @property
     def prepared_transaction_offset(self) -> int:
-        at = 60 + self._born_len + self._store_len
-        return int(_LONG.unpack_from(self.record, at)[0])
+        return self._head.prepared_offset
 
     @property
     def raw_properties(self) -> bytes:

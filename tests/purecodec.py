@@ -1,7 +1,7 @@
 """The store's files in plain Python: written from the format alone, apart from the C core.
 
 Tests compare the two, and whatever must look into a store without the core may use it too. It
-reads (and encodes single records); it never changes a file. The formats: csrc/format/record.c,
+reads (and encodes single records); it never changes a file. The formats: csrc/format/layout.h,
 csrc/queues/consumequeue.c and csrc/index/indexfile.h.
 """
 

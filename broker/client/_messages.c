@@ -580,12 +580,12 @@ static PyObject *received(PyObject *module, PyObject *args) {
     PyObject *data, *rows, *progress;
     if (!PyArg_ParseTuple(args, "OO!O", &data, &PyBytes_Type, &rows, &progress)) return NULL;
     if (m->pulled == NULL) return PyErr_Format(PyExc_ValueError, "bind was not called");
-    Py_ssize_t count = PyBytes_Size(rows) / (Py_ssize_t)sizeof(ps_received);
+    Py_ssize_t count = PyBytes_Size(rows) / (Py_ssize_t)sizeof(ps_fields);
     const char *row = PyBytes_AsString(rows);
     PyObject *made = PyList_New(count);
-    for (Py_ssize_t i = 0; i < count && made != NULL; i++, row += sizeof(ps_received)) {
+    for (Py_ssize_t i = 0; i < count && made != NULL; i++, row += sizeof(ps_fields)) {
         int64_t offset;
-        memcpy(&offset, row + offsetof(ps_received, queue_offset), sizeof offset);
+        memcpy(&offset, row + offsetof(ps_fields, queue_offset), sizeof offset);
         PyObject *one =
             message_make((PyTypeObject *)m->pulled, data, rows, i, offset, progress);
         if (one == NULL)

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from broker.client._messages import Received, bind
-from broker.client.recordhead import RecordHead, head_of
 from broker.remoting.mqjson import MessageQueue
 from pystore.compression import inflate
 from pystore.native import address_of, ffi, lib
 from pystore.properties import parse_properties
+from pystore.records import RecordHead, head_of
 
 __all__ = ["Message", "MessageQueue", "ReceivedMessage", "SendResult", "SendStatus"]
 

@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from broker.client._messages import received as messages_of
 from broker.client.message import ReceivedMessage
 from broker.client.progress import QueueProgress
-from broker.client.recordhead import ROW_SIZE
 from pystore.native import ffi, lib, raise_error
+from pystore.records import ROW_SIZE
 
 __all__ = ["BATCH_ITEM", "BadRecord", "encode_batch", "received"]
 
 #: Bytes that a message takes in the body of a batch beside its body and its properties.
-BATCH_ITEM = 22
+BATCH_ITEM = int(lib.PS_ITEM_FIXED)
 #: Rows that one call asks for: more than a pull brings with the usual settings.
 _ROWS = 64
 
@@ -26,7 +26,7 @@ class BadRecord(ValueError):
 
 
 #: queue_offset, tags_at and tags_len of a row.
-_SHORT = struct.Struct("@q88xq12xi16x")
+_SHORT = struct.Struct("@q88xq12xi24x")
 assert _SHORT.size == ROW_SIZE
 
 
@@ -42,8 +42,8 @@ def received(
     raw = ffi.from_buffer("uint8_t[]", body)
     used = ffi.new("int64_t *")
     while at < end:
-        rows = ffi.new("ps_received[]", room)
-        count = lib.ps_client_records(raw, at, end, rows, room, used)
+        rows = ffi.new("ps_fields[]", room)
+        count = lib.ps_fields_read(raw, at, end, 0, rows, room, used)
         at = used[0]
         if count < room and at < end:
             raise BadRecord(f"the {end - at} bytes at {at} of a pull's answer are not a record")

@@ -16,6 +16,7 @@ from broker.grpc.schema import pb
 from broker.grpc.settings import ProxySettings
 from broker.grpc.status import Code, Problem
 from pystore.compression import inflate
+from pystore.native import lib
 
 __all__ = [
     "HALF", "RESERVED", "Kind", "Outgoing", "delivery", "delivery_at_once", "incoming",
@@ -50,7 +51,7 @@ _SHOWN = frozenset(("__SHARDINGKEY", "__transactionId__", "TRANSACTION_CHECK_TIM
 _HIDDEN = RESERVED - _SHOWN
 _MS = 1_000_000
 #: sysFlag of a record, and its bit that says that the body is compressed.
-_SYS_FLAG_AT, _COMPRESSED = 36, 1
+_SYS_FLAG_AT, _COMPRESSED = int(lib.PS_AT_SYS_FLAG), int(lib.PS_SYS_COMPRESSED)
 #: Bytes of a compressed body, and what it may become, that is inflated at once: it takes less time
 #: than to have another thread do it.
 _ZIPPED_SMALL, _SMALL = 8 << 10, 32 << 10

@@ -42,11 +42,10 @@ static bool lengths_add_up(ps_window *w, int64_t at, int32_t size) {
     int64_t count, left;
     const uint8_t *p = ps_window_get(w, at, HEAD_MOST, &count);
     if (p == NULL || count < PS_RECORD_FIXED) return false;
-    int32_t sys_flag = (int32_t)be32_get(p + 36);
-    int32_t hosts = (sys_flag & PS_SYS_BORN_V6 ? 20 : 8) + (sys_flag & PS_SYS_STORE_V6 ? 20 : 8);
-    int32_t v2 = be32_get(p + 4) == PS_MAGIC_V2, fixed = PS_RECORD_FIXED + v2 + hosts - 16;
-    int32_t body_at = fixed - 3 - v2; /* after bodyLen: topic and properties have their lengths */
-    int64_t body_len = (int32_t)be32_get(p + body_at - 4);
+    int32_t v2 = be32_get(p + PS_AT_MAGIC) == PS_MAGIC_V2;
+    int32_t body_at = ps_body_at((int32_t)be32_get(p + PS_AT_SYS_FLAG));
+    int32_t fixed = body_at + 3 + v2; /* after the body stand the lengths of topic and properties */
+    int64_t body_len = (int32_t)be32_get(p + body_at - PS_LATE_BODY + PS_LATE_BODY_LEN);
     left = (int64_t)size - fixed - body_len;
     if (body_len < 0 || left < 0) return false;
     p = ps_window_get(w, at + body_at + body_len, HEAD_MOST * 2, &count);
@@ -62,8 +61,8 @@ static ps_rec_outcome record_at(ps_window *w, const ps_audit *a, int64_t base, i
     int64_t count, rest = w->wd_size - at;
     const uint8_t *p = ps_window_get(w, at, HEAD, &count);
     if (p == NULL || count < HEAD) return rest <= 0 ? PS_REC_END : PS_REC_SHORT;
-    int32_t size = (int32_t)be32_get(p);
-    uint32_t magic = be32_get(p + 4);
+    int32_t size = (int32_t)be32_get(p + PS_AT_SIZE);
+    uint32_t magic = be32_get(p + PS_AT_MAGIC);
     if (magic == PS_MAGIC_V1 || magic == PS_MAGIC_V2) {
         if (size < PS_RECORD_FIXED) return PS_REC_SIZE;
         if (size > rest) return PS_REC_SHORT;
@@ -90,7 +89,7 @@ static int64_t resync(ps_window *w, const ps_audit *a, int64_t base, int64_t at,
         /* The second byte of all magics differs, the last byte of a blank's is a '4'. */
         int64_t n = 0, room = count - HEAD + 1;
         for (; n < room; n++) {
-            const uint8_t *m = p + n + 4;
+            const uint8_t *m = p + n + PS_AT_MAGIC;
             uint64_t eight = 1;
             if (n + 8 <= room) memcpy(&eight, m, 8);
             if (eight == 0) n += 7; /* room made ahead: most of what is searched */

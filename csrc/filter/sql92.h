@@ -35,7 +35,6 @@ int64_t ps_sql92_work(const ps_sql92 *sql, int32_t properties_len);
 int ps_sql92_match(const ps_sql92 *sql, const uint8_t *properties, int32_t len);
 
 #define PS_SQL92_WORK_MAX 4194304 /* of one evaluation for a pull, and of one turn of pulls */
-#define PS_PROPERTIES_MAX 32767   /* bytes of a record's properties */
 /* cdef end */
 
 /* One more user of the expression, which ends with ps_sql92_free. */

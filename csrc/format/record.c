@@ -1,37 +1,5 @@
-/* Records of the commit log.
- *
- * All integers are big-endian and signed. H and S are the lengths of the two hosts, 8 (IPv4) or
- * 20 (IPv6); B, T and P those of body, topic and properties.
- *
- *   offset       width   name                 meaning
- *   0            4       AT_SIZE              totalSize, this field included
- *   4            4       AT_MAGIC             PS_MAGIC_V1, PS_MAGIC_V2 or PS_MAGIC_BLANK
- *   8            4       AT_BODY_CRC          CRC-32 of the stored body, no sign bit; empty: 0
- *   12           4       AT_QUEUE_ID
- *   16           4       AT_FLAG              the user's, opaque
- *   20           8       AT_QUEUE_OFFSET
- *   28           8       AT_PHYSICAL_OFFSET   the record's own place in the log
- *   36           4       AT_SYS_FLAG          PS_SYS_ bits; bits 4 and 5 say H and S
- *   40           8       AT_BORN_TIMESTAMP    ms, the producer's clock
- *   48           H       AT_BORN_HOST         4 or 16 address bytes, i32 port
- *   48+H         8       STORE_TIMESTAMP      ms, the broker's clock        (counted from 48+H: 0)
- *   56+H         S       STORE_HOST                                         (counted from 48+H: 8)
- *   56+H+S       4       RECONSUME_TIMES                                    (from 56+H+S: 0)
- *   60+H+S       8       PREPARED_OFFSET      preparedTransactionOffset     (from 56+H+S: 4)
- *   68+H+S       4       BODY_LEN             B                             (from 56+H+S: 12)
- *   72+H+S       B       BODY                                               (from 56+H+S: 16)
- *   72+H+S+B     1 or 2  topic length         V1: i8, V2: i16
- *   then         T       topic
- *   then         2       properties length
- *   then         P       properties           NAME 0x01 VALUE 0x02 ...; last 0x02 optional
- *
- * A blank record closes a file: totalSize is all that remains of the file, but only the first 8
- * bytes are written. The properties CRC, where a record has one, is its last PS_PROP_CRC_LEN bytes:
- * "__CRC32#" 0x01, ten digits with the least significant first, 0x02; it covers all bytes before.
- *
- * Upstream: store/.../MessageExtEncoder.encode and .encodeWithoutProperties, CommitLog
- * .checkMessageAndReturnSize and .setBatchSizeIfNeeded, common/.../message/MessageDecoder
- * .messageProperties2String and .string2messageProperties, common/.../topic/TopicValidator. */
+/* Records of the commit log: decoding, encoding, hashes. See record.h and layout.h; upstream: also
+ * common/.../topic/TopicValidator. */
 #include "format/record.h"
 
 #include <stdatomic.h>
@@ -48,28 +16,6 @@
 #endif
 
 enum {
-    AT_SIZE = 0,
-    AT_MAGIC = 4,
-    AT_BODY_CRC = 8,
-    AT_QUEUE_ID = 12,
-    AT_FLAG = 16,
-    AT_QUEUE_OFFSET = 20,
-    AT_PHYSICAL_OFFSET = 28,
-    AT_SYS_FLAG = 36,
-    AT_BORN_TIMESTAMP = 40,
-    AT_BORN_HOST = 48,
-
-    STORE_TIMESTAMP = 0,
-    STORE_HOST = 8,
-
-    RECONSUME_TIMES = 0,
-    PREPARED_OFFSET = 4,
-    BODY_LEN = 12,
-    BODY = 16,
-
-    HEAD_LEN = 8, /* size and magic: what tells the kinds of records apart, and all of a blank */
-    HOST_V4 = 8,
-    HOST_V6 = 20,
     SIZE_SLACK = 65536, /* a record may be this much larger than maxMessageSize */
     SIGN_MASK = 0x7FFFFFFF,
     CRC_DIGITS = 10
@@ -83,9 +29,9 @@ static const char RETRY_PREFIX[] = "%RETRY%";
 /* ---- decoding ---- */
 
 ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out) {
-    if (avail < HEAD_LEN) return PS_REC_SHORT;
-    int32_t size = (int32_t)be32_get(p + AT_SIZE);
-    uint32_t magic = be32_get(p + AT_MAGIC);
+    if (avail < PS_HEAD_LEN) return PS_REC_SHORT;
+    int32_t size = (int32_t)be32_get(p + PS_AT_SIZE);
+    uint32_t magic = be32_get(p + PS_AT_MAGIC);
     out->start = p;
     out->size = size;
     out->magic = magic;
@@ -98,19 +44,19 @@ ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out)
     if (size > avail) return PS_REC_SHORT;
     if (size < PS_RECORD_FIXED) return PS_REC_SIZE;
 
-    int32_t sys_flag = (int32_t)be32_get(p + AT_SYS_FLAG);
-    int32_t born_len = sys_flag & PS_SYS_BORN_V6 ? HOST_V6 : HOST_V4;
-    int32_t store_len = sys_flag & PS_SYS_STORE_V6 ? HOST_V6 : HOST_V4;
-    int32_t left = size - PS_RECORD_FIXED - v2 - (born_len - HOST_V4) - (store_len - HOST_V4);
+    int32_t sys_flag = (int32_t)be32_get(p + PS_AT_SYS_FLAG);
+    int32_t born_len = ps_born_host_len(sys_flag);
+    int32_t store_len = ps_store_host_len(sys_flag);
+    int32_t left = size - PS_RECORD_FIXED - v2 - (born_len - PS_HOST_V4) - (store_len - PS_HOST_V4);
     if (left < 0) return PS_REC_SIZE;
-    const uint8_t *middle = p + AT_BORN_HOST + born_len;
-    const uint8_t *late = middle + STORE_HOST + store_len;
+    const uint8_t *middle = p + PS_AT_BORN_HOST + born_len;
+    const uint8_t *late = middle + PS_MIDDLE_STORE_HOST + store_len;
 
     /* `left` is what body, topic and properties share; each takes its part, nothing may remain. */
-    int32_t body_len = (int32_t)be32_get(late + BODY_LEN);
+    int32_t body_len = (int32_t)be32_get(late + PS_LATE_BODY_LEN);
     if (body_len < 0 || body_len > left) return PS_REC_SIZE;
     left -= body_len;
-    const uint8_t *topic = late + BODY + body_len;
+    const uint8_t *topic = late + PS_LATE_BODY + body_len;
     int32_t topic_len = v2 ? (int16_t)be16_get(topic) : (int8_t)topic[0];
     topic += 1 + v2;
     if (topic_len < 0 || topic_len > left) return PS_REC_SIZE;
@@ -120,21 +66,21 @@ ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out)
     if (properties_len != left) return PS_REC_SIZE;
     ps_check(properties + 2 + properties_len == p + size);
 
-    out->body_crc = (int32_t)be32_get(p + AT_BODY_CRC);
-    out->queue_id = (int32_t)be32_get(p + AT_QUEUE_ID);
-    out->flag = (int32_t)be32_get(p + AT_FLAG);
-    out->queue_offset = (int64_t)be64_get(p + AT_QUEUE_OFFSET);
-    out->physical_offset = (int64_t)be64_get(p + AT_PHYSICAL_OFFSET);
+    out->body_crc = (int32_t)be32_get(p + PS_AT_BODY_CRC);
+    out->queue_id = (int32_t)be32_get(p + PS_AT_QUEUE_ID);
+    out->flag = (int32_t)be32_get(p + PS_AT_FLAG);
+    out->queue_offset = (int64_t)be64_get(p + PS_AT_QUEUE_OFFSET);
+    out->physical_offset = (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET);
     out->sys_flag = sys_flag;
-    out->born_timestamp = (int64_t)be64_get(p + AT_BORN_TIMESTAMP);
-    out->born_host = p + AT_BORN_HOST;
+    out->born_timestamp = (int64_t)be64_get(p + PS_AT_BORN_TIMESTAMP);
+    out->born_host = p + PS_AT_BORN_HOST;
     out->born_host_len = born_len;
-    out->store_timestamp = (int64_t)be64_get(middle + STORE_TIMESTAMP);
-    out->store_host = middle + STORE_HOST;
+    out->store_timestamp = (int64_t)be64_get(middle + PS_MIDDLE_STORE_TIMESTAMP);
+    out->store_host = middle + PS_MIDDLE_STORE_HOST;
     out->store_host_len = store_len;
-    out->reconsume_times = (int32_t)be32_get(late + RECONSUME_TIMES);
-    out->prepared_transaction_offset = (int64_t)be64_get(late + PREPARED_OFFSET);
-    out->body = late + BODY;
+    out->reconsume_times = (int32_t)be32_get(late + PS_LATE_RECONSUME_TIMES);
+    out->prepared_transaction_offset = (int64_t)be64_get(late + PS_LATE_PREPARED_OFFSET);
+    out->body = late + PS_LATE_BODY;
     out->body_len = body_len;
     out->topic = topic;
     out->topic_len = topic_len;
@@ -451,15 +397,15 @@ int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why) {
     if (d->topic_len > (d->long_topic_v2 ? PS_TOPIC_MAX : PS_TOPIC_MAX_V1)) {
         return refuse(why, PS_E_TOPIC_ILLEGAL, "the topic is too long for a record");
     }
-    if ((d->born_host_len != HOST_V4 && d->born_host_len != HOST_V6) ||
-        (d->store_host_len != HOST_V4 && d->store_host_len != HOST_V6)) {
+    if ((d->born_host_len != PS_HOST_V4 && d->born_host_len != PS_HOST_V6) ||
+        (d->store_host_len != PS_HOST_V4 && d->store_host_len != PS_HOST_V6)) {
         return refuse(why, PS_E_ARGUMENT, "a host address is neither 8 nor 20 bytes long");
     }
     int code = properties_measure(d, why);
     if (code != 0) return code;
     d->v2 = d->topic_len > PS_TOPIC_MAX_V1;
     int64_t size = PS_RECORD_FIXED + d->v2 + d->body_len + d->topic_len + d->properties_total;
-    size += d->born_host_len - HOST_V4 + d->store_host_len - HOST_V4;
+    size += d->born_host_len - PS_HOST_V4 + d->store_host_len - PS_HOST_V4;
     if (size - SIZE_SLACK > max_message_size || size > INT32_MAX) {
         return refuse(why, PS_E_MESSAGE_ILLEGAL,
                       "the record is longer than maxMessageSize + 65536");
@@ -478,10 +424,10 @@ static inline uint8_t *bytes_put(uint8_t *w, const uint8_t *from, int64_t len) {
 }
 
 static inline uint8_t *host_put(uint8_t *w, const uint8_t *host, int32_t len) {
-    if (len == HOST_V4) {
-        memcpy(w, host, HOST_V4);
+    if (len == PS_HOST_V4) {
+        memcpy(w, host, PS_HOST_V4);
     } else {
-        memcpy(w, host, HOST_V6);
+        memcpy(w, host, PS_HOST_V6);
     }
     return w + len;
 }
@@ -502,10 +448,10 @@ static inline uint8_t *encoded_put(uint8_t *w, const uint8_t *encoded, int64_t l
     return w;
 }
 
-static void prop_crc_put(uint8_t *p, int32_t size, const uint8_t head[HEAD_LEN]) {
+static void prop_crc_put(uint8_t *p, int32_t size, const uint8_t head[PS_HEAD_LEN]) {
     uint8_t *w = p + size - PS_PROP_CRC_LEN;
-    uint32_t crc = ps_crc32(0, head, HEAD_LEN);
-    crc = ps_crc32(crc, p + HEAD_LEN, (size_t)(size - HEAD_LEN - PS_PROP_CRC_LEN));
+    uint32_t crc = ps_crc32(0, head, PS_HEAD_LEN);
+    crc = ps_crc32(crc, p + PS_HEAD_LEN, (size_t)(size - PS_HEAD_LEN - PS_PROP_CRC_LEN));
     memcpy(w, CRC_NAME, TEXT_LEN(CRC_NAME));
     w[TEXT_LEN(CRC_NAME)] = PS_NAME_SEPARATOR;
     crc_digits_put(w + TEXT_LEN(CRC_NAME) + 1, crc & SIGN_MASK);
@@ -515,25 +461,25 @@ static void prop_crc_put(uint8_t *p, int32_t size, const uint8_t head[HEAD_LEN])
 void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t physical_offset,
                     int64_t store_timestamp) {
     int32_t sys_flag = d->sys_flag & ~(PS_SYS_BORN_V6 | PS_SYS_STORE_V6);
-    if (d->born_host_len == HOST_V6) sys_flag |= PS_SYS_BORN_V6;
-    if (d->store_host_len == HOST_V6) sys_flag |= PS_SYS_STORE_V6;
-    uint8_t head[HEAD_LEN];
-    be32_put(head + AT_SIZE, (uint32_t)d->size);
-    be32_put(head + AT_MAGIC, d->v2 ? PS_MAGIC_V2 : PS_MAGIC_V1);
-    be32_put(p + AT_BODY_CRC, (uint32_t)d->body_crc);
-    be32_put(p + AT_QUEUE_ID, (uint32_t)d->queue_id);
-    be32_put(p + AT_FLAG, (uint32_t)d->flag);
-    be64_put(p + AT_QUEUE_OFFSET, (uint64_t)queue_offset);
-    be64_put(p + AT_PHYSICAL_OFFSET, (uint64_t)physical_offset);
-    be32_put(p + AT_SYS_FLAG, (uint32_t)sys_flag);
-    be64_put(p + AT_BORN_TIMESTAMP, (uint64_t)d->born_timestamp);
-    uint8_t *w = host_put(p + AT_BORN_HOST, d->born_host, d->born_host_len);
-    be64_put(w + STORE_TIMESTAMP, (uint64_t)store_timestamp);
-    w = host_put(w + STORE_HOST, d->store_host, d->store_host_len);
-    be32_put(w + RECONSUME_TIMES, (uint32_t)d->reconsume_times);
-    be64_put(w + PREPARED_OFFSET, (uint64_t)d->prepared_transaction_offset);
-    be32_put(w + BODY_LEN, (uint32_t)d->body_len);
-    w = bytes_put(w + BODY, d->body, d->body_len);
+    if (d->born_host_len == PS_HOST_V6) sys_flag |= PS_SYS_BORN_V6;
+    if (d->store_host_len == PS_HOST_V6) sys_flag |= PS_SYS_STORE_V6;
+    uint8_t head[PS_HEAD_LEN];
+    be32_put(head + PS_AT_SIZE, (uint32_t)d->size);
+    be32_put(head + PS_AT_MAGIC, d->v2 ? PS_MAGIC_V2 : PS_MAGIC_V1);
+    be32_put(p + PS_AT_BODY_CRC, (uint32_t)d->body_crc);
+    be32_put(p + PS_AT_QUEUE_ID, (uint32_t)d->queue_id);
+    be32_put(p + PS_AT_FLAG, (uint32_t)d->flag);
+    be64_put(p + PS_AT_QUEUE_OFFSET, (uint64_t)queue_offset);
+    be64_put(p + PS_AT_PHYSICAL_OFFSET, (uint64_t)physical_offset);
+    be32_put(p + PS_AT_SYS_FLAG, (uint32_t)sys_flag);
+    be64_put(p + PS_AT_BORN_TIMESTAMP, (uint64_t)d->born_timestamp);
+    uint8_t *w = host_put(p + PS_AT_BORN_HOST, d->born_host, d->born_host_len);
+    be64_put(w + PS_MIDDLE_STORE_TIMESTAMP, (uint64_t)store_timestamp);
+    w = host_put(w + PS_MIDDLE_STORE_HOST, d->store_host, d->store_host_len);
+    be32_put(w + PS_LATE_RECONSUME_TIMES, (uint32_t)d->reconsume_times);
+    be64_put(w + PS_LATE_PREPARED_OFFSET, (uint64_t)d->prepared_transaction_offset);
+    be32_put(w + PS_LATE_BODY_LEN, (uint32_t)d->body_len);
+    w = bytes_put(w + PS_LATE_BODY, d->body, d->body_len);
     if (d->v2) *w++ = (uint8_t)(d->topic_len >> 8);
     *w++ = (uint8_t)d->topic_len;
     w = bytes_put(w, d->topic, d->topic_len);
@@ -548,44 +494,33 @@ void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t
     /* Size and magic come last: another process that follows the end of the log through its own
      * mapping sees nothing written here until all of the record is. */
     atomic_thread_fence(memory_order_release);
-    memcpy(p, head, HEAD_LEN);
+    memcpy(p, head, PS_HEAD_LEN);
 }
 
 void ps_blank_write(uint8_t *p, int32_t remaining) {
-    be32_put(p + AT_SIZE, (uint32_t)remaining);
-    be32_put(p + AT_MAGIC, PS_MAGIC_BLANK);
+    be32_put(p + PS_AT_SIZE, (uint32_t)remaining);
+    be32_put(p + PS_AT_MAGIC, PS_MAGIC_BLANK);
 }
 
-/* ---- a client's batch ----
- *
- *   offset  width  name             meaning
- *   0       12     -                totalSize, magic and body CRC, which upstream ignores too
- *   12      4      ITEM_FLAG
- *   16      4      ITEM_BODY_LEN    B
- *   20      B      ITEM_BODY
- *   20+B    2      properties length, then the properties
- *
- * Upstream: common/.../message/MessageDecoder.encodeMessage, store/.../MessageExtEncoder.encode of
- * a batch. */
-enum { ITEM_FLAG = 12, ITEM_BODY_LEN = 16, ITEM_BODY = 20 };
+/* ---- a client's batch ---- */
 
 int ps_batch_item_next(const uint8_t *payload, int64_t len, int64_t *at, ps_batch_item *out) {
     if (*at == len) return 0;
-    if (*at < 0 || len - *at < ITEM_BODY + 2) return PS_E_MESSAGE_ILLEGAL;
+    if (*at < 0 || len - *at < PS_ITEM_FIXED) return PS_E_MESSAGE_ILLEGAL;
     const uint8_t *p = payload + *at;
-    int64_t left = len - *at - ITEM_BODY - 2;
-    int32_t body_len = (int32_t)be32_get(p + ITEM_BODY_LEN);
+    int64_t left = len - *at - PS_ITEM_FIXED;
+    int32_t body_len = (int32_t)be32_get(p + PS_ITEM_BODY_LEN);
     if (body_len < 0 || body_len > left) return PS_E_MESSAGE_ILLEGAL;
     left -= body_len;
-    const uint8_t *properties = p + ITEM_BODY + body_len;
+    const uint8_t *properties = p + PS_ITEM_BODY + body_len;
     int32_t properties_len = (int16_t)be16_get(properties);
     if (properties_len < 0 || properties_len > left) return PS_E_MESSAGE_ILLEGAL;
-    out->flag = (int32_t)be32_get(p + ITEM_FLAG);
-    out->body = p + ITEM_BODY;
+    out->flag = (int32_t)be32_get(p + PS_ITEM_FLAG);
+    out->body = p + PS_ITEM_BODY;
     out->body_len = body_len;
     out->properties = properties + 2;
     out->properties_len = properties_len;
-    *at += ITEM_BODY + (int64_t)body_len + 2 + properties_len;
+    *at += PS_ITEM_FIXED + (int64_t)body_len + properties_len;
     return 1;
 }
 
@@ -629,7 +564,7 @@ int ps_offset_msg_id(const uint8_t *store_host, int32_t store_host_len, int64_t 
                      char out[57]) {
     uint8_t place[8];
     be64_put(place, (uint64_t)physical_offset);
-    int32_t host_len = store_host_len == HOST_V6 ? HOST_V6 : HOST_V4;
+    int32_t host_len = store_host_len == PS_HOST_V6 ? PS_HOST_V6 : PS_HOST_V4;
     char *w = hex_put(out, store_host, host_len);
     w = hex_put(w, place, (int32_t)sizeof place);
     *w = 0;

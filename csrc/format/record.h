@@ -1,40 +1,15 @@
-/* Commit log records: layout, properties, tag hash. Format table: record.c. No I/O, no allocation;
- * every result borrows from the bytes given. docs/internals/format.md#record; upstream
- * MessageExtEncoder, MessageDecoder, CommitLog.checkMessageAndReturnSize. */
+/* Commit log records, properties, tag hash. Format table: layout.h. No I/O, no allocation; every
+ * result borrows from the bytes given. docs/internals/format.md#record; upstream MessageExtEncoder,
+ * MessageDecoder, CommitLog.checkMessageAndReturnSize. */
 #ifndef PS_RECORD_H
 #define PS_RECORD_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PS_MAGIC_V1 0xDAA320A7u
-#define PS_MAGIC_V2 0xDAA320ABu
-#define PS_MAGIC_BLANK 0xCBD43194u
+#include "format/layout.h"
 
-#define PS_SYS_COMPRESSED 0x1
-#define PS_SYS_MULTI_TAGS 0x2
-#define PS_SYS_TX_MASK 0xC
-#define PS_SYS_TX_NONE 0x0
-#define PS_SYS_TX_PREPARED 0x4
-#define PS_SYS_TX_COMMIT 0x8
-#define PS_SYS_TX_ROLLBACK 0xC
-#define PS_SYS_BORN_V6 0x10
-#define PS_SYS_STORE_V6 0x20
-#define PS_SYS_COMPRESSION_SHIFT 8
-#define PS_SYS_COMPRESSION_MASK 0x700
-
-#define PS_RECORD_FIXED                                                                            \
-    91 /* bytes of a V1 record with two IPv4 hosts beside body, topic, properties */
-#define PS_RECORD_SPARE                                                                            \
-    8 /* room that must stay free after a record: the blank that closes a file */
-#define PS_PROPERTIES_MAX 32767
-#define PS_PROP_CRC_LEN 20 /* "__CRC32#" 0x01 ten digits 0x02 */
-#define PS_TOPIC_MAX_V1 127
-#define PS_TOPIC_MAX 255
-#define PS_QUEUE_ID_MAX 65535
-#define PS_NAME_SEPARATOR 0x01
-#define PS_PROPERTY_SEPARATOR 0x02
-
+/* cdef begin */
 /* What stands at a place in the log. Everything but PS_REC_OK and PS_REC_BLANK ends a scan. */
 typedef enum ps_rec_outcome {
     PS_REC_OK = 0,
@@ -46,6 +21,15 @@ typedef enum ps_rec_outcome {
     PS_REC_CRC = 6,  /* body (or properties) CRC differs */
     PS_REC_PLACE = 7 /* physicalOffset is not the place it stands at */
 } ps_rec_outcome;
+
+/* Which sums of a record are looked at; PROP_CRC is forceVerifyPropCRC. */
+#define PS_CHECK_BODY_CRC 1 /* verify bodyCRC */
+#define PS_CHECK_PROP_CRC 2 /* require the properties CRC, and verify it instead of bodyCRC */
+#define PS_CHECK_PROP_IF 4  /* verify the properties CRC of a record that has one, beside bodyCRC */
+
+/* Writes the PS_HEAD_LEN bytes of the blank that closes a file with `remaining` bytes left. */
+void ps_blank_write(uint8_t *p, int32_t remaining);
+/* cdef end */
 
 typedef struct ps_record {
     const uint8_t *start;
@@ -76,12 +60,6 @@ typedef struct ps_record {
 /* Decodes the record at p, of which `avail` bytes may be read. Checks sizes, not sums of bytes.
  * On PS_REC_OK all of *out is set; on PS_REC_SIZE and PS_REC_BLANK start, size and magic are. */
 ps_rec_outcome ps_record_decode(const uint8_t *p, int64_t avail, ps_record *out);
-
-#define PS_CHECK_BODY_CRC 1 /* verify bodyCRC */
-#define PS_CHECK_PROP_CRC                                                                          \
-    2 /* require and verify the properties CRC instead of bodyCRC (forceVerifyPropCRC) */
-#define PS_CHECK_PROP_IF                                                                           \
-    4 /* verify the properties CRC where a record carries one, beside bodyCRC */
 
 /* ps_record_decode, then the sums that `checks` asks for, then physicalOffset == place unless place
  * is -1. */
@@ -177,9 +155,6 @@ int ps_draft_measure(ps_draft *d, int64_t max_message_size, const char **why);
 /* Writes the d->size bytes of the record to p with these stamps. */
 void ps_draft_write(const ps_draft *d, uint8_t *p, int64_t queue_offset, int64_t physical_offset,
                     int64_t store_timestamp);
-
-/* Writes the 8 bytes of a blank record that closes a file with `remaining` bytes left. */
-void ps_blank_write(uint8_t *p, int32_t remaining);
 
 /* One item of a client's batch body (docs/internals/format.md#batch). */
 typedef struct ps_batch_item {

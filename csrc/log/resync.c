@@ -11,9 +11,7 @@
 
 #include "base/bytes.h"
 
-#define AT_MAGIC 4
-#define AT_PHYSICAL 28
-#define PLACED (AT_PHYSICAL + 8) /* bytes of a record up to and with its own place */
+#define PLACED PS_AT_SYS_FLAG    /* bytes of a record up to and with its own place */
 #define LOOK (1 << 20)           /* bytes that are searched for records that tell their places */
 #define BASES_MAX 64             /* different ones that are counted */
 #define SURE 8                   /* records that agree on one base */
@@ -64,14 +62,15 @@ int64_t ps_log_next_whole(const ps_mapfile *mf, int64_t from, int64_t stamp, ps_
     int64_t data, end;
     while (ps_log_next_data(mf, from, &data, &end)) {
         /* A record may begin some bytes before the part, in a hole. */
-        int64_t at = data - AT_MAGIC > from ? data - AT_MAGIC : from;
+        int64_t at = data - PS_AT_MAGIC > from ? data - PS_AT_MAGIC : from;
         for (; at + PS_RECORD_FIXED <= end; at++) {
-            const uint8_t *hit = find_magic_head(mf->mf_map + at + AT_MAGIC, end - at - AT_MAGIC);
+            const uint8_t *hit =
+                find_magic_head(mf->mf_map + at + PS_AT_MAGIC, end - at - PS_AT_MAGIC);
             if (hit == NULL) break;
-            at = hit - mf->mf_map - AT_MAGIC;
+            at = hit - mf->mf_map - PS_AT_MAGIC;
             if (at + PS_RECORD_FIXED > mf->mf_size) break;
             int64_t place = mf->mf_base + at;
-            if ((int64_t)be64_get(mf->mf_map + at + AT_PHYSICAL) != place) continue;
+            if ((int64_t)be64_get(mf->mf_map + at + PS_AT_PHYSICAL_OFFSET) != place) continue;
             if (ps_record_check(mf->mf_map + at, mf->mf_size - at, place, checks, out) ==
                     PS_REC_OK &&
                 out->store_timestamp >= stamp)
@@ -97,10 +96,10 @@ bool ps_log_blank_hides(const ps_mapfile *mf, int64_t at) {
 
 /* Where the record there says that it stands, -1 when it cannot be a record. */
 static int64_t place_at(const uint8_t *p) {
-    uint32_t magic = be32_get(p + AT_MAGIC);
+    uint32_t magic = be32_get(p + PS_AT_MAGIC);
     if (magic != PS_MAGIC_V1 && magic != PS_MAGIC_V2) return -1;
-    if ((int32_t)be32_get(p) < PS_RECORD_FIXED) return -1;
-    return (int64_t)be64_get(p + AT_PHYSICAL);
+    if ((int32_t)be32_get(p + PS_AT_SIZE) < PS_RECORD_FIXED) return -1;
+    return (int64_t)be64_get(p + PS_AT_PHYSICAL_OFFSET);
 }
 
 /* The base that most of the records in n bytes of a segment's start speak for, -1 none. *votes: how
@@ -114,9 +113,10 @@ static int64_t most_named(const uint8_t *p, int64_t n, int64_t size, int32_t *vo
     for (int64_t at = 0; at + PLACED <= n;) {
         int64_t place = place_at(p + at);
         if (place < 0) {
-            const uint8_t *hit = find_magic_head(p + at + AT_MAGIC + 1, n - at - AT_MAGIC - 1);
+            const uint8_t *hit =
+                find_magic_head(p + at + PS_AT_MAGIC + 1, n - at - PS_AT_MAGIC - 1);
             if (hit == NULL) break;
-            at = hit - p - AT_MAGIC;
+            at = hit - p - PS_AT_MAGIC;
             continue;
         }
         if (place >= at && (place - at) % size == 0) {
@@ -129,7 +129,7 @@ static int64_t most_named(const uint8_t *p, int64_t n, int64_t size, int32_t *vo
             if (i < known && ++seen[i].count > seen[most].count) most = i;
             if (seen[most].count >= SURE) break;
         }
-        int64_t total = be32_get(p + at);
+        int64_t total = be32_get(p + at + PS_AT_SIZE);
         at += total <= n - at ? total : 1;
     }
     *votes = known > 0 ? seen[most].count : 0;

@@ -180,34 +180,7 @@ int32_t ps_client_answers(const uint8_t *in, int64_t len, int64_t frame_max, uin
 
 /* ---- records ---- */
 
-int32_t ps_client_records(const uint8_t *in, int64_t from, int64_t len, ps_received *out,
-                          int32_t room, int64_t *used) {
-    int32_t count = 0;
-    *used = from;
-    while (count < room && *used < len) {
-        ps_record r;
-        ps_property tags;
-        if (ps_record_decode(in + *used, len - *used, &r) != PS_REC_OK) break;
-        bool tagged = ps_property_find(r.properties, r.properties_len, "TAGS", 4, &tags);
-        out[count++] = (ps_received){
-            .queue_offset = r.queue_offset, .physical_offset = r.physical_offset,
-            .born_ms = r.born_timestamp, .store_ms = r.store_timestamp,
-            .prepared_offset = r.prepared_transaction_offset,
-            .at = *used, .end = *used + r.size,
-            .host_at = r.store_host - in, .host_len = r.store_host_len,
-            .body_at = r.body - in, .body_end = r.body - in + r.body_len,
-            .topic_at = r.topic - in, .topic_len = r.topic_len,
-            .properties_at = r.properties - in, .properties_len = r.properties_len,
-            .tags_at = tagged ? tags.value - in : 0, .tags_len = tagged ? tags.value_len : -1,
-            .queue_id = r.queue_id, .flag = r.flag, .sys_flag = r.sys_flag,
-            .reconsume_times = r.reconsume_times,
-        };
-        *used += r.size;
-    }
-    return count;
-}
-
-int32_t ps_client_other_topic(const uint8_t *in, const ps_received *rows, int32_t count,
+int32_t ps_client_other_topic(const uint8_t *in, const ps_fields *rows, int32_t count,
                               const char *topic, int32_t topic_len) {
     int32_t i = 0;
     while (i < count && rows[i].topic_len == topic_len &&

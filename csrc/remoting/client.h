@@ -4,6 +4,7 @@
 #define PS_CLIENT_H
 
 #include "base/bytes.h"
+#include "format/fields.h"
 #include "remoting/command.h"
 #include "remoting/signature.h"
 
@@ -19,9 +20,9 @@ int64_t ps_client_send(const uint8_t *base, int64_t base_len, int32_t opaque, in
                        ps_signer *signer, uint8_t *out, int64_t room, ps_error *error);
 
 /* The body of a batch: `count` messages, their bodies in one run and their properties in another.
- * The caller has added up the lengths; `room` is at least bodies + properties + 22 * count. Returns
- * the bytes written; PS_E_ARGUMENT: a length is negative, properties are too long, or the room is
- * too small. docs/internals/format.md#batch */
+ * The caller has added up the lengths; `room` is at least bodies + properties + PS_ITEM_FIXED for
+ * each. Returns the bytes written; PS_E_ARGUMENT: a length is negative, properties are too long, or
+ * the room is too small. docs/internals/format.md#batch */
 int64_t ps_client_batch(const uint8_t *bodies, const int32_t *body_lens, const int32_t *flags,
                         const uint8_t *properties, const int32_t *properties_lens, int32_t count,
                         uint8_t *out, int64_t room, ps_error *error);
@@ -44,40 +45,26 @@ int32_t ps_client_answers(const uint8_t *in, int64_t len, int64_t frame_max, uin
                           ps_answered *out, int32_t room, int64_t *used, int64_t *wanted,
                           ps_error *error);
 
-/* A record of a pull's answer: places are bytes from the beginning of the answer's body. */
-typedef struct ps_received {
-    int64_t queue_offset, physical_offset;
-    int64_t born_ms, store_ms, prepared_offset;
-    int64_t at, end, host_at, body_at, body_end, topic_at, properties_at, tags_at;
-    int32_t host_len, topic_len, properties_len;
-    int32_t tags_len; /* -1: no TAGS */
-    int32_t queue_id, flag, sys_flag, reconsume_times;
-} ps_received;
-
-/* Reads records from `from` on, `room` at most. Returns their number; *used: where the last of them
- * ends. With room left and *used < len, what stands there is not a record. */
-int32_t ps_client_records(const uint8_t *in, int64_t from, int64_t len, ps_received *out,
-                          int32_t room, int64_t *used);
 /* The first of these rows whose record names another topic; their number: none does. */
-int32_t ps_client_other_topic(const uint8_t *in, const ps_received *rows, int32_t count,
+int32_t ps_client_other_topic(const uint8_t *in, const ps_fields *rows, int32_t count,
                               const char *topic, int32_t topic_len);
 /* cdef end */
 
 /* The items of a batch, beside ps_client_batch for callers that have no arrays of them. */
 static inline int64_t ps_batch_item_size(int64_t body_len, int64_t properties_len) {
-    return 22 + body_len + properties_len;
+    return PS_ITEM_FIXED + body_len + properties_len;
 }
 
 /* Writes an item but for its properties, and returns their place. */
 static inline uint8_t *ps_batch_item_put(uint8_t *to, int32_t flag, const void *body,
                                          int64_t body_len, int64_t properties_len) {
-    be32_put(to, (uint32_t)ps_batch_item_size(body_len, properties_len));
-    memset(to + 4, 0, 8); /* magic and CRC: brokers look at neither */
-    be32_put(to + 12, (uint32_t)flag);
-    be32_put(to + 16, (uint32_t)body_len);
-    memcpy(to + 20, body, (size_t)body_len);
-    be16_put(to + 20 + body_len, (uint16_t)properties_len);
-    return to + 22 + body_len;
+    be32_put(to + PS_AT_SIZE, (uint32_t)ps_batch_item_size(body_len, properties_len));
+    memset(to + PS_AT_MAGIC, 0, PS_ITEM_FLAG - PS_AT_MAGIC);
+    be32_put(to + PS_ITEM_FLAG, (uint32_t)flag);
+    be32_put(to + PS_ITEM_BODY_LEN, (uint32_t)body_len);
+    memcpy(to + PS_ITEM_BODY, body, (size_t)body_len);
+    be16_put(to + PS_ITEM_BODY + body_len, (uint16_t)properties_len);
+    return to + PS_ITEM_FIXED + body_len;
 }
 
 #endif

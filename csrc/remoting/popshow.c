@@ -10,7 +10,6 @@
 
 #define ELEMENT_MAX 64 /* bytes that an element of the two lists takes, beside its offsets */
 #define NUMBER_MAX 24
-#define TOPIC_V1_MAX 127 /* bytes of a topic whose length takes one byte */
 #define HANDLE "POP_CK"
 
 static uint8_t *put_bytes(uint8_t *to, const void *from, int64_t len) {
@@ -135,7 +134,7 @@ static int64_t put_record(const shown_as *s, const ps_pop_batch *b, const ps_bat
     const uint8_t *record = info->segments[v->segment].map + v->start;
     const uint8_t *props = record + v->properties_start;
     int64_t body_end = v->body_end - v->start;
-    bool wide = s->topic_len > TOPIC_V1_MAX;
+    bool wide = s->topic_len > PS_TOPIC_MAX_V1;
     int32_t handle_len = put_handle(s->c, s->found, b, v->queue_offset, s->handle);
     int64_t len = put_properties(props, v->properties_len, s->handle, handle_len, NULL);
     bool fits = len <= UINT16_MAX;
@@ -144,8 +143,8 @@ static int64_t put_record(const shown_as *s, const ps_pop_batch *b, const ps_bat
     if (to == NULL) return size;
     uint8_t *begin = to;
     to = put_bytes(to, record, body_end);
-    be32_put(begin, (uint32_t)size);
-    be32_put(begin + 4, wide ? PS_MAGIC_V2 : PS_MAGIC_V1);
+    be32_put(begin + PS_AT_SIZE, (uint32_t)size);
+    be32_put(begin + PS_AT_MAGIC, wide ? PS_MAGIC_V2 : PS_MAGIC_V1);
     if (wide) *to++ = (uint8_t)(s->topic_len >> 8);
     *to++ = (uint8_t)s->topic_len;
     to = put_bytes(to, s->topic, s->topic_len);

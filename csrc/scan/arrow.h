@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "format/layout.h"
 #include "pystore.h"
 
 #ifndef ARROW_C_DATA_INTERFACE
@@ -84,27 +85,6 @@ typedef struct ps_row {
     int32_t rw_tags_len, rw_keys_len, rw_uniq_len;
     int32_t rw_sys_flag;
 } ps_row;
-
-/* Places in a record; the full table stands in record.c. AT_ from the record's start, MIDDLE_ from
- * the end of the born host, LATE_ from the end of the store host. */
-enum {
-    PS_AT_SIZE = 0,
-    PS_AT_MAGIC = 4,
-    PS_AT_BODY_CRC = 8,
-    PS_AT_QUEUE_ID = 12,
-    PS_AT_FLAG = 16,
-    PS_AT_QUEUE_OFFSET = 20,
-    PS_AT_PHYSICAL_OFFSET = 28,
-    PS_AT_SYS_FLAG = 36,
-    PS_AT_BORN_TIMESTAMP = 40,
-    PS_AT_BORN_HOST = 48,
-    PS_MIDDLE_STORE_TIMESTAMP = 0,
-    PS_MIDDLE_STORE_HOST = 8,
-    PS_LATE_RECONSUME_TIMES = 0,
-    PS_LATE_PREPARED_OFFSET = 4,
-    PS_LATE_BODY_LEN = 12,
-    PS_LATE_BODY = 16
-};
 
 /* What every batch of a stream looks like. topic NULL: topic and queue id come from the records. */
 typedef struct ps_arrow_layout {

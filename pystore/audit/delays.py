@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from operator import itemgetter
 
 from pystore.audit.layout import File, Layout
 from pystore.quiet import open_quietly
+from pystore.records import record_at
 from pystore.settings import Settings
 
 __all__ = ["with_own_levels"]
@@ -19,9 +19,7 @@ _TOPIC = "SCHEDULE_TOPIC_XXXX"
 _NAME = "messageDelayLevel"
 _UNITS = 16  # of each file that are looked at
 _UNIT = struct.Struct(">qiq")
-_MAGICS = (0xDAA320A7, 0xDAA320AB)
 _NO_RECORD = 0x7FFFFFFF
-_HEAD, _TIME_AT, _BORN_V6 = 76, 56, 0x10
 
 
 def with_own_levels(settings: Settings, layout: Layout) -> Settings:
@@ -65,12 +63,8 @@ def _store_time(layout: Layout, physical: int) -> int | None:
     for file in layout.segments:
         if file.number <= physical < file.number + file.size:
             with open_quietly(file.path) as opened:
-                head = os.pread(opened.fileno(), _HEAD, physical - file.number)
-            if len(head) < _HEAD or int.from_bytes(head[4:8], "big") not in _MAGICS:
+                found = record_at(opened.fileno(), physical - file.number)
+            if found is None or found[1].physical_offset != physical:
                 return None
-            if int.from_bytes(head[28:36], "big") != physical:
-                return None
-            wide = int.from_bytes(head[36:40], "big") & _BORN_V6
-            at = _TIME_AT + (12 if wide else 0)
-            return int.from_bytes(head[at : at + 8], "big")
+            return found[1].store_ms
     return None

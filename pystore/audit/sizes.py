@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import BinaryIO
 
+from pystore.records import HEAD_LEN, blank_size
 from pystore.sparse import data_ranges
 
 __all__ = ["SEGMENT_LEAST", "Piece", "blank_end", "piece_of", "usual_size"]
@@ -21,7 +22,6 @@ __all__ = ["SEGMENT_LEAST", "Piece", "blank_end", "piece_of", "usual_size"]
 SEGMENT_LEAST = 4096
 _PAGE = 4096
 _MOST = (1 << 31) - 1  # a size is Java's int
-_BLANK, _HEAD = 0xCBD43194, 8  # bytes of a blank's length and magic
 _BACK = 8 << 20  # a blank may be as long as the longest message, which it had no room for
 
 
@@ -45,7 +45,7 @@ class Piece:
         """What it says of the length. A segment always has room for a blank after its last record:
         one that is full without was cut."""
         said = [self.blank] if self.blank else []
-        if self.end + _HEAD <= self.size or self.blank == self.size:
+        if self.end + HEAD_LEN <= self.size or self.blank == self.size:
             said.append(self.size)
         return said
 
@@ -80,11 +80,8 @@ def usual_size(
 
 def blank_end(file: BinaryIO, at: int) -> int:
     """Where the blank at `at` of a file says that its segment ends; 0 when none stands there."""
-    head = os.pread(file.fileno(), _HEAD, at) if at >= 0 else b""
-    if len(head) < _HEAD or int.from_bytes(head[4:], "big") != _BLANK:
-        return 0
-    length = int.from_bytes(head[:4], "big", signed=True)
-    return at + length if length >= _HEAD else 0
+    length = blank_size(os.pread(file.fileno(), HEAD_LEN, at)) if at >= 0 else None
+    return at + length if length is not None and HEAD_LEN <= length <= _MOST else 0
 
 
 def piece_of(file: BinaryIO, begin: int) -> Piece:
@@ -95,4 +92,4 @@ def piece_of(file: BinaryIO, begin: int) -> Piece:
     data = os.pread(fd, min(_BACK, end), end - min(_BACK, end)).rstrip(b"\0")
     if data or end <= _BACK:
         end = max(0, end - _BACK) + len(data)
-    return Piece(begin, size, end, blank_end(file, end - _HEAD))
+    return Piece(begin, size, end, blank_end(file, end - HEAD_LEN))

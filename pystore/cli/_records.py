@@ -19,7 +19,9 @@ from pystore._messages import Message
 from pystore._messages import _host_text as host_text
 from pystore.cli._values import iso, printable
 from pystore.errors import RecordDamaged
+from pystore.native import lib
 from pystore.properties import parse_properties
+from pystore.records import record_head
 
 __all__ = [
     "FIELDS",
@@ -33,17 +35,11 @@ __all__ = [
     "shown_body",
 ]
 
+_BORN_HOST = int(lib.PS_AT_BORN_HOST)
 _PREVIEW = 60
 _HEX_WIDTH = 16
 #: What a JSON string holds escaped; 1 and 2 separate properties, a second 1 belongs to the value.
 _TO_ESCAPE = re.compile(rb'["\\\x00\x03-\x1f\x7f]|\x01[^\x02]*\x01')
-
-_HEAD = struct.Struct(">iIiiiqqiq")  # totalSize to bornTimestamp
-_MIDDLE = struct.Struct(">iqi")  # reconsumeTimes, preparedTransactionOffset, bodyLen
-_LONG = struct.Struct(">q")
-_V2 = 0xDAA320AB
-_BORN_V6 = 0x10
-_STORE_V6 = 0x20
 
 
 def java_order(name: str) -> bytes:
@@ -109,32 +105,24 @@ FIELDS: dict[str, Callable[[Message], Any]] = {
 def msg_line(m: Message) -> str:
     """The ``msg`` line of the reference's dump: the values of FIELDS, in one pass over the record.
 
-    A dump asks for every field of millions of messages, so the record is taken apart here (layout:
-    csrc/format/record.h) instead of attribute by attribute. Its lengths were checked on reading.
+    A dump asks for every field of millions of messages, so the record is taken apart in one call
+    instead of attribute by attribute.
     """
-    r = m.record
-    size, magic, crc, queue, flag, queue_offset, _, sys_flag, born = _HEAD.unpack_from(r)
-    at = _HEAD.size
-    to = at + (20 if sys_flag & _BORN_V6 else 8)
-    born_host = _host(bytes(r[at:to]))
-    (stored,) = _LONG.unpack_from(r, to)
-    at, to = to + 8, to + (28 if sys_flag & _STORE_V6 else 16)
-    store_host = _host(bytes(r[at:to]))
-    reconsume, prepared, body_len = _MIDDLE.unpack_from(r, to)
-    at = to + _MIDDLE.size
-    body_crc32 = zlib.crc32(r[at : at + body_len])
-    at += body_len
-    topic_at, topic_len = (at + 2, r[at] << 8 | r[at + 1]) if magic == _V2 else (at + 1, r[at])
-    at = topic_at + topic_len
-    topic = _topic(bytes(r[topic_at:at]))
-    properties = _properties_json(bytes(r[at + 2 : at + 2 + (r[at] << 8 | r[at + 1])]))
+    view = m.record
+    r, head = bytes(view), record_head(view)
+    born_host = _host(r[_BORN_HOST : head.born_host_end])
+    store_host = _host(r[head.host_at : head.host_at + head.host_len])
+    body_crc32 = zlib.crc32(view[head.body_start : head.body_end])
+    topic = _topic(r[head.topic_at : head.topic_at + head.topic_len])
+    properties = _properties_json(r[head.properties_at :])
     return (
-        f'{{"at":"msg","phy":{m.physical_offset},"size":{size},"magic":{magic},"topic":{topic}'
-        f',"queue":{queue},"queue_offset":{queue_offset},"flag":{flag},"sys_flag":{sys_flag}'
-        f',"born_ts":{born},"born_host":{born_host},"store_ts":{stored}'
-        f',"store_host":{store_host},"reconsume":{reconsume},"prepared_offset":{prepared}'
-        f',"body_crc":{crc},"body_len":{body_len},"body_crc32":"{body_crc32:08x}"'
-        f',"props":{properties}}}'
+        f'{{"at":"msg","phy":{head.physical_offset},"size":{head.end},"magic":{head.magic}'
+        f',"topic":{topic},"queue":{head.queue},"queue_offset":{head.queue_offset}'
+        f',"flag":{head.flag},"sys_flag":{head.sys_flag},"born_ts":{head.born_ms}'
+        f',"born_host":{born_host},"store_ts":{head.store_ms},"store_host":{store_host}'
+        f',"reconsume":{head.reconsume_times},"prepared_offset":{head.prepared_offset}'
+        f',"body_crc":{head.body_crc},"body_len":{head.body_end - head.body_start}'
+        f',"body_crc32":"{body_crc32:08x}","props":{properties}}}'
     )
 
 

@@ -86,7 +86,8 @@ def run(
                 put = arguments(message_record(message, stored=True))
                 # A message without a born time gets one.
                 born = message.born_timestamp != 0
-                content = content_of_record(message.record) if born else content_of_put(put)
+                whole = message.record, message.physical_offset
+                content = content_of_record(*whole) if born else content_of_put(put)
                 try:
                     count.add(message.topic, target.put(put), content)
                 except MessageIllegal as bad:

@@ -1,8 +1,9 @@
-"""What went in beside what came out: the records of a log, counted and summed without the core.
+"""What went in beside what came out: the records of a log, counted and summed.
 
 Every verb that makes or mends a store takes a census of its input and of its output, and compares
-them. It reads the bytes by itself, so that a mistake of the core, of an audit or of a plan shows
-as a difference, and does not hide in both.
+them. It looks for records by itself, wherever they stand, so that a mistake of recovery, of an
+audit or of a plan shows as a difference, and does not hide in both. What a record is, is decided
+where it is for all (pystore/records.py).
 
 A *plain* sum is over each record as it stands, with its place: for what must not move. The
 *content* sum is over what a message keeps when it is put into another store: topic, queue, body as
@@ -12,7 +13,6 @@ stored, flags, properties, born time, reconsume times.
 from __future__ import annotations
 
 import os
-import struct
 import zlib
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -21,20 +21,28 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pystore.errors import RecordDamaged
+from pystore.native import lib
 from pystore.properties import parse_properties
 from pystore.quiet import open_quietly
+from pystore.records import (
+    CHECK_BODY,
+    HEAD_LEN,
+    MAGIC_HEAD,
+    RecordHead,
+    check_record,
+    read_records,
+    record_size,
+)
+from pystore.repair.filler import SHORT_TOPIC as SHORT_FILLER
 from pystore.repair.filler import TOPIC as FILLER
 from pystore.sparse import data_ranges
 
 __all__ = ["Balance", "Census", "Contents", "Found", "content_of", "content_of_record",
            "found_in"]  # fmt: skip
 
-_HEAD = struct.Struct(">iIIiiqqiq")  # totalSize to bornTimestamp; docs/internals/format.md#record
-_SMALLEST = 91
-_V1, _V2 = 0xDAA320A7, 0xDAA320AB
-_MAGIC_HEAD = b"\xda\xa3\x20"
-_BORN_V6, _STORE_V6, _ROLLBACK = 0x10, 0x20, 0xC
-_HOST_KINDS = _BORN_V6 | _STORE_V6
+_MAGIC_AT = int(lib.PS_AT_MAGIC)
+_HOST_KINDS = int(lib.PS_SYS_BORN_V6 | lib.PS_SYS_STORE_V6)
+_ROLLBACK = int(lib.PS_SYS_TX_ROLLBACK)
 _RECORD_MOST = 1 << 30
 _PIECE = 8 << 20
 _SUM = (1 << 64) - 1
@@ -50,36 +58,10 @@ class Found(NamedTuple):
     record: memoryview
 
 
-def _parts(record: memoryview) -> tuple[tuple[Any, ...], int, int, int] | None:
-    """Head, where the body begins and ends, where the topic begins; None unless it adds up."""
-    head = _HEAD.unpack_from(record)
-    at = 56 + (12 if head[7] & _BORN_V6 else 0)  # the store time
-    at += 16 + (12 if head[7] & _STORE_V6 else 0)
-    at += 12
-    size = len(record)
-    if at + 4 > size:
-        return None
-    length = int.from_bytes(record[at : at + 4], "big", signed=True)
-    begin = at + 4
-    end = begin + length
-    wide = 2 if head[1] == _V2 else 1
-    if length < 0 or end + wide > size:
-        return None
-    topic = end + wide
-    after = topic + int.from_bytes(record[end:topic], "big")
-    if after + 2 > size or after + 2 + int.from_bytes(record[after : after + 2], "big") != size:
-        return None
-    if length and zlib.crc32(record[begin:end]) & 0x7FFFFFFF != head[2] & 0x7FFFFFFF:
-        return None
-    return head, begin, end, topic
-
-
-def _is_filler(head: tuple[Any, ...], record: memoryview, topic: int) -> bool:
-    if head[7] & _ROLLBACK != _ROLLBACK:
+def _is_filler(head: RecordHead, data: memoryview) -> bool:
+    if head.sys_flag & _ROLLBACK != _ROLLBACK:
         return False
-    return bytes(record[topic : topic + len(FILLER)]) == FILLER or (
-        bytes(record[topic - 1 : topic + 1]) == b"\x01-"
-    )
+    return bytes(data[head.topic_at : head.topic_at + head.topic_len]) in (FILLER, SHORT_FILLER)
 
 
 def found_in(file: BinaryIO) -> Iterator[Found]:
@@ -103,35 +85,38 @@ def _in_window(fd: int, size: int, base: int, data: bytes) -> Generator[Found, N
     window, at, end = memoryview(data), 0, len(data)
     last = base + end >= size
     while True:
-        hit = data.find(_MAGIC_HEAD, at + 4)
+        hit = data.find(MAGIC_HEAD, at + _MAGIC_AT)
         if hit < 0:
             return end if last else max(at, end - 6, 1)
-        at = hit - 4
-        if end - at < _HEAD.size and not last:
+        at = hit - _MAGIC_AT
+        if end - at < HEAD_LEN and not last:
             return at if at > 0 else end
-        record = _whole(fd, size, base, window, at)
-        parts = None if record is None else _parts(record)
-        if record is None or parts is None:
+        heads = read_records(window[at:], checks=CHECK_BODY)
+        for head in heads:
+            record = window[at + head.at : at + head.end]
+            yield Found(base + at + head.at, head.physical_offset,
+                        _is_filler(head, window[at:]), record)  # fmt: skip
+        if heads:
+            at += heads[-1].end
+        elif (found := _beyond(fd, size, base, window, at)) is not None:
+            yield found
+            return found.at + len(found.record) - base
+        else:
             at += 1
-            continue
-        head, _, _, topic = parts
-        yield Found(base + at, head[6], _is_filler(head, record, topic), record)
-        at += len(record)
         if at >= end:
             return at
 
 
-def _whole(fd: int, size: int, base: int, window: memoryview, at: int) -> memoryview | None:
-    """The bytes that a record at `at` of the window says that it has; None when it cannot be."""
-    if len(window) - at < 8:
+def _beyond(fd: int, size: int, base: int, window: memoryview, at: int) -> Found | None:
+    """The record that begins at `at` of the window and ends after it; None: there is none."""
+    total = record_size(window[at:])
+    if total is None or not len(window) - at < total <= min(_RECORD_MOST, size - base - at):
         return None
-    total, magic = struct.unpack_from(">iI", window, at)
-    if magic not in (_V1, _V2) or not _SMALLEST <= total <= min(_RECORD_MOST, size - base - at):
+    record = memoryview(os.pread(fd, total, base + at))
+    head = check_record(record, checks=CHECK_BODY)
+    if head is None:
         return None
-    record = window[at : at + total]
-    if len(record) < total:
-        record = memoryview(os.pread(fd, total, base + at))
-    return record if len(record) == total else None
+    return Found(base + at, head.physical_offset, _is_filler(head, record), record)
 
 
 # ---- content ----
@@ -150,22 +135,19 @@ def content_of(
     return first << 32 | zlib.crc32(body)
 
 
-def content_of_record(record: memoryview) -> int:
-    """The content sum of the message in a record. Raises: RecordDamaged for one that is not whole,
-    as one whose body does not fit its CRC."""
-    parts = _parts(record)
-    if parts is None:
-        place = _HEAD.unpack_from(record)[6] if len(record) >= _HEAD.size else 0
-        raise RecordDamaged("the record is not whole, or its body does not fit its CRC",
-                            offset=place)  # fmt: skip
-    head, begin, end, topic = parts
-    wide = 2 if head[1] == _V2 else 1
-    after = topic + int.from_bytes(record[end : end + wide], "big")
+def content_of_record(record: memoryview, place: int) -> int:
+    """The content sum of the message in a record. Raises: RecordDamaged, which names the place, for
+    one that is not whole, or whose body does not fit its CRC."""
+    head = check_record(record, checks=CHECK_BODY)
+    if head is None:
+        text = "the record is not whole, or its body does not fit its CRC"
+        raise RecordDamaged(text, offset=place)
+    topic = bytes(record[head.topic_at : head.topic_at + head.topic_len])
     return content_of(
-        bytes(record[topic:after]).decode("utf-8", "replace"), head[3], record[begin:end],
-        flag=head[4], sys_flag=head[7], properties=parse_properties(bytes(record[after + 2 :])),
-        born_timestamp=head[8],
-        reconsume_times=int.from_bytes(record[begin - 16 : begin - 12], "big", signed=True),
+        topic.decode("utf-8", "replace"), head.queue, record[head.body_start : head.body_end],
+        flag=head.flag, sys_flag=head.sys_flag,
+        properties=parse_properties(bytes(record[head.properties_at : head.end])),
+        born_timestamp=head.born_ms, reconsume_times=head.reconsume_times,
     )  # fmt: skip
 
 
@@ -188,7 +170,7 @@ class Contents:
             with open_quietly(path) as file:
                 for found in found_in(file):
                     if found.place == int(path.name) + found.at >= low and not found.filler:
-                        made.add(content_of_record(found.record))
+                        made.add(content_of_record(found.record, found.place))
         return made
 
 
@@ -227,11 +209,11 @@ class Census:
             return
         self._take(found.place, found.record)
 
-    def add(self, record: memoryview) -> None:
-        """A record that stands at its place, whole or not."""
-        parts = _parts(record)
-        if parts is None or not _is_filler(parts[0], record, parts[3]):
-            self._take(_HEAD.unpack_from(record)[6], record)
+    def add(self, place: int, record: memoryview) -> None:
+        """A whole record that stands at its place."""
+        head = check_record(record)
+        if head is None or not _is_filler(head, record):
+            self._take(place, record)
 
     def _take(self, place: int, record: memoryview) -> None:
         self.places.append(place)

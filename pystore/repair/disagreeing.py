@@ -14,14 +14,12 @@ from pathlib import Path
 
 from pystore.audit import Finding
 from pystore.audit.layout import UNIT, File, Layout
+from pystore.native import lib
+from pystore.records import RecordHead, record_at
 from pystore.repair.filler import Patch
 from pystore.repair.manifest import Action
 
-__all__ = ["file_of", "place_of", "read_at", "restored"]
-
-_MAGIC_V2 = 0xDAA320AB
-_MAGICS = (0xDAA320A7, _MAGIC_V2)
-_HEAD = 128  # more than what stands before the body
+__all__ = ["file_of", "place_of", "read_at", "record_of", "restored"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,12 @@ def read_at(path: Path, at: int, count: int) -> bytes:
         return os.pread(file.fileno(), count, at)
 
 
+def record_of(file: File, at: int) -> tuple[bytes, RecordHead] | None:
+    """The whole record at a place of a segment; None: none stands there."""
+    with file.path.open("rb") as opened:
+        return record_at(opened.fileno(), at)
+
+
 def file_of(layout: Layout, physical: int) -> File | None:
     return next((s for s in layout.segments if s.number <= physical < s.number + s.size), None)
 
@@ -58,20 +62,12 @@ def _claim(layout: Layout, physical: int) -> _Claim | None:
     if file is None:
         return None
     at = physical - file.number
-    head = read_at(file.path, at, _HEAD)
-    magic = int.from_bytes(head[4:8], "big")
-    if magic not in _MAGICS or int.from_bytes(head[28:36], "big") != physical:
+    found = record_of(file, at)
+    if found is None or found[1].physical_offset != physical:
         return None
-    flag = int.from_bytes(head[36:40], "big")
-    body_at = at + 88 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
-    wide = 1 + (magic == _MAGIC_V2)
-    topic_at = body_at + int.from_bytes(read_at(file.path, body_at - 4, 4), "big") + wide
-    topic_len = int.from_bytes(read_at(file.path, topic_at - wide, wide), "big")
-    return _Claim(
-        file, physical, read_at(file.path, topic_at, topic_len),
-        int.from_bytes(head[12:16], "big", signed=True),
-        int.from_bytes(head[20:28], "big", signed=True), topic_at,
-    )  # fmt: skip
+    data, head = found
+    topic = data[head.topic_at : head.topic_at + head.topic_len]
+    return _Claim(file, physical, topic, head.queue, head.queue_offset, at + head.topic_at)
 
 
 def _unit(layout: Layout, topic: bytes, queue: int, offset: int) -> int | None:
@@ -136,9 +132,10 @@ def restored(layout: Layout, f: Finding) -> Action | None:
         return None
     at = physical - claim.file.number
     patches: list[Patch] = [
-        (at + 12, f.queue.to_bytes(4, "big")), (at + 20, f.start.to_bytes(8, "big")),
+        (at + lib.PS_AT_QUEUE_ID, f.queue.to_bytes(4, "big")),
+        (at + lib.PS_AT_QUEUE_OFFSET, f.start.to_bytes(8, "big")),
         (claim.topic_at, topic),
-    ]  # fmt: skip
+    ]
     what = f"give the record at {physical} its topic, queue and offset back, as its queue has them"
     new = [[place, data.hex()] for place, data in patches]
     return Action("patch", layout.name(claim.file.path), what, {"new": new})

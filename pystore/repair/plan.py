@@ -11,7 +11,8 @@ from pystore.audit.layout import GAP_MOST, File, Layout
 from pystore.audit.metadata import tombstones_without
 from pystore.configfiles import SECTIONS
 from pystore.errors import MissingSegment, StoreError, StrayFile
-from pystore.repair.disagreeing import file_of, place_of, read_at, restored
+from pystore.records import HEAD_LEN, record_size
+from pystore.repair.disagreeing import file_of, place_of, read_at, record_of, restored
 from pystore.repair.filler import SMALLEST, Patch, blank, filler
 from pystore.repair.manifest import Action
 
@@ -29,18 +30,12 @@ _INDEX = (
     "index-header", "index-chain", "index-slots", "index-ghosts", "missing-keys", "index-size",
     "missing-segment", "segment-size", "record-disagrees", *_STRETCHES,
 )  # fmt: skip
-_STORE_TIME_AT = 56  # of a record whose born host is IPv4
 
 
 def _time_at(file: File, at: int) -> int:
     """Store time of the record at `at`, ms; 0 when none stands there."""
-    head = read_at(file.path, at, 84)
-    if len(head) < 84:
-        return 0
-    wide = int.from_bytes(head[36:40], "big") & 0x10
-    place = _STORE_TIME_AT + (12 if wide else 0)
-    time = int.from_bytes(head[place : place + 8], "big", signed=True)
-    return time if time > 0 else 0
+    found = record_of(file, at)
+    return 0 if found is None else max(found[1].store_ms, 0)
 
 
 def _patch(layout: Layout, file: File, patches: list[Patch], what: str) -> Action:
@@ -227,7 +222,7 @@ def keep_rivals(layout: Layout, audit: Audit) -> list[Action]:
             continue
         name, at = layout.name(file.path), physical - file.number
         if (name, at) not in there:
-            pieces.append((name, at, int.from_bytes(read_at(file.path, at, 4), "big")))
+            pieces.append((name, at, record_size(read_at(file.path, at, HEAD_LEN)) or 0))
     if not pieces:
         return []
     text = f"copy {len(pieces)} records aside: others have their queue offsets and are delivered"

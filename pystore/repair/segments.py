@@ -7,23 +7,18 @@ are made at full length first, and closed with a blank when all records are ther
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
 from pystore.errors import RecordDamaged
 from pystore.files import make_folders, new_file, sync_folder
+from pystore.native import lib
+from pystore.records import CHECK_BODY, check_record
 from pystore.repair.census import Census
 from pystore.repair.filler import blank
 
 __all__ = ["join_record", "make_segments", "put_records"]
-
-_PLACES = struct.Struct(">i24xqi")  # totalSize, physicalOffset, sysFlag
-_BODY_AT = 88  # with two IPv4 hosts; docs/internals/format.md#record
-_BORN_V6, _STORE_V6, _V6_MORE = 0x10, 0x20, 12
-_CRC_AT = 8
 
 
 def join_record(envelope: bytes, body: bytes, place: int) -> bytes:
@@ -31,14 +26,14 @@ def join_record(envelope: bytes, body: bytes, place: int) -> bytes:
 
     place: byte of the log. Raises: RecordDamaged when the two do not make the record of that place.
     """
-    size, physical, sys_flag = _PLACES.unpack_from(envelope)
-    at = _BODY_AT + _V6_MORE * (bool(sys_flag & _BORN_V6) + bool(sys_flag & _STORE_V6))
-    if size != len(envelope) + len(body) or physical != place:
+    at = lib.ps_fields_body_at(envelope, len(envelope))
+    record = b"".join((envelope[:at], body, envelope[at:]))
+    head = check_record(record)
+    if head is None or head.physical_offset != place:
         raise RecordDamaged("envelope and body do not make a record", offset=place)
-    crc = int.from_bytes(envelope[_CRC_AT : _CRC_AT + 4], "big")
-    if body and zlib.crc32(body) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
+    if check_record(record, checks=CHECK_BODY) is None:
         raise RecordDamaged("the CRC of the body differs", offset=place)
-    return b"".join((envelope[:at], body, envelope[at:]))
+    return record
 
 
 def make_segments(log: Path, size: int, ends: dict[int, int], mode: int) -> None:
@@ -73,7 +68,7 @@ def put_records(log: Path, size: int, records: Iterable[tuple[int, bytes, bytes]
             if base not in files:
                 files[base] = (log / f"{base:020d}").open("r+b", buffering=0)
             record = memoryview(join_record(envelope, body, place))
-            census.add(record)
+            census.add(place, record)
             at = place - base
             while record:
                 done = os.pwrite(files[base].fileno(), record, at)

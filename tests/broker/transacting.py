@@ -125,7 +125,7 @@ class Producer:
 def asked_of(command):
     """What a check asks about."""
     body = bytes(command.body)
-    # V1: head of 48 bytes up to the born host, see csrc/format/record.c.
+    # V1: head of 48 bytes up to the born host, see csrc/format/layout.h.
     at = 48 + 8 + 8 + 8 + 4 + 8
     size = int.from_bytes(body[at : at + 4], "big")
     message, at = body[at + 4 : at + 4 + size], at + 4 + size
