@@ -121,7 +121,7 @@ class GroupProcessor:
 
     # ---- who is online ----
 
-    def consumers(self, peer: Peer, command: Command) -> Command:
+    def consumers(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("consumerGroup")
         group = self.s.clients.consumers.get(name)
         if group is None:
@@ -129,28 +129,36 @@ class GroupProcessor:
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name:.260}] not online"
             )
         body = {
-            "connectionSet": [c.as_connection() for c in group.channels.values()],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": {t: s.as_json() for t, s in sorted(group.subscriptions.items())},
         }
-        return command.reply(body=mqjson.dumps(body))
+        members, topics = list(group.channels.values()), sorted(group.subscriptions.items())
+        return reply_with(
+            command,
+            lambda: {
+                "connectionSet": [c.as_connection() for c in members],
+                **body,
+                "subscriptionTable": {topic: sub.as_json() for topic, sub in topics},
+            },
+        )
 
-    def producers(self, peer: Peer, command: Command) -> Command:
+    def producers(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
         name = command.text("producerGroup")
         channels = self.s.clients.producers.get(name)
         if not channels:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{name:.260}] not exist")
-        body = {"connectionSet": [c.as_connection() for c in channels.values()]}
-        return command.reply(body=mqjson.dumps(body))
+        members = list(channels.values())
+        return reply_with(command, lambda: {"connectionSet": [c.as_connection() for c in members]})
 
-    def all_producers(self, peer: Peer, command: Command) -> Coroutine[Any, Any, Command]:
-        found = [
-            (group, list(channels.values()))
-            for group, channels in sorted(self.s.clients.producers.items())
-        ]
-        return reply_with(command, lambda: {"data": self._producers_json(found)})
+    @alone
+    async def all_producers(self, peer: Peer, command: Command) -> Command:
+        turns, found = Turns(), []
+        producers = self.s.clients.producers
+        for group in list(producers):
+            await turns.next()
+            found.append((group, list(producers.get(group, {}).values())))
+        return await reply_with(command, lambda: {"data": self._producers_json(found)})
 
     @staticmethod
     def _producers_json(found: list[tuple[str, list[Channel]]]) -> dict[str, object]:

@@ -129,11 +129,11 @@ class TopicProcessor:
     def system(self, peer: Peer, command: Command) -> Command:
         return command.reply(body=mqjson.dumps({"topicList": self.s.topics.system()}))
 
-    def consumed_by(self, peer: Peer, command: Command) -> Command:
-        topic = command.text("topic")
-        groups = self.s.offsets.groups_of(topic) | {
-            group.name
-            for group in self.s.clients.consumers.values()
-            if topic in group.subscriptions
-        }
+    async def consumed_by(self, peer: Peer, command: Command) -> Command:
+        topic, turns = command.text("topic"), Turns()
+        groups = set(self.s.offsets.groups_of(topic))
+        for group in list(self.s.clients.consumers.values()):
+            await turns.next()
+            if topic in group.subscriptions:
+                groups.add(group.name)
         return command.reply(body=mqjson.dumps({"groupList": sorted(groups)}))

@@ -6,10 +6,13 @@ it is gone when the connection closes, when it says so, or when no beat came for
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.remoting.command import ONEWAY, Command, Refused
@@ -63,6 +66,12 @@ class Channel:
         }
 
 
+#: Bytes, roughly: of a client in a group, and of a subscription, beside their names. What all
+#: clients of a broker say of themselves may take so many.
+MEMBER, SUBSCRIPTION = 300, 800
+SIZE_MAX = 128 << 20
+#: Members of a group that are notified at once, and in one turn of the event loop.
+FEW, A_TURN = 16, 256
 #: In the state of a peer that takes no part when queues are divided: thousands of such in a group
 #: would be told of each other.
 UNDIVIDED = "undivided"
@@ -92,6 +101,12 @@ class Subscription:
         parts = (part.strip() for part in self.expression.split("||"))
         tags = frozenset(part for part in parts if part)
         return None if not tags or "*" in tags else tags
+
+    @property
+    def size(self) -> int:
+        """Bytes, roughly."""
+        tags = sum(60 + len(tag) for tag in self.tags)
+        return SUBSCRIPTION + len(self.topic) + len(self.expression) + tags + 32 * len(self.codes)
 
     def as_json(self) -> dict[str, object]:
         """SubscriptionData."""
@@ -139,6 +154,17 @@ class ConsumerGroup:
         return next((c for c in self.channels.values() if c.client_id == client_id), None)
 
 
+@dataclass(slots=True)
+class Joined:
+    """What one connection has said of itself: its groups, each with its bytes, roughly; of all of
+    them together; and the client of its last beat."""
+
+    last: Channel
+    producers: dict[str, int] = field(default_factory=dict)
+    consumers: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+
+
 class Clients:
     """All of them. Tells the core which subscriptions its pulls may be served for."""
 
@@ -150,6 +176,18 @@ class Clients:
         self.producers: dict[str, dict[Peer, Channel]] = {}
         #: By client id: the user that came with it first, and the connections that have it.
         self._owners: dict[str, tuple[str, set[Peer]]] = {}
+        self._joined: dict[Peer, Joined] = {}
+        #: Producers by client id, each by its group and connection.
+        self._makers: dict[str, dict[tuple[str, Peer], Channel]] = {}
+        #: Bytes, roughly, of what all have said.
+        self.size = 0
+        #: Connections that are closed and not out of all their groups; how many groups were left in
+        #: this turn of the event loop.
+        self._leaving: deque[tuple[Peer, Joined]] = deque()
+        self._left_now = 0
+        #: Groups whose members are to be notified, and who is left of one.
+        self._changed: dict[str, None] = {}
+        self._left: tuple[str, Iterator[Channel]] | None = None
         #: Whether all members of a group are notified when it changes.
         self.may_notify: Callable[[str], bool] = lambda group: True
         #: Whether filters on properties are served (enablePropertyFilter).
@@ -158,7 +196,11 @@ class Clients:
     # ---- consumers ----
 
     def consumer_beat(self, channel: Channel, beat: Beat) -> bool:
-        """Registers a consumer; whether its group changed: a new member, or other topics."""
+        """Registers a consumer; whether its group changed: a new member, or other topics. Raises:
+        Refused."""
+        said = MEMBER + len(beat.group) + sum(each.size for each in beat.subscriptions)
+        joined = self._of(channel)
+        self._grow(channel.peer, joined, joined.consumers, beat.group, said)
         group = self.consumers.get(beat.group)
         if group is None:
             group = self.consumers[beat.group] = ConsumerGroup(beat.group)
@@ -179,9 +221,40 @@ class Clients:
         group = self.consumers.get(name)
         if group is None or not group.subscriptions:
             return False
+        joined = self._of(channel)
+        if name not in joined.consumers:
+            self._grow(channel.peer, joined, joined.consumers, name, MEMBER + len(name))
         if self._join(group, channel):
             self.notify(group)
         return True
+
+    def _of(self, channel: Channel) -> Joined:
+        joined = self._joined.setdefault(channel.peer, Joined(channel))
+        joined.last = channel
+        return joined
+
+    def _grow(
+        self, peer: Peer, joined: Joined, groups: dict[str, int], name: str, size: int
+    ) -> None:
+        """Where all together say too much, whoever says most goes. Raises: Refused."""
+        more = size - groups.get(name, 0)
+        groups[name] = size
+        joined.size += more
+        self.size += more
+        if more <= 0 or self.size <= SIZE_MAX:
+            return
+        most = max(self._joined, key=lambda each: self._joined[each].size)
+        quiet.warning(
+            "too many groups",
+            "Closed %s: heartbeats of all clients take more than %d MB, its own %d MB",
+            most.address,
+            SIZE_MAX >> 20,
+            self._joined[most].size >> 20,
+        )
+        most.close()
+        self.departed(most)
+        if most is peer:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "heartbeats of this client name too much")
 
     def _join(self, group: ConsumerGroup, channel: Channel) -> bool:
         old = group.channels.get(channel.peer)
@@ -249,9 +322,34 @@ class Clients:
             return
         if config is not None and not config.notify_consumer_ids_changed_enable:
             return
-        for channel in list(group.channels.values()):
+        if len(group.channels) <= FEW:
+            self._notify_each(group.name, list(group.channels.values()))
+            return
+        idle = not self._changed and self._left is None
+        self._changed[group.name] = None
+        if idle:
+            asyncio.get_running_loop().call_soon(self._notify_more)
+
+    def _notify_more(self) -> None:
+        """Others have their turn between two hundreds of members; a group that changes again
+        before it was begun is notified once."""
+        if self._left is None:
+            name = next(iter(self._changed))
+            del self._changed[name]
+            group = self.consumers.get(name)
+            self._left = name, iter(list(group.channels.values()) if group is not None else ())
+        name, channels = self._left
+        some = list(islice(channels, A_TURN))
+        self._notify_each(name, some)
+        if len(some) < A_TURN:
+            self._left = None
+        if self._left is not None or self._changed:
+            asyncio.get_running_loop().call_soon(self._notify_more)
+
+    def _notify_each(self, group: str, channels: Iterable[Channel]) -> None:
+        for channel in channels:
             if not channel.peer.state.get(UNDIVIDED):
-                self.notify_one(channel, group.name)
+                self.notify_one(channel, group)
 
     def notify_one(self, channel: Channel, group: str) -> None:
         channel.peer.send(
@@ -261,18 +359,27 @@ class Clients:
     # ---- producers ----
 
     def producer_beat(self, channel: Channel, group: str) -> None:
-        self.producers.setdefault(group, {})[channel.peer] = channel
+        """Raises: Refused."""
+        joined, peer = self._of(channel), channel.peer
+        self._grow(peer, joined, joined.producers, group, MEMBER + len(group))
+        channels = self.producers.setdefault(group, {})
+        old = channels.get(peer)
+        if old is not None and old.client_id != channel.client_id:
+            self._forget_maker(group, old)
+        channels[peer] = channel
+        self._makers.setdefault(channel.client_id, {})[group, peer] = channel
         self._remember(channel)
+
+    def _forget_maker(self, group: str, channel: Channel) -> None:
+        made = self._makers[channel.client_id]
+        del made[group, channel.peer]
+        if not made:
+            del self._makers[channel.client_id]
 
     def producer_channel(self, client_id: str) -> Channel | None:
         """The connection on which this client was heard last."""
-        best: Channel | None = None
-        for channels in self.producers.values():
-            for channel in channels.values():
-                found = channel.client_id == client_id and not channel.peer.closed
-                if found and (best is None or channel.seen > best.seen):
-                    best = channel
-        return best
+        found = (c for c in self._makers.get(client_id, {}).values() if not c.peer.closed)
+        return max(found, key=lambda channel: channel.seen, default=None)
 
     # ---- going ----
 
@@ -294,26 +401,26 @@ class Clients:
         owner = self._owners.setdefault(client_id, (channel.user, set()))
         owner[1].add(peer)
 
-    def _forget(self, peer: Peer) -> bool:
-        """Whether it had a client id."""
+    def _forget(self, peer: Peer) -> None:
         client_id = peer.state.pop("client_id", None)
         owner = self._owners.get(client_id) if client_id else None
         if owner is not None:
             owner[1].discard(peer)
             if not owner[1]:
                 del self._owners[client_id]
-        return bool(client_id)
 
     def leave(self, peer: Peer, client_id: str, producer: str | None, consumer: str | None) -> None:
         """UNREGISTER_CLIENT: out of these two groups, by whichever connection it is known."""
         if producer:
             channels = self.producers.get(producer, {})
             for each in self._of_client(channels, peer, client_id):
+                self._shrink(each, lambda joined: joined.producers, producer)
                 self._drop_producer(producer, each)
         if consumer and consumer in self.consumers:
             group = self.consumers[consumer]
             for each in self._of_client(group.channels, peer, client_id):
-                self._drop_consumer(group, each)
+                self._shrink(each, lambda joined: joined.consumers, consumer)
+                self._drop_consumer(consumer, each)
 
     @staticmethod
     def _of_client(channels: dict[Peer, Channel], peer: Peer, client_id: str) -> list[Peer]:
@@ -321,36 +428,64 @@ class Clients:
         return [peer] if known is not None and known.client_id == client_id else []
 
     def departed(self, peer: Peer) -> None:
-        """The connection is closed: out of every group."""
-        if not self._forget(peer):
+        """The connection is closed: out of every group. Of very many, out of some in each turn of
+        the event loop."""
+        self._forget(peer)
+        joined = self._joined.pop(peer, None)
+        if joined is None:
             return
-        for name in [n for n, channels in self.producers.items() if peer in channels]:
-            self._drop_producer(name, peer)
-        for group in [g for g in self.consumers.values() if peer in g.channels]:
-            self._drop_consumer(group, peer)
+        self.size -= joined.size
+        self._leaving.append((peer, joined))
+        if self._left_now < A_TURN:
+            self._leave_more()
+
+    def _leave_more(self) -> None:
+        while self._leaving and self._left_now < A_TURN:
+            peer, joined = self._leaving[0]
+            if joined.producers:
+                self._drop_producer(joined.producers.popitem()[0], peer)
+            elif joined.consumers:
+                self._drop_consumer(joined.consumers.popitem()[0], peer)
+            else:
+                self._leaving.popleft()
+            self._left_now += 1
+        if self._left_now >= A_TURN:
+            asyncio.get_running_loop().call_soon(self._next_leave)
+
+    def _next_leave(self) -> None:
+        self._left_now = 0
+        self._leave_more()
 
     def _drop_producer(self, name: str, peer: Peer) -> None:
-        channels = self.producers[name]
-        del channels[peer]
+        channels = self.producers.get(name, {})
+        channel = channels.pop(peer, None)
+        if channel is not None:
+            self._forget_maker(name, channel)
         if not channels:
-            del self.producers[name]
+            self.producers.pop(name, None)
 
-    def _drop_consumer(self, group: ConsumerGroup, peer: Peer) -> None:
-        del group.channels[peer]
+    def _drop_consumer(self, name: str, peer: Peer) -> None:
+        group = self.consumers.get(name)
+        if group is None or group.channels.pop(peer, None) is None:
+            return
         if not group.channels:
-            del self.consumers[group.name]
-            self._core.withdraw_subscription(group.name)
+            del self.consumers[name]
+            self._core.withdraw_subscription(name)
         else:
             self.notify(group)
+
+    def _shrink(self, peer: Peer, groups: Callable[[Joined], dict[str, int]], name: str) -> None:
+        joined = self._joined.get(peer)
+        if joined is not None:
+            size = groups(joined).pop(name, 0)
+            joined.size -= size
+            self.size -= size
 
     def scan(self) -> None:
         """Closes connections whose client has not been heard of for too long."""
         oldest = time.monotonic() - self._expire_s
-        seen: dict[Peer, float] = {}
-        for channel in self._channels():
-            seen[channel.peer] = max(channel.seen, seen.get(channel.peer, 0.0))
-        for peer, when in seen.items():
-            if when < oldest or peer.closed:
+        for peer, joined in list(self._joined.items()):
+            if joined.last.seen < oldest or peer.closed:
                 quiet.info(
                     "no heartbeat",
                     "No heartbeat from %s for %d s: client removed",
@@ -359,9 +494,3 @@ class Clients:
                 )
                 peer.close()
                 self.departed(peer)
-
-    def _channels(self) -> Iterator[Channel]:
-        for channels in self.producers.values():
-            yield from channels.values()
-        for group in self.consumers.values():
-            yield from group.channels.values()

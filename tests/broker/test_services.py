@@ -205,6 +205,93 @@ def test_clients_that_are_silent_are_dropped(s):
     assert not s.clients.producers
 
 
+def test_what_clients_say_of_themselves_takes_so_much_memory(s, monkeypatch):
+    """Who says most goes first, whoever came last."""
+    monkeypatch.setattr("broker.services.clients.SIZE_MAX", 30_000)
+    large, small = FakePeer(1), FakePeer(2)
+    for n in range(60):
+        s.clients.producer_beat(channel(large), f"makers-{n}")
+    for n in range(20):
+        s.clients.consumer_beat(channel(small, "c2"), a_beat("orders", group=f"readers-{n}"))
+    assert (large.closed, small.closed, s.clients.producers) == (True, False, {})
+    more = [refusal(s.clients.consumer_beat, channel(small, "c2"), a_beat(*("t" * n for n in
+            range(1, 40)), version=2))]  # fmt: skip
+    assert (more, small.closed, s.clients.size, s.clients.consumers) == ([2], True, 0, {})
+
+
+def test_what_a_client_takes_back_counts_no_more(s):
+    one = FakePeer()
+    for _ in range(3):  # the same again is no more than once
+        s.clients.producer_beat(channel(one), "makers")
+        s.clients.consumer_beat(channel(one), a_beat("orders"))
+        s.clients.consumer_sign(channel(one), "readers")
+    both = s.clients.size
+    s.clients.leave(one, "c1", "makers", "")
+    assert 0 < s.clients.size < both
+    s.clients.leave(one, "c1", "", "readers")
+    assert (s.clients.size, s.clients.producer_channel("c1")) == (0, None)
+
+
+def test_a_connection_that_goes_is_looked_for_in_its_own_groups_alone(s):
+    class Unlisted(dict):
+        def __iter__(self):
+            raise AssertionError("all groups are gone through")
+
+        items = values = keys = __iter__
+
+    one, two = FakePeer(1), FakePeer(2)
+    s.clients.producers, s.clients.consumers = Unlisted(), Unlisted()
+    for peer, name in ((one, "c1"), (two, "c2")):
+        s.clients.producer_beat(channel(peer, name), "makers")
+        s.clients.consumer_beat(channel(peer, name), a_beat("orders"))
+    assert s.clients.producer_channel("c2").peer is two
+    s.clients.departed(one)
+    s.clients.scan()
+    assert next(iter(dict.values(s.clients.producers))).keys() == {two}
+
+
+async def turns_until(done, most=1000):
+    """Turns of the event loop."""
+    for count in range(most):
+        if done():
+            return count
+        await asyncio.sleep(0)
+    raise AssertionError("it does not end")
+
+
+def test_connections_with_very_many_groups_leave_in_turns(s):
+    peers = [FakePeer(n) for n in range(100)]
+    for n, peer in enumerate(peers):
+        for i in range(20):
+            s.clients.producer_beat(channel(peer, f"c{n}"), f"makers-{n}-{i}")
+
+    async def leave():
+        for peer in peers:
+            s.clients.departed(peer)
+        assert len(s.clients.producers) > 1500
+        return await turns_until(lambda: not s.clients.producers)
+
+    assert asyncio.run(leave()) > 5
+
+
+def test_members_of_a_large_group_are_notified_in_turns(s):
+    peers = [FakePeer(n) for n in range(2000)]
+
+    async def join():
+        for n, peer in enumerate(peers):
+            s.clients.consumer_beat(channel(peer, f"c{n}"), a_beat("orders"))
+        await turns_until(lambda: not s.clients._changed and s.clients._left is None)
+        for peer in peers:
+            peer.notices()
+        for version, topic in enumerate(("bills", "orders", "bills"), 2):
+            s.clients.consumer_beat(channel(peers[0], "c0"), a_beat(topic, version=version))
+        assert not any(peer.sent for peer in peers)
+        return await turns_until(lambda: all(peer.sent for peer in peers))
+
+    assert asyncio.run(join()) > 5
+    assert {len(peer.notices()) for peer in peers} == {1}
+
+
 def test_producer_is_found_by_its_name(s):
     one = FakePeer()
     s.clients.producer_beat(channel(one, "p1"), "makers")
