@@ -318,7 +318,7 @@ def _java_value(value: object) -> str:
 
 @pytest.fixture(scope="session")
 def reference() -> Iterator[Reference]:
-    """The reference RocketMQ, fetched once into the user's cache; skips where that cannot be."""
+    """The reference RocketMQ, fetched once into the user's cache; skips where that fails."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")

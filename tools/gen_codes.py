@@ -100,7 +100,7 @@ FAMILIES: tuple[tuple[int, int, str], ...] = (
     (209, 214, "in upstream's list, served by no version"),
     (301, 302, "filter servers, which 4.3 removed"),
     (354, 355, "queues and configuration in RocksDB"),
-    (370, 370, "timers: take one back"),
+    (370, 370, "timers: recall one"),
     (513, 513, "static topics"),
     (902, 908, "replication"),
     (1001, 1013, "controller"),

@@ -26,7 +26,7 @@ class Pattern:
     runs: tuple[tuple[int, int, int], ...] = ()
 
     def matches(self, address: Address | None) -> bool:
-        """address: None is one that could not be read, which only a pattern for everybody takes."""
+        """address: None is one that could not be read; only a pattern for everybody matches it."""
         if self.everybody:
             return True
         if address is None:
@@ -40,7 +40,7 @@ NOBODY = Pattern("")
 
 @lru_cache(4096)
 def address_of(host: str) -> Address | None:
-    """The address of a peer as text: without its scope, an IPv4 one that IPv6 carries as IPv4."""
+    """Reads the address of a peer: without its scope, an IPv4 one that IPv6 carries as IPv4."""
     try:
         found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
@@ -51,7 +51,7 @@ def address_of(host: str) -> Address | None:
 
 
 def parse_pattern(text: str) -> Pattern:
-    """One entry of a white list; a blank one matches nobody. Raises: ValueError."""
+    """Reads one entry of a white list; a blank one matches nobody. Raises: ValueError."""
     text = text.strip()
     if not text:
         return NOBODY
@@ -67,7 +67,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def parse_networks(texts: list[str]) -> tuple[Pattern, ...]:
-    """Addresses and CIDR networks of a policy. Raises: ValueError."""
+    """Reads addresses and CIDR networks of a policy. Raises: ValueError."""
     made = []
     for text in texts:
         network = ipaddress.ip_network(text, strict=False)
@@ -85,7 +85,7 @@ def _one(text: str) -> tuple[int, int, int]:
 
 
 def _of_set(text: str) -> list[str]:
-    """``a.b.c.{5,7}`` as its addresses."""
+    """Returns the addresses of ``a.b.c.{5,7}``."""
     head, brace, rest = text.partition("{")
     if not brace or not head.endswith((".", ":")) or "{" in rest or "}" in rest[:-1]:
         raise ValueError(f"'{text}' is not a set: only the last part may be a list in braces")
@@ -104,7 +104,7 @@ def _number(text: str, base: int, most: int, whole: str) -> int:
 
 
 def _ends(part: str, base: int, most: int, whole: str) -> tuple[int, int]:
-    """The ends of ``*`` or ``a-b``."""
+    """Returns the ends of ``*`` or ``a-b``."""
     if part == "*":
         return 0, most
     first, dash, last = part.partition("-")
@@ -117,7 +117,7 @@ def _ends(part: str, base: int, most: int, whole: str) -> tuple[int, int]:
 
 
 def _run(head: list[int], ends: tuple[int, int], parts: int, bits: int) -> tuple[int, int, int]:
-    """The addresses that begin with `head` and a number of `ends`."""
+    """Returns the addresses that begin with `head` and a number of `ends`."""
     low = high = 0
     for number in head:
         low = high = low << bits | number
@@ -139,7 +139,7 @@ def _range_v4(text: str) -> tuple[int, int, int]:
 
 
 def _range_v6(text: str) -> tuple[int, int, int]:
-    """A final ``*``, a range ``a-b`` before it, or a range as the last of eight groups."""
+    """Reads a final ``*``, a range ``a-b`` before it, or a range as the last of eight groups."""
     parts = text.split(":")
     star = parts[-1] == "*"
     rest = parts[:-1] if star else parts

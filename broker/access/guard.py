@@ -29,15 +29,15 @@ Decide = Callable[[Command, str], Verdict]
 
 
 def host_of(peer: Peer) -> str:
-    """The address of a client, as rules and remarks name it."""
+    """Returns the address of a client as rules and remarks name it."""
     host = peer.address[0]
     found = address_of(host)
     return host if found is None else str(found)
 
 
 def subject_of(command: Command) -> tuple[str, str] | None:
-    """Topic and group that a verdict on a hot request depends on, beside who asks and from where;
-    None for other requests."""
+    """Returns topic and group that a verdict on a hot request depends on, beside who asks and from
+    where; None for other requests."""
     ext = command.ext
     if command.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         found = ext.get("b", ""), ""
@@ -51,13 +51,14 @@ def subject_of(command: Command) -> tuple[str, str] | None:
 
 
 def is_loopback(peer: Peer) -> bool:
-    """Whether a client is on the broker's own host."""
+    """Says whether a client is on the broker's own host."""
     found = address_of(peer.address[0])
     return found is not None and found.is_loopback
 
 
 class Guard:
-    """refused: requests since the start. granted: told of each request that was let in."""
+    """Lets the rules decide before a handler is asked. refused: requests refused since the start.
+    granted: is called with each request that was let in."""
 
     def __init__(self, decide: Decide, granted: Callable[[Peer, Command], None]) -> None:
         self._decide = decide
@@ -65,7 +66,7 @@ class Guard:
         self.refused = 0
 
     def before(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers, each asked only if the rules allow it."""
+        """Wraps the handlers, so that each is asked only if the rules allow it."""
         return {code: self._guarded(handler) for code, handler in handlers.items()}
 
     def _guarded(self, handler: Handler) -> Handler:

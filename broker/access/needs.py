@@ -25,7 +25,7 @@ _DEAD = "%DLQ%"
 
 
 class ResourceKind(StrEnum):
-    """What rights are about."""
+    """The kind of a resource that rights are about."""
 
     ANY = "*"
     CLUSTER = "Cluster"
@@ -35,7 +35,7 @@ class ResourceKind(StrEnum):
 
 
 class AccessAction(StrEnum):
-    """What may be done. Any cannot be given to anybody."""
+    """An action on a resource. ANY cannot be given to anybody."""
 
     ALL = "All"
     ANY = "Any"
@@ -50,8 +50,8 @@ class AccessAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One of `actions` on one resource. shown: what a refusal says in place of the name, where
-    the name is not for whoever asks."""
+    """An action, one of `actions`, on one resource that a request asks for. shown: what a refusal
+    says in place of the name, where the name is not for the asker."""
 
     kind: ResourceKind
     name: str
@@ -77,8 +77,9 @@ Ask = Callable[[Command], AccessRequest]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """allowed; else the answer's code and remark. rule: what decided, for people. proven: of a
-    refusal, the user or account whose signature was right; empty: whoever it was."""
+    """What the rules decided. allowed: else code and remark are the answer's. rule: what decided,
+    for people. proven: of a refusal, the user or account whose signature was right; empty when
+    nobody's was."""
 
     allowed: bool
     rule: str
@@ -88,12 +89,13 @@ class Verdict:
 
 
 def bare_group(name: str) -> str:
-    """A group without the prefix of its retry or dead letter topic."""
+    """Returns a group without the prefix of its retry or dead letter topic."""
     return name.removeprefix(RETRY).removeprefix(_DEAD)
 
 
 def topic_need(topic: str, *actions: AccessAction) -> Need:
-    """A retry topic is its group's: whoever may consume as the group may use it."""
+    """Makes the need for a topic. A retry topic is its group's: whoever may consume as the group
+    may use it."""
     if topic.startswith(RETRY):
         return Need(ResourceKind.GROUP, bare_group(topic), (AccessAction.SUB,))
     return Need(ResourceKind.TOPIC, topic, actions)

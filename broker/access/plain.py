@@ -23,7 +23,7 @@ _CODE, _EXCEPTION = 1, "org.apache.rocketmq.acl.common.AclException: "
 
 
 def parse_right(text: str | None) -> int | None:
-    """The bits of a right; None for a text that is none."""
+    """Reads the bits of a right; None for a malformed text."""
     return _TEXTS.get((text or "").strip())
 
 
@@ -48,11 +48,11 @@ class Account:
 
     @property
     def unlimited(self) -> bool:
-        """An administrator with rights of its own is held to them."""
+        """Whether no right limits it: an administrator with rights of its own is held to them."""
         return self.admin and not self.topics and not self.groups
 
     def right(self, need: Need) -> tuple[int, str]:
-        """The right that decides about a topic or group, and where it stands."""
+        """Returns the right that decides about a topic or group, and where it stands."""
         if need.kind is ResourceKind.GROUP:
             own, default, word = self.groups, self.group_default, "Group"
         else:
@@ -66,7 +66,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class PlainRules:
-    """All of it at one moment; a change makes another."""
+    """The whole plain list at one moment; a change makes another."""
 
     accounts: Mapping[str, Account] = field(default_factory=dict)
     white: tuple[Pattern, ...] = ()
@@ -87,7 +87,8 @@ class PlainRules:
         return account.secret if account is not None else None
 
     def known(self, key: str | None, host: str) -> Account | Verdict:
-        """The account whose signature and rights matter, or a verdict that needs neither."""
+        """Returns the account whose signature and rights matter, or a verdict that needs
+        neither."""
         address = address_of(host)
         for pattern in self.white:
             if pattern.matches(address):
@@ -103,7 +104,7 @@ class PlainRules:
         return account
 
     def authorize(self, account: Account, asked: AccessRequest) -> Verdict:
-        """What an account may do whose signature is right."""
+        """Decides what an account may do whose signature is right."""
         publish = (AccessAction.PUB,)
         if any(
             need.kind is ResourceKind.TOPIC and need.name == _TRACE and need.actions == publish

@@ -93,7 +93,8 @@ def load(path: Path) -> PlainFile:
 
 
 def joined(files: Iterable[PlainFile]) -> tuple[PlainRules, list[str]]:
-    """Rules of all files, the first definition of a key wins; and what is to be logged."""
+    """Joins the rules of all files, where the first definition of a key wins; also returns what is
+    to be logged."""
     accounts: dict[str, Account] = {}
     white: list[Pattern] = []
     warnings: list[str] = []
@@ -331,7 +332,7 @@ class _PlainFileReader:
 
 
 def written(file: PlainFile) -> str:
-    """The file's text, with accounts as upstream writes them. Comments are lost, as there."""
+    """Writes accounts into the file's text as upstream writes them. Comments are lost, as there."""
     made: dict[str, Any] = {}
     if file.white:
         made[_WHITE] = [pattern.text for pattern in file.white]
@@ -341,7 +342,7 @@ def written(file: PlainFile) -> str:
 
 
 def plain_json(account: Account) -> dict[str, Any]:
-    """The fields of an account, its secret included, as files and requests have them."""
+    """Returns the fields of an account, its secret included, as files and requests have them."""
 
     def rights(given: Mapping[str, int]) -> Sequence[str]:
         return [f"{name}={right_text(bits)}" for name, bits in given.items()]

@@ -59,7 +59,7 @@ class User:
 
 
 def parse_user(given: Mapping[str, Any], name: str, old: User | None = None) -> User:
-    """A user of a request's body; what is absent stays as it was. Raises: Malformed."""
+    """Reads a user of a request's body; what is absent stays as it was. Raises: Malformed."""
     password = given.get("password") or (old.password if old is not None else "")
     if not isinstance(password, str) or not password.strip():
         raise Malformed("password can not be blank")
@@ -91,11 +91,12 @@ class Resource:
 
     @property
     def is_name(self) -> bool:
-        """Neither a prefix nor every name."""
+        """Whether it is one name, neither a prefix nor every name."""
         return self.rank == _LITERAL
 
     def check(self) -> None:
-        """Whoever writes a star within a name means more than that name. Raises: Malformed."""
+        """Refuses a star within a name: whoever writes it means more than that name. Raises:
+        Malformed."""
         if "*" in self.name:
             raise Malformed(
                 f"The resource {str(self)[:300]} has a star that is not its last letter, which"
@@ -111,8 +112,8 @@ class Resource:
 
 
 def parse_resource(text: str | None) -> Resource | None:
-    """``Topic:name``, ``Group:begin*``, ``Cluster:*`` or ``*``; None for anything else. A star
-    that is not the last letter is a letter of the name, as in 5.3.3."""
+    """Reads ``Topic:name``, ``Group:begin*``, ``Cluster:*`` or ``*``; returns None for anything
+    else. A star that is not the last letter is a letter of the name, as in 5.3.3."""
     if text == "*":
         return Resource(ResourceKind.ANY, _EVERY)
     word, colon, name = (text or "").partition(":")
@@ -127,7 +128,7 @@ def parse_resource(text: str | None) -> Resource | None:
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """What some actions on a resource come to. sources: none is every source."""
+    """The decision about some actions on a resource. sources: an empty list is every source."""
 
     resource: Resource
     actions: tuple[AccessAction, ...]
@@ -191,7 +192,8 @@ def parse_entry(given: object) -> PolicyEntry:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """The entries of one user, in the order of their making; one a resource and policy."""
+    """The entries of one user, in the order in which they were made; one for each resource and
+    policy."""
 
     custom: tuple[PolicyEntry, ...] = ()
     default: tuple[PolicyEntry, ...] = ()
@@ -208,12 +210,12 @@ class Acl:
         return replace(self, custom=tuple(entries))
 
     def starred(self) -> list[Resource]:
-        """Those of its resources that no new rule may have (Resource.check)."""
+        """Returns those of its resources that no new rule may have (Resource.check)."""
         entries = (*self.custom, *self.default)
         return [entry.resource for entry in entries if "*" in entry.resource.name]
 
     def merged(self, kind: str, entries: Sequence[PolicyEntry]) -> Acl:
-        """With these, each in the place of the one that has its resource."""
+        """Adds these entries, each in the place of the one that has its resource."""
         kept = {entry.resource: entry for entry in self.policy(kind)}
         kept.update((entry.resource, entry) for entry in entries)
         return self.changed(kind, tuple(kept.values()))
@@ -224,8 +226,8 @@ class Acl:
         return self.changed(kind, left)
 
     def deciding(self, need: Need, host: str) -> PolicyEntry | None:
-        """The entry that decides: of those that fit, of Custom if there is one there, the closest;
-        a named kind, then a name, then the longer prefix, then Deny."""
+        """Returns the entry that decides: of those that fit, of Custom if there is one there, the
+        closest; a named kind, then a name, then the longer prefix, then Deny."""
         for entries in (self.custom, self.default):
             fitting = [entry for entry in entries if entry.fits(need, host)]
             if fitting:
@@ -242,7 +244,8 @@ class Acl:
 
 
 def parse_acl(given: Mapping[str, Any]) -> Acl:
-    """An ACL as requests and the disk have it. Raises: Malformed, KeyError without policies."""
+    """Reads an ACL as requests and the disk have it. Raises: Malformed, KeyError without
+    policies."""
     acl = Acl()
     for kind, entries in parse_policies(given["policies"]):
         acl = acl.merged(kind, entries)
@@ -255,7 +258,7 @@ def _closeness(entry: PolicyEntry) -> tuple[bool, int, int, bool]:
 
 
 def parse_policies(given: object) -> list[tuple[str, list[PolicyEntry]]]:
-    """Policies of a request's body. Raises: Malformed."""
+    """Reads the policies of a request's body. Raises: Malformed."""
     made = []
     for policy in given if isinstance(given, list) else ():
         if not isinstance(policy, dict):
@@ -272,8 +275,8 @@ def parse_policies(given: object) -> list[tuple[str, list[PolicyEntry]]]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRules:
-    """All of it at one moment; a change makes another. authenticate, authorize: what is on.
-    unauthenticated, unauthorized: codes that are let through."""
+    """All users and policies at one moment; a change makes another. authenticate, authorize: which
+    checks are on. unauthenticated, unauthorized: request codes that are let through."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     acls: Mapping[str, Acl] = field(default_factory=dict)
@@ -302,7 +305,8 @@ class PolicyRules:
         return user.password if user is not None else None
 
     def _user(self, name: str | None, word: str) -> User | Verdict:
-        """The user, or why there is none. word: what a missing name is called."""
+        """Returns the user, or a verdict that says why there is none. word: what a missing name is
+        called."""
         if not name:
             return _refused(f"{word} cannot be null.", "no credential")
         user = self.users.get(name)
@@ -321,7 +325,7 @@ class PolicyRules:
         return None
 
     def authorized(self, name: str | None, asked: AccessRequest, host: str) -> Verdict:
-        """What somebody may do who is who he says."""
+        """Decides what a user may do who has proved who he is."""
         user = self._user(name, "subject")
         if isinstance(user, Verdict):
             return user

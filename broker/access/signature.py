@@ -36,7 +36,7 @@ def _utf16(name: str) -> bytes:
 
 
 def _content(command: Command, without: str = "") -> bytes:
-    """What is signed."""
+    """Returns the bytes that are signed."""
     ext = command.ext
     names = sorted(ext) if "".join(ext).isascii() else sorted(ext, key=_utf16)
     values = [ext[name] for name in names if name not in (SIGNATURE, without)]
@@ -48,10 +48,9 @@ def _signature(content: bytes, secret: str) -> bytes:
 
 
 def is_signed_by(command: Command, secret: str) -> bool:
-    """Whether its signature is that of the secret. Takes as long whatever the signature is.
-
-    _UNIQUE_KEY_QUERY may be signed or not: clients and servers of 4.x disagree about it.
-    """
+    """Says whether the request's signature is that of the secret. It takes as long whatever the
+    signature is. _UNIQUE_KEY_QUERY may be signed or not: clients and servers of 4.x disagree about
+    it."""
     given = command.ext.get(SIGNATURE, "").encode("utf-8", "replace")
     good = hmac.compare_digest(given, _signature(_content(command), secret))
     if _UNIQUE_KEY_QUERY in command.ext:

@@ -55,8 +55,8 @@ class Mapping(Node):
 
 @cache
 def _library() -> tuple[Any, Any, Any]:
-    """PyYAML, its loader and its dumper: some 20 ms, which a start without such a file need not
-    take."""
+    """Returns PyYAML, its loader and its dumper: the import takes some 20 ms, which a start without
+    such a file need not take."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -64,7 +64,7 @@ def _library() -> tuple[Any, Any, Any]:
 
 
 def compose(text: str) -> Node | None:
-    """The one document of a text; None for an empty one. Raises: NotYaml."""
+    """Reads the one document of a text; returns None for an empty one. Raises: NotYaml."""
     yaml, loader, _ = _library()
     odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if odd is not None:
@@ -88,7 +88,7 @@ def compose(text: str) -> Node | None:
 
 
 def write(value: Any) -> str:
-    """Lists, dictionaries and scalars as YAML."""
+    """Writes lists, dictionaries and scalars as YAML."""
     yaml, _, dumper = _library()
     text = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return str(text)

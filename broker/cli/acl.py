@@ -139,7 +139,7 @@ def _kind(rules: PlainRules | PolicyRules) -> str:
 def _listed(
     rules: PlainRules | PolicyRules,
 ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[str]]:
-    """Users, rights, and the global white list."""
+    """Returns users, rights and the global white list."""
     from broker.access.plain import DENY, PlainRules, right_text
 
     users: list[tuple[Any, ...]] = []
@@ -260,7 +260,7 @@ def _is_known(place: Rules, user: str) -> bool:
 
 
 def _secret(file: Path | None, user: str, dry: bool) -> str | None:
-    """Of the file, which is made if need be. Raises: BadArgument, OSError."""
+    """Reads the secret of the file, which is made if need be. Raises: BadArgument, OSError."""
     from broker.cli.secure import make_credentials, random_secret
     from broker.cli.signing import credentials_of
 

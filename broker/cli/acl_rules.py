@@ -41,7 +41,7 @@ _NONE: _Entry = ("", "")
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a user may do, or with allow=False may not do, with a resource."""
+    """What a user may do with a resource, or with allow=False may not do."""
 
     resource: Resource
     actions: tuple[AccessAction, ...]
@@ -62,7 +62,7 @@ class UserChange:
 
 
 class Rules(Protocol):
-    """Rules of one kind at one place. where: for people."""
+    """The rules of one kind at one place. where: names the place, for people."""
 
     where: str
 
@@ -101,7 +101,7 @@ def rules_at(path: Path, check_free: Callable[[Path], None]) -> Rules:
 
 
 def rules_of_broker(broker: str, credentials: Path | None, trust: Path | None) -> Rules:
-    """Those that a running broker has. Raises: StoreError, OSError."""
+    """Returns the rules of a running broker. Raises: StoreError, OSError."""
 
     def asked(code: int, ext: dict[str, object], body: object = None) -> Any:
         data = json.dumps(body).encode() if body is not None else b""
@@ -313,7 +313,8 @@ def _acl_body(change: UserChange) -> dict[str, Any]:
 
 
 class _Users:
-    """What both have in common: the order of the changes. where: for people."""
+    """What both places of users have in common: the order of changes. where: names the place, for
+    people."""
 
     where = ""
 

@@ -34,9 +34,10 @@ def ask(
     trust: Path | None = None,
     next_step: str,
 ) -> bytes:
-    """The body of the answer. credentials: None takes those of the environment, if any. trust: None
-    speaks plain text. next_step: for a refusal. Raises: RefusedByBroker, BadArgument, OSError when
-    the broker does not answer."""
+    """Sends a request and returns the body of the answer. credentials: by default those of the
+    environment, if any. trust: None speaks plain text. next_step: advice for a refusal.
+
+    Raises: RefusedByBroker, BadArgument, OSError when the broker does not answer."""
     import asyncio
 
     from broker.access.signature import sign

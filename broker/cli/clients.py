@@ -17,8 +17,8 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def delay_of(text: str, option: str) -> timedelta | datetime:
-    """A time ahead of now, as ``90s`` or ``+2h``; else a moment: ms since 1970 or ISO 8601. Raises:
-    BadArgument."""
+    """Reads a time ahead of now, as ``90s`` or ``+2h``, or a moment: ms since 1970 or ISO 8601.
+    Raises: BadArgument."""
     ahead = re.fullmatch(r"\+?([0-9]{1,8})([smhd])", text)
     if ahead is not None:
         return timedelta(seconds=int(ahead[1]) * UNITS_S[ahead[2]])
@@ -39,8 +39,8 @@ def no_settings(s: Session) -> None:
 
 @contextlib.contextmanager
 def client_errors(verb: str) -> Iterator[None]:
-    """The client's errors as those that exit codes are made of. Raises: BadArgument, NotFound,
-    ConnectionError."""
+    """Turns the client's errors into those that exit codes are made of. Raises: BadArgument,
+    NotFound, ConnectionError."""
     from broker.client.errors import ClientError, InvalidMessage, Misuse, NoRoute
 
     try:

@@ -22,7 +22,7 @@ _FULL = 2
 
 def put_aside(clock: Callable[[], float] = time.thread_time) -> Callable[[], None]:
     """Puts aside what there is now, and what a long full collection finds from now on. clock: in
-    seconds. Returned: what ends it."""
+    seconds. Returns a function that ends it."""
     began = 0.0
 
     def collected(phase: str, info: Mapping[str, int]) -> None:

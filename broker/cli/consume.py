@@ -104,7 +104,7 @@ async def _consume(
 
 
 def _reached(consumer: AsyncConsumer, ends: dict[Any, int]) -> bool:
-    """Whether every queue that is still ours has come to where it ended at the start."""
+    """Says whether every queue that is still ours has come to where it ended at the start."""
     return all(
         consumer.position(queue) >= end
         for queue, end in ends.items()

@@ -52,13 +52,13 @@ def random_secret() -> str:
 
 
 def make_credentials(path: Path, user: str) -> None:
-    """A file that credentials_of_file reads, with a random secret. Raises: OSError."""
+    """Makes a file that credentials_of_file reads, with a random secret. Raises: OSError."""
     found = {"accessKey": user, "secretKey": random_secret()}
     _write(path, yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=10_000))
 
 
 def _write(path: Path, text: str) -> None:
-    """For its owner alone, from the first byte on."""
+    """Writes a file that is its owner's alone, from the first byte on."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o600), "w") as file:
         file.write(text)

@@ -126,7 +126,8 @@ async def _send(
 
 
 def _inputs(body: str | None, lines: bool, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Fields of each message. Raises: BadArgument for a line that is not as documented."""
+    """Makes the fields of each message. Raises: BadArgument for a line that is not as
+    documented."""
     if body is not None:
         yield {**given, "body": body.encode("utf-8", "surrogateescape")}
         return

@@ -25,11 +25,9 @@ class Server(Protocol):
 
 
 def serve(server: Server, ready: Callable[[], None], log_level: str) -> int:
-    """Starts it, calls ready(), and stops it at SIGTERM or SIGINT; a second one ends it at once.
-
-    log_level: of the lines on standard error, a name of ``logging``. The exit code. Raises: what
-    start() raises.
-    """
+    """Starts a server, calls ready(), and stops it at SIGTERM or SIGINT; a second signal ends it at
+    once. log_level: of the lines on standard error, a name of ``logging``. Returns the exit code.
+    Raises: what start() raises."""
     logging.basicConfig(
         stream=sys.stderr,
         level=log_level,
@@ -44,7 +42,8 @@ def serve(server: Server, ready: Callable[[], None], log_level: str) -> int:
 
 
 def _allow_many_files() -> None:
-    """A connection is a file, and the usual limit of a shell is 1024."""
+    """Raises the limit on open files: a connection is a file, and the usual limit of a shell is
+    1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):

@@ -39,7 +39,7 @@ TrustFile = Annotated[
 
 
 def tls_of(file: Path | None) -> ssl.SSLContext | bool:
-    """As a client of the package takes it. Raises: BadArgument."""
+    """Returns what a client of the package takes as `tls`. Raises: BadArgument."""
     return context_of(file) or False
 
 
@@ -54,7 +54,7 @@ def context_of(file: Path | None) -> ssl.SSLContext | None:
 
 
 def credentials_of(file: Path | None) -> Credentials | None:
-    """Of the file, else of the environment. Raises: BadArgument."""
+    """Reads the credentials of the file, else of the environment. Raises: BadArgument."""
     from broker.client.credentials import credentials_of_environment, credentials_of_file
     from broker.client.errors import Misuse
 

@@ -100,7 +100,7 @@ def _message(reader: Reader, timer: Timer) -> Message | None:
 
 
 def _ahead(seconds: float) -> str:
-    """``in 2 d 3 h``: the two largest units."""
+    """Returns a text such as ``in 2 d 3 h``, of the two largest units."""
     parts: list[str] = []
     left = abs(seconds)
     for name, unit in reversed(UNITS_S.items()):
@@ -234,7 +234,7 @@ def _within(seconds: int) -> str:
 
 
 def _histogram(s: Session, counts: list[tuple[str, int]]) -> None:
-    """People get bars beside the numbers."""
+    """Prints bars beside the numbers, for people."""
     if s.out.json:
         s.out.table("due within", ("within", "timers"), counts)
         return

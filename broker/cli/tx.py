@@ -307,7 +307,7 @@ def _ask(broker: str, code: int, ext: dict[str, object]) -> bytes:
 
 
 def _opened(s: Session) -> Any:
-    """The transactions of a store that nobody holds, as a broker would have them."""
+    """Opens the transactions of a store that nobody holds, as a broker would have them."""
     from broker.services.transaction.offline import opened
 
     return opened(s.writer())

@@ -27,7 +27,7 @@ VIRTUAL_NODES = 10
 def average(
     queues: Sequence[MessageQueue], clients: Sequence[str], own: str
 ) -> Sequence[MessageQueue]:
-    """AVG: a run of neighbouring queues each; the first members get one more."""
+    """AVG: each member gets a run of neighbouring queues; the first members get one more."""
     index, count = clients.index(own), len(clients)
     each, rest = divmod(len(queues), count)
     start = index * each + min(index, rest)
@@ -37,7 +37,7 @@ def average(
 def average_by_circle(
     queues: Sequence[MessageQueue], clients: Sequence[str], own: str
 ) -> Sequence[MessageQueue]:
-    """AVG_BY_CIRCLE: every n-th queue, n members."""
+    """AVG_BY_CIRCLE: each of n members gets every n-th queue."""
     return queues[clients.index(own) :: len(clients)]
 
 
@@ -59,7 +59,7 @@ def consistent_hash(
 
 
 def _place(text: str) -> int:
-    """The first four bytes of MD5."""
+    """Returns the first four bytes of the text's MD5, as a number."""
     digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")
 
@@ -146,7 +146,8 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def strategy_of(given: str | Strategy) -> Strategy:
-    """A strategy by upstream's name, or the user's own. Raises: Misuse for an unknown name."""
+    """Returns a strategy by upstream's name, or the user's own. Raises: Misuse for an unknown
+    name."""
     if callable(given):
         return given
     found = STRATEGIES.get(given) if isinstance(given, str) else None

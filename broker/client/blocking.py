@@ -72,7 +72,7 @@ TELL_DONE_S = 0.5
 
 
 class SharedLoop:
-    """The thread, and how many clients use it."""
+    """The thread that runs the clients' event loop, and the number of clients that use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class SharedLoop:
         thread.stop()
 
     def reset(self) -> None:
-        """In a forked child: the thread is the parent's."""
+        """Forgets the thread, which a forked child does not have."""
         self._lock = threading.Lock()
         self._thread, self._users = None, 0
 
@@ -117,7 +117,7 @@ class Runner:
         self._closed = False
 
     def use(self, thread: LoopThread) -> None:
-        """Runs there and not on the shared loop."""
+        """Has coroutines run on this loop instead of the shared one."""
         self._given = thread
 
     def start(self) -> None:
@@ -154,7 +154,8 @@ class Runner:
         return self._thread
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What the coroutine returns. A KeyboardInterrupt here ends the coroutine too."""
+        """Runs the coroutine and returns its result. A KeyboardInterrupt here ends the coroutine,
+        too."""
         try:
             thread = self.live()
         except BaseException:
@@ -176,8 +177,8 @@ class Runner:
 
 
 class HandOver:
-    """Messages on their way from the loop to a thread. The thread may be interrupted when they have
-    left the loop, and before it has them: then they go back. All of it happens on the loop."""
+    """Hands messages from the loop over to a thread. The thread may be interrupted when they have
+    left the loop and before it has them: then they go back. All of it happens on the loop."""
 
     def __init__(self, twin: AsyncConsumer) -> None:
         self._twin = twin
@@ -192,7 +193,7 @@ class HandOver:
         return found
 
     def lose(self) -> None:
-        """The thread does not wait any more."""
+        """The thread no longer waits."""
         self._lost = True
         found, self._found = self._found, []
         self._twin.give_back(found)
@@ -493,7 +494,8 @@ class Consumer:
         work: Taking,
         done: Sequence[ReceivedMessage] = (),
     ) -> list[ReceivedMessage] | None:
-        """What it returns. done: what it acknowledges, perhaps in vain when it is interrupted."""
+        """Returns the coroutine's result. done: what that result acknowledges, perhaps in vain when
+        the thread is interrupted."""
         handed = HandOver(self._twin)
         try:
             return self.runner.run(handed.take(work))

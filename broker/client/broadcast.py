@@ -14,7 +14,8 @@ __all__ = ["OffsetFile"]
 
 
 class OffsetFile:
-    """``FOLDER/GROUP/offsets.json``. Written beside and renamed: a crash leaves the old one."""
+    """The file ``FOLDER/GROUP/offsets.json``. It is written beside and renamed, so that a crash
+    leaves the old one."""
 
     def __init__(self, path: Path, group: str) -> None:
         self.path = path
@@ -23,7 +24,7 @@ class OffsetFile:
 
     @classmethod
     def of(cls, folder: str | None, group: str) -> OffsetFile:
-        """folder: None is ~/.rocketmq_offsets, as upstream's."""
+        """folder: its default is ~/.rocketmq_offsets, as upstream's."""
         base = Path(folder) if folder is not None else Path.home() / ".rocketmq_offsets"
         return cls(base / group / "offsets.json", group)
 

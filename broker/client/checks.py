@@ -18,7 +18,8 @@ SECONDS_MAX, OFFSET_MAX = float(1 << 52), (1 << 63) - 1
 
 
 def check_seconds(name: str, value: object, *, more_than_0: bool = False) -> None:
-    """Raises: Misuse for what is not a number, not finite, or not above 0 where it must be."""
+    """Raises: Misuse for a value that is not a number, not finite, or not above 0 where it must
+    be."""
     if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
         raise Misuse(f"{name} is {value!r:.80}; pass seconds")
     if more_than_0 and not 0 < value <= SECONDS_MAX:

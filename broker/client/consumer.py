@@ -170,7 +170,7 @@ class AsyncConsumer:
             self.subscriptions[retry] = TopicSubscription.of(retry)
 
     def shown(self, topic: str) -> str:
-        """A topic without the namespace."""
+        """Returns a topic without the namespace."""
         return without_namespace(topic, self.namespace)
 
     # ---- life ----
@@ -276,14 +276,15 @@ class AsyncConsumer:
         await self.close()
 
     async def run(self) -> None:
-        """With a handler: until close() is called elsewhere. Raises: Misuse without a handler."""
+        """Waits until close() is called elsewhere, while the handler works. Raises: Misuse without
+        a handler."""
         self.network.check()
         if self._handling is None or self._closed_event is None:
             raise Misuse("run() is for a consumer with a handler; iterate over this one")
         await self._closed_event.wait()
 
     async def _keep(self) -> None:
-        """Commits what is done, now and then."""
+        """Commits what is done every auto_commit_s."""
         pause = self.settings.auto_commit_s
         while pause > 0:
             await asyncio.sleep(pause)
@@ -306,7 +307,7 @@ class AsyncConsumer:
             await self._rebalancer.start()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Gives a topic up: its queues go to other members. Raises: Misuse, BrokerRefused."""
+        """Leaves a topic: its queues go to other members. Raises: Misuse, BrokerRefused."""
         self._subscribed_only("unsubscribe()")
         full = with_namespace(topic, self.namespace)
         if self.subscriptions.pop(full, None) is None:
@@ -360,7 +361,7 @@ class AsyncConsumer:
         return frozenset(self.progress)
 
     async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Begins to pull queues at these offsets."""
+        """Begins pulling queues at these offsets."""
         if not offsets or self._stopping:
             return
         for queue, offset in offsets.items():
@@ -373,7 +374,7 @@ class AsyncConsumer:
         await self._tell(self.settings.on_assigned, list(offsets))
 
     async def revoke(self, queues: Collection[MessageQueue]) -> None:
-        """Stops to pull queues, commits what is done of them, and lets them go."""
+        """Stops pulling queues, commits what is done of them and lets them go."""
         if not queues:
             return
         self._stop_pullers(queues)
@@ -407,7 +408,7 @@ class AsyncConsumer:
     # ---- where a queue begins, and how far we are ----
 
     def broker_of(self, queue: MessageQueue) -> str:
-        """The address of its master. Raises: Unreachable, Misuse."""
+        """Returns the address of the queue's master. Raises: Unreachable, Misuse."""
         check_queue(queue)
         route = self.network.known_route(queue.topic)
         address = route.address(queue.broker) if route is not None else None
@@ -416,12 +417,14 @@ class AsyncConsumer:
         return address
 
     async def start_offset(self, queue: MessageQueue) -> int:
-        """Where to begin: what is committed, else as `start` says. Raises: ClientError."""
+        """Returns where to begin: at the committed offset, else as `start` says. Raises:
+        ClientError."""
         known = await self.committed(queue)
         return known if known is not None else await self.first_offset(queue)
 
     async def first_offset(self, queue: MessageQueue) -> int:
-        """Where a group that has committed nothing begins, as `start` says. Raises: ClientError."""
+        """Returns where a group that has committed nothing begins, as `start` says. Raises:
+        ClientError."""
         start = self.settings.start
         retry = queue.topic.startswith(RETRY)
         if start == "first" or (start == "last" and retry):
@@ -432,7 +435,8 @@ class AsyncConsumer:
         return await self.offset_at(queue, int(when))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """What the group has committed; None: nothing yet. Raises: ClientError."""
+        """Returns the offset that the group has committed, or None before its first commit. Raises:
+        ClientError."""
         self.network.check()
         check_queue(queue)
         if self._offsets is not None:
@@ -544,7 +548,7 @@ class AsyncConsumer:
                 raise each
 
     async def _commit_last(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Before queues go. Whoever commits by hand has done so, or does not want it."""
+        """Commits before queues go. Whoever commits by hand has done so, or does not want it."""
         if self.settings.auto_commit_s > 0:
             try:
                 await self._commit_now(queues)
@@ -566,15 +570,15 @@ class AsyncConsumer:
     # ---- receiving ----
 
     def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Called by the pullers."""
+        """Takes messages from the pullers."""
         if self._handling is not None and self._handling.takes(messages):
             return
         self._ready.extend(messages)
         self.spread()
 
     def spread(self) -> None:
-        """Wakes one who waits, if a message is left for it. It does the same once it waits itself,
-        so that short work does not wake everybody for each message."""
+        """Wakes one waiter if a message is left for it. The waiter does the same once it waits
+        itself, so that short work does not wake everybody for each message."""
         waiting = self._arrived
         while waiting and self._ready:
             future = waiting.popleft()
@@ -589,7 +593,7 @@ class AsyncConsumer:
                 future.set_result(None)
 
     def take_ready(self) -> ReceivedMessage | None:
-        """A message that waits, None when there is none."""
+        """Returns a message that waits, or None."""
         ready = self._ready
         while ready:
             message = ready.popleft()
@@ -598,7 +602,7 @@ class AsyncConsumer:
         return None
 
     async def wait_ready(self, timeout_s: float | None = None) -> bool:
-        """Until a message waits: False after the timeout, or when the consumer closes."""
+        """Waits for a message. Returns False after the timeout, or when the consumer closes."""
         while not self._ready:
             if self._stopping:
                 return False
@@ -655,7 +659,7 @@ class AsyncConsumer:
         return self._drain(max_messages)
 
     def give_back(self, messages: Sequence[ReceivedMessage]) -> None:
-        """What was taken and did not reach whoever wanted it comes next."""
+        """Puts back messages that were taken and did not reach their taker: they come next."""
         left = [m for m in messages if m.progress.is_open(m.queue_offset)]
         self._ready.extendleft(reversed(left))
         self.spread()
@@ -711,7 +715,8 @@ class AsyncConsumer:
         }
 
     async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
-        """A message that a tool sends us, to the handler: how it went, in upstream's words."""
+        """Gives a message that a tool sends to the handler. Returns how it went, in upstream's
+        words."""
         if self._handler is None:
             return "CR_THROW_EXCEPTION", "this consumer has no handler"
         try:

@@ -42,8 +42,8 @@ class SigningHook:
 
 
 def credentials_of_environment() -> Credentials | None:
-    """ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY, ROCKETMQ_SECURITY_TOKEN. Raises: Misuse for one of
-    the first two without the other."""
+    """Reads ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY and ROCKETMQ_SECURITY_TOKEN. Raises: Misuse
+    for one of the first two without the other."""
     key, secret = os.environ.get(KEY, ""), os.environ.get(SECRET, "")
     if bool(key) != bool(secret):
         raise Misuse(f"set both {KEY} and {SECRET}, or none of them")
@@ -51,7 +51,7 @@ def credentials_of_environment() -> Credentials | None:
 
 
 def credentials_of_file(path: Path) -> Credentials:
-    """Of a file with accessKey and secretKey, as mqadmin's tools.yml. Raises: Misuse."""
+    """Reads a file with accessKey and secretKey, as mqadmin's tools.yml. Raises: Misuse."""
     import yaml  # some 20 ms, which a start without such a file need not take
 
     try:

@@ -211,7 +211,7 @@ class BrokerRefused(ClientError):
 
     @property
     def denied(self) -> bool:
-        """Whether access control, or a permission, stands against the request."""
+        """Says whether access control, or a permission, stands against the request."""
         return self.code == ResponseCode.NO_PERMISSION or self.remark.startswith(_DENIED)
 
 
@@ -235,7 +235,7 @@ class BadAnswer(ClientError):
 
 @contextlib.contextmanager
 def reading(what: str, address: str) -> Iterator[None]:
-    """Around what reads an answer. Raises: BadAnswer for what that stumbles over."""
+    """Wraps code that reads an answer. Raises: BadAnswer for what that code stumbles over."""
     try:
         yield
     except UNREADABLE as bad:
@@ -243,7 +243,7 @@ def reading(what: str, address: str) -> Iterator[None]:
 
 
 class Attempt(NamedTuple):
-    """One attempt to send. error: what it ended with."""
+    """One attempt to send. error: the reason why it failed."""
 
     broker: str
     address: str

@@ -25,13 +25,14 @@ UNREACHABLE_MS = 10_000
 
 
 class FaultTable:
-    """Times are seconds of one clock, which the caller chooses."""
+    """Says which brokers to avoid, and until when. Times are seconds of one clock, which the caller
+    chooses."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     def report(self, broker: str, latency_s: float, now: float, *, failed: bool = False) -> None:
-        """A request to the broker took so long, or failed."""
+        """Notes how long a request to the broker took, or that it failed."""
         if latency_s < SLOW_S and not failed:
             if self._until:
                 self._until.pop(broker, None)
@@ -50,7 +51,7 @@ class FaultTable:
 
 
 class QueueChooser:
-    """Each queue in turn, from a random one on."""
+    """Takes each queue in turn, from a random one on."""
 
     __slots__ = ("_next",)
 

@@ -32,7 +32,7 @@ SWEEP_S = 1.0
 
 
 def awaitable(handler: Callable[[ReceivedMessage], object]) -> HandlerFunction:
-    """A handler that need not be a coroutine function, as one. Raises: Misuse."""
+    """Makes a coroutine function of a handler that may be a plain one. Raises: Misuse."""
     if inspect.iscoroutinefunction(handler):
         return handler
     if not callable(handler):
@@ -90,7 +90,7 @@ class Handling(Protocol):
 
 
 class ConcurrentHandling:
-    """Workers that take whatever message is next."""
+    """Has workers that take whatever message is next."""
 
     def __init__(self, consumer: Member, handler: HandlerFunction) -> None:
         self._consumer = consumer
@@ -160,7 +160,7 @@ class ConcurrentHandling:
         self._consumer.spread()
 
     async def _failed(self, message: ReceivedMessage, delay_level: int) -> None:
-        """Sends it back; when no broker takes it, it waits here and comes again."""
+        """Sends the message back. When no broker takes it, it waits here and comes again."""
         consumer, progress = self._consumer, message.progress
         if consumer.settings.broadcast:
             log.warning("No retries in broadcast mode: dropped %s", message)
@@ -207,7 +207,8 @@ class ConcurrentHandling:
 
 
 class OrderlyHandling:
-    """A worker a queue, while the broker's lock on the queue is ours; `concurrency` at once."""
+    """Has one worker for each queue, while the broker's lock on the queue is ours; `concurrency`
+    work at once."""
 
     def __init__(self, consumer: Member, handler: HandlerFunction) -> None:
         self._consumer = consumer
@@ -291,14 +292,14 @@ class OrderlyHandling:
     def _only_open(
         self, progress: QueueProgress, buffer: deque[ReceivedMessage]
     ) -> deque[ReceivedMessage]:
-        """After seek() the messages of before do not count."""
+        """Leaves out messages that were pulled before a seek()."""
         kept = [m for m in buffer if progress.is_open(m.queue_offset)]
         buffer.clear()
         buffer.extend(kept)
         return buffer
 
     async def _handle(self, message: ReceivedMessage) -> bool:
-        """Whether it is done: worked on, or a dead letter by now."""
+        """Says whether the message is done: processed, or a dead letter by now."""
         consumer = self._consumer
         which = (message.queue, message.queue_offset)
         task = asyncio.current_task()

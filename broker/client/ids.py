@@ -22,7 +22,7 @@ __all__ = [
 
 
 class OffsetId(NamedTuple):
-    """What an offset message id says: where a record is stored."""
+    """What an offset message id says: the address of a broker, and a place in its log."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ def offset_id_of(text: str) -> OffsetId:
 
 
 def local_address() -> str:
-    """The address of this machine that others most likely see; no packet is sent."""
+    """Returns the address of this machine that others most likely see; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -63,8 +63,8 @@ _AT_ONCE = 30_000
 
 
 class _Keys:
-    """Address, process id and a random number once a process; milliseconds since the month began
-    and a counter for each key."""
+    """Makes unique keys of the address, process id and a random number of the process, of the
+    milliseconds since the month began, and of a counter."""
 
     def __init__(self) -> None:
         self.restart()

@@ -25,7 +25,7 @@ class RouteFinder:
         self._look_up = look_up
 
     async def __call__(self, topic: str) -> Route | None:
-        """None for a topic that the broker does not have, or while it is stopped."""
+        """Returns None for a topic that the broker does not have, and while it is stopped."""
         loop = self._loop()
         if loop is None or loop.is_closed():
             return None

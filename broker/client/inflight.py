@@ -43,7 +43,7 @@ class Slots:
         return self._count - self._free
 
     def try_acquire(self) -> bool:
-        """Whether there is one without a wait."""
+        """Takes a slot if one is free, and says whether it did."""
         if self.free:
             self._free -= 1
             return True
@@ -51,7 +51,7 @@ class Slots:
 
     @property
     def free(self) -> bool:
-        """Whether try_acquire() would give one."""
+        """Says whether try_acquire() would succeed."""
         return self._free > 0 and not self._waiting
 
     async def acquire(self) -> None:
@@ -86,7 +86,7 @@ class Slots:
         self.release()
 
     async def all_free(self) -> None:
-        """Until no send is under way."""
+        """Waits until no send is under way."""
         while self.taken:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(future)
@@ -165,7 +165,7 @@ class InFlight:
 
 
 class Owner(Protocol):
-    """The producer of a send."""
+    """What a send needs of the producer that it belongs to."""
 
     def stored(self, sending: InFlight) -> None: ...
 
@@ -217,7 +217,7 @@ class Lane:
         self._error = ffi.new("ps_error *")
 
     def next(self) -> Target | None:
-        """None when no queue has a master."""
+        """Returns the next queue that has a master, or None when none has one."""
         if not self._count:
             return None
         self._next = at = self._next + 1
@@ -236,7 +236,7 @@ class Lane:
     def send_prepared(
         self, at: tuple[int, int], target: Target, opaque: int, outgoing: PreparedSend
     ) -> Answer | Literal[False] | None:
-        """The same of any request."""
+        """Sends any request as send_plain() does."""
         found = send_prepared(
             at, self._signer_at, target.base, opaque, outgoing.sys_flag, outgoing.flag,
             outgoing.born_ms, outgoing.properties.encode("utf-8", "replace"), outgoing.body,

@@ -121,12 +121,12 @@ class ConsumerSettings:
 
     @property
     def retries(self) -> int:
-        """As brokers are told: 16 by default."""
+        """The number of retries that brokers are told: 16 by default."""
         return self.max_retries if self.max_retries >= 0 else 16
 
 
 def _is_time(start: object) -> bool:
-    """Whether it names a moment, in milliseconds of 64 bits."""
+    """Says whether the number is a moment, in milliseconds of 64 bits."""
     if isinstance(start, dt.datetime):
         try:
             start.timestamp()
@@ -137,7 +137,7 @@ def _is_time(start: object) -> bool:
 
 
 class Member(Protocol):
-    """The consumer as rebalance, pulling, handling, retrying and inquiries see it."""
+    """What rebalance, pulling, handling, retrying and inquiries need of the consumer."""
 
     group: str
     settings: ConsumerSettings
@@ -150,21 +150,21 @@ class Member(Protocol):
     def client_id(self) -> str: ...
 
     def shown(self, topic: str) -> str:
-        """A topic without the namespace."""
+        """Returns a topic without the namespace."""
 
     def broker_of(self, queue: MessageQueue) -> str:
-        """The address of its master. Raises: Unreachable."""
+        """Returns the address of the queue's master. Raises: Unreachable."""
 
     # ---- queues ----
 
     async def take(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Begins to pull queues at these offsets."""
+        """Begins pulling queues at these offsets."""
 
     async def revoke(self, queues: Collection[MessageQueue]) -> None:
-        """Stops to pull queues, commits what is done of them, and lets them go."""
+        """Stops pulling queues, commits what is done of them and lets them go."""
 
     async def start_offset(self, queue: MessageQueue) -> int:
-        """Where to begin. Raises: ClientError."""
+        """Returns where to begin. Raises: ClientError."""
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continues a queue at an offset. Raises: Misuse."""
@@ -175,19 +175,19 @@ class Member(Protocol):
     # ---- messages ----
 
     def arrived(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Messages that were pulled."""
+        """Takes messages that were pulled."""
 
     def take_ready(self) -> ReceivedMessage | None:
-        """A message that waits, None when there is none."""
+        """Returns a message that waits, or None."""
 
     async def wait_ready(self, timeout_s: float | None = None) -> bool:
-        """Until a message waits: False after the timeout, or when the consumer closes."""
+        """Waits for a message. Returns False after the timeout, or when the consumer closes."""
 
     def spread(self) -> None:
-        """Wakes one who waits, if a message is left for it."""
+        """Wakes one waiter if a message is left for it."""
 
     async def nack(self, message: ReceivedMessage, delay_level: int = 0) -> None:
-        """The message is to come again. Raises: Misuse, ClientError."""
+        """Has the message delivered again. Raises: Misuse, ClientError."""
 
     async def consume_directly(self, message: ReceivedMessage) -> tuple[str, str | None]:
-        """A message that a tool sends us, to the handler."""
+        """Gives a message that a tool sends to the handler."""

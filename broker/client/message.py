@@ -50,7 +50,7 @@ class Message:
 
     @property
     def waits(self) -> bool:
-        """Whether it asks for a time or a delay."""
+        """Whether the message asks for a time or a delay."""
         return bool(self.delay_level or self.deliver_at_ms is not None or self.delay is not None)
 
 

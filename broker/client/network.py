@@ -98,7 +98,7 @@ class Network:
     # ---- life ----
 
     def start(self) -> None:
-        """On the running loop. Raises: Misuse when it was started before."""
+        """Starts on the running loop. Raises: Misuse when it was started before."""
         if self._closed:
             raise errors.AlreadyClosed(f"{self.name} is closed; make a new one")
         if self._loop is not None:
@@ -119,7 +119,7 @@ class Network:
 
     @property
     def started(self) -> bool:
-        """Started, and not closed."""
+        """Whether it is started and not closed."""
         return self._loop is not None and not self._closed
 
     def check(self) -> None:
@@ -217,18 +217,20 @@ class Network:
             await remoting.connection(address, self.settings.request_timeout_s)
 
     def forget(self, address: str) -> None:
-        """The next request makes a new connection."""
+        """Drops the connection, so that the next request makes a new one."""
         if self._remoting is not None:
             self._remoting.forget(address)
 
     def ready(self, address: str) -> Connection | None:
-        """A connection for a request that no hook wants to see; None where exchange() is needed."""
+        """Returns a connection for a request that no hook wants to see, or None where exchange() is
+        needed."""
         if not self._plain or self._remoting is None:
             return None
         return self._remoting.ready(address)
 
     async def exchange(self, address: str, command: Command, timeout: float) -> Command:
-        """The answer, whatever its code. Raises: Unreachable, RequestTimeout."""
+        """Sends a request and returns the answer, whatever its code. Raises: Unreachable,
+        RequestTimeout."""
         remoting = self._remoting
         if remoting is None or self._closed:
             self._refuse()
@@ -252,7 +254,8 @@ class Network:
         fine: Sequence[int] = (0,),
         timeout: float | None = None,
     ) -> Command:
-        """The answer, its code among `fine`. Raises: BrokerRefused, Unreachable, RequestTimeout."""
+        """Sends a request and returns the answer, whose code must be among `fine`. Raises:
+        BrokerRefused, Unreachable, RequestTimeout."""
         answer = await self.exchange(
             address, request_of(code, fields, body), timeout or self.settings.request_timeout_s
         )
@@ -273,7 +276,7 @@ class Network:
             await remoting.oneway(address, command, self.settings.request_timeout_s)
 
     async def ask_servers(self, code: int, fields: Mapping[str, object]) -> Command:
-        """The first answer that one of the name servers gives. Raises: Unreachable."""
+        """Returns the first answer that one of the name servers gives. Raises: Unreachable."""
         told = []
         for _ in range(len(self._servers)):
             server = self._servers[0]
@@ -320,8 +323,8 @@ class Network:
             task.exception()  # whoever waited for it has it
 
     async def route_soon(self, topic: str) -> Route:
-        """The route of a topic that was perhaps made a moment ago, and that name servers do not
-        know yet. Raises: NoRoute after a second, Unreachable."""
+        """Returns the route of a topic that was perhaps made a moment ago, and that name servers do
+        not know yet. Raises: NoRoute after a second, Unreachable."""
         pause = 0.02
         while True:
             try:
@@ -363,7 +366,7 @@ class Network:
         return None
 
     async def _ask_one_route(self, topic: str) -> Route | None:
-        """Of the first name server that answers."""
+        """Asks one name server after the other, until one answers."""
         answer = await self.ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -433,12 +436,13 @@ class Network:
             self._connected_again()
 
     async def registered(self, address: str) -> None:
-        """Until the broker has heard of us, or refuses to."""
+        """Waits until the broker has heard of this client, or refuses to."""
         if address not in self._beaten:
             await self._beat_one(address)
 
     async def _keep(self) -> None:
-        """Beats and polls routes; brokers that were lost are tried again, slower and slower."""
+        """Sends heartbeats and polls routes; brokers that were lost are tried again, slower and
+        slower."""
         assert self._wake is not None
         settings = self.settings
         beat_due = time.monotonic() + settings.heartbeat_s
@@ -478,7 +482,7 @@ class Network:
 
 @contextlib.contextmanager
 def _named_errors() -> Iterator[None]:
-    """Errors of the transport under their names here."""
+    """Turns errors of the transport into the client's."""
     try:
         yield
     except TimeoutError as late:
@@ -488,7 +492,8 @@ def _named_errors() -> Iterator[None]:
 
 
 def number_in(answer: Command, name: str) -> int:
-    """A field of an answer. Raises: KeyError, ValueError (also beyond 64 bits)."""
+    """Reads a number from a field of an answer. Raises: KeyError, ValueError (also beyond 64
+    bits)."""
     value = int(answer.ext[name])
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"the field {name} is beyond 64 bits")

@@ -130,7 +130,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 def check_settings(
     settings: object, at_least: Mapping[str, int] | None = None, more_than_0: Sequence[str] = ()
 ) -> None:
-    """Types of all fields, and the least values of some. Raises: Misuse."""
+    """Checks the types of all fields, and the least values of some. Raises: Misuse."""
     for field in fields(settings):  # type: ignore[arg-type]
         kinds, value = _KINDS.get(str(field.type)), getattr(settings, field.name)
         if kinds is not None and (
@@ -176,7 +176,7 @@ def name_servers(given: str | Sequence[str] | None, settings: ClientSettings) ->
 
 
 def checked_group(group: str, namespace: str) -> str:
-    """The full name of a group. Raises: InvalidMessage."""
+    """Returns the full name of a group. Raises: InvalidMessage."""
     from broker.client.sending import with_namespace
 
     full = with_namespace(group, namespace)

@@ -66,7 +66,7 @@ class PoppedBatch(QueueProgress):
 
 
 class Popping:
-    """In the place of a rebalancer: one request waits at each broker of each topic."""
+    """Takes the place of a rebalancer: one request waits at each broker of each topic."""
 
     def __init__(self, consumer: Member) -> None:
         self._consumer = consumer
@@ -90,7 +90,8 @@ class Popping:
         self._due.set()
 
     async def stop(self) -> None:
-        """What was handed out and is not done comes back to the group by itself."""
+        """Stops asking. Messages that were handed out and are not done come back to the group by
+        themselves."""
         tasks = [*self._asking.values(), *([self._keeper] if self._keeper is not None else [])]
         for task in tasks:
             task.cancel()
@@ -98,7 +99,7 @@ class Popping:
         self._asking, self._keeper = {}, None
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Acknowledgements that are under way are the last thing."""
+        """Waits for the acknowledgements that are under way."""
         if self._acks:
             await asyncio.wait(self._acks)
 
@@ -113,7 +114,7 @@ class Popping:
                 log.info("%s has no routes; will retry: %s", self._consumer.network.name, failed)
 
     async def _look(self) -> None:
-        """One task for each topic and broker, and none for those that are gone."""
+        """Keeps one task for each topic and broker, and none for those that are gone."""
         consumer, wanted = self._consumer, set()
         for topic in [each for each in consumer.subscriptions if not each.startswith(RETRY)]:
             route = await consumer.network.route(topic)

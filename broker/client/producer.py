@@ -117,7 +117,7 @@ class ProducerSettings:
 
 
 def settings_of(kind: type[_T], options: Mapping[str, Any]) -> _T:
-    """The settings of that class among keyword arguments."""
+    """Picks the settings of that class from keyword arguments."""
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in options.items() if name in names})
 
@@ -406,12 +406,11 @@ class AsyncProducer:
             return await self._deliver(outgoing, Choice(same_broker, False), None, result_of)
 
     async def recall(self, result: SendResult) -> None:
-        """Takes a message with a delay back, as long as it is not due.
+        """Recalls a message with a delay, as long as it is not due.
 
         Raises: Misuse for the result of a message that does not wait; BrokerRefused when it was
         delivered or recalled before, or when the broker allows no recalls (recallMessageEnable);
-        Unreachable, RequestTimeout, NoRoute.
-        """
+        Unreachable, RequestTimeout, NoRoute."""
         self.network.check()
         if not isinstance(result, SendResult):
             raise Misuse(f"recall() takes a SendResult, not {type(result).__name__}")
@@ -527,7 +526,7 @@ class AsyncProducer:
         start: float,
         result: Callable[[PreparedSend, MessageQueue, Answer], _T],
     ) -> tuple[InFlight, asyncio.Future[_T]]:
-        """One that waits for its answer, and what the user waits for."""
+        """Makes the send that waits for its answer, and the future that the user waits for."""
         begun = self._begun
         while begun and begun[0].finished:
             begun.popleft()
@@ -540,7 +539,8 @@ class AsyncProducer:
     # ---- the quick way to a broker in this process ----
 
     def _begin_nearby(self, sending: InFlight, lane: Lane, target: Target, near: Near) -> bool:
-        """Whether the broker has taken it, without bytes between; mostly it is answered, too."""
+        """Gives the send to a broker of this process without bytes between, and says whether the
+        broker has taken it; mostly it is answered, too."""
         at, connection = near.direct(), sending.connection
         if at is None:
             return False
@@ -591,7 +591,8 @@ class AsyncProducer:
         return sent
 
     def _let_others_run(self) -> bool:
-        """A send that was answered at once has not given the loop back: whether it is time to."""
+        """Says whether it is time to give the loop back, which a send that was answered at once has
+        not done."""
         self._at_once += 1
         return self._at_once % YIELD_EVERY == 0
 
@@ -614,7 +615,7 @@ class AsyncProducer:
         self._failed(sending, known, True)
 
     def _failed(self, sending: InFlight, error: ClientError, again: bool) -> None:
-        """The first attempt failed: others are made by a task, which has the slot now."""
+        """Leaves further attempts to a task, which has the slot now: the first attempt failed."""
         self._nearby.clear()
         if not self.network.started:
             self._slots.release()
@@ -669,8 +670,8 @@ class AsyncProducer:
         result: Callable[[PreparedSend, MessageQueue, Answer], _T],
         before: Sequence[Attempt] = (),
     ) -> _T:
-        """One message or batch to a broker, with further attempts where they make sense. before:
-        attempts that were made already."""
+        """Sends one message or batch to a broker, with further attempts where they make sense.
+        before: attempts that were made already."""
         if timeout_s is not None and not (isinstance(timeout_s, int | float) and timeout_s > 0):
             raise Misuse(f"timeout_s is {timeout_s!r}; pass seconds, more than 0")
         began = time.monotonic()
@@ -713,7 +714,8 @@ class AsyncProducer:
         raise SendFailed(outgoing.topic, attempts)
 
     async def _before_retry(self, topic: str, error: ClientError, number: int, end: float) -> None:
-        """A broker that went away may be in the routes no more, or back in a moment."""
+        """Waits a moment and asks for the route again: a broker that went away may have left it, or
+        be back in a moment."""
         if isinstance(error, Unreachable):
             pause = min(0.05 * 4**number, max(0.0, end - time.monotonic()))
             await asyncio.sleep(pause)
@@ -742,6 +744,6 @@ class Choice:
 
 
 def _by_key(route: Route, key: str) -> MessageQueue:
-    """Java's SelectMessageQueueByHash, so that producers of both kinds agree."""
+    """Chooses as Java's SelectMessageQueueByHash, so that producers of both kinds agree."""
     value = abs(java_hash(key))
     return route.publish[value % len(route.publish)]

@@ -43,21 +43,22 @@ class QueueProgress:
 
     @property
     def pending(self) -> int:
-        """Messages that were pulled and are not done."""
+        """The number of messages that were pulled and are not done."""
         return len(self._open) - len(self._done)
 
     @property
     def commit_offset(self) -> int:
-        """Everything before it is done."""
+        """The offset before which everything is done."""
         return self._open[0] if self._open else self.next_offset
 
     def pulled(self, offsets: Iterable[int], next_offset: int) -> None:
-        """A pull brought messages; the next one begins at next_offset."""
+        """Notes the messages that a pull brought; the next one begins at next_offset."""
         self._open.extend(offsets)
         self.next_offset = next_offset
 
     def done(self, *offsets: int) -> None:
-        """Messages are worked on, or were handed to the retry topic. A repeat is harmless."""
+        """Notes messages that were processed, or were handed to the retry topic. A repeat is
+        harmless."""
         opened, finished = self._open, self._done
         for offset in offsets:
             if not opened:
@@ -72,7 +73,7 @@ class QueueProgress:
             self.wake()
 
     def is_open(self, offset: int) -> bool:
-        """Whether the message was pulled and is not done."""
+        """Says whether the message was pulled and is not done."""
         return bool(self._open) and offset >= self._open[0] and offset not in self._done
 
     def reset(self, offset: int) -> None:

@@ -46,10 +46,8 @@ BACKOFF_S = (0.2, 3.0)
 
 
 class Puller:
-    """Asks for the next messages of one queue, and is what waits for the answer.
-
-    Failures are logged, and tried again slower and slower.
-    """
+    """Asks for the next messages of one queue, and waits for the answer itself. Failures are
+    logged, and tried again slower and slower."""
 
     def __init__(self, member: Member, progress: QueueProgress) -> None:
         self._member = member
@@ -77,7 +75,7 @@ class Puller:
         self._connected = False
 
     def stop(self) -> None:
-        """Nothing is asked or taken any more."""
+        """Ends the asking: no more messages are asked for or taken."""
         self._stopped = True
         self._progress.wake = None
         self._kept = None
@@ -88,7 +86,7 @@ class Puller:
             self._connection.forget(self._opaque)
 
     def next(self) -> None:
-        """Asks, if there is room for what may come, and no pause. Harmless when repeated."""
+        """Asks for messages if there is room for them and no pause. Harmless when repeated."""
         if self._stopped or self._asked is not None or self._task is not None:
             return
         progress = self._progress
@@ -136,7 +134,7 @@ class Puller:
             self._late = self._loop.call_later(self._limit_s, self._look)
 
     def _subscribe(self) -> None:
-        """What stays the same in all pulls, until something else is subscribed to."""
+        """Makes the part of pulls that stays the same until something else is subscribed to."""
         member, queue = self._member, self._progress.queue
         found = member.subscriptions.get(queue.topic)
         if found is self._subscription and self._fields:
@@ -156,7 +154,7 @@ class Puller:
         self._fields = request_of(RequestCode.PULL_MESSAGE, fields).ext
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Until it ends nothing is asked."""
+        """Runs something during which nothing is asked for."""
         self._task = task = self._member.network.spawn(self._guarded(work))
         task.add_done_callback(self._task_ended)
 
@@ -265,7 +263,7 @@ class Puller:
             self._member.arrived(messages)
 
     def _nothing(self, answer: Command) -> None:
-        """There is no message for us up to an offset."""
+        """Continues at an offset before which there is no message for this group."""
         progress = self._progress
         first, after = progress.next_offset, number_in(answer, "nextBeginOffset")
         if after < first:
@@ -276,11 +274,11 @@ class Puller:
             self._rest()
 
     def _rest(self) -> None:
-        """Before the next pull: a broker may go on with such answers."""
+        """Pauses before the next pull: a broker may go on with such answers."""
         self._spawn(lambda: asyncio.sleep(REST_S))
 
     def _rest_longer(self) -> None:
-        """The same for answers that a sound broker gives once: each time longer, until one brings
+        """Pauses after answers that a sound broker gives once: each time longer, until one brings
         messages."""
         rest_s, self._rest_s = self._rest_s, min(2 * self._rest_s, BACKOFF_S[1])
         self._spawn(lambda: asyncio.sleep(rest_s))
@@ -293,7 +291,7 @@ class Puller:
         self._spawn(lambda: self._recover(failed))
 
     async def _recover(self, failed: Exception) -> None:
-        """Whatever goes on failing is told, once a minute: the first time it may be a broker that
+        """Logs once a minute what goes on failing: the first time it may be a broker that
         restarts."""
         kind, queue = (self._address, type(failed)), self._progress.queue
         if isinstance(failed, BadAnswer):

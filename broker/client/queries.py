@@ -19,11 +19,11 @@ _FINE = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 async def messages_by_key(
     network: Network, topic: str, key: str, most: int = 32
 ) -> list[ReceivedMessage]:
-    """At most so many of each broker, the first stored first; none of a topic without route.
+    """Returns at most so many messages of each broker, the first stored first; none of a topic
+    without route. Every broker must answer: a message that cannot be seen is not one that is
+    missing.
 
-    Every broker must answer: a message that cannot be seen is not one that is missing. Raises:
-    BrokerRefused, Unreachable, RequestTimeout, BadRecord.
-    """
+    Raises: BrokerRefused, Unreachable, RequestTimeout, BadRecord."""
     try:
         route = await network.route(topic, fresh=True)
     except NoRoute:

@@ -28,7 +28,7 @@ LOCK_S, LOCK_BELIEVED_S = 20.0, 30.0
 
 
 class Rebalancer:
-    """soon() may be called by anybody; one round runs at a time."""
+    """Divides the queues. Anybody may call soon(); one round runs at a time."""
 
     def __init__(self, consumer: Member) -> None:
         self._consumer = consumer
@@ -38,7 +38,7 @@ class Rebalancer:
         self._round = asyncio.Lock()
 
     async def start(self) -> None:
-        """The first round, then on and on in the background."""
+        """Waits for the first round; more follow in the background."""
         await self._rebalance()
         if self._task is None:
             self._task = self._consumer.network.spawn(self._keep())
@@ -66,7 +66,7 @@ class Rebalancer:
             balanced = await self._rebalance()
 
     async def _rebalance(self) -> bool:
-        """Whether every topic was divided and every queue of ours begun."""
+        """Says whether every topic was divided and every queue of ours begun."""
         balanced = True
         async with self._round:
             for topic in list(self._consumer.subscriptions):
@@ -130,7 +130,8 @@ class Rebalancer:
             raise Misuse(f"the strategy raised {type(failed).__name__}: {failed}") from failed
 
     async def _members(self, route: Route) -> list[str]:
-        """Client ids of the group, sorted as every member sorts them. Raises: ClientError."""
+        """Returns the client ids of the group, sorted as every member sorts them. Raises:
+        ClientError."""
         consumer = self._consumer
         names = list(route.brokers)
         address = route.address(random.choice(names)) if names else None
@@ -162,7 +163,7 @@ class Rebalancer:
         )
 
     async def _lock(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Those that the brokers gave us."""
+        """Returns the queues whose locks the brokers gave us."""
         locked: set[MessageQueue] = set()
         for address, some in self._by_broker(queues).items():
             try:
@@ -191,7 +192,7 @@ class Rebalancer:
                 self._note_locks(await self._lock(queues))
 
     async def unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Other members need not wait until our locks expire."""
+        """Returns the locks, so that other members need not wait until they expire."""
         if not self._consumer.settings.orderly or not queues:
             return
         for address, some in self._by_broker(queues).items():

@@ -39,7 +39,7 @@ class Reply:
 
 
 class Waiting:
-    """Requests whose answer has not come, by correlation id."""
+    """The requests whose answer has not come, by correlation id."""
 
     def __init__(self) -> None:
         self._futures: dict[str, asyncio.Future[Reply]] = {}
@@ -101,8 +101,8 @@ def request_properties(key: str, client_id: str, timeout_s: float) -> dict[str, 
 
 
 def reply_properties(message: ReceivedMessage) -> tuple[str, dict[str, str]]:
-    """Topic and properties of the reply to a message. Raises: InvalidMessage when nobody waits for
-    one."""
+    """Makes topic and properties of the reply to a message. Raises: InvalidMessage when nobody
+    waits for one."""
     given = message.properties
     cluster, key, client = (given.get(n) for n in ("CLUSTER", CORRELATION, "REPLY_TO_CLIENT"))
     if not cluster or not key or not client:

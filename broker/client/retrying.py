@@ -23,7 +23,7 @@ FIRST_LEVEL = 3
 
 
 async def give_back(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
-    """To the broker that it came from. Raises: ClientError."""
+    """Sends a message back to the broker that it came from. Raises: ClientError."""
     fields = {
         "offset": message.physical_offset, "group": consumer.group, "delayLevel": delay_level,
         "originMsgId": message.message_id, "originTopic": message.queue.topic, "unitMode": False,
@@ -43,10 +43,8 @@ async def send_back(consumer: Member, message: ReceivedMessage, delay_level: int
 
 
 async def republish(consumer: Member, message: ReceivedMessage, delay_level: int) -> None:
-    """To the group's retry topic, whose broker makes it a dead letter when it came too often.
-
-    Raises: ClientError.
-    """
+    """Sends a message to the group's retry topic, whose broker makes it a dead letter when it came
+    too often. Raises: ClientError."""
     head, most = message.head, consumer.settings.retries
     topic = f"%RETRY%{consumer.group}"
     properties = dict(message.properties)

@@ -32,7 +32,7 @@ class Route:
         return self.brokers.get(broker, {}).get(0)
 
     def address(self, broker: str, broker_id: int = 0) -> str | None:
-        """Of the broker with that id, else of any one of that name."""
+        """Returns the address of the broker with that id, else of any one of that name."""
         known = self.brokers.get(broker, {})
         return known.get(broker_id) or next(iter(known.values()), None)
 
@@ -46,7 +46,7 @@ class Route:
 
 
 def parse_route(body: bytes | bytearray | memoryview, topic: str) -> Route:
-    """The route of a name server's answer, JSON or fastjson. Raises: ValueError."""
+    """Reads the route of a name server's answer, JSON or fastjson. Raises: ValueError."""
     value = mqjson.loads(body)
     if not isinstance(value, Mapping):
         raise ValueError("the route is not a JSON object")
@@ -86,7 +86,7 @@ def _route(value: Mapping[str, Any], topic: str) -> Route:
 def _ordered(
     conf: str, topic: str, brokers: Mapping[str, Mapping[int, str]]
 ) -> list[MessageQueue] | None:
-    """The queues of an order topic (``broker:queues;...``); None when it is no order topic."""
+    """Returns the queues of an order topic (``broker:queues;...``), or None for another topic."""
     if not conf:
         return None
     made: list[MessageQueue] = []
@@ -102,7 +102,7 @@ def _ordered(
 def route_of_queues(
     topic: str, broker: str, address: str, cluster: str, perm: int, reads: int, writes: int
 ) -> Route:
-    """The route of a topic that one broker serves."""
+    """Makes the route of a topic that one broker serves."""
     return Route(
         tuple(MessageQueue(topic, broker, n) for n in range(writes if perm & _WRITE else 0)),
         tuple(MessageQueue(topic, broker, n) for n in range(reads if perm & _READ else 0)),
@@ -112,6 +112,7 @@ def route_of_queues(
 
 
 def as_template(route: Route, topic: str, queues: int) -> Route:
-    """The route of the default topic as that of a topic to be created with so many queues."""
+    """Makes, of the route of the default topic, that of a topic to be created with so many
+    queues."""
     made = tuple(MessageQueue(topic, q.broker, q.queue) for q in route.publish if q.queue < queues)
     return Route(made, made, route.brokers, route.clusters)

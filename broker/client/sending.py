@@ -156,7 +156,7 @@ class PreparedSend:
         self.born_ms = time.time_ns() // 1_000_000
 
     def command(self, queue: MessageQueue) -> Command:
-        """The request that sends it to a queue."""
+        """Makes the request that sends it to a queue."""
         ext = fixed_fields(self.rules, self.topic, queue, self.batch)
         ext |= {
             "f": str(self.sys_flag), "g": str(self.born_ms), "h": str(self.flag),
@@ -166,7 +166,7 @@ class PreparedSend:
 
 
 def fixed_fields(rules: SendRules, topic: str, queue: MessageQueue, batch: bool) -> dict[str, str]:
-    """The fields that are the same for all messages to a queue."""
+    """Makes the fields that are the same for all messages to a queue."""
     return {
         "a": rules.group, "b": topic, "c": "TBW102", "d": str(rules.create_queues),
         "e": str(queue.queue), "j": "0", "k": "false", "m": "true" if batch else "false",
@@ -219,7 +219,7 @@ def properties_of(message: Message, key: str) -> str:
 
 
 def _time_of(message: Message) -> str:
-    """The property that asks for its time. Raises: InvalidMessage."""
+    """Makes the property that asks for the message's time. Raises: InvalidMessage."""
     delay = message.delay
     if delay is None:
         return f"TIMER_DELIVER_MS\x01{message.deliver_at_ms}\x02"
@@ -237,7 +237,8 @@ def _time_of(message: Message) -> str:
 
 
 def _check_types(message: Message) -> None:
-    """Of what would else be sent as whatever text Python makes of it. Raises: InvalidMessage."""
+    """Checks what would else be sent as whatever text Python makes of it. Raises:
+    InvalidMessage."""
     tags, keys, properties = message.tags, message.keys, message.properties
     if tags and not isinstance(tags, str):
         raise _wrong("tags", tags, "a text")
@@ -262,7 +263,7 @@ def _wrong(name: str, value: object, wanted: str) -> InvalidMessage:
 
 
 def encoded(properties: Mapping[str, str]) -> str:
-    """Properties in the form of the wire. Raises: InvalidMessage."""
+    """Encodes properties in the form of the wire. Raises: InvalidMessage."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     return checked_properties(text, len(properties))
 
@@ -283,7 +284,7 @@ _legal_topics: set[str] = set()
 
 
 def check_message(message: Message, rules: SendRules) -> str:
-    """The full topic of a message that may be sent. Raises: InvalidMessage."""
+    """Returns the full topic of a message that may be sent. Raises: InvalidMessage."""
     if not isinstance(message, Message):
         raise InvalidMessage(f"{type(message).__name__} is sent; send Message(topic, body)")
     topic = message.topic
@@ -312,8 +313,8 @@ def check_message(message: Message, rules: SendRules) -> str:
 
 
 def with_namespace(name: str, namespace: str) -> str:
-    """``namespace%name``, with the prefix of retry and dead-letter topics outermost. Raises:
-    InvalidMessage."""
+    """Returns ``namespace%name``, with the prefix of retry and dead-letter topics outermost.
+    Raises: InvalidMessage."""
     if not isinstance(name, str):
         raise InvalidMessage(f"a topic or group is {type(name).__name__}; pass its name as text")
     if not namespace:
@@ -340,7 +341,8 @@ def prepare(
     code: int = RequestCode.SEND_MESSAGE_V2,
     key: str | None = None,
 ) -> PreparedSend:
-    """key: its unique key; None: a new one. Raises: InvalidMessage."""
+    """Makes the request of a message. key: its unique key, by default a new one. Raises:
+    InvalidMessage."""
     topic = check_message(message, rules)
     body = message.body
     if key is None:
@@ -364,7 +366,7 @@ _RETRY = "%RETRY%"
 
 
 class _Part:
-    """What is gathered for one request."""
+    """The messages that are gathered for one request."""
 
     __slots__ = ("bodies", "flags", "indexes", "keys", "properties", "size")
 
@@ -380,8 +382,8 @@ class _Part:
 def cut_batches(
     messages: Sequence[Message], rules: SendRules, batch_max: int
 ) -> Iterator[tuple[Sequence[int], PreparedSend]]:
-    """Requests of at most batch_max bytes each, with the indexes of their messages. A batch has one
-    topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
+    """Makes requests of at most batch_max bytes each, with the indexes of their messages. A batch
+    has one topic and one wait_stored; delays are not allowed. Raises: InvalidMessage."""
     listed, at = messages if type(messages) is list else list(messages), 0
     while at < len(listed) and (batches := _plain_batches(listed, at, rules, batch_max)):
         for outgoing in batches:
@@ -394,7 +396,8 @@ def cut_batches(
 def _plain_batches(
     messages: list[Message], at: int, rules: SendRules, batch_max: int
 ) -> list[PreparedSend]:
-    """Requests of the messages from number `at` on, when they are of one topic and plain."""
+    """Makes requests of the messages from number `at` on, as far as they are plain and of one
+    topic."""
     first = messages[at]
     if type(first) is not Message or str(first.topic).startswith(_RETRY):
         return []
@@ -409,7 +412,7 @@ def _plain_batches(
 def _cut_any(
     messages: Sequence[Message], rules: SendRules, batch_max: int
 ) -> Iterator[tuple[Sequence[int], PreparedSend]]:
-    """Of messages that need a look each. Raises: InvalidMessage."""
+    """Makes requests of messages that need a look each. Raises: InvalidMessage."""
     parts: dict[tuple[str, bool], _Part] = {}
     full: list[tuple[tuple[str, bool], _Part]] = []
     keys = new_unique_keys(len(messages))
@@ -481,7 +484,7 @@ def _answer_of(command: Command, queue: MessageQueue) -> Answer:
 
 
 def result_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> SendResult:
-    """The result of a single message that the broker stored; its status is in STORED."""
+    """Makes the result of a single message that the broker stored; its status is in STORED."""
     code, number, offset, ids, transaction, handle = answer
     return SendResult(
         STORED[code],
@@ -495,7 +498,7 @@ def result_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> Se
 
 
 def results_of(outgoing: PreparedSend, queue: MessageQueue, answer: Answer) -> list[SendResult]:
-    """The results of a batch, in its order."""
+    """Makes the results of a batch, in its order."""
     status, where = STORED[answer.code], queue
     keys = outgoing.keys
     assert isinstance(keys, list)
@@ -509,5 +512,5 @@ def is_stored(answer: Command) -> bool:
 
 
 def may_retry(code: int) -> bool:
-    """Whether another broker may do better."""
+    """Says whether another broker may do better."""
     return code in RETRY_CODES or code == ResponseCode.GO_AWAY

@@ -38,7 +38,8 @@ class Sql(str):
 
 @dataclass(frozen=True, slots=True)
 class TopicSubscription:
-    """A topic and what of it is wanted. tags: None for everything. version: ms, the newer wins."""
+    """A topic, and which of its messages are wanted. tags: None for all of them. version: ms, the
+    newer wins."""
 
     topic: str
     expression: str = "*"
@@ -117,7 +118,8 @@ def consumer_data(
     start: str,
     unit_mode: bool = False,
 ) -> dict[str, object]:
-    """What a heartbeat says of a consumer. active: it pulls when it wants to (lite pull)."""
+    """Makes the part of a heartbeat that is about a consumer. active: it pulls when it wants to
+    (lite pull)."""
     return {
         "consumeFromWhere": start,
         "consumeType": "CONSUME_ACTIVELY" if active else "CONSUME_PASSIVELY",

@@ -48,7 +48,7 @@ class Spans:
     # ---- producers ----
 
     def instrument(self, producer: Any) -> None:
-        """Has every send of this producer make a span; others are not slower by it."""
+        """Makes a span of every send of this producer; others are not slower by it."""
         for name in _AWAITED:
             if hasattr(producer, name):
                 setattr(producer, name, self._awaited(getattr(producer, name)))
@@ -118,7 +118,7 @@ class Spans:
         return self._span(operation, message.topic, kind, facts, current=current)
 
     def _marked(self, message: Message, span: Any) -> Message:
-        """The message with the span's context among its properties."""
+        """Returns the message with the span's context among its properties."""
         carrier: dict[str, str] = {}
         self._propagate.inject(carrier, self._trace.set_span_in_context(span))
         return dataclasses.replace(message, properties={**message.properties, **carrier})

@@ -101,8 +101,8 @@ class Tracer:
         answer: Command | None,
         result: object,
     ) -> None:
-        """A message, or each of a batch, was stored, or (without answer) could not be. began:
-        monotonic seconds. result: a SendResult, or a list of them."""
+        """Records that a message, or each of a batch, was stored, or (without answer) could not be.
+        began: monotonic seconds. result: a SendResult, or a list of them."""
         region = DEFAULT_REGION
         if answer is not None:
             region = answer.ext.get("MSG_REGION", DEFAULT_REGION)

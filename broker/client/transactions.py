@@ -86,11 +86,11 @@ class Transaction:
         return self.send_result.message_id
 
     def rollback(self) -> None:
-        """The message is not delivered, although the block ends normally."""
+        """Has the message not delivered, although the block ends normally."""
         self.state = LocalState.ROLLBACK
 
     def leave_open(self) -> None:
-        """Nothing is decided at the end of the block: the broker will ask check()."""
+        """Leaves the transaction undecided at the end of the block: the broker will ask check()."""
         self.state = LocalState.UNKNOWN
 
 
@@ -250,14 +250,14 @@ class AsyncTransactionProducer(AsyncProducer):
             )
 
     async def _introduce(self, route: Route) -> None:
-        """A broker can only ask producers that it has heard of."""
+        """Registers with the broker, which can only ask producers that it has heard of."""
         masters = route.addresses(masters_only=True)
         await asyncio.gather(*map(self.network.registered, masters))
 
     async def end(
         self, tx: Transaction, state: LocalState, remark: str | None = None
     ) -> TransactionResult:
-        """Tells the broker how it ended. When that fails, the broker asks check() later."""
+        """Tells the broker the decision. When that fails, the broker asks check() later."""
         command = request_of(RequestCode.END_TRANSACTION, self._ending(tx, state))
         command.remark = remark
         try:
@@ -367,7 +367,8 @@ def check_listener(listener: object, check: object) -> None:
 
 
 def state_of(what: str, told: object) -> LocalState:
-    """What a user's function says; None: it does not know. Raises: Misuse."""
+    """Returns what a user's function decided; None stands for LocalState.UNKNOWN. Raises:
+    Misuse."""
     if told is None:
         return LocalState.UNKNOWN
     if not isinstance(told, LocalState):

@@ -216,7 +216,7 @@ def _inflated_at_once(received: ReceivedMessage) -> bytes | None:
 
 def _body(received: ReceivedMessage) -> tuple[bytes | None, int]:
     """The body where it is not the stored one, and its encoding. It is inflated here, as no client
-    knows all of the kinds; one that cannot be, or becomes too long, is left to the client, as
+    knows all of the kinds; one that is malformed, or becomes too long, is left to the client, as
     Apache's proxy leaves all of them."""
     if not is_compressed(received):
         return None, pb.Encoding.IDENTITY

@@ -44,7 +44,7 @@ class KvConfig:
         self.tables.setdefault(namespace, {})[key] = value
 
     def _size(self) -> int:
-        """Characters of all that is there."""
+        """Counts the characters of all keys and values."""
         return sum(
             len(key) + len(value) for table in self.tables.values() for key, value in table.items()
         )
@@ -53,7 +53,7 @@ class KvConfig:
         self.tables.get(namespace, {}).pop(key, None)
 
     def listed(self, namespace: str) -> bytes | None:
-        """``{"table":{key:value}}``, or None when the namespace was never used."""
+        """Returns ``{"table":{key:value}}``, or None when the namespace was never used."""
         table = self.tables.get(namespace)
         if table is None:
             return None
@@ -74,7 +74,7 @@ class KvConfig:
 
 
 def _load(path: Path) -> Table:
-    """What the file holds, or its .bak when the file is torn, as upstream's writing leaves it."""
+    """Reads the file, or its .bak when the file is torn, as upstream's writing leaves it."""
     trouble = None
     for candidate in (path, path.with_name(path.name + ".bak")):
         data = read_file(candidate)

@@ -61,7 +61,7 @@ _ABSENT = (
 
 
 class Processor:
-    """Handlers over the tables. notify: is given the changes that brokers are to be told."""
+    """Serves requests over the tables. notify: is given the changes that brokers are to be told."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Processor:
         return command.reply(body=body)
 
     def _route_of_zone(self, topic: str, zone: str, quoted: bool) -> bytes | None:
-        """Without the brokers of other zones, unless their master is gone."""
+        """Leaves out the brokers of other zones, unless their master is gone."""
         route = self._routes.route(topic)
         if route is None:
             return None
@@ -181,7 +181,7 @@ class Processor:
     async def _register_later(
         self, peer: Peer, command: Command, given: tuple[bytes, bool, int]
     ) -> Command:
-        """A large one: read beside the event loop, one after the other."""
+        """Reads a large body beside the event loop, one after the other."""
         async with self._reading:
             body = await asyncio.to_thread(_parsed, *given)
             registration = _registration(peer, command, body)
@@ -255,7 +255,7 @@ class Processor:
         return command.reply(ext={"addTopicCount": count})
 
     async def _change_write_perm(self, name: str, may_write: bool) -> int:
-        """Others have their turn in between."""
+        """Changes the rights of a broker's topics; other requests have their turn in between."""
         count, topics = 0, self._routes.topics_of(name)
         for at in range(0, len(topics), _A_TURN):
             count += self._routes.change_write_perm(name, may_write, topics[at : at + _A_TURN])
@@ -271,7 +271,7 @@ class Processor:
         setting: str,
         chosen: Callable[[list[str]], list[str]] = lambda topics: topics,
     ) -> Command:
-        """chosen: of some of the topics. Others have their turn in between."""
+        """chosen: picks some of the topics. Other requests have their turn in between."""
         if not self._settings.flag(setting):
             raise Refused(ResponseCode.SYSTEM_ERROR, "disable")
         topics, parts = self._routes.topics(), []
@@ -337,7 +337,7 @@ class Processor:
         return command.reply()
 
     async def _kv_changed(self, namespace: str) -> None:
-        """Answered when the disk has it: a change that was acknowledged stays."""
+        """Answers when the disk has the change: one that was acknowledged stays."""
         if namespace == ORDER_TOPICS:
             self.apply_settings()
         async with self._saving:
@@ -386,7 +386,7 @@ class Processor:
 
 
 def _check_size(command: Command) -> None:
-    """Of a body that is no registration. Raises: Refused."""
+    """Checks the size of a body that is not a registration. Raises: Refused."""
     if len(command.body) > _OTHER_MAX:
         raise Refused(
             ResponseCode.SYSTEM_ERROR,

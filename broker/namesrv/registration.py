@@ -92,7 +92,7 @@ _ROUTE = Shape(
 
 
 def is_packed(data: bytes, compressed: bool) -> bool:
-    """Whether a body is a zlib stream, of which a few bytes may become UNPACKED_MAX."""
+    """Says whether a body is a zlib stream, of which a few bytes may become UNPACKED_MAX."""
     return compressed or data[:1] == bytes((ZLIB,))
 
 
@@ -133,13 +133,13 @@ def _version(found: Mapping[str, int]) -> DataVersion:
 
 
 def data_version(data: bytes) -> DataVersion:
-    """DataVersion as a body (322). Raises: ValueError that says what is wrong."""
+    """Reads the DataVersion of a body (322). Raises: ValueError that says what is wrong."""
     return _version(_VERSION.loads(data))
 
 
 def route_rows(data: bytes) -> dict[str, BrokerTopic]:
-    """What a topic has at each broker: TopicRouteData (217). Raises: ValueError that says what is
-    wrong."""
+    """Reads what a topic has at each broker: TopicRouteData (217). Raises: ValueError that says
+    what is wrong."""
     return {
         row["brokerName"]: _checked(
             row["readQueueNums"],
@@ -160,7 +160,7 @@ def _checked(*numbers: Any) -> BrokerTopic:
 
 
 class _Parts:
-    """Numbers and texts with their length in front."""
+    """Reads numbers and texts with their length in front."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -46,7 +46,7 @@ SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 @dataclass(frozen=True, slots=True)
 class BrokerTopic:
-    """A topic at one broker."""
+    """The queues and rights of a topic at one broker."""
 
     read_queue_nums: int
     write_queue_nums: int
@@ -95,7 +95,7 @@ class Closable(Protocol):
 
 @dataclass(slots=True)
 class Live:
-    """A broker that gave a sign of life."""
+    """A broker that has given a sign of life."""
 
     name: str
     broker_id: int
@@ -108,7 +108,7 @@ class Live:
 
 @dataclass(slots=True)
 class BrokerRegistration:
-    """What a broker says of itself. acting_master: None from brokers that do not know of it."""
+    """What a broker tells about itself. acting_master: None from brokers that do not know of it."""
 
     cluster: str
     name: str
@@ -131,7 +131,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class MinIdChange:
-    """The smallest id of a broker name is another one; `notify` are to be told (905)."""
+    """The smallest id of a broker name has changed; `notify` are to be told (905)."""
 
     notify: tuple[str, ...]
     broker_id: int
@@ -142,7 +142,7 @@ class MinIdChange:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationAnswer:
-    """What a registration is answered: a slave learns its master."""
+    """The answer to a registration: a slave learns its master."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -232,7 +232,7 @@ class Routes:
 
     @property
     def is_full(self) -> bool:
-        """No topic and no broker that is not known is taken."""
+        """Whether topics and brokers that are not known are refused."""
         return self.size >= SIZE_MAX
 
     def _charge(self, broker: BrokerSet, given: BrokerRegistration) -> None:
@@ -252,7 +252,8 @@ class Routes:
             del self._by_peer[live.peer]
 
     def _outdated(self, given: BrokerRegistration, address: str | None) -> bool:
-        """Whether another broker with this id was appointed by a later state of the controller."""
+        """Says whether another broker with this id was appointed by a later state of the
+        controller."""
         if address is None or address == given.address:
             return False
         other = self._live.get((given.cluster, address))
@@ -270,7 +271,7 @@ class Routes:
         return RegistrationAnswer(master, live.ha_address, change)
 
     def _take_topics(self, given: BrokerRegistration, broker: BrokerSet, first: bool) -> None:
-        """A master's topics, or those of the slave with the smallest id."""
+        """Takes a master's topics, or those of the slave with the smallest id."""
         is_slave = given.broker_id != MASTER_ID
         if is_slave and (given.acting_master is None or given.broker_id != min(broker.addresses)):
             return
@@ -284,7 +285,7 @@ class Routes:
 
     @staticmethod
     def take_more(given: BrokerRegistration) -> bool:
-        """The next of a registration's topics; whether there may be more."""
+        """Takes the next of a registration's topics, and says whether there may be more."""
         return _go_on(given.rest)
 
     def _rows(
@@ -317,7 +318,7 @@ class Routes:
             self.forget(topic)
 
     def _take_filters(self, key: tuple[str, str], filters: list[str]) -> bool:
-        """Whether they changed."""
+        """Takes the filter servers, and says whether they changed."""
         if filters == self._filters.get(key, []):
             return False
         if filters:
@@ -327,7 +328,7 @@ class Routes:
         return True
 
     def is_changed(self, cluster: str, address: str, version: DataVersion | None) -> bool:
-        """Whether a broker's topics are not those that it registered last."""
+        """Says whether a broker's topics are not those that it registered last."""
         live = self._live.get((cluster, address))
         return live is None or live.version != version
 
@@ -396,7 +397,7 @@ class Routes:
                 self.forget(topic)
 
     def drop_more(self) -> bool:
-        """The next topics of brokers that are gone; whether there may be more."""
+        """Drops the next topics of brokers that are gone, and says whether there may be more."""
         while self._stale:
             if _go_on(self._stale[0]):
                 return True
@@ -433,11 +434,11 @@ class Routes:
         self._take_out(self._topics, topic, name)
 
     def peer_closed(self, peer: Closable) -> list[MinIdChange]:
-        """A broker whose connection is gone is gone."""
+        """Drops the brokers of a connection that was closed."""
         return self.unregister(self._keys(self._by_peer.get(peer, ())))
 
     def expire(self) -> tuple[list[MinIdChange], list[Closable]]:
-        """Drops who gave no sign of life; also gives their connections, to be closed."""
+        """Drops brokers that gave no sign of life, and returns their connections, to be closed."""
         now = self._clock_ms()
 
         late = {k: v for k, v in self._live.items() if v.seen_ms + v.timeout_ms < now}
@@ -465,7 +466,8 @@ class Routes:
             self._drop(topic, name)
 
     def change_write_perm(self, name: str, may_write: bool, topics: Iterable[str]) -> int:
-        """Of those of the topics that a broker serves; how many these are."""
+        """Changes the rights of those of the topics that a broker serves, and returns their
+        number."""
         count = 0
         for topic in topics:
             at = self._topics.get(topic, {})
@@ -506,7 +508,7 @@ class Routes:
         return made
 
     def _acting(self, topic: str, broker: BrokerSet, at: Mapping[str, BrokerTopic]) -> BrokerSet:
-        """The broker as clients see it: a slave stands in for a master that is gone."""
+        """Returns the broker as clients see it: a slave stands in for a master that is gone."""
         if (
             not self.switches.support_acting_master
             or not broker.acting_master
@@ -520,7 +522,7 @@ class Routes:
         return replace(broker, addresses=addresses)
 
     def encoded_route(self, topic: str, quoted: bool) -> bytes | None:
-        """The route in one of the two forms of JSON; made once after each change."""
+        """Returns the route in one of the two forms of JSON; it is made once after each change."""
         key = (topic, quoted)
         found = self._encoded.get(key)
         if found is None:
@@ -531,7 +533,7 @@ class Routes:
         return found
 
     def forget(self, topic: str) -> None:
-        """The topic's route has changed."""
+        """Drops the encoded routes of a topic whose route has changed."""
         self._encoded.pop((topic, True), None)
         self._encoded.pop((topic, False), None)
 
@@ -561,26 +563,28 @@ class Routes:
         return list(self._topics)
 
     def topics_of(self, name: str) -> list[str]:
-        """Those that a broker serves."""
+        """Returns the topics that a broker serves."""
         return list(self._served.get(name, ()))
 
     def of_cluster(self, cluster: str, topics: Iterable[str]) -> list[str]:
-        """Those of them that a broker of the cluster serves."""
+        """Returns those of the topics that a broker of the cluster serves."""
         names = self._clusters.get(cluster, {}).keys()
         return [topic for topic in topics if not names.isdisjoint(self._topics.get(topic, ()))]
 
     def flagged(self, wanted: Callable[[int], bool], topics: Iterable[str]) -> list[str]:
-        """wanted: says of a topicSysFlag whether the topic belongs to the list."""
+        """Returns the topics of a list. wanted: says of a topicSysFlag whether the topic belongs to
+        it."""
         known = (topic for topic in topics if topic in self._topics)
         return [t for t in known if wanted(next(iter(self._topics[t].values())).sys_flag)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Names of clusters and brokers, each of which is a topic, and the address of a broker."""
+        """Returns the names of clusters and brokers, each of which is a topic, and the address of a
+        broker."""
         names = dict.fromkeys(name for c, of in self._clusters.items() for name in (c, *of))
         addresses = (each.addresses[min(each.addresses)] for each in self._brokers.values())
         return list(names), next(addresses, None)
 
 
 def _go_on(rows: Iterator[None]) -> bool:
-    """A_PIECE of them, if there are so many."""
+    """Makes A_PIECE of the steps, if there are so many."""
     return sum(1 for _ in islice(rows, A_PIECE)) == A_PIECE

@@ -107,7 +107,8 @@ class NameServer:
         self._arm()
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Answers requests in progress for drain_s at most (shutdownWaitTimeSeconds), then ends."""
+        """Answers requests in progress for drain_s at most (shutdownWaitTimeSeconds), then
+        stops."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -152,7 +153,8 @@ class NameServer:
     # ---- brokers that go ----
 
     def _closed(self, peer: Connection) -> None:
-        """All brokers of a network that fails go at once: others have their turn in between."""
+        """Drops the brokers of a connection. All brokers of a network that fails go at once, so
+        others have their turn in between."""
         self._gone.append(peer)
         if self._server is not None:
             self._clean()

@@ -119,7 +119,8 @@ class NamesrvSettings:
         return str(self._values[name])
 
     def tls(self) -> TlsSettings:
-        """Of the names in front and of the file that tls.config.file names. Raises: BadArgument."""
+        """The settings of TLS, from the command line's names and from the file that tls.config.file
+        names. Raises: BadArgument."""
         given = dict(self._tls)
         file = given.get("tls.config.file", "")
         if file:
@@ -142,10 +143,8 @@ class NamesrvSettings:
         return frozenset((*_ALWAYS_BLACK, *self.text("configBlackList").split(";")))
 
     def update(self, changes: Mapping[str, str]) -> None:
-        """All of them or none; names that there are not are passed over, as upstream does.
-
-        Raises: BadArgument.
-        """
+        """Changes all of them or none; unknown names are passed over, as upstream does. Raises:
+        BadArgument."""
         known = {
             name: _converted(name, text, "the request")
             for name, text in changes.items()
@@ -154,7 +153,7 @@ class NamesrvSettings:
         self._values.update(known)
 
     def dumped(self) -> str:
-        """As a properties file, sorted by name: the answer to GET_NAMESRV_CONFIG."""
+        """Returns a properties file, sorted by name: the answer to GET_NAMESRV_CONFIG."""
         lines = []
         for name in sorted(self._values):
             value = self._values[name]
@@ -164,7 +163,7 @@ class NamesrvSettings:
 
 
 def _converted(name: str, value: object, where: str) -> Value:
-    """A value of the default's type. Raises: BadArgument."""
+    """Converts a value to the type of the default. Raises: BadArgument."""
     default = DEFAULTS[name]
     text = str(value).strip()
     if isinstance(default, bool):

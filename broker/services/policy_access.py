@@ -213,7 +213,7 @@ class PolicyAccess:
     # ---- admin requests ----
 
     async def create_user(self, name: str, body: Mapping[str, Any], by: User | None) -> None:
-        """by: who asks, None: nobody that is known. Raises: Rejected, StoreError."""
+        """by: the user who asks; None for an unknown one. Raises: Rejected, StoreError."""
         _check_name(name)
         async with self._lock:
             if name in self.rules.users:

@@ -31,7 +31,7 @@ typedef struct ps_audit ps_audit; /* thread-safe once the queues and index files
 #define PS_FIND_UNREADABLE 7       /* the disk refused to read these bytes; value: errno */
 #define PS_FIND_PROPERTIES 8       /* properties that readers drop; value: how many in the record */
 #define PS_FIND_NO_QUEUE 9         /* topic or queue id can name no queue; value: the queue id */
-#define PS_FIND_QUEUE_OFFSET 10    /* a queue offset that cannot be; value: the offset */
+#define PS_FIND_QUEUE_OFFSET 10    /* a queue offset out of range; value: the offset */
 #define PS_FIND_TIME 11            /* store times go back; value: by how many ms at most */
 #define PS_FIND_SUSPECT 12         /* properties that no client writes: flipped bits, most likely */
 #define PS_FIND_FORGOTTEN_AMID 13  /* a topic was deleted amid this record, says ps_audit_forget */

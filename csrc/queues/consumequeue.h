@@ -118,7 +118,7 @@ void ps_queues_shared_free(ps_queues_shared *shared);
  * empty queue may begin anywhere (its older part was deleted): pre-fill, as upstream. A gap means
  * that units are missing: while `qs_strict` is set nothing is written and the queue is
  * marked (cq_hole), so that recovery can look at the log before it; else the log has lost messages,
- * and the gap is filled with units of no record. Offsets that cannot be, since the log before the
+ * and the gap is filled with units of no record. Offsets out of range, since the log before the
  * record has no room for so many messages, are passed over. Returns 1 written, 0 not,
  * PS_UNIT_IMPLAUSIBLE, PS_UNIT_RIVAL, PS_E_DISK_FULL or PS_E_IO. */
 #define PS_UNIT_IMPLAUSIBLE 2

@@ -1,5 +1,5 @@
 /* Finding the queues on the disk: consumequeue/TOPIC/QUEUE_ID/. Names that are not numbers, and
- * folders of topics that cannot be, are left alone. */
+ * folders of topics with invalid names, are left alone. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -66,7 +66,7 @@ KINDS: dict[str, Kind] = {
              "none: only enabledAppendPropCRC covers them"),
         Kind("no-queue", _E, "log", "topic or queue id of the record cannot name a queue",
              "fails to dispatch the record, or makes a queue nobody reads", _REPAIR),
-        Kind("bad-queue-offset", _E, "log", "the record claims a queue offset that cannot be",
+        Kind("bad-queue-offset", _E, "log", "the record claims a queue offset that is out of range",
              "logs an error and does not dispatch it", _REPAIR),
         Kind("time-goes-back", _I, "log", "store times decrease",
              "searches by time may miss these records", "none: the records are whole"),

@@ -12,7 +12,7 @@ word, its value one :class:`Verb` or a sequence of them, all beginning with that
         with s.reader() as reader:
             s.out.facts("topic", {"queues": len(reader.queues(topic))})
 
-``usage`` makes the error for an argument that cannot be; ``parse_time`` reads a time, ``iso``
+``usage`` makes the error for an invalid argument; ``parse_time`` reads a time, ``iso``
 writes one, ``When`` is one in ms that is shown as a date, ``Size`` a number of bytes; ``shown`` is
 a value as text, safe for a terminal; ``message_record`` and ``message_lines`` show a message as
 JSON and as text; ``show_balance`` shows what went in beside what came out.

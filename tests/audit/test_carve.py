@@ -131,7 +131,7 @@ def test_what_an_earlier_run_left_after_the_blank_is_no_damage(source: Path):
 def test_a_record_that_no_store_takes_is_damage(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
 ):
-    """A queue id that cannot be."""
+    """A queue id that is out of range."""
     copy = Path(shutil.copytree(sample.root, tmp_path / "store"))
     in_record(12, data)(sample, copy)
     assert main(["carve", str(copy), str(tmp_path / "out"), "--json"]) == 5

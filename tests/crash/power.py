@@ -26,7 +26,7 @@ CHANCES = (0.0, 0.05, 0.3, 0.5, 0.7, 0.95, 1.0)
 
 
 def build(folder: Path) -> Path | None:
-    """The shim, compiled into a folder; None where that cannot be."""
+    """The shim, compiled into a folder; None where it cannot be compiled."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not sys.platform.startswith("linux"):
         return None

@@ -16,7 +16,7 @@ PUBLIC_TWICE = {"Message"}
 LATER = re.compile(
     "Action|Batch|Clients|Found|Journal|Link|Member|Offsets|Part|Place|Range|Routes|Sending|Shared"
     "|Waiter|Decided|Derived|Held|Popped|Proxied|Pulled|Salvaged|Sent|Taken|Watched|Written"
-    "|_Acknowledged|_Asked|_Closed|_Found|_Heaped|_Told|_Watched"
+    "|_Acknowledged|_Asked|_Closed|_Found|_Heaped|_Told|_Watched|Joined"
 )
 #: Participles stand for a thing that they do not name; those without -ed:
 IRREGULAR = "Found|Held|Kept|Left|Lost|Made|Read|Sent|Shown|Taken|Told|Written"

@@ -43,6 +43,10 @@ WORDS = {
     r"\bit is told\b": "it is reported, notified",
     r"without a word\b": "silently",
     r"\bsend (them|it|clients) away\b": "disconnect",
+    r"\b[Ss]tops to (pull|read|serve|send|write)\b": "stops pulling, reading",
+    r"\binvisibility\b": "invisible time",
+    r"\bthat cannot be(?= ?[,.;:|\")])": "that is out of range, invalid",
+    r"\bnobody that is known\b": "unknown",
 }
 BANNED = {re.compile(phrase): instead for phrase, instead in WORDS.items()}
 ANY = re.compile("|".join(WORDS))
