@@ -195,13 +195,7 @@ def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> MetadataState:
 def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
     rows: dict[Any, Any] = {}
     if name == "offsets":
-        pairs = {bytes(key): bytes(value).decode("utf-8", "surrogatepass")
-                 for key, value in txn.cursor(dbs["pairs"])}  # fmt: skip
-        for key, value in txn.cursor(dbs["offsets"]):
-            digest, queue = struct.unpack(">16si", key)
-            rows.setdefault(pairs[digest], {})[queue] = struct.unpack(">q", value)[0]
-        for pair in pairs.values():
-            rows.setdefault(pair, {})
+        rows = _read_offsets(txn, dbs)
     elif name == "delays":
         for key, value in txn.cursor(dbs["delays"]):
             rows[struct.unpack(">i", key)[0]] = struct.unpack(">q", value)[0]
@@ -213,6 +207,38 @@ def _read_rows(name: str, txn: Any, dbs: Mapping[str, Any]) -> dict[Any, Any]:
     return rows
 
 
+def _read_offsets(txn: Any, dbs: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """Of each pair its queues' offsets. There may be a million, so rows are unpacked together; both
+    tables are in the order of their keys, which begin with the digest of the pair."""
+    digests = list(txn.cursor(dbs["pairs"]).iternext(values=False))
+    names = [bytes(name).decode("utf-8", "surrogatepass")
+             for name in txn.cursor(dbs["pairs"]).iternext(keys=False)]  # fmt: skip
+    keys = list(txn.cursor(dbs["offsets"]).iternext(values=False))
+    values = list(txn.cursor(dbs["offsets"]).iternext(keys=False))
+    for parts, size in ((keys, _OFFSET_KEY.size), (values, 8)):
+        if set(map(len, parts)) - {size}:
+            raise ValueError("an offset's row has another length")
+    offsets = struct.unpack(f">{len(values)}q", b"".join(values))
+    rows: dict[str, dict[int, int]] = {}
+    row: dict[int, int] = {}
+    at, last = -1, None
+    for (digest, queue), offset in zip(
+        _OFFSET_KEY.iter_unpack(b"".join(keys)), offsets, strict=True
+    ):
+        if digest == last:
+            row[queue] = offset
+            continue
+        at += 1
+        while digests[at] != digest:
+            rows[names[at]] = {}  # a pair that was made and has no offset
+            at += 1
+        row = rows[names[at]] = {queue: offset}
+        last = digest
+    rows.update((name, {}) for name in names[at + 1 :])
+    return rows
+
+
+_OFFSET_KEY = struct.Struct(">16si")  # digest of the pair, queue
 #: Member that holds a row's name, how a row is read, how it is written.
 ROWS: dict[str, tuple[str, Any, Any]] = {
     "topics": ("topicName", configfiles.topic_from_json, configfiles.topic_to_json),

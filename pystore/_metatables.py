@@ -145,12 +145,14 @@ class Offsets:
         """The first ones of all(), and how many there are: a table shows a thousand of millions."""
         with self._meta._lock:
             rows = self._meta._rows("offsets")
-            names = ((*pair.partition(AT)[::2], pair) for pair in rows if rows[pair])
-            pairs = heapq.nsmallest(count, names)
+            # Topic before group: nothing in a name comes before the zero.
+            pairs = heapq.nsmallest(
+                count, [pair.replace(AT, "\0", 1) for pair, queues in rows.items() if queues]
+            )
             found = [
-                ConsumerOffset(group, topic, queue, rows[pair][queue])
-                for topic, group, pair in pairs
-                for queue in sorted(rows[pair])
+                ConsumerOffset(group, topic, queue, offset)
+                for topic, _, group in (pair.partition("\0") for pair in pairs)
+                for queue, offset in sorted(rows[f"{topic}{AT}{group}"].items())
             ]
             return found[:count], sum(map(len, rows.values()))
 

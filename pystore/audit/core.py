@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from pystore.audit.findings import KINDS, Audit, Finding, Severity
@@ -105,8 +106,12 @@ class SegmentFacts:
 _Facts = TypeVar("_Facts", QueueFacts, IndexFacts, SegmentFacts)
 
 
+_FIELDS = {kind: attrgetter(*(field.name for field in fields(kind)))
+           for kind in (QueueFacts, IndexFacts, SegmentFacts)}  # fmt: skip
+
+
 def _facts_of(kind: type[_Facts], raw: Any) -> _Facts:
-    return kind(*(int(getattr(raw, field.name)) for field in fields(kind)))
+    return kind(*_FIELDS[kind](raw))
 
 
 def _bytes(topic: str) -> bytes:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -40,9 +40,14 @@ GAP_MOST = 16_384
 class File:
     """A file named by a number. size: bytes."""
 
-    path: Path
+    place: str
     number: int
     size: int
+
+    @property
+    def path(self) -> Path:
+        """Made when it is asked for: a store may have a hundred thousand files."""
+        return Path(self.place)
 
 
 @dataclass(slots=True)
@@ -138,7 +143,7 @@ def _numbered(folder: Path | str) -> tuple[list[File], list[Path]]:
             continue
         number = int(entry.name) if _DIGITS.fullmatch(entry.name) else _NUMBER_MAX + 1
         if stat.S_ISREG(info.st_mode) and number <= _NUMBER_MAX:
-            files.append(File(Path(entry.path), number, info.st_size))
+            files.append(File(entry.path, number, info.st_size))
         else:
             others.append(Path(entry.path))
     files.sort(key=lambda file: file.number)
@@ -161,7 +166,10 @@ def _segment_size(files: list[File], otherwise: int) -> int:
     return usual_size([pieces], otherwise)
 
 
-def _queue_file_size(queues: Iterable[list[File]], otherwise: int) -> int:
+def _queue_file_size(queues: Collection[list[File]], otherwise: int) -> int:
+    sizes = {file.size for files in queues for file in files}
+    if len(sizes) == 1 and (one := min(sizes)) and one % UNIT == 0:
+        return one
     groups = ([Piece(file.number, file.size) for file in files] for files in queues)
     return usual_size(groups, otherwise, least=UNIT, step=UNIT)
 

@@ -44,14 +44,17 @@ _FILES = (
 )  # fmt: skip
 
 
+_Offsets = dict[str, dict[int, int]]
+
+
 @dataclass(slots=True)
 class Beside:
-    """topics: names that any configuration knows, None when none could be read. offsets: (group,
-    topic, queue) to a committed offset. deleted: topics and the places of the log before which
-    their records belong to a deleted life."""
+    """topics: names that any configuration knows, None when none could be read. offsets: of each
+    ``topic@group``, a queue's committed offset. deleted: topics and the places of the log before
+    which their records belong to a deleted life."""
 
     topics: set[str] | None = None
-    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    offsets: _Offsets = field(default_factory=dict)
     deleted: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -300,20 +303,21 @@ def read_beside(layout: Layout) -> Beside:
     topics: set[str] = set()
     if parts["topics"] is not None:
         topics |= set(parts["topics"].rows)
-    pairs: list[tuple[str, int, int]] = []
     if parts["offsets"] is not None:
-        pairs += [(p, q, o) for p, rows in parts["offsets"].rows.items() for q, o in rows.items()]
+        beside.offsets = dict(parts["offsets"].rows)
     _check_access(layout)
     topics |= set(database.get("topics", ()))
     if not _changed_outside(layout, "offsets", database):
-        pairs += [(p, q, o) for p, q, o in database.get("offsets", ())]
+        beside.offsets = _merged(beside.offsets, database.get("offsets", {}))
     if parts["topics"] is not None or "topics" in database:
         beside.topics = topics
-    for pair, queue, offset in pairs:  # else the database is the newer of the two
-        topic, _, group = pair.partition("@")
-        beside.offsets[group, topic, int(queue)] = int(offset)
     beside.deleted = _read_tombstones(layout)
     return beside
+
+
+def _merged(file: _Offsets, newer: _Offsets) -> _Offsets:
+    """Offsets of a file, and those of the database, which is the newer of the two."""
+    return {**newer, **{pair: {**rows, **newer.get(pair, {})} for pair, rows in file.items()}}
 
 
 def check_offsets(
@@ -322,12 +326,13 @@ def check_offsets(
     """Committed offsets against the ends of their queues."""
     if live:
         return  # it moves on while it is read
-    past = [
-        (key, offset)
-        for key, offset in beside.offsets.items()
-        if offset > ends.get((key[1], key[2]), offset)
-    ]
-    for (group, topic, queue), offset in sorted(past):
+    past = []
+    for pair, rows in beside.offsets.items():
+        topic, _, group = pair.partition("@")
+        for queue, offset in rows.items():
+            if offset > ends.get((topic, queue), offset):
+                past.append((group, topic, queue, offset))
+    for group, topic, queue, offset in sorted(past):
         end = ends[topic, queue]
         layout.found(
             "offset-past-end", "config/consumerOffset.json", start=end, end=offset,

@@ -32,14 +32,9 @@ def read_meta(meta: Path) -> dict[str, Any]:
         return {"error": error.text}
     if state is None:
         return {}
-    offsets = state.parts["offsets"].rows
     return {
         "topics": sorted(state.parts["topics"].rows),
-        "offsets": [
-            [pair, queue, offset]
-            for pair, rows in offsets.items()
-            for queue, offset in rows.items()
-        ],
+        "offsets": state.parts["offsets"].rows,
         "known": {file: (print_.main, print_.bak) for file, print_ in state.prints.items()},
     }
 

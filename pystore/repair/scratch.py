@@ -35,9 +35,14 @@ _ELSEWHERE = (
 
 
 class _Scratch(Store):
-    """What recovery would cut off or close over stays, since no manifest would know of it."""
+    """What recovery would cut off or close over stays, since no manifest would know of it. Its own
+    metadata goes with it, so the topics of its log are not looked at."""
 
     _keeps_log = True
+
+    def _settle_found(self) -> None: ...
+
+    def _settle_pending(self) -> None: ...
 
 
 def make_derived(

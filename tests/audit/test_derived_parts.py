@@ -16,6 +16,7 @@ from storeview import derived
 import pystore
 from pystore import errors
 from pystore.audit.parts import Part
+from pystore.metadata import Metadata
 from pystore.pending import HALF_TOPIC
 from pystore.repair import rebuild
 from pystore.repair.parts import Derived, Deriving, Run, derive_part
@@ -139,3 +140,20 @@ def test_a_part_of_a_run_that_is_gone_makes_nothing(store_path, rng, tmp_path):
         with pytest.raises(errors.NotAStore, match="on host"):
             derive_part(deriving, part)
     assert sorted(store_path.rglob("*")) == before
+
+
+def test_a_rebuild_looks_after_no_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of its scratch store goes with it; 20,000 topics cost as much as the rest."""
+    root, made = tmp_path / "store", []
+    with pystore.open(root, mappedFileSizeCommitLog=1 << 20) as store:
+        for number in range(20):
+            store.put(f"topic{number}", b"one", queue=0)
+    ensure = Metadata.ensure_topic
+    monkeypatch.setattr(
+        Metadata, "ensure_topic", lambda *given: (made.append(given[1]), ensure(*given))[1]
+    )
+    assert rebuild(root).good
+    assert rebuild(root, parts=None).good
+    assert not made
+    with pystore.open(root) as store:
+        assert store.range("topic7", 0) == (0, 1)

@@ -140,7 +140,7 @@ def test_the_first_offsets_are_those_that_a_list_of_all_begins_with(root):
     with Metadata(root) as meta:
         with meta.batch():
             for n in range(60):
-                meta.offsets.commit(f"g{n % 7}", f"t{n % 5}", n % 4, n)
+                meta.offsets.commit(f"g{n % 7}", ("t", "t-1", "tt", "T", "t%a")[n % 5], n % 4, n)
         for count in (0, 1, 17, 1000):
             found, total = meta.offsets.first(count)
             assert (found, total) == (meta.offsets.all()[:count], len(meta.offsets.all()))
