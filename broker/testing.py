@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def rocketmq_broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    """A started broker of its own for this test, with a name server, on free ports."""
+    """Starts a broker for this test alone, with a name server, on free ports."""
     from broker.broker import Broker
 
     given: dict[str, Any] = {}

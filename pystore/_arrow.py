@@ -174,7 +174,7 @@ class ScanSource(Protocol):
 
 
 class _NoStore:
-    """In the place of a store: only records are read."""
+    """Stands in the place of a store when only records are read."""
 
     def c_handle(self) -> Any:
         return ffi.NULL
@@ -303,8 +303,8 @@ class ArrowStream:
             s.tags, s.tags_len, s.tag_count = self._text(texts), len(texts), count
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A capsule with a fresh ``ArrowArrayStream``; `requested_schema` is not needed, since the
-        columns were chosen before."""
+        """Returns a capsule with a fresh ``ArrowArrayStream``; `requested_schema` is not needed,
+        since the columns were chosen before."""
         struct = ffi.new("char[]", ctypes.sizeof(_CStream))
         error = ffi.new("ps_error *")
         self._stats = _new_stats()
@@ -318,6 +318,6 @@ class ArrowStream:
 
     @property
     def stats(self) -> ScanStats:
-        """Counts of the stream that was asked for last."""
+        """The counts of the stream that was asked for last."""
         s = self._stats
         return ScanStats(s.rows, s.bytes, s.skipped, s.batches, s.first_skipped)

@@ -68,7 +68,7 @@ def move_aside(root: Path, paths: list[Path], why: str, file_mode: int) -> Path:
 
 
 def free_folder(root: Path) -> Path:
-    """Where a folder of ``aside/`` may be made: nothing has this name."""
+    """Returns a name in ``aside/`` that nothing has yet."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     names = (root / "aside" / f"{stamp}-{n:03d}" for n in itertools.count())
     return next(name for name in names if not os.path.lexists(name))
@@ -123,7 +123,8 @@ def take_back_copies(root: Path, folder: Path, pieces: list[Piece], to: Path) ->
 
 
 def kept_aside(root: Path) -> set[tuple[str, int]]:
-    """File and first byte of every piece of which a copy stands aside. Raises: Forbidden."""
+    """Returns file and first byte of every piece of which a copy stands aside. Raises:
+    Forbidden."""
     found = set()
     for manifest in (root / "aside").glob("*/manifest.jsonl"):
         try:

@@ -77,7 +77,8 @@ class SyncTarget(Protocol):
 
 
 class FlushQueue:
-    """Awaiting puts: one thread waits for the furthest, and resolves all that a sync has served."""
+    """Serves awaiting puts: one thread waits for the sync of the last of them, and resolves all
+    that a sync has served."""
 
     def __init__(self, store: SyncTarget) -> None:
         self._store = weakref.ref(store)

@@ -40,7 +40,7 @@ FLAGS = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-pthread", "-Wall", "-Wext
 
 
 def declarations(name: str) -> str:
-    """The text of the header between the cdef marks."""
+    """Returns the text of the header between the cdef marks."""
     begin, end = "/* cdef begin */", "/* cdef end */"
     header = (CSRC / name).read_text(encoding="utf-8")
     if header.count(begin) != 1 or header.count(end) != 1:

@@ -41,7 +41,7 @@ class Column:
 
 
 def _joined(values: Sequence[Any]) -> Column:
-    """A list of bytes, str or None (an empty value)."""
+    """Joins a list of bytes, str or None (an empty value)."""
     try:
         data = b"".join(values)
     except TypeError:
@@ -64,7 +64,7 @@ def _as_bytes(value: object) -> bytes:
 
 
 def _split(pair: tuple[Any, Any]) -> Column:
-    """(data, offsets): any contiguous byte buffer with int32 or int64 offsets, one more than
+    """Takes (data, offsets): any contiguous byte buffer with int32 or int64 offsets, one more than
     values."""
     data, offsets = pair
     view = memoryview(offsets)
@@ -82,7 +82,7 @@ def _split(pair: tuple[Any, Any]) -> Column:
 
 
 def _check_offsets(original: Any, numbers: memoryview, size: int) -> None:
-    """Ascending and within the data: C reads where they point."""
+    """Checks that offsets ascend and stay within the data, since C reads where they point."""
     if hasattr(original, "__array_interface__"):
         ascending = bool((original[1:] >= original[:-1]).all())
     else:
@@ -92,10 +92,8 @@ def _check_offsets(original: Any, numbers: memoryview, size: int) -> None:
 
 
 def _arrow(value: Any) -> Column:
-    """A pyarrow Array or ChunkedArray of binary, string or their large forms, without a copy.
-
-    Nulls count as empty values.
-    """
+    """Takes a pyarrow Array or ChunkedArray of binary, string or their large forms, without a copy.
+    Nulls count as empty values."""
     import pyarrow as pa
 
     if isinstance(value, pa.ChunkedArray):
@@ -153,8 +151,8 @@ def column_of(values: Any, what: str = "bodies") -> Column:
 
 
 def int_array(values: Any, code: str, count: int, what: str) -> Any:
-    """A contiguous int32 (``i``) or int64 (``q``) array of `count` numbers as something with a
-    buffer."""
+    """Returns a contiguous int32 (``i``) or int64 (``q``) array of `count` numbers as something
+    with a buffer."""
     try:
         view = memoryview(values)
         if view.itemsize == array(code).itemsize and view.contiguous and view.format in "ilq":

@@ -45,7 +45,7 @@ _GET_STATUS = tuple(GetStatus)
 
 
 def _host_text(raw: memoryview) -> str:
-    """``address:port`` of a host field, IPv6 written out in full groups as Java does."""
+    """Returns ``address:port`` of a host field, IPv6 written out in full groups as Java does."""
     address, port = bytes(raw[:-4]), _INT.unpack(raw[-4:])[0]
     if len(address) == 4:
         return f"{address[0]}.{address[1]}.{address[2]}.{address[3]}:{port}"
@@ -288,7 +288,7 @@ class Batch(Sequence[Message]):
         return tuple(view_of(handle, segments[i]) for i in range(self._segments))
 
     def _slice(self, i: int, start: int, end: int) -> memoryview:
-        """Bytes of the segment of message `i`. Raises: FileSizeMismatch."""
+        """Returns bytes of the segment of message `i`. Raises: FileSizeMismatch."""
         maps = self._maps
         segment = maps[0] if len(maps) == 1 else maps[self._views[i].segment]
         segment[end - 1]  # when its page is gone, this is what sets _CUT

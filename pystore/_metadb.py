@@ -83,7 +83,7 @@ class Fingerprint:
 
 @dataclass(slots=True)
 class MetadataState:
-    """All of it, in memory."""
+    """The whole metadata, in memory."""
 
     parts: dict[str, Parts] = field(default_factory=lambda: {name: Parts() for name in SECTIONS})
     raw: dict[str, bytes] = field(default_factory=dict)
@@ -95,7 +95,8 @@ def digest(data: bytes | None) -> str:
 
 
 def row_key(name: str) -> bytes:
-    """A name as a key; a name that no key can hold (only a hostile file has one) as its digest."""
+    """Encodes a name as a key. A name that no key can hold (only a hostile file has one) becomes
+    its digest."""
     raw = name.encode("utf-8", "surrogatepass")
     if 0 < len(raw) <= _KEY_MAX:
         return raw
@@ -111,7 +112,7 @@ def compact(value: object) -> bytes:
 
 
 def lmdb_error(failed: Exception, path: Path) -> StoreError:
-    """The named error of what LMDB raised."""
+    """Makes the named error of what LMDB raised."""
     text = f"metadata error ({failed})"
     if isinstance(failed, lmdb.MapFullError):
         return DiskFull("the metadata is full", str(path))
@@ -135,7 +136,8 @@ def lmdb_error(failed: Exception, path: Path) -> StoreError:
 
 
 def read_schema(env: Any, path: Path) -> int:
-    """The layout version, 0 when the environment is new. Raises: NewerLayout, RecordDamaged."""
+    """Returns the layout version, 0 when the environment is new. Raises: NewerLayout,
+    RecordDamaged."""
     try:
         info = env.open_db(b"info", create=False)
     except lmdb.NotFoundError:
@@ -152,7 +154,7 @@ def read_schema(env: Any, path: Path) -> int:
 
 
 def open_dbs(env: Any) -> dict[str, Any]:
-    """The tables that a reader's copy has."""
+    """Opens the tables that a reader's copy has."""
     dbs = {}
     for name in _DBS:
         with contextlib.suppress(lmdb.NotFoundError):
@@ -161,7 +163,7 @@ def open_dbs(env: Any) -> dict[str, Any]:
 
 
 def make_dbs(env: Any, new: bool) -> dict[str, Any]:
-    """The tables of a writer, made in one transaction when the environment is new."""
+    """Opens the tables of a writer, made in one transaction when the environment is new."""
     with env.begin(write=True) as txn:
         dbs = {name: env.open_db(name.encode(), txn=txn) for name in _DBS}
         if new:
@@ -170,7 +172,7 @@ def make_dbs(env: Any, new: bool) -> dict[str, Any]:
 
 
 def read_state(env: Any, dbs: Mapping[str, Any], path: Path) -> MetadataState:
-    """Everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
+    """Reads everything in the environment. Raises: RecordDamaged for a row that cannot be read."""
     state = MetadataState()
     try:
         with env.begin() as txn:
@@ -247,7 +249,8 @@ ROWS: dict[str, tuple[str, Any, Any]] = {
 
 
 def check_regular(path: Path) -> bool:
-    """Whether there is a file. Raises: RecordDamaged for anything else in its place, OSError."""
+    """Says whether there is a file. Raises: RecordDamaged for anything else in its place,
+    OSError."""
     try:
         info = path.stat()
     except FileNotFoundError:
@@ -273,11 +276,9 @@ def check_file(path: Path, shown: Path | None = None) -> None:
 
 
 def reserve_lock(folder: Path, mode: int) -> None:
-    """Room for LMDB's lock file, which it maps: on a full disk its first byte ends the process.
-
-    One that has some is left alone: closing a file takes the locks of this process away.
-    Raises: OSError.
-    """
+    """Makes room for LMDB's lock file, which it maps: on a full disk its first byte ends the
+    process. A file that has some is left alone, since closing it takes the locks of this process
+    away. Raises: OSError."""
     path = folder / "lock.mdb"
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_blocks > 0:
@@ -290,8 +291,8 @@ def reserve_lock(folder: Path, mode: int) -> None:
 
 
 def size_of(env: Any, meta: Path) -> int:
-    """Bytes of the file that the last commit uses. The file may be shorter than its pages: one that
-    was taken at the end and freed in the same transaction is not written."""
+    """Returns the bytes of the file that the last commit uses. The file may be shorter than its
+    pages: one that was taken at the end and freed in the same transaction is not written."""
     pages = int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
     try:
         return min(pages, (meta / "data.mdb").stat().st_size)

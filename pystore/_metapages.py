@@ -50,7 +50,7 @@ _HEADS = 2 * 32768  # both meta pages, whatever their size
 
 
 class PageError(Exception):
-    """What is wrong with a page, and with which."""
+    """A page is wrong; the text says which, and what is wrong with it."""
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def _order(key: bytes, table: _Table) -> bytes:
 
 
 class _Walk:
-    """One pass over all pages of a commit."""
+    """Makes one pass over all pages of a commit."""
 
     def __init__(self, fd: int, page: int, last: int) -> None:
         self.fd, self.page, self.last = fd, page, last

@@ -39,7 +39,7 @@ class Table(Generic[_Row]):
         return self._meta._rows(self._name)
 
     def list(self) -> Sequence[_Row]:
-        """All of them, by name."""
+        """Returns all of them, sorted by name."""
         with self._meta._lock:
             rows = self._rows()
             return [rows[name] for name in sorted(rows)]
@@ -57,7 +57,7 @@ class Table(Generic[_Row]):
         return len(self._rows())
 
     def check(self, row: _Row) -> None:
-        """Whether put() would take it. Raises: BadArgument."""
+        """Checks whether put() would take it. Raises: BadArgument."""
         _check_name(row.name, self._name)
         try:
             configfiles.check_row(row)
@@ -77,7 +77,7 @@ class Table(Generic[_Row]):
             meta._bump(self._name, txn)
 
     def delete(self, name: str) -> bool:
-        """Whether there was one. Raises: ReadOnly, StoreClosed."""
+        """Deletes one, and says whether there was one. Raises: ReadOnly, StoreClosed."""
         meta = self._meta
         with meta._write() as txn:
             if self._rows().pop(name, None) is None:
@@ -101,10 +101,9 @@ class Offsets:
     def commit(
         self, group: str, topic: str, queue: int, offset: int, *, reset: bool = False
     ) -> bool:
-        """Whether the offset moved. It never goes back, unless reset says so.
+        """Sets an offset, and says whether it moved. It never goes back, unless reset says so.
 
-        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
-        """
+        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
         _check_name(group, "groups")
         _check_name(topic, "topics")
         check_number("queue", queue, 0, INT32[1])
@@ -126,12 +125,13 @@ class Offsets:
             return True
 
     def get(self, group: str, topic: str, queue: int) -> int | None:
-        """The next offset to consume, or None when the group never committed there."""
+        """Returns the next offset to consume, or None when the group never committed there."""
         queues: dict[int, int] = self._meta._rows("offsets").get(f"{topic}{AT}{group}", {})
         return queues.get(queue)
 
     def all(self, group: str | None = None, topic: str | None = None) -> Sequence[ConsumerOffset]:
-        """All of them, or those of a group or topic, in the order of topic, group and queue."""
+        """Returns all offsets, or those of a group or topic, in the order of topic, group and
+        queue."""
         found = []
         with self._meta._lock:
             for pair, queues in self._meta._rows("offsets").items():
@@ -142,7 +142,8 @@ class Offsets:
         return sorted(found, key=_TOPIC_FIRST)
 
     def first(self, count: int) -> tuple[list[ConsumerOffset], int]:
-        """The first ones of all(), and how many there are: a table shows a thousand of millions."""
+        """Returns the first ones of all(), and how many there are: a table shows a thousand of
+        millions."""
         with self._meta._lock:
             rows = self._meta._rows("offsets")
             # Topic before group: nothing in a name comes before the zero.
@@ -190,10 +191,9 @@ class DelayOffsets:
         self._meta = meta
 
     def commit(self, level: int, offset: int, *, reset: bool = False) -> bool:
-        """Whether the offset moved. It never goes back, unless reset says so.
+        """Sets an offset, and says whether it moved. It never goes back, unless reset says so.
 
-        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull.
-        """
+        Raises: BadArgument, ReadOnly, StoreClosed, DiskFull."""
         check_number("level", level, 1, INT32[1])
         check_number("offset", offset, 0, INT64[1])
         meta = self._meta
@@ -209,12 +209,12 @@ class DelayOffsets:
             return True
 
     def get(self, level: int) -> int | None:
-        """The next offset, or None when the level was never delivered from."""
+        """Returns the next offset, or None when the level was never delivered from."""
         offset: int | None = self._meta._rows("delays").get(level)
         return offset
 
     def all(self) -> dict[int, int]:
-        """Level to offset."""
+        """Returns the offset of each level."""
         with self._meta._lock:
             return dict(sorted(self._meta._rows("delays").items()))
 

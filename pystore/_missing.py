@@ -14,7 +14,7 @@ _NAME_MAX = 256
 
 
 def nearest_topic(name: str, topics: Iterable[str]) -> str:
-    """``; did you mean 'orders'?`` for the topic nearest to a name, or an empty text."""
+    """Returns ``; did you mean 'orders'?`` for the topic nearest to a name, or an empty text."""
     if len(name) > _NAME_MAX:
         return ""
     lower = {topic.lower(): topic for topic in topics}
@@ -23,7 +23,8 @@ def nearest_topic(name: str, topics: Iterable[str]) -> str:
 
 
 def missing(topic: str, queue: int | None, queues: Mapping[str, list[int]]) -> NotFound:
-    """The error for a topic, or one of its queues. queues: ids by topic, of the whole store."""
+    """Makes the error for a topic, or one of its queues, that is not there. queues: ids by topic,
+    of the whole store."""
     there = queues.get(topic)
     if there is None:
         return NotFound(f"the store has no topic '{topic:.260}'{nearest_topic(topic, queues)}")

@@ -174,7 +174,7 @@ class Base:
                 raise_error(error)
 
     def _forget(self) -> None:
-        """In the child after a fork: this handle is the parent's."""
+        """Drops the handle in the child of a fork: it is the parent's."""
         handle, self._handle = self._handle, None
         if handle is None:
             return
@@ -207,7 +207,7 @@ class Base:
     # ---- facts ----
 
     def info(self) -> Info:
-        """Sizes, ends, counters."""
+        """Returns sizes, ends and counters."""
         raw = ffi.new("ps_info *")
         if lib.ps_store_info(self.c_handle(), raw) < 0:
             raise self._why_closed()
@@ -218,7 +218,7 @@ class Base:
         return Info(path=str(self.path), checkpoint=tuple(raw.checkpoint), **facts)
 
     def queues(self, topic: str | None = None) -> list[QueueInfo]:
-        """Every queue of the store, or of a topic, sorted by topic and queue id."""
+        """Returns every queue of the store, or of a topic, sorted by topic and queue id."""
         handle = self.c_handle()
         room = max(16, lib.ps_store_queues(handle, ffi.NULL, 0))
         while True:
@@ -240,7 +240,7 @@ class Base:
         return found
 
     def topics(self) -> list[str]:
-        """Names of the topics that have a queue, sorted."""
+        """Returns the names of the topics that have a queue, sorted."""
         return sorted({q.topic for q in self.queues()})
 
     def refresh(self) -> None:
@@ -253,7 +253,7 @@ class Base:
     # ---- reading ----
 
     def _find_topic(self, topic: str) -> Any:
-        """The handle of a topic that is there, or NULL."""
+        """Returns the handle of a topic that is there, or NULL."""
         known = self._topics.get(topic)
         if known is not None:
             return known.handle
@@ -261,14 +261,14 @@ class Base:
         return lib.ps_topic_open(self.c_handle(), raw, len(raw), 0, ffi.NULL)
 
     def _missing(self, topic: str, queue: int | None = None) -> NotFound:
-        """The error for a topic or queue that is not there; it names the nearest topic."""
+        """Makes the error for a topic or queue that is not there; it names the nearest topic."""
         queues: dict[str, list[int]] = {}
         for each in self.queues():
             queues.setdefault(each.topic, []).append(each.queue)
         return missing(topic, queue, queues)
 
     def _tag_set(self, tags: str) -> tuple[Any, int, bytes]:
-        """Hashes and texts of an expression ``A || B``; parsed once."""
+        """Returns hashes and texts of an expression ``A || B``, which is parsed once."""
         known = self._tags.get(tags)
         if known is None:
             known = tag_set(tags)
@@ -278,7 +278,7 @@ class Base:
         return known
 
     def _filter(self, tags: str | None, sql: str) -> Any:
-        """The compiled expression; the last ones are kept."""
+        """Returns the compiled expression; the last ones are kept."""
         if tags is not None:
             raise BadArgument("give either tags or sql, not both")
         known = self._filters.get(sql)
@@ -292,7 +292,7 @@ class Base:
     def _options(
         self, tags: str | None, sql: str | None, max_messages: int, max_bytes: int | None
     ) -> Any:
-        """This thread's options, set for one call."""
+        """Returns this thread's options, set for one call."""
         if not 1 <= max_messages <= _MOST_MESSAGES:
             raise BadArgument(f"max_messages {max_messages} is not between 1 and {_MOST_MESSAGES}")
         scratch = self._scratch
@@ -355,7 +355,8 @@ class Base:
         return batch
 
     def _log_damage(self, topic: str, queue: int, batch: Batch) -> None:
-        """One line a queue: a consumer that comes back to the place need not repeat it."""
+        """Logs one line for each queue: a consumer that comes back to the place need not repeat
+        it."""
         if (topic, queue) not in self._damaged and len(self._damaged) < _DAMAGE_LINES:
             self._damaged.add((topic, queue))
             _log.warning(
@@ -483,7 +484,7 @@ class Base:
         return at
 
     def range(self, topic: str, queue: int) -> tuple[int, int]:
-        """(min, max) offset of a queue; (0, 0) when it does not exist."""
+        """Returns the (min, max) offset of a queue, (0, 0) when it does not exist."""
         low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
         lib.ps_queue_range(self.c_handle(), self._find_topic(topic), queue, low, high)
         return int(low[0]), int(high[0])
@@ -560,7 +561,8 @@ class Base:
     def arrow(
         self, topic: str | None = None, queue: int | None = None, **options: Any
     ) -> ArrowStream:
-        """An Arrow stream over a queue, a topic or the whole log; see ``pystore.ArrowStream``."""
+        """Returns an Arrow stream over a queue, a topic or the whole log; see
+        ``pystore.ArrowStream``."""
         from pystore._arrow import ArrowStream
 
         return ArrowStream(self, topic, queue, **options)

@@ -76,7 +76,7 @@ class RecoveryReport:
         return sum(item.action is Action.CLAMPED for item in self.items)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready, enums as their names."""
+        """Returns it ready for JSON, enums as their names."""
         out = asdict(self)
         out["mode"] = self.mode.name
         out["items"] = [{**asdict(i), "action": i.action.name} for i in self.items]
@@ -84,7 +84,7 @@ class RecoveryReport:
 
 
 def report_of(raw: Any) -> RecoveryReport:
-    """From a cdata ``ps_report *``."""
+    """Makes a report of a cdata ``ps_report *``."""
     items = tuple(
         ReportItem(Action(i.action), i.from_at, i.to_at, i.records, text_of(i.what), text_of(i.why))
         for i in (raw.items[k] for k in range(raw.item_count))

@@ -32,7 +32,7 @@ class PutResult(Place):
         return (self.store_host + self.physical_offset.to_bytes(8, "big")).hex().upper()
 
     def with_status(self, status: PutStatus) -> PutResult:
-        """The same place with another status: PUT_OK or FLUSH_DISK_TIMEOUT."""
+        """Returns the same place with another status: PUT_OK or FLUSH_DISK_TIMEOUT."""
         return PutResult(STATUS.index(status), *self._key()[1:])
 
     def _key(self) -> tuple[int, int, int, int, int, int, bytes]:

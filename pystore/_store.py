@@ -113,8 +113,8 @@ class Store(Base):
             raise
 
     def _failed(self, error: StoreError) -> None:
-        """Before an error of C reaches the caller. Raises: StoreClosed, UsedAfterFork, when that is
-        why."""
+        """Looks at an error of C before it reaches the caller. Raises: StoreClosed, UsedAfterFork,
+        when that is why."""
         self.c_handle()
         if isinstance(error, DiskFull):
             self.watch_disk()
@@ -122,7 +122,7 @@ class Store(Base):
     # ---- putting ----
 
     def _topic(self, topic: str) -> TopicHandle:
-        """The topic's entry, made in the store when it is new."""
+        """Returns the topic's entry, made in the store when it is new."""
         with self._topic_lock:
             known = self._topics.get(topic)
             if known is None:
@@ -140,13 +140,13 @@ class Store(Base):
             return known
 
     def _count(self, handle: Any, queue: int) -> int:
-        """How many messages a queue ever had; 0 when there is no such queue."""
+        """Returns how many messages a queue ever had; 0 when there is no such queue."""
         low, high = ffi.new("int64_t *"), ffi.new("int64_t *")
         lib.ps_queue_range(self.c_handle(), handle, queue, low, high)
         return int(high[0])
 
     def _settle(self, topic: str, queue: int) -> None:
-        """After a message was stored: the metadata learns of a new topic or queue."""
+        """Tells the metadata of a new topic or queue, after a message of it was stored."""
         with self._topic_lock:
             config = self.metadata.ensure_topic(topic, queue)
             self._topics[topic].queues = max(1, config.write_queue_nums)
@@ -156,7 +156,8 @@ class Store(Base):
         return next(entry.turn) % (entry.queues or int(self.settings["defaultTopicQueueNums"]))
 
     def _settle_found(self) -> None:
-        """At open: topics that the log has and the metadata lacks, as a crash may leave them."""
+        """Makes rows, at the open, for topics that the log has and the metadata lacks, as a crash
+        may leave them."""
         lacking = []
         for q in self.queues():
             config = self.metadata.topics.get(q.topic)
@@ -187,7 +188,7 @@ class Store(Base):
                 offset = batch.next_offset
 
     def _note_config(self) -> None:
-        """Metadata that was not where it should be is part of the report."""
+        """Puts metadata that was not where it should be into the report."""
         found = [
             ReportItem(Action.SKIPPED, 0, 0, -1, event.file, f"{event.action}: {event.why}")
             for event in self.metadata.report
@@ -329,10 +330,8 @@ class Store(Base):
         )  # fmt: skip
 
     def learn_queue(self, topic: str, queue: int) -> None:
-        """A message for this queue was put through C: the metadata knows of it from now on.
-
-        Raises: StoreError.
-        """
+        """Tells the metadata of a queue to which a message was put through C. Raises:
+        StoreError."""
         if queue >= self._topic(topic).queues:
             self._settle(topic, queue)
 
@@ -343,7 +342,7 @@ class Store(Base):
             raise BadArgument(f"delay_level {level}: messageDelayLevel has levels 1 to {last}")
 
     def _message(self, body: bytes | str, encoded: bytes, queue: int, host: str | None) -> Any:
-        """A ``ps_message`` whose buffers this thread keeps until its next one."""
+        """Makes a ``ps_message`` whose buffers this thread keeps until its next one."""
         raw_body = body if type(body) is bytes else _buffer(body)
         m = ffi.new("ps_message *")
         self._scratch.keep = buffers = (ffi.from_buffer(raw_body), ffi.from_buffer(encoded))
@@ -577,7 +576,7 @@ class Store(Base):
         self._exporter.changed()
 
     def delete_queues(self, topic: str) -> None:
-        """The queues alone, for a broker, which keeps topics and offsets by itself."""
+        """Deletes the queues alone, for a broker, which keeps topics and offsets by itself."""
         handle, error = self._find_topic(topic), ffi.new("ps_error *")
         if handle == ffi.NULL:
             return
@@ -642,7 +641,7 @@ def _asks_time(properties: Mapping[str, str] | None) -> bool:
 
 
 def _buffer(body: Any) -> Any:
-    """The bytes of a text, or of anything that has a buffer."""
+    """Returns the bytes of a text, or of anything that has a buffer."""
     if isinstance(body, str):
         return utf8(body, "the body")
     try:
@@ -657,7 +656,7 @@ def _properties(
     properties: Mapping[str, str] | None,
     wait: bool,
 ) -> bytes:
-    """TAGS, KEYS, the properties and WAIT=false, encoded; no dict is built on the way."""
+    """Encodes TAGS, KEYS, the properties and WAIT=false; no dict is built on the way."""
     text, pairs = "", 0
     if tags:
         text, pairs = f"TAGS\x01{tags}\x02", 1

@@ -10,7 +10,8 @@ __all__ = ["tag_set"]
 
 
 def tag_set(tags: str) -> tuple[Any, int, bytes]:
-    """Hashes, count and texts joined by 0x00 of an expression ``A || B``; none for ``*``."""
+    """Returns hashes, count and texts joined by 0x00 of an expression ``A || B``; none for
+    ``*``."""
     names = [utf8(t, "a tag") for t in (part.strip() for part in tags.split("||")) if t]
     if not names or b"*" in names:
         return ffi.NULL, 0, b""

@@ -53,7 +53,7 @@ class DataVersion:
     timestamp: int = 0
 
     def bumped(self) -> DataVersion:
-        """After one more change, now."""
+        """Returns the version after one more change, now."""
         return DataVersion(self.state_version, self.counter + 1, time.time_ns() // 1_000_000)
 
 
@@ -203,7 +203,8 @@ _GROUP: tuple[tuple[str, str, _Reader], ...] = (
 
 
 def _from_json(cls: Any, name_member: str, members: Any, name: str, value: Any) -> Any:
-    """An object of the dataclass; the key of the map is its name, whatever the member says."""
+    """Makes an object of the dataclass; the key of the map is its name, whatever the member
+    says."""
     given = dict(_object(value))
     given.pop(name_member, None)
     fields: Json = {}

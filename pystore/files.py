@@ -38,20 +38,22 @@ FILE_MAX_BYTES = 256 << 20
 
 
 def folder_mode(file_mode: int) -> int:
-    """Whoever reads the files may enter the folders, as PS_FOLDER_MODE of csrc/files/io.h."""
+    """Returns the mode of folders: whoever reads the files may enter them, as PS_FOLDER_MODE of
+    csrc/files/io.h."""
     return file_mode | (file_mode & 0o444) >> 2
 
 
 def make_folders(path: Path, file_mode: int) -> None:
-    """The folder and those above it that are missing, for files of this mode. Raises: OSError."""
+    """Makes the folder and those above it that are missing, for files of this mode. Raises:
+    OSError."""
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     for each in reversed(missing):
         each.mkdir(mode=folder_mode(file_mode), exist_ok=True)
 
 
 def new_file(path: Path, mode: int) -> BinaryIO:
-    """An empty file to write to, in the place of what is there, but for a link. mode: of a file
-    that was not there, less the umask. Raises: OSError."""
+    """Opens an empty file to write to, in the place of what is there, unless that is a link. mode:
+    of a file that was not there, less the umask. Raises: OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return open(os.open(path, flags, mode), "wb")
 
@@ -59,7 +61,7 @@ def new_file(path: Path, mode: int) -> BinaryIO:
 def os_error(
     failed: OSError, path: str | os.PathLike[str], what: str = "cannot read or write the metadata"
 ) -> StoreError:
-    """The named error of a system call on a file."""
+    """Makes the named error of a system call on a file."""
     text = f"{what} ({failed.strerror or failed})"
     kind: type[StoreError] = StoreIOError
     if failed.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -142,7 +144,7 @@ def place_folder(made: Path, target: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True, mode: int = FILE_MODE) -> None:
-    """:func:`whole_file` for content that is at hand. Raises: OSError."""
+    """Writes content that is at hand as :func:`whole_file` does. Raises: OSError."""
     with whole_file(path, durable=durable, mode=mode) as file:
         file.write(data)
 

@@ -6,7 +6,7 @@ __all__ = ["java_hash"]
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 units, lone surrogates too; signed, 32 bits."""
+    """Computes String.hashCode: over UTF-16 units, lone surrogates too; signed, 32 bits."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(data), 2):

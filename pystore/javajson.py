@@ -91,7 +91,7 @@ def loads(data: bytes | str) -> Any:
 
 
 def _order(key: str) -> tuple[bool, int, str]:
-    """Integer keys by number, before all others by text."""
+    """Sorts integer keys by number, before all others by text."""
     number = re.fullmatch(r"-?[0-9]{1,20}", key)
     return (False, int(key), key) if number else (True, 0, key)
 

@@ -14,8 +14,8 @@ _EOL = re.compile(r"\r\n|\r|\n")
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
-    """Lines with their continuations joined, comments and blank ones left out; numbers of the first
-    and the last, from 1 on."""
+    """Joins lines with their continuations and leaves comments and blank ones out; also returns the
+    numbers of the first and the last, from 1 on."""
     lines = _EOL.split(text)
     at = 0
     while at < len(lines):
@@ -63,7 +63,8 @@ def parse_java_properties(text: str) -> dict[str, tuple[int, str]]:
 
 
 def _entries(text: str) -> Iterator[tuple[str, int, int, str]]:
-    """Name, first and last line, value of each entry. Raises: ValueError with the line number."""
+    """Returns name, first and last line and value of each entry. Raises: ValueError with the line
+    number."""
     for number, last, line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", line, re.DOTALL)
         assert match is not None  # every part of the pattern may be empty
@@ -102,7 +103,8 @@ def edit_java_properties(text: str, changes: Mapping[str, str]) -> str:
 
 
 def _escaped(text: str, special: str) -> str:
-    """As Java reads it back in any encoding: what is not ASCII becomes UTF-16 units."""
+    """Escapes a text so that Java reads it back in any encoding: what is not ASCII becomes UTF-16
+    units."""
     special += "\\\t\n\r\f"
     made = "".join(f"\\{_UNESCAPES.get(c, c)}" if c in special else c for c in text)
     if made[:1] in ("#", "!", " "):

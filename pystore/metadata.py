@@ -164,7 +164,7 @@ class Metadata(MetaStore):
             self._open(sync)
 
     def _open(self, sync: bool) -> None:
-        """The database; one that is damaged goes aside, and the config files count."""
+        """Opens the database. One that is damaged goes aside, and the config files count."""
         try:
             self._open_database(sync)
         except RecordDamaged as damaged:
@@ -305,7 +305,7 @@ class Metadata(MetaStore):
     # ---- changes ----
 
     def _replace(self, name: str, parts: Parts, txn: Any) -> None:
-        """Puts what a file holds in the place of a whole table."""
+        """Puts the content of a file in the place of a whole table."""
         self._state.parts[name] = parts
         if txn is None:  # of a reader
             return
@@ -330,7 +330,7 @@ class Metadata(MetaStore):
         txn.put(f"extra/{name}".encode(), _metadb.compact(parts.extra), db=self._dbs["info"])
 
     def version(self, name: str) -> DataVersion:
-        """dataVersion of "topics", "groups", "offsets" or "delays"."""
+        """Returns the dataVersion of "topics", "groups", "offsets" or "delays"."""
         self._check_open()
         return self._state.parts[name].version
 
@@ -376,7 +376,8 @@ class Metadata(MetaStore):
         return self._read_pending(read)
 
     def set_offsets_mark(self, offset: int) -> None:
-        """Together with the offsets, in one batch(). Raises: ReadOnly, StoreClosed, DiskFull."""
+        """Sets the mark, together with the offsets in one batch(). Raises: ReadOnly, StoreClosed,
+        DiskFull."""
         with self._write() as txn:
             txn.put(_OFFSETS_MARK, str(offset).encode(), db=self._dbs["info"])
 
@@ -423,7 +424,8 @@ class Metadata(MetaStore):
             return row
 
     def _built_in(self) -> dict[str, TopicConfig]:
-        """The system topics of these settings, made once: a log may bring 20,000 new topics."""
+        """Returns the system topics of these settings, which are made once: a log may bring 20,000
+        new topics."""
         settings, rows = self._system_rows
         if settings is not self._settings:
             rows = {row.name: row for row in system_topics(self._settings)}
@@ -523,7 +525,7 @@ class Metadata(MetaStore):
     # ---- to the config files ----
 
     def _encode(self, name: str, file: str) -> bytes | None:
-        """The file's content, None when there is nothing to write."""
+        """Encodes the file, None when there is nothing to write."""
         if name not in SECTIONS:
             return self._state.raw.get(file)
         parts = self._state.parts[name]
@@ -588,8 +590,8 @@ class Metadata(MetaStore):
         return written
 
     def _check_place(self) -> None:
-        """Whether the path still leads to the database: else the files would go to a new folder, or
-        into another store."""
+        """Checks that the path still leads to the database: else the files would go to a new
+        folder, or into another store."""
         try:
             found = self.path.stat()
             there = (found.st_dev, found.st_ino) == self._place
@@ -624,7 +626,7 @@ class Metadata(MetaStore):
         return list(todo)
 
     def _is_there(self, file: str, data: bytes) -> bool:
-        """Whether the file says so already, be it in upstream's own layout."""
+        """Says whether the file has this content already, be it in upstream's own layout."""
         print_ = self._state.prints.get(file)
         if print_ is None or print_.content != _metadb.digest(data):
             return False
@@ -635,7 +637,8 @@ class Metadata(MetaStore):
         return (about.st_size, about.st_mtime_ns) == (print_.size, print_.mtime_ns)
 
     def _is_whole(self, name: str, file: str, old: bytes) -> bool:
-        """Whether the old content is worth keeping: a torn file must not push out a good .bak."""
+        """Says whether the old content is worth keeping: a torn file must not push out a good
+        .bak."""
         return self._is_known(file, old) or _readable(name, old)
 
     def _is_newer(self, name: str, file: str, now: bytes) -> bool:
@@ -644,7 +647,7 @@ class Metadata(MetaStore):
         return not self._is_known(file, now) and _readable(name, now)
 
     def _is_known(self, file: str, content: bytes) -> bool:
-        """Whether the file was read or written with this content last."""
+        """Says whether the file was read or written with this content last."""
         return _metadb.digest(content) in self._state.prints.get(file, Fingerprint()).main
 
     def _export_files(self, todo: Mapping[str, tuple[bytes, bytes | None, bool]]) -> None:
@@ -679,7 +682,7 @@ class Metadata(MetaStore):
 
 
 def _all_tables() -> Iterator[tuple[str, str]]:
-    """Table and file; a file that is not interpreted is its own table."""
+    """Returns table and file; a file that is not interpreted is its own table."""
     for name, section in SECTIONS.items():
         yield name, section.file
     for file in RAW_FILES:
@@ -691,7 +694,7 @@ def _all_files() -> list[str]:
 
 
 def _decode(name: str, data: bytes) -> Any:
-    """What the file holds. Raises: ValueError that says what is wrong."""
+    """Decodes a file. Raises: ValueError that says what is wrong."""
     if name in SECTIONS:
         return SECTIONS[name].loads(data)
     configfiles.check_json(data)
@@ -707,7 +710,7 @@ def _readable(name: str, data: bytes) -> bool:
 
 
 def _read_both(path: Path) -> tuple[bytes | None, bytes | None]:
-    """A file and its ``.bak``; an empty one counts as missing, as upstream has it."""
+    """Reads a file and its ``.bak``; an empty one counts as missing, as upstream has it."""
     main = files.read_file(path)
     bak = files.read_file(path.with_name(path.name + ".bak"))
     return main or None, bak or None
@@ -721,7 +724,7 @@ def _print_of(taken: bytes, main: bytes | None, bak: bytes | None) -> Fingerprin
 def _choose(
     name: str, path: Path, main: bytes | None, bak: bytes | None, known: Fingerprint
 ) -> tuple[bytes | None, ConfigEvent]:
-    """Which content counts, None for what the tables hold. Raises: RecordDamaged."""
+    """Chooses the content that counts, None for what the tables hold. Raises: RecordDamaged."""
     file, why = path.name, "the file is missing"
     if main is not None:
         try:

@@ -35,12 +35,12 @@ _check_library()
 
 
 def address_of(pointer: Any) -> int:
-    """The address in a cdata pointer, for code that takes no cdata."""
+    """Returns the address in a cdata pointer, for code that takes no cdata."""
     return int(ffi.cast("uintptr_t", pointer))
 
 
 def text_of(chars: Any) -> str:
-    """A C string as str; bytes that are no UTF-8 are shown escaped."""
+    """Returns a C string as str; bytes that are not UTF-8 are shown escaped."""
     text: bytes = ffi.string(chars)
     return text.decode("utf-8", "backslashreplace")
 

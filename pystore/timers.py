@@ -211,19 +211,20 @@ class Timers:
         return done
 
     def count(self, from_ms: int = 0, to_ms: int = _FOREVER) -> int:
-        """How many are due after from_ms, up to to_ms."""
+        """Counts the timers that are due after from_ms, up to to_ms."""
         return self._list(from_ms, to_ms, ffi.NULL, 0)
 
     def waiting(
         self, from_ms: int = 0, to_ms: int = _FOREVER, *, most: int = 1000
     ) -> Iterator[Timer]:
-        """Those due after from_ms, up to to_ms, in order; at most so many."""
+        """Returns those due after from_ms, up to to_ms, in order; at most so many."""
         rows = ffi.new("ps_timer_row[]", max(1, most))
         count = min(self._list(from_ms, to_ms, rows, most), most)
         yield from _timers_of(rows, count)
 
     def each(self, from_ms: int = 0, to_ms: int = _FOREVER) -> Iterator[Timer]:
-        """All of them due after from_ms, up to to_ms, in order, without holding all at once."""
+        """Yields all of them due after from_ms, up to to_ms, in order, without holding all at
+        once."""
         at, width = from_ms, 60_000
         while at < to_ms:
             end = min(to_ms, at + width)
@@ -237,7 +238,8 @@ class Timers:
                 width *= 4
 
     def of_pop(self) -> list[Timer]:
-        """Those that go to a revive topic of POP, in order; the others are not read for it."""
+        """Yields those that go to a revive topic of POP, in order; the others are not read for
+        it."""
         count = self._list(0, _FOREVER, ffi.NULL, 0, pop=True)
         rows = ffi.new("ps_timer_row[]", max(1, count))
         return _timers_of(rows, min(count, self._list(0, _FOREVER, rows, count, pop=True)))
@@ -249,7 +251,7 @@ class Timers:
         return int(count)
 
     def tallies(self) -> list[TimerTally]:
-        """Of each topic that a timer went to."""
+        """Returns a tally of each topic that a timer went to."""
         room = lib.ps_timers_tallies(self._handle, ffi.NULL, 0)
         rows = ffi.new("ps_timer_tally[]", max(1, room))
         count = min(room, lib.ps_timers_tallies(self._handle, rows, room))
@@ -262,7 +264,7 @@ class Timers:
         ]  # fmt: skip
 
     def find(self, topic: str, key: str, out_ms: int) -> Timer | None:
-        """The one with this real topic, UNIQ_KEY and TIMER_OUT_MS."""
+        """Finds the timer with this real topic, UNIQ_KEY and TIMER_OUT_MS."""
         row, name, raw = ffi.new("ps_timer_row *"), topic.encode(), key.encode()
         found = lib.ps_timers_find(
             self._handle, name, len(name), raw, len(raw), out_ms, row, self._error

@@ -51,7 +51,7 @@ class BatchReader(DataSourceReader):
 def read_part(
     part: InputPartition, layout: columns.ColumnLayout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one partition. An empty plan comes as a partition that is not ours."""
+    """Yields the batches of one partition. An empty plan comes as a partition that is not ours."""
     settle_worker()
     if not isinstance(part, Part):
         return
@@ -74,7 +74,7 @@ def read_part(
 
 
 def _reader_of(part: Part, options: ReadOptions) -> pystore.Reader | None:
-    """The planned store; None: this host does not see it, and pulls. Raises: SourceError."""
+    """Opens the planned store. None: this host does not see it, and pulls. Raises: SourceError."""
     try:
         reader = open_reader(part.path, options.settings_of(part.path))
         if part.log is None:
@@ -193,7 +193,7 @@ def _settings(layout: columns.ColumnLayout, options: ReadOptions) -> dict[str, A
 def _batches(
     stream: pystore.ArrowStream, files: Sequence[tuple[Path, int]], counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a stream; what C says about damage becomes one sentence."""
+    """Yields the batches of a stream; what C says about damage becomes one sentence."""
     import pyarrow as pa
 
     source = pa.RecordBatchReader.from_stream(stream)
@@ -222,7 +222,8 @@ def _batches(
 
 
 def _compare(reader: pystore.Reader, part: Part) -> None:
-    """The first record must lie where the plan saw it: else this host shows another store."""
+    """Checks that the first record lies where the plan saw it: else this host shows another
+    store."""
     if part.probe is None:
         return
     topic, queue, start, _ = part.ranges[0]
@@ -243,8 +244,8 @@ def _compare(reader: pystore.Reader, part: Part) -> None:
 def _files_of(
     reader: pystore.Reader, topic: str, queue: int, start: int, end: int
 ) -> list[tuple[Path, int]]:
-    """The segments between the first and the last record of a range, with the size each must
-    have."""
+    """Returns the segments between the first and the last record of a range, with the size each
+    must have."""
     size = reader.info().commitlog_file_size
     first, last = reader.units(topic, queue, start, 1), reader.units(topic, queue, end - 1, 1)
     if not first or not last:
@@ -261,8 +262,8 @@ def _segments(reader: pystore.Reader, start: int, end: int, size: int) -> list[t
 
 
 def _check_whole(files: Sequence[tuple[Path, int]]) -> None:
-    """After each batch: what a file that was cut off held last is zeros in its mapping, and could
-    pass for a body. A deleted file stays readable while it is mapped."""
+    """Checks files after each batch: what a file that was cut off held last is zeros in its
+    mapping, and could pass for a body. A deleted file stays readable while it is mapped."""
     for path, size in files:
         with contextlib.suppress(OSError):
             found = path.stat().st_size

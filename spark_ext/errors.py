@@ -30,7 +30,7 @@ class SinkError(SourceError, RuntimeError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the known name nearest to this one, or nothing."""
+    """Returns ``; did you mean 'x'?`` for the known name nearest to this one, or nothing."""
     lower = {k.lower(): k for k in known}
     found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
     return f"; did you mean '{lower[found[0]]}'?" if found else ""

@@ -24,7 +24,8 @@ _told: set[str] = set()
 
 
 def commit_to_group(path: str, group: str, offsets: Mapping[tuple[str, int], int]) -> bool:
-    """Writes (topic, queue) -> next offset for a group. False when the store has another writer."""
+    """Writes (topic, queue) -> next offset for a group. Returns False when the store has another
+    writer."""
     root = Path(path)
     aside = root / "spark" / "groups" / f"{group}.json"
     with _nobody_else(root) as alone:

@@ -41,7 +41,8 @@ class CommitEntry(NamedTuple):
 
 
 def _entry(job: str, data: bytes) -> CommitEntry:
-    """Raises: ValueError that says what is wrong. What it names is read, put and deleted."""
+    """Reads an entry. What it names is read, put and deleted. Raises: ValueError that says what is
+    wrong."""
     kept = json.loads(data)
     if not isinstance(kept, dict) or set(kept) != set(CommitEntry._fields):
         raise ValueError("its fields are not those of an entry")
@@ -60,7 +61,7 @@ def _entry(job: str, data: bytes) -> CommitEntry:
 
 
 class Ledger:
-    """The entries of a store. Written only while the store's lock is held."""
+    """The entries of a store, which are written only while the store's lock is held."""
 
     def __init__(self, store: Path) -> None:
         self.folder = store / "spark" / "ledger"
@@ -87,7 +88,7 @@ class Ledger:
                 yield entry
 
     def put(self, entry: CommitEntry) -> None:
-        """On the disk when it returns, whole or not at all."""
+        """Writes the entry: it is on the disk when this returns, whole or not at all."""
         make_folders(self.folder, FILE_MODE)
         path = self._path(entry.job)
         write_whole(path, json.dumps(entry._asdict()).encode())
@@ -103,7 +104,7 @@ class Ledger:
 
 
 def stamps_since(store: pystore.Store, entry: CommitEntry) -> set[Stamp]:
-    """Which rows of a commit the log holds from the place on where the commit began."""
+    """Returns which rows of a commit the log holds, from the place on where the commit began."""
     found: set[Stamp] = set()
     at = max(entry.log_from, store.info().log_min)
     while True:

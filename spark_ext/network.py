@@ -19,8 +19,8 @@ TIMEOUT_S = 30.0
 
 
 def client_options(network: NetworkOptions) -> dict[str, Any]:
-    """Keyword arguments of a producer or a consumer, made where it runs: certificates are files of
-    that host. Raises: BadOption."""
+    """Makes the keyword arguments of a producer or a consumer, where it runs: certificates are
+    files of that host. Raises: BadOption."""
     from broker.client.options import client_context
     from pystore.errors import StoreError
 
@@ -34,5 +34,5 @@ def client_options(network: NetworkOptions) -> dict[str, Any]:
 
 
 def producer_options(network: NetworkOptions) -> dict[str, Any]:
-    """client_options() of a producer. Raises: BadOption."""
+    """Makes client_options() of a producer. Raises: BadOption."""
     return {**client_options(network), "send_timeout_s": TIMEOUT_S}

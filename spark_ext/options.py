@@ -65,10 +65,9 @@ StoreSettings = tuple[tuple[str, Any], ...]
 
 
 class PushedFilters(NamedTuple):
-    """What the filters of a query leave to be read; None: all of them. See pushdown.py.
+    """What the filters of a query leave to be read; None stands for everything. See pushdown.py.
 
-    first, last: queue offsets, both inclusive.
-    """
+    first, last: queue offsets, both inclusive."""
 
     topics: frozenset[str] | None = None
     brokers: frozenset[str] | None = None
@@ -79,7 +78,8 @@ class PushedFilters(NamedTuple):
 
 
 class NetworkOptions(NamedTuple):
-    """How brokers are reached. credentials: None leaves them to the environment of each process."""
+    """Says how brokers are reached. credentials: None leaves them to the environment of each
+    process."""
 
     name_server: str
     credentials: Credentials | None
@@ -88,7 +88,7 @@ class NetworkOptions(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """What a read was asked for. Small and picklable: it travels with every task."""
+    """The options of a read. Small and picklable, since they travel with every task."""
 
     paths: tuple[str, ...]
     settings: tuple[StoreSettings, ...]
@@ -136,7 +136,7 @@ class ReadOptions(NamedTuple):
 
 
 class WriteOptions(NamedTuple):
-    """What a write was asked for: into the store at `path`, or over the network."""
+    """The options of a write: into the store at `path`, or over the network."""
 
     path: str
     topic: str
@@ -154,7 +154,7 @@ class WriteOptions(NamedTuple):
 
 
 def _quoted(value: str) -> str:
-    """A value within a sentence: one line of it."""
+    """Returns a value for a sentence, on one line."""
     return repr(value if len(value) <= VALUE_SHOWN else f"{value[:VALUE_SHOWN]}\u2026")
 
 
@@ -217,7 +217,7 @@ def _span_ms(name: str, value: str) -> int:
 
 
 def _moment(name: str, value: str) -> int:
-    """Milliseconds since 1970: as they are, or ISO 8601, in UTC when it names no zone."""
+    """Reads milliseconds since 1970: as they are, or ISO 8601, in UTC when it names no zone."""
     if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value):
         return max(-LAST_MS, _at_most(name, int(value), LAST_MS))
     try:

@@ -514,7 +514,7 @@ def log_parts(
 
 
 def _log_range(reader: pystore.Reader, path: str, options: ReadOptions) -> tuple[int, int]:
-    """The bytes of the log that are read. Raises: BadOption, DataLoss."""
+    """Returns the bytes of the log that are read. Raises: BadOption, DataLoss."""
     info = reader.info()
     if len(options.paths) > 1 and (options.log_start, options.log_end) != (None, None):
         raise BadOption("options startingLogOffset and endingLogOffset are of one store's log")
@@ -529,7 +529,7 @@ def _log_range(reader: pystore.Reader, path: str, options: ReadOptions) -> tuple
 
 
 def _record_at_or_after(reader: pystore.Reader, guide: Span, target: int, file_end: int) -> int:
-    """The first record of a queue that starts at or after a byte, or the end of that byte's
+    """Returns the first record of a queue that starts at or after a byte, or the end of that byte's
     file."""
     low, high = guide.low, guide.high
     while low < high:

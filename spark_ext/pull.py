@@ -28,8 +28,9 @@ BUFFER = 4096
 
 
 class PullRange:
-    """One range. probe: place and size of its first record, where the plan has looked at it. lost:
-    told how many offsets no longer exist; None: that is an error."""
+    """One range to pull. probe: place and size of its first record, where the plan has looked at
+    it. lost: is called with the number of offsets that no longer exist; None makes that an
+    error."""
 
     def __init__(
         self,
@@ -71,10 +72,8 @@ class PullRange:
 
 
 def records(network: NetworkOptions, wanted: PullRange, chunk_bytes: int) -> Iterator[bytes]:
-    """The records of a range, about `chunk_bytes` at a time.
-
-    Nothing is committed: the group's offsets stay as they are. Raises: SourceError, DataLoss.
-    """
+    """Yields the records of a range, about `chunk_bytes` at a time. Nothing is committed: the
+    group's offsets stay as they are. Raises: SourceError, DataLoss."""
     from broker.client import ClientError, Consumer, MessageQueue
 
     queue = MessageQueue(wanted.topic, wanted.broker, wanted.queue)

@@ -40,7 +40,7 @@ _US = dt.timedelta(microseconds=1)
 
 
 def wanted(pushdown: str, version: str) -> bool:
-    """Whether option pushdown asks for a PushingReader under this version of Spark."""
+    """Says whether option pushdown asks for a PushingReader under this version of Spark."""
     safe = int(version.partition(".")[0]) >= _SAFE_SINCE
     return pushdown == "unsafe" or (pushdown == "auto" and safe)
 
@@ -61,7 +61,8 @@ class PushingReader(BatchReader):
 
 
 def narrowed(options: ReadOptions, filters: Iterable[Filter]) -> ReadOptions:
-    """The options with what the filters rule out left out; the rest of a filter is ignored."""
+    """Returns the options with what the filters rule out left out; the rest of a filter is
+    ignored."""
     for f in filters:
         column: tuple[str, ...] = getattr(f, "attribute", ())
         low, high, values = _bounds(f)
@@ -117,7 +118,7 @@ def _bounds(f: Filter) -> tuple[int | None, int | None, frozenset[Any] | None]:
 
 
 def _plain(value: object) -> int | str | None:
-    """A number, a text, or a time in microseconds since 1970; None for any other value."""
+    """Returns a number, a text, or a time in microseconds since 1970; None for any other value."""
     if isinstance(value, dt.datetime):
         return None if value.tzinfo is None else (value - _EPOCH) // _US
     return value if isinstance(value, (int, str)) and not isinstance(value, bool) else None
@@ -136,7 +137,7 @@ def _timed(options: ReadOptions, low: int | None, high: int | None) -> ReadOptio
 
 
 def _expressible(tags: frozenset[str]) -> bool:
-    """Whether an expression ``A || B`` can say these tags, byte for byte."""
+    """Says whether an expression ``A || B`` can say these tags, byte for byte."""
     plain = all(
         t and t == t.strip() and t != "*" and not {"|", "\0", "\ufffd"} & set(t) for t in tags
     )
@@ -144,7 +145,7 @@ def _expressible(tags: frozenset[str]) -> bool:
 
 
 def _with_tags(options: ReadOptions, pushed: PushedFilters) -> ReadOptions:
-    """Tags of the filters and of option tags become one expression."""
+    """Makes one expression of the tags of the filters and of option tags."""
     if pushed.tags is None:
         return options
     asked = frozenset(t.strip() for t in options.tags.split("||")) - {""}
@@ -154,7 +155,7 @@ def _with_tags(options: ReadOptions, pushed: PushedFilters) -> ReadOptions:
 
 
 def _nothing(options: ReadOptions) -> bool:
-    """Whether the filters together let nothing through."""
+    """Says whether the filters together let nothing through."""
     p = options.pushed or PushedFilters()
     late, early = options.time_min, options.time_max
     return (

@@ -91,14 +91,14 @@ class _Remote:
 
 
 def _cache_folder() -> Path:
-    """Spark's folder for what a job may lose, or one of this user."""
+    """Returns Spark's folder for what a job may lose, or one of this user."""
     chosen = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     base = Path(chosen or tempfile.gettempdir())
     return base / f"rocketmq-pystore-{os.getuid()}"
 
 
 class _Mirror:
-    """The local folder of a store and what of its log is there."""
+    """The local folder of a store, which knows what of its log is there."""
 
     def __init__(self, remote: _Remote) -> None:
         self._remote = remote
@@ -111,7 +111,7 @@ class _Mirror:
         self._copy()
 
     def _copy(self) -> None:
-        """Everything but the log. A file is there with its name when it is whole."""
+        """Copies everything but the log. A file is there with its name when it is whole."""
         for folder in ("index", "commitlog"):
             make_folders(self.path / folder, FILE_MODE)
         for file in self._remote.files:
@@ -130,7 +130,7 @@ class _Mirror:
         self._fetch_tail()
 
     def _fetch_tail(self) -> None:
-        """The log from the last message of any queue on, which opening a reader walks."""
+        """Fetches the log from the last message of any queue on, which opening a reader walks."""
         at = max(self._last_places(), default=min(self._log))
         end = max(self._log) + self._log[max(self._log)].size
         while at < end:
@@ -150,7 +150,7 @@ class _Mirror:
                     yield log.read(high - low)
 
     def _last_places(self) -> Iterator[int]:
-        """Of each queue's last message, its place in the log."""
+        """Returns, of each queue's last message, its place in the log."""
         queues: dict[str, list[str]] = {}
         for file in self._remote.files:
             if file.name.startswith("consumequeue/"):
@@ -214,7 +214,8 @@ class RemoteReader(pystore.Reader):
         super().__init__(mirror.path, **dict(settings))
 
     def refresh(self) -> None:
-        """Nothing: a mirror stays what it is, and who plans or begins a task opens it again."""
+        """Does nothing: a mirror stays what it is, and who plans or begins a task opens it
+        again."""
 
     def _fetch_queue(self, topic: str, queue: int, start: int, end: int) -> None:
         for at in range(start, end, UNITS):
@@ -227,7 +228,7 @@ class RemoteReader(pystore.Reader):
         return super().read(topic, queue, offset, **more)
 
     def offset_at(self, topic: str, queue: int, timestamp: int, *, upper: bool = False) -> int:
-        """As the reader of files, by a search that fetches the messages it looks at."""
+        """Searches as the reader of files does, and fetches the messages it looks at."""
         if upper:
             raise NotImplementedError("the last message before a time")
         low, high = self.range(topic, queue)
@@ -250,5 +251,6 @@ class RemoteReader(pystore.Reader):
 
 
 def open_remote(url: str, settings: StoreSettings) -> RemoteReader:
-    """A reader of the store at an address that fsspec knows. Raises: SourceError, StoreError."""
+    """Opens a reader of the store at an address that fsspec knows. Raises: SourceError,
+    StoreError."""
     return RemoteReader(_Mirror(_Remote(url)), settings)

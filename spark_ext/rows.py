@@ -60,8 +60,8 @@ OWN_NAMES = (
 
 
 def check_schema(schema: StructType, topic: str, *, timers: bool = False) -> None:
-    """Refuses a frame that is no table of messages. timers: whether somebody delivers them. Raises:
-    BadSchema."""
+    """Refuses a frame that is not a table of messages. timers: whether somebody delivers them.
+    Raises: BadSchema."""
     found = {field.name: field.dataType.simpleString() for field in schema.fields}
     for name, kind in found.items():
         if name in IGNORED:
@@ -111,7 +111,7 @@ class Stamper:
         )
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The messages of a batch. Raises: SinkError naming the row that cannot be one."""
+        """Makes the messages of a batch. Raises: SinkError naming the row that cannot be one."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -207,7 +207,7 @@ class Stamper:
         return pc.if_else(empty, "", entry)
 
     def _entries(self, properties: Any) -> Any:
-        """Encoded properties of each row, without those that have columns of their own."""
+        """Encodes the properties of each row, without those that have columns of their own."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -254,7 +254,7 @@ class Stamper:
 
 
 def _offsets(column: Any) -> Any:
-    """Offsets of a map column, counted from its own first entry."""
+    """Returns the offsets of a map column, counted from its own first entry."""
     import pyarrow.compute as pc
 
     offsets = column.offsets
@@ -277,7 +277,7 @@ def _or(values: Any, default: int, n: int, kind: Any) -> Any:
 
 
 def _ms(values: Any, n: int) -> Any:
-    """Milliseconds of a timestamp in us, or of a number that is ms already."""
+    """Returns milliseconds of a timestamp in us, or of a number that is ms already."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

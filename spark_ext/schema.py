@@ -54,7 +54,8 @@ DEFAULT = (
 
 
 class ColumnLayout(NamedTuple):
-    """What C needs: names in order, which of them Spark calls nullable, ``map`` or ``json``."""
+    """What C needs to know of the columns: names in order, which of them Spark calls nullable,
+    ``map`` or ``json``."""
 
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
@@ -80,7 +81,7 @@ def ddl(columns: Sequence[str] | None, properties: str, *, timers: bool = False)
 
 
 def layout(schema: StructType, *, timers: bool = False) -> ColumnLayout:
-    """The layout of a schema that Spark will check the batches against. timers: option
+    """Returns the layout of a schema that Spark will check the batches against. timers: option
     timers=pending. Raises: BadSchema."""
     from pyspark.sql.types import MapType
 
@@ -110,7 +111,8 @@ def layout(schema: StructType, *, timers: bool = False) -> ColumnLayout:
 
 
 def _column(name: str, timers: bool) -> tuple[str, bool]:
-    """Type of a column, and whether it may be null. Raises: BadSchema for one that is not there."""
+    """Returns the type of a column, and whether it may be null. Raises: BadSchema for one that is
+    not there."""
     if name in OF_TIMERS and not timers:
         raise BadSchema(f"column '{name}' goes with option timers=pending")
     known = COLUMNS | OF_TIMERS if timers else COLUMNS

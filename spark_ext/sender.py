@@ -86,7 +86,7 @@ class StreamSender(DataSourceStreamArrowWriter):
 
 
 def check_frame(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-    """Whether brokers take such a frame. Raises: SinkError, BadSchema."""
+    """Checks that brokers take such a frame. Raises: SinkError, BadSchema."""
     if overwrite:
         raise SinkError("messages of a broker are never overwritten: use append")
     check_schema(schema, options.topic, timers=True)
@@ -102,7 +102,8 @@ def _check(options: WriteOptions, schema: StructType, overwrite: bool) -> None:
 def send(
     batches: Iterable[pa.RecordBatch], options: WriteOptions, job: str, batch: int
 ) -> SendCommit:
-    """What a task does: returns when brokers have acknowledged every row. Raises: SinkError."""
+    """Does the work of a task: returns when brokers have acknowledged every row. Raises:
+    SinkError."""
     partition, _ = task_ids()
     stamper = Stamper(options.topic, options.tags, job, batch, partition, empty_bodies=False)
     return asyncio.run(_send(batches, options, stamper))
@@ -161,7 +162,8 @@ async def _send_lane(
 
 
 async def _queue_of(producer: AsyncProducer, topic: str, queue: int) -> MessageQueue:
-    """The queue of that number; of several brokers, the first's by name. Raises: SinkError."""
+    """Returns the queue of that number; of several brokers, the first's by name. Raises:
+    SinkError."""
     there = await producer.queues(topic)
     found = sorted(q for q in there if q.queue == queue)
     if not found:

@@ -83,7 +83,8 @@ def _is_connect(spark: SparkSession) -> bool:
 
 
 def _is_remote(builder: SparkSession.Builder) -> bool:
-    """A session of Spark Connect: its server has the virtual machine and the Python processes."""
+    """Says whether it is a session of Spark Connect, whose server has the virtual machine and the
+    Python processes."""
     options = getattr(builder, "_options", {})
     return "spark.remote" in options or "SPARK_REMOTE" in os.environ
 
@@ -115,8 +116,8 @@ def _check_java() -> None:
 
 
 def _worker_python() -> str:
-    """The program of Spark's Python processes. Raises: SourceError for a chosen one that lacks
-    this package."""
+    """Returns the program of Spark's Python processes. Raises: SourceError for a chosen one that
+    lacks this package."""
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None:
         return "python3" if _why_not("python3") is None else sys.executable
@@ -131,7 +132,7 @@ def _worker_python() -> str:
 
 @functools.cache
 def _why_not(program: str) -> str | None:
-    """Why a Python cannot run the format; None: it can."""
+    """Says why a Python cannot run the format, or None when it can."""
     found = shutil.which(program)
     if found is None:
         # A path inside of an archive that executors unpack is not there on the driver's host.

@@ -60,7 +60,8 @@ class SpoolCommit(WriterCommitMessage):
 
 
 def _spool_root(options: WriteOptions) -> Path:
-    """Beside the store, not in it: a store that is yet to be made must be an empty folder."""
+    """Returns a folder beside the store, not in it: a store that is yet to be made must be an empty
+    folder."""
     store = Path(options.path)
     return Path(options.spool) if options.spool else store.with_name(store.name + ".spool")
 
@@ -68,7 +69,8 @@ def _spool_root(options: WriteOptions) -> Path:
 def _spool(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, job: str, batch: int
 ) -> SpoolCommit:
-    """What a task does. On any error its file is gone again: nobody else would know of it."""
+    """Does the work of a task. On any error its file is gone again: nobody else would know of
+    it."""
     import pyarrow as pa
 
     partition, attempt = task_ids()
@@ -205,7 +207,7 @@ def _take_back(ledger: Ledger, job: str, last: CommitEntry | None) -> None:
 
 
 def _streams(job: str) -> bool:
-    """Whether a job's name is the id of a query, which will come again with its next batch."""
+    """Says whether a job's name is the id of a query, which will come again with its next batch."""
     try:
         return str(uuid.UUID(job)) == job
     except ValueError:
@@ -226,7 +228,7 @@ def _check_room(options: WriteOptions, size: int) -> None:
 
 @contextlib.contextmanager
 def _open(options: WriteOptions) -> Iterator[pystore.Store]:
-    """The store, when whoever has it open lets go in time."""
+    """Opens the store, when whoever has it open lets go in time."""
     import pystore
 
     end = time.monotonic() + options.lock_timeout_s
@@ -356,7 +358,7 @@ def _finish(store: pystore.Store, ledger: Ledger, entry: CommitEntry) -> int:
 
 
 def pending(path: str | os.PathLike[str]) -> list[CommitEntry]:
-    """The commits into a store that have begun and not ended."""
+    """Returns the commits into a store that have begun and not ended."""
     return [entry for entry in Ledger(Path(path)).all() if not entry.done]
 
 

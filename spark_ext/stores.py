@@ -32,7 +32,8 @@ _ACK_DELAY_US = 8000
 
 
 class _Anchor:
-    """The oldest segment, open, so that no other file is taken for it; closed with the object."""
+    """Holds the oldest segment open, so that no other file is taken for it; it is closed with the
+    object."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,7 +44,7 @@ class _Anchor:
             os.close(self._fd)
 
     def holds(self) -> bool:
-        """Whether it is still there."""
+        """Says whether the segment is still there."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._fd))
         except FileNotFoundError:
@@ -66,11 +67,9 @@ _settled = False
 
 
 def open_reader(path: str, settings: StoreSettings = (), *, fresh: bool = False) -> pystore.Reader:
-    """The reader of the store at `path`. settings: under upstream's names. fresh: as the store is
-    now, for planning.
-
-    Raises: SourceError naming this host, where the folder is no store or cannot be read.
-    """
+    """Returns the reader of the store at `path`. settings: under upstream's names. fresh: as the
+    store is now, for planning. Raises: SourceError naming this host, where the folder is not a
+    store or cannot be read."""
     import pystore
 
     held = _cache.pop((path, settings), None)
@@ -125,7 +124,8 @@ def close_reader(path: str, settings: StoreSettings = ()) -> None:
 
 
 def _check_log(reader: pystore.Reader) -> None:
-    """A log on another disk leaves the folder of the queues looking like a store of its own."""
+    """Refuses a store whose log is on another disk: the folder of the queues looks like a store of
+    its own."""
     folders = reader.settings.commitlog_dirs(reader.path)
     if not any(folder.is_dir() for folder in folders):
         reader.close()

@@ -71,7 +71,7 @@ LAG_KEPT_S = 1.0
 
 
 def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
-    """Offsets as Spark writes them into its checkpoint."""
+    """Writes offsets as Spark has them in its checkpoint."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker, queue), n in sorted(offsets.items()):
         tree.setdefault(topic, {}).setdefault(broker, {})[str(queue)] = n
@@ -79,7 +79,7 @@ def encode(offsets: Mapping[Key, int]) -> dict[str, Any]:
 
 
 def decode(offset: Mapping[str, Any], where: str = "the checkpoint") -> Offsets:
-    """Offsets out of a checkpoint. Raises: SourceError when they are not ours."""
+    """Reads offsets of a checkpoint. Raises: SourceError when they are not ours."""
     try:
         if offset["v"] == 1:
             return {
@@ -95,8 +95,8 @@ def decode(offset: Mapping[str, Any], where: str = "the checkpoint") -> Offsets:
 
 
 def shares(lags: Mapping[Key, int], budget: int) -> Offsets:
-    """A budget split in proportion to lag: never more than it, and each queue at least 1 of it,
-    as far as it goes round; the longest first."""
+    """Splits a budget in proportion to lag: never more than the lag, and each queue at least 1 of
+    it, as far as it goes round; the longest first."""
     order = sorted((key for key in lags if lags[key] > 0), key=lambda k: (-lags[k], k))
     given = dict.fromkeys(order[:budget], 1)
     rest = budget - len(given)
@@ -123,7 +123,7 @@ class _Lag(NamedTuple):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's view of its stores."""
+    """Holds one query's view of its stores."""
 
     def __init__(self, options: ReadOptions, layout: columns.ColumnLayout) -> None:
         self.options = options
@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return open_reader(path, self.options.settings_of(path), fresh=fresh)
 
     def _look(self, *, now: bool = False) -> dict[Key, Span]:
-        """The queues as they are, looked at again when that is due."""
+        """Returns the queues as they are, looked at again when that is due."""
         begun = time.monotonic()
         if now or begun >= self._look_again:
             readers = [self._open(path, fresh=True) for path in self.options.paths]
@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _begin(self, key: Key, offset: int, span: Span | None) -> int:
-        """Where reading goes on. Raises: DataLoss when that no longer exists."""
+        """Returns where reading goes on. Raises: DataLoss when that no longer exists."""
         name = f"{key[0]}/{key[2]} of {key[1]}"
         if span is None:
             if self.options.fail_on_loss:
@@ -225,17 +225,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode(begin | {key: at[key] + n for key, n in taken.items()})
 
     def _waits(self, total: int, limit: ReadLimit) -> bool:
-        """Whether to leave the messages lying until there are more, or until they have waited."""
+        """Says whether to leave the messages until there are more, or until they have waited."""
         if isinstance(limit, ReadAllAvailable) or self._target is not None:
             return False
         waited_ms = (time.monotonic() - self._triggered) * 1000 if self._triggered else float("inf")
         return total < self.options.trigger_min and waited_ms < self.options.trigger_delay_ms
 
     def _taken(self, lags: Offsets, at: Offsets, limit: ReadLimit) -> Offsets:
-        """How many messages of each queue the next batch takes.
-
-        Bytes are estimated from the sizes of a few messages, and each queue gives at least one.
-        """
+        """Returns how many messages of each queue the next batch takes. Bytes are estimated from
+        the sizes of a few messages, and each queue gives at least one."""
         if isinstance(limit, ReadAllAvailable):
             return lags
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.trigger_offsets
@@ -337,7 +335,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _remembered(path: Path) -> dict[str, Any] | None:
-    """The offset in a state file; None without a file. Raises: SourceError naming the file."""
+    """Returns the offset in a state file; None without a file. Raises: SourceError naming the
+    file."""
     where = f"option stateFile: {path}"
     try:
         data = read_file(path)

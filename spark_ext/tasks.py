@@ -14,7 +14,7 @@ EXTRA = "'rocketmq-pystore[spark]'"
 
 
 def task_ids() -> tuple[int, int]:
-    """Partition and attempt of this task; zeros outside of Spark."""
+    """Returns partition and attempt of this task; zeros outside of Spark."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -22,7 +22,7 @@ def task_ids() -> tuple[int, int]:
 
 
 def batch_of_stream() -> tuple[str, int]:
-    """The query and the batch that this task works for. Raises: SinkError."""
+    """Returns the query and the batch that this task works for. Raises: SinkError."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -34,7 +34,8 @@ def batch_of_stream() -> tuple[str, int]:
 
 
 def check_packages() -> None:
-    """Before any task has begun. Raises: SourceError naming what cannot be imported."""
+    """Checks the packages before any task has begun. Raises: SourceError naming what cannot be
+    imported."""
     missing = [name for name in ("pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise SourceError(

@@ -56,7 +56,7 @@ class TimerPart(InputPartition):
 
 
 class TimerReader(BatchReader):
-    """A batch of what waited when the query was planned."""
+    """Reads, as a batch, what waited when the query was planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
         return plan_timers(self.options)
@@ -77,7 +77,7 @@ class _Waiting(NamedTuple):
 
 
 def plan_timers(options: ReadOptions) -> list[TimerPart]:
-    """The partitions of a read of what waits. Raises: BadOption, SourceError."""
+    """Makes the partitions of a read of what waits. Raises: BadOption, SourceError."""
     parts: list[TimerPart] = []
     least = -(-options.min_partitions // len(options.paths))
     for path, broker in zip(options.paths, broker_names(options), strict=True):
@@ -140,7 +140,7 @@ def _part(
 
 
 def _pack(offsets: pa.Int64Array, due: pa.Int64Array) -> bytes:
-    """Both columns, 8 bytes a value, compressed: the worker has this machine's byte order."""
+    """Packs both columns, 8 bytes a value, compressed: the worker has this machine's byte order."""
     raw = array("q", offsets.to_pylist() + due.to_pylist())
     return zlib.compress(raw.tobytes(), 1)
 
@@ -157,7 +157,7 @@ def _unpack(packed: bytes) -> tuple[pa.Int64Array, pa.Int64Array]:
 def read_timers(
     part: InputPartition, layout: columns.ColumnLayout, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of one partition. An empty plan comes as a partition that is not ours."""
+    """Yields the batches of one partition. An empty plan comes as a partition that is not ours."""
     from pystore.timers import TIMER_TOPIC
 
     if not isinstance(part, TimerPart):
@@ -173,7 +173,7 @@ def read_timers(
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges [from, to) that hold these offsets, in order, and few others."""
+    """Returns ranges [from, to) that hold these offsets, in order, and few others."""
     first = last = offsets[0]
     for offset in offsets:
         if offset - last > GAP:
@@ -184,7 +184,7 @@ def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 class _Shape:
-    """How rows of the timer topic become rows of what waits. stored: the columns that are read."""
+    """Makes, of rows of the timer topic, rows of what waits. stored: the columns that are read."""
 
     def __init__(self, layout: columns.ColumnLayout, options: ReadOptions) -> None:
         self._layout = layout
@@ -224,7 +224,7 @@ class _Shape:
 
 
 def _topic_filter(options: ReadOptions) -> Callable[[str], bool] | None:
-    """Which destinations the options ask for; None: all."""
+    """Returns which destinations the options ask for; None for all."""
     if options.topics:
         return lambda name: name in options.topics
     if options.pattern:
@@ -234,7 +234,7 @@ def _topic_filter(options: ReadOptions) -> Callable[[str], bool] | None:
 
 
 def _places(properties: Any) -> tuple[pa.Array, pa.Array]:
-    """Topic and queue that the messages go to; "" and -1 where a record says none."""
+    """Returns topic and queue that the messages go to; "" and -1 where a record says none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -130,8 +130,8 @@ def _accepted(messages: Sequence[WriterCommitMessage | None]) -> list[HalvesComm
 def send_halves(
     batches: Iterable[pa.RecordBatch], options: WriteOptions, job: str, batch: int
 ) -> HalvesCommit:
-    """What a task does: returns when brokers have stored every row. Raises: SinkError, after a
-    rollback of what was stored."""
+    """Does the work of a task: returns when brokers have stored every row. Raises: SinkError, after
+    a rollback of what was stored."""
     partition, _ = task_ids()
     stamper = Stamper(options.topic, options.tags, job, batch, partition, empty_bodies=False)
     made = HalvesCommit(job, batch, uuid.uuid4().hex[:16])
@@ -333,7 +333,7 @@ async def _decision(
 
 
 async def fate_of(producer: AsyncTransactionProducer, message: ReceivedMessage) -> LocalState:
-    """What a broker is told that asks about a half of any job."""
+    """Answers a broker that asks about a half of any job."""
     from broker.client import LocalState
 
     stamps = message.properties

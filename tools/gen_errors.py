@@ -223,7 +223,7 @@ def make(
     pid: int = 0,
     sys_errno: int = 0,
 ) -> StoreError:
-    """The exception for what the C core filled into its ps_error."""
+    """Makes the exception for what the C core filled into its ps_error."""
     cls = by_code.get(code, StoreError)
     cause = os.strerror(sys_errno) if sys_errno else ""
     if cause not in text:

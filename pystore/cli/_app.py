@@ -78,7 +78,7 @@ _AsJson = Annotated[
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The documented exit code of an exception."""
+    """Returns the documented exit code of an exception."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     for kind, code in _BY_ERROR:
@@ -137,7 +137,7 @@ def _guarded(out: Output, work: Callable[[], int | None]) -> int:
 
 
 def _command(verb: Verb) -> Callable[..., None]:
-    """The function that typer sees: the options that every verb has, then the verb's own."""
+    """Makes the function that typer sees: the options that every verb has, then the verb's own."""
     run = verb.run
     hints = get_type_hints(run, include_extras=True)
     own = list(inspect.signature(run).parameters.values())[1:]
@@ -187,7 +187,7 @@ def _command(verb: Verb) -> Callable[..., None]:
 
 
 def _failing(error: errors.StoreError) -> Callable[[typer.Context], None]:
-    """The function in the place of a verb that could not be imported."""
+    """Makes the function in the place of a verb that could not be imported."""
 
     def command(ctx: typer.Context) -> None:
         def work() -> int:

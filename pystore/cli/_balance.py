@@ -13,7 +13,7 @@ __all__ = ["show_balance"]
 
 
 def show_balance(s: Session, balance: Balance) -> None:
-    """Counts and checksums of input and output; the exit code is 5 when they differ without a
+    """Shows counts and checksums of input and output. The exit code is 5 when they differ without a
     reason that is named."""
     s.out.facts("records", balance.as_dict())
     s.damaged = s.damaged or not balance.good

@@ -24,7 +24,7 @@ Row = Sequence[object]
 
 
 def compact(value: object) -> str:
-    """JSON in ASCII without spaces."""
+    """Writes JSON in ASCII without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -50,39 +50,39 @@ class Output(ABC):
 
     @abstractmethod
     def facts(self, name: str, facts: Mapping[str, object]) -> None:
-        """Named values, as a block called `name`."""
+        """Shows named values, as a block called `name`."""
 
     @abstractmethod
     def table(self, name: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-        """Rows under columns, as a block called `name`."""
+        """Shows rows under columns, as a block called `name`."""
 
     @abstractmethod
     def objects(self, name: str, objects: Sequence[Mapping[str, object]]) -> None:
-        """Nested values for programs; people get none of it."""
+        """Writes nested values for programs; people get none of it."""
 
     @abstractmethod
     def record(self, record: Mapping[str, object], text: Callable[[], str]) -> None:
-        """One item of a stream; text makes its other face."""
+        """Writes one item of a stream; text makes its other face."""
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """A remark for people, on stderr; programs do not get it."""
+        """Writes a remark for people on stderr; programs do not get it."""
 
     @abstractmethod
     def error(self, failure: Failure) -> None:
-        """The end of a run that failed, on stderr."""
+        """Writes the end of a run that failed on stderr."""
 
     def plan(self, facts: Mapping[str, object]) -> None:
-        """What a changing verb would do."""
+        """Shows what a changing verb would do."""
         self.facts("plan", facts)
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Many finished lines of this face at once."""
+        """Writes many finished lines of this face at once."""
         if lines:
             self._out.write("\n".join(lines) + "\n")
 
     def data(self, raw: bytes | memoryview) -> None:
-        """Bytes as they are."""
+        """Writes bytes as they are."""
         out: Any = self._out
         out.flush()
         getattr(out, "buffer", out).write(raw)
@@ -140,7 +140,7 @@ class Json(Output):
 
 
 def _members(facts: Mapping[str, object]) -> dict[str, object]:
-    """Facts as JSON members; a time gets its date beside it."""
+    """Makes JSON members of facts; a time gets its date beside it."""
     members: dict[str, object] = {}
     for name, value in facts.items():
         key = name.replace(" ", "_")

@@ -48,7 +48,7 @@ class ProgressBar:
         self.close()
 
     def update(self, done: int, total: int | None = None, label: str | None = None) -> None:
-        """How far it is; total None when nobody knows."""
+        """Shows how far it is. total: None when nobody knows."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -48,7 +48,8 @@ def java_order(name: str) -> bytes:
 
 
 def java_string(text: str) -> str:
-    r"""A JSON string as the reference writes it: ``\uXXXX`` for each unit below 32 or above 126."""
+    """Writes a JSON string as the reference does: ``\\uXXXX`` for each unit below 32 or above
+    126."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     parts = ['"']
@@ -128,7 +129,7 @@ def msg_line(m: Message) -> str:
 
 @lru_cache(4096)
 def _host(raw: bytes) -> str:
-    """The JSON of a host field; few hosts fill a store."""
+    """Returns the JSON of a host field; few hosts fill a store."""
     return f'"{host_text(memoryview(raw))}"'
 
 
@@ -149,7 +150,7 @@ def _properties_json(raw: bytes) -> str:
 
 
 def cq_line(topic: str, queue: int, offset: int, unit: tuple[int, int, int]) -> str:
-    """The ``cq`` line of the reference's dump. unit: physical offset, size, tags code."""
+    """Writes the ``cq`` line of the reference's dump. unit: physical offset, size, tags code."""
     physical, size, tags = unit
     return (
         f'{{"at":"cq","topic":{_cached_string(topic)},"queue":{queue},"offset":{offset}'
@@ -183,7 +184,7 @@ def message_record(message: Message, *, stored: bool = False) -> dict[str, objec
 
 
 def shown_body(body: bytes | memoryview) -> str:
-    """A body for people: text where it is text, else a hex dump."""
+    """Returns a body for people: text where it is text, else a hex dump."""
     try:
         return printable(bytes(body).decode(), keep="\n\t")
     except UnicodeDecodeError:
@@ -191,7 +192,7 @@ def shown_body(body: bytes | memoryview) -> str:
 
 
 def hex_dump(body: bytes | memoryview) -> str:
-    """Lines of offset, 16 bytes and their letters."""
+    """Writes lines of offset, 16 bytes and their letters."""
     lines = []
     for at in range(0, len(body), _HEX_WIDTH):
         part = bytes(body[at : at + _HEX_WIDTH])
@@ -201,7 +202,7 @@ def hex_dump(body: bytes | memoryview) -> str:
 
 
 def _preview(message: Message) -> str:
-    """The beginning of the body on one line."""
+    """Returns the beginning of the body on one line."""
     try:
         body = message.body
     except RecordDamaged as error:
@@ -225,7 +226,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def message_lines(message: Message) -> str:
-    """A message on one line: when, where, tags, keys, body."""
+    """Writes a message on one line: when, where, tags, keys, body."""
     properties = message.properties
     tags, keys = properties.get("TAGS", ""), properties.get("KEYS", "")
     return "  ".join(

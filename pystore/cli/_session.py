@@ -33,20 +33,21 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who writes to a store. pid: 0 when nobody says."""
+    """The process that writes to a store. pid: 0 when it is unknown."""
 
     locked: bool
     pid: int
 
 
 def holder_of(root: Path) -> LockHolder:
-    """Whether a process holds the store's lock, and which; nothing is changed."""
+    """Says whether a process holds the store's lock, and which; nothing is changed."""
     pid = lib.ps_lock_holder(ffi.NULL, os.fsencode(root))
     return LockHolder(pid != 0, max(0, pid))
 
 
 def _check_readable(lock: Path) -> None:
-    """A lock that cannot be looked at says nothing of who holds it. Raises: Forbidden."""
+    """Refuses a lock that this user may not look at, since it does not say who holds it. Raises:
+    Forbidden."""
     try:
         os.close(os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except PermissionError as failed:
@@ -54,7 +55,7 @@ def _check_readable(lock: Path) -> None:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` of --set; the settings themselves are checked when they are loaded."""
+    """Reads ``NAME=VALUE`` of --set; the settings themselves are checked when they are loaded."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -86,7 +87,7 @@ class Session:
         return ProgressBar(label, unit, as_json=self.out.json)
 
     def settings(self) -> Settings:
-        """The settings of --conf with --set over them."""
+        """Returns the settings of --conf with --set over them."""
         return load(self.conf, self.sets)
 
     def _open(self, kind: Callable[..., _Opened], **extra: object) -> _Opened:
@@ -118,10 +119,8 @@ class Session:
             raise error
 
     def check_free(self) -> None:
-        """For dry runs: the real run would be refused while somebody else writes.
-
-        Raises: StoreLocked, Forbidden.
-        """
+        """Refuses a dry run where the real run would be refused, while somebody else writes.
+        Raises: StoreLocked, Forbidden."""
         holder = holder_of(self.path)
         if holder.locked:
             if not holder.pid:
@@ -131,7 +130,7 @@ class Session:
 
     @contextmanager
     def writer(self, *, create: bool = False, **extra: object) -> Iterator[Store]:
-        """The store opened for writing. extra: settings over all others. Raises: NotAStore."""
+        """Opens the store for writing. extra: settings over all others. Raises: NotAStore."""
         self.check_target(create)
         with self._open(Store, **extra) as store:
             yield store

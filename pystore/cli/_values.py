@@ -31,7 +31,7 @@ class When(int):
 
 
 def human_size(n: int) -> str:
-    """``1.7 MiB``."""
+    """Returns a text such as ``1.7 MiB``."""
     value = float(n)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
@@ -48,14 +48,14 @@ def iso(ms: int) -> str:
 
 
 def usage(text: str, next_step: str) -> BadArgument:
-    """The error of arguments that do not fit together."""
+    """Makes the error of arguments that do not fit together."""
     error = BadArgument(text)
     error.next_step = next_step
     return error
 
 
 def unreadable(option: str, path: object, failed: OSError) -> BadArgument:
-    """The error of a file that an option names and that cannot be read."""
+    """Makes the error of a file that an option names and that cannot be read."""
     why = failed.strerror or str(failed)
     return usage(f"{option} {path} cannot be read ({why})", "check the path and your rights on it")
 
@@ -93,7 +93,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a table or a list of facts, as text."""
+    """Returns a value of a table or a list of facts as text."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -57,7 +57,7 @@ broken: dict[str, BadArgument] = {}
 
 @cache
 def all_verbs() -> tuple[Verb, ...]:
-    """Own verbs first, then the others in the order of their first words."""
+    """Returns own verbs first, then the others in the order of their first words."""
     from importlib.metadata import entry_points
 
     others = _loaded(entry_points(group=GROUP))
@@ -76,7 +76,7 @@ def verbs_of(word: str) -> tuple[Verb, ...]:
 
 
 def _loaded(entries: Iterable[EntryPoint]) -> Iterator[Verb]:
-    """Verbs that cannot be imported must not keep the others from working: see `broken`."""
+    """Imports verbs. Those that fail must not keep the others from working: see `broken`."""
     for entry in entries:
         try:
             found = entry.load()

@@ -101,7 +101,7 @@ def _processor() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """The kind of the mount that holds a path, or what is known of it."""
+    """Returns the kind of the mount that holds a path, or what is known of it."""
     whole = path.absolute()
     best = ("", "unknown")
     try:
@@ -116,7 +116,7 @@ def _file_system(path: Path) -> str:
 
 
 class _Bench:
-    """The kinds of work, one after another on one store."""
+    """Runs the kinds of work, one after another, on one store."""
 
     def __init__(
         self, store: Store, bar: ProgressBar, messages: int, size: int, threads: int, batch: int
@@ -145,7 +145,7 @@ class _Bench:
         return rows
 
     def _in_threads(self, share: Callable[[int, int], None]) -> None:
-        """share(first, end) in each thread. Raises what a thread raised."""
+        """Runs share(first, end) in each thread. Raises: what a thread raised."""
         failed: list[BaseException] = []
         stop = threading.Event()
 

@@ -106,7 +106,8 @@ def run(
 def _target(
     s: Session, stack: ExitStack, reader: Reader, out: Path, wanted: frozenset[str], dry_run: bool
 ) -> ImportTarget:
-    """Where the messages go; a new store is removed again unless all of them arrive."""
+    """Opens the place where the messages go; a new store is removed again unless all of them
+    arrive."""
     if dry_run:
         target: ImportTarget = Scratch(s)
         stack.callback(target.close)

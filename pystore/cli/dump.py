@@ -72,7 +72,7 @@ def run(
 
 
 class _DumpFilter:
-    """The filters."""
+    """Says which records and units to print."""
 
     __slots__ = ("end", "every", "queue", "start", "topic")
 
@@ -200,7 +200,7 @@ def _units(s: Session, reader: Reader, wanted: _DumpFilter) -> int:
 def _chunks(
     reader: Reader, q: QueueInfo, bar: ProgressBar, done: int, total: int
 ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-    """The units of a queue, thousands at a time."""
+    """Yields the units of a queue, thousands at a time."""
     at = q.min_offset
     while at < q.max_offset:
         units = reader.units(q.topic, q.queue, at, min(_UNITS, q.max_offset - at))

@@ -79,7 +79,7 @@ def run(
 
 @contextmanager
 def _target(messages: str) -> Iterator[IO[str]]:
-    """Stdout, or a file that gets its name when it is whole and on the disk."""
+    """Opens stdout, or a file that gets its name when it is whole and on the disk."""
     if messages == "-":
         yield sys.stdout
         return
@@ -92,7 +92,7 @@ def _target(messages: str) -> Iterator[IO[str]]:
 def _write(
     s: Session, reader: Reader, out: IO[str], topic: str | None, low: int, high: int
 ) -> tuple[int, int]:
-    """(messages, bytes of JSON). Raises: RecordDamaged."""
+    """Returns (messages, bytes of JSON). Raises: RecordDamaged."""
     info = reader.info()
     at, count, size = info.log_min, 0, 0
     with s.progress("exporting") as bar:

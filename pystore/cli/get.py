@@ -146,7 +146,7 @@ def _show(s: Session, message: Message, body: Body) -> None:
 
 
 def _body(message: Message) -> bytes | memoryview:
-    """The body inflated, or as it lies there when it does not inflate."""
+    """Returns the body inflated, or as it is stored when it does not inflate."""
     try:
         return message.body
     except RecordDamaged:

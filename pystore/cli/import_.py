@@ -98,7 +98,7 @@ def run(
 
 
 def _check_metadata(folder: Path | None) -> list[str]:
-    """The files of a folder that are metadata, each read once. Raises: BadArgument."""
+    """Reads each file of a folder that is metadata once. Raises: BadArgument."""
     if folder is None:
         return []
     if not folder.is_dir():
@@ -143,13 +143,14 @@ class ImportCount:
 
 
 class ImportTarget:
-    """Where messages go."""
+    """Puts messages into a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def put(self, message: dict[str, Any]) -> int:
-        """Stores it; the size of its record. The sync of all comes once, at the end."""
+        """Stores the message and returns the size of its record. The sync of all comes once, at the
+        end."""
         return self._store.put_message(**message, block=False, as_stored=True).size
 
     def close(self) -> None:
@@ -210,7 +211,7 @@ def _each(s: Session, messages: str, skip: int, target: ImportTarget) -> ImportC
 
 
 def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines; blank ones are counted and left out."""
+    """Yields numbered lines; blank ones are counted and left out."""
     number = 0
     while text := source.readline(_LINE_MAX):
         number += 1
@@ -221,7 +222,7 @@ def _lines(source: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _message(text: bytes) -> dict[str, Any]:
-    """The arguments of a put. Raises: BadArgument naming the member that is wrong."""
+    """Makes the arguments of a put. Raises: BadArgument naming the member that is wrong."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as bad:
@@ -262,7 +263,7 @@ def arguments(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def content_of_put(put: dict[str, Any]) -> int:
-    """The content sum of a put's arguments."""
+    """Returns the content sum of a put's arguments."""
     return content_of(
         put["topic"], put["queue"], put["body"], flag=put["flag"], sys_flag=put["sys_flag"],
         properties=put["properties"] or {}, born_timestamp=put["born_timestamp"],
@@ -278,7 +279,8 @@ def _text(value: dict[str, Any], name: str) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """JSON can name half a character (a lone surrogate); UTF-8 cannot."""
+    """Says whether a text is Unicode: JSON can name half a character (a lone surrogate), UTF-8
+    cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -56,7 +56,7 @@ def run(
 
 
 def _metadata(reader: Reader) -> tuple[Metadata | None, str]:
-    """The metadata, or why it cannot be read: the messages are there all the same."""
+    """Returns the metadata, or why it cannot be read: the messages are there all the same."""
     try:
         return reader.metadata, ""
     except StoreError as error:

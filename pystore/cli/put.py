@@ -105,7 +105,7 @@ def run(
 
 
 def _check_level(s: Session, level: int) -> None:
-    """Upstream silently lowers a level that is too high to the highest one."""
+    """Refuses a level that is too high, which upstream silently lowers to the highest one."""
     levels = len(s.settings().delay_levels_ms)
     if level > levels:
         raise usage(

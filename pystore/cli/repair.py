@@ -34,7 +34,7 @@ def _show_plan(s: Session, planned: Repair) -> None:
 
 
 def _confirmed(s: Session, yes: bool) -> bool:
-    """Whether to go on: asked on a terminal, and refused elsewhere without --yes."""
+    """Says whether to go on: it asks on a terminal, and refuses elsewhere without --yes."""
     if yes:
         return True
     if s.out.json or not sys.stdin.isatty():
@@ -110,7 +110,7 @@ def run(
 
 
 def _unchanged(s: Session, planned: Repair) -> int:
-    """Nothing was to be done, or somebody did not want it."""
+    """Ends a run in which nothing was to be done, or somebody did not want it."""
     s.damaged = planned.before is not None and not planned.before.sound
     if planned.actions:
         return 0

@@ -78,7 +78,7 @@ def run(
 
 
 class _Tail:
-    """One run: where each queue is, and how many messages were shown."""
+    """One run: knows where each queue is, and how many messages were shown."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Tail:
         return high if len(last) and last[0].store_timestamp < moment else at
 
     def _iterate(self, queue: int, at: int, end: int) -> Iterator[Message]:
-        """Messages of a queue; remembers where it is as they are taken."""
+        """Yields messages of a queue and remembers where it is as they are taken."""
         while at < end:
             batch = self._reader.read(
                 self._topic,
@@ -161,7 +161,8 @@ class _Tail:
             self._next[queue] = at
 
     def _drain(self, limit: int) -> int:
-        """Shows what there is now, in the order in which it was stored; how many."""
+        """Shows what there is now, in the order in which it was stored; returns the number of
+        messages."""
         ends = self._ranges()
         queues = [
             self._iterate(queue, max(at, ends[queue][0]), ends[queue][1])
@@ -188,7 +189,7 @@ class _Tail:
             self._show(message)
 
     def _last_of(self, queue: int, low: int, high: int, count: int) -> deque[Message]:
-        """The last matching ones; the window grows while a filter leaves too many out."""
+        """Returns the last matching ones; the window grows while a filter leaves too many out."""
         window = count
         while True:
             start = max(low, high - window)

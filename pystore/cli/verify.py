@@ -57,7 +57,7 @@ def run(
 
 
 def show_audit(s: Session, audit: Audit) -> None:
-    """Facts, findings, and what each kind of finding means."""
+    """Shows facts, findings, and what each kind of finding means."""
     from pystore.audit import KINDS
 
     facts: dict[str, object] = {

@@ -94,7 +94,8 @@ def run(
 
 
 def _start(reader: pystore.Reader, runs: list[ReportRun], allow_gap: bool) -> tuple[int, int]:
-    """(first byte of the log that is new, number of runs). Raises: BadArgument, NotFound."""
+    """Returns (first byte of the log that is new, number of runs). Raises: BadArgument,
+    NotFound."""
     info = reader.info()
     if not runs:
         return info.log_min, 0
@@ -116,7 +117,7 @@ def _start(reader: pystore.Reader, runs: list[ReportRun], allow_gap: bool) -> tu
 
 
 def _same_log(reader: pystore.Reader, last: ReportRun) -> bool:
-    """Whether the record that a run ended with still lies there; True when it was deleted."""
+    """Says whether the record that a run ended with still lies there; True when it was deleted."""
     if not last.witness or last.witness[0] < reader.info().log_min:
         return True
     try:
@@ -146,7 +147,7 @@ def _options(j: Job, start: int, end: int) -> ReadOptions:
 
 
 def _write(j: Job, staged: Path, start: int, end: int) -> list[_Partition]:
-    """The partitions of a run, each file compared with the log. Raises: StoreIOError."""
+    """Writes the partitions of a run, each file compared with the log. Raises: StoreIOError."""
     from spark_ext.plan import plan
 
     check_packages()

@@ -73,8 +73,8 @@ def run(j: Job) -> int | None:
 
 
 def _levels(reader: pystore.Reader) -> dict[int, int]:
-    """Milliseconds of each level, as the store has used them: a unit of a delay queue holds the
-    time of delivery, its record that of storing."""
+    """Returns the milliseconds of each level, as the store has used them: a unit of a delay queue
+    holds the time of delivery, its record that of storing."""
     found = {}
     for q in reader.queues(_SCHEDULE):
         units = reader.units(_SCHEDULE, q.queue, max(q.min_offset, q.max_offset - 1), 1)
@@ -119,7 +119,8 @@ def _timers(j: Job) -> DataFrame:
 
 
 def _paired(j: Job, asked: DataFrame) -> DataFrame:
-    """A row for each delayed message: kind, id, due, and how late it came in ms, null: not yet."""
+    """Makes a row for each delayed message: kind, id, due, and how late it came in ms, null for one
+    that has not come yet."""
     names = [r.topic for r in j.collect(asked.select("topic").distinct(), "reading delays")]
     turn = "row_number() OVER (PARTITION BY topic, id ORDER BY stored) AS n"
     wanted = asked.selectExpr("*", turn)

@@ -107,7 +107,8 @@ class Job:
             yield reader
 
     def read(self, columns: str, path: Path | None = None, **options: object) -> DataFrame:
-        """A frame over a store. columns: DDL. path: None is the job's store, with its settings."""
+        """Returns a frame over a store. columns: DDL. path: by default the job's store, with its
+        settings."""
         frame = self.spark.read.format("rocketmq").schema(columns)
         if path is None:
             if self.session.conf is not None:
@@ -160,14 +161,14 @@ class Job:
                 watcher.join()
 
     def collect(self, frame: DataFrame, label: str) -> list[Any]:
-        """The rows of a small result."""
+        """Returns the rows of a small result."""
         with self.working(label):
             return list(frame.collect())
 
     # ---- damage ----
 
     def note_damage(self) -> None:
-        """What tasks skipped, into the report and the exit code."""
+        """Puts what tasks skipped into the report and the exit code."""
         if self.damage is None or not self.damage.is_dir():
             return
         facts = [json.loads(p.read_text("utf-8")) for p in sorted(self.damage.glob("*.json"))]
@@ -211,7 +212,8 @@ def _watch(spark: SparkSession, bar: Any, stop: threading.Event) -> None:
 
 
 def hour_ms(column: str) -> str:
-    """SQL: the hour of a timestamp, UTC, in ms since 1970, whatever the session's time zone."""
+    """Makes SQL for the hour of a timestamp, UTC, in ms since 1970, whatever the session's time
+    zone."""
     return f"unix_millis({column}) - pmod(unix_millis({column}), 3600000)"
 
 
@@ -244,7 +246,7 @@ def _named(failed: Exception, output: Path | None = None) -> Exception:
 
 
 def _first_line(failed: Exception) -> str:
-    """What an error of Spark says first, but for the name of the call that met it."""
+    """Returns what an error of Spark says first, but for the name of the call that met it."""
     lines = [line.strip() for line in str(failed).splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling") and lines[1:]:
         lines = [lines[1].lstrip(": ")]
@@ -341,7 +343,8 @@ def job(name: str, *, skips: bool = False) -> Callable[[Callable[..., int | None
 
 
 def _check_report(path: Path) -> None:
-    """Before the job, not after hours of its work. Raises: BadArgument."""
+    """Checks the report's options before the job, not after hours of its work. Raises:
+    BadArgument."""
     if not path.absolute().parent.is_dir():
         raise usage(f"--report {path}: there is no such directory", "make it first")
     if os.path.lexists(path) and not path.is_file():
@@ -349,7 +352,8 @@ def _check_report(path: Path) -> None:
 
 
 def _empty(folder: Path) -> Path:
-    """A directory for notes of damage; those of an earlier run would be counted again."""
+    """Makes an empty directory for notes of damage; those of an earlier run would be counted
+    again."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise usage(f"--skip-damaged {folder} is not a directory", "name a new directory")
     if folder.is_dir() and any(folder.glob("*.json")):

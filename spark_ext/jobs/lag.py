@@ -115,7 +115,8 @@ def _hours(j: Job, behind: list[Any]) -> dict[tuple[str, str, int], int]:
 
 
 def _unread(j: Job, starts: dict[str, dict[str, int]]) -> Any:
-    """What some group has not read. Queues that nobody is behind in are read from their end on."""
+    """Returns what some group has not read. Queues that nobody is behind in are read from their end
+    on."""
     with j.reader() as reader:
         for q in reader.queues():
             if q.topic in starts:

@@ -94,7 +94,7 @@ class FileSummary:
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """What all tasks begin with. folder: where each makes one of its own."""
+    """What every task begins with. folder: each makes one of its own in it."""
 
     options: ReadOptions
     folder: Path
@@ -128,7 +128,7 @@ def write_part(shared: ExportContext, numbered: tuple[int, Part]) -> tuple[Path,
 
 
 def _by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    """The rows of each topic and day, in order, as the files have them."""
+    """Returns the rows of each topic and day, in order, as the files have them."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -157,7 +157,7 @@ def _by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBat
 
 
 def _crcs(column: Any, mask: int = _WHOLE_MASK) -> int:
-    """The sum of the CRCs of a column of texts or bytes; a null counts as an empty one."""
+    """Returns the sum of the CRCs of a column of texts or bytes; a null counts as an empty one."""
     _, offsets, data = column.buffers()
     if not len(column) or data is None:
         return 0
@@ -200,7 +200,7 @@ def _sums_of(rows: pa.RecordBatch, bodies: int) -> Sums:
 
 
 class _ParquetFile:
-    """A Parquet file that is being written, and the sums of what was given to it."""
+    """Writes a Parquet file, and sums what was given to it."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
@@ -244,7 +244,8 @@ class _ParquetFile:
 
 
 def read_sums(path: Path) -> Sums | None:
-    """The sums of a Parquet file, all of it read; None of an empty one. Raises: StoreIOError."""
+    """Returns the sums of a Parquet file, all of it read; None of an empty one. Raises:
+    StoreIOError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -325,7 +326,8 @@ def _fits(topic: str) -> bool:
 
 
 def partition_of(topic: str) -> str:
-    """The topic as the name of its directory says it: itself, unless that name were too long."""
+    """Returns the topic as the name of its directory says it: itself, unless that name were too
+    long."""
     if _fits(topic):
         return topic
     mark = f"~{hashlib.sha256(topic.encode()).hexdigest()[:16]}"

@@ -149,7 +149,7 @@ def _cell(value: Any) -> str:
 
 
 def _svg(block: _Block, plot: Plot) -> str:
-    """The picture of a table, as SVG to stand in the page. Raises: BadArgument."""
+    """Draws a table as SVG to stand in the page. Raises: BadArgument."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -183,7 +183,7 @@ def _svg(block: _Block, plot: Plot) -> str:
 
 
 def _bars(axes: Any, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
-    """Bars, the series stacked; the largest ones where there are too many to read."""
+    """Draws bars, the series stacked; the largest ones where there are too many to read."""
     sums: dict[Any, float] = {}
     for points in series.values():
         for x, y in points:
@@ -208,7 +208,7 @@ def _bars(axes: Any, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
 
 
 def _lines(axes: Any, series: Mapping[str, Sequence[tuple[Any, float]]]) -> None:
-    """A line for each of the series with the largest sums."""
+    """Draws a line for each of the series with the largest sums."""
     largest = sorted(series, key=lambda name: -sum(y for _, y in series[name]))[:_LEGEND_MAX]
     for name in (n for n in series if n in largest):
         points = sorted(series[name])

@@ -79,7 +79,7 @@ def run(
 
 
 def _checked(archive: Path) -> list[ReportRun]:
-    """The runs, which must make one log. Raises: NotAStore, MissingSegment."""
+    """Returns the runs, which must make one log. Raises: NotAStore, MissingSegment."""
     runs = runs_of(archive)
     if not any(run.messages for run in runs):
         error: errors.StoreError = errors.NotAStore("no run of an archive there", str(archive))
@@ -97,7 +97,7 @@ def _checked(archive: Path) -> list[ReportRun]:
 
 
 def read_archive(j: Job, archive: Path, fields: str = FIELDS) -> DataFrame:
-    """All messages of an archive, with topic and day."""
+    """Returns all messages of an archive, with topic and day."""
     runs = runs_of(archive)
     folders = [str(archive / run.name) for run in runs]
     names = f"{fields}, run string, topic string, day string"
@@ -138,7 +138,7 @@ def _make_log(j: Job, archive: Path, runs: list[ReportRun], log: Path) -> Conten
 
 
 def _balance(put: Contents, log: Path) -> Balance:
-    """What was put beside what stands there in the end."""
+    """Compares what was put with what stands there in the end."""
     from pystore.repair.census import Balance, Census, Contents
 
     stands = Census.of((path, int(path.name)) for path in sorted(log.iterdir()))

@@ -58,12 +58,13 @@ class ReportRun:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a directory holds runs of an archive."""
+    """Says whether a directory holds runs of an archive."""
     return any(path.glob("run=*/_run.json"))
 
 
 def runs_of(archive: Path) -> list[ReportRun]:
-    """The runs of an archive, in order of the log. Raises: BadArgument for what is no run."""
+    """Returns the runs of an archive, in order of the log. Raises: BadArgument for a malformed
+    run."""
     found = []
     for folder in sorted(archive.glob("run=*")):
         try:

@@ -70,13 +70,13 @@ def _context(j: Job) -> SparkContext | None:
 
 
 def cores_of(j: Job) -> int:
-    """Of all executors."""
+    """Counts the cores of all executors."""
     context = _context(j)
     return _CORES if context is None else int(context.defaultParallelism)
 
 
 def on_executors(j: Job, work: Work, shared: Any, parts: Sequence[Any], label: str) -> list[Any]:
-    """What `work` returns of each part, in their order. label: of the progress."""
+    """Returns what `work` returns of each part, in their order. label: of the progress."""
     begin, works = pickle.dumps((work, shared)), [pickle.dumps(part) for part in parts]
     context = _context(j)
     if context is not None:

@@ -95,7 +95,7 @@ def _by_topic(j: Job, frame: DataFrame, most: int) -> bool:
 
 
 def _rate(row: Any) -> float | None:
-    """Messages a second between the first and the last; None of a single moment."""
+    """Returns messages a second between the first and the last; None of a single moment."""
     span = row.last - row.first
     return round(1000 * row.messages / span, 3) if span else None
 

@@ -88,7 +88,7 @@ def run(
 
 
 def _write(j: Job, fates: DataFrame, folder: Path) -> None:
-    """All halves as Parquet; nobody sees a part of them."""
+    """Writes all halves as Parquet; nobody sees a part of them."""
     with made_beside(folder, "writing") as made, j.working("writing the halves"):
         j.output = made
         fates.write.mode("append").parquet(str(made))
@@ -106,7 +106,7 @@ def _checks_of_open(reader: Any) -> list[tuple[int, int]]:
 
 
 def _half(properties: dict[str, str], offset: int, place: int, stored: int) -> Any:
-    """The columns of _HALF; None for a record that is not a half."""
+    """Makes the columns of _HALF; None for a record that is not a half."""
     from pystore.pending_log import copy_of, half_of
 
     record: Any = SimpleNamespace(

@@ -40,7 +40,7 @@ def run(
 
 
 def show_audit(j: Job, audit: Audit) -> None:
-    """Facts and findings, into the report and the exit code."""
+    """Puts facts and findings into the report and the exit code."""
     facts = {k: v for k, v in audit.as_dict().items() if k != "findings"}
     facts["bytes"] = Size(audit.bytes)
     facts["seconds"] = round(audit.seconds, 3)
